@@ -1,0 +1,1 @@
+"""Frozen typed data that every other package speaks in: ids, time, frames, plan, messages, checkpoints."""

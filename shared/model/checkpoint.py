@@ -1,0 +1,118 @@
+"""What a checkpoint is made of: state handles, a task's snapshot, a commit row (protocol, section 4).
+
+These lie in SQL and in blobs for long, so they are msgspec structs with defaults for what comes later.
+"""
+
+from msgspec import Struct
+
+from shared.model.ids import Epoch, Generation, JobId, Offset, Seq, StatePart, VertexId
+
+
+class BlobRef(Struct, frozen=True):
+    """A durable object in the blob store."""
+
+    name: str
+    size_bytes: int
+    digest: str
+    """SHA-256, hex."""
+
+
+class ChannelState(Struct, frozen=True):
+    """A receiver's knowledge of one sender on one of its partitions (C6)."""
+
+    sender_vertex: VertexId
+    sender_index: int
+    next_seq: Seq
+    watermark_ms: int
+    idle: bool
+    ended: bool
+
+
+class InputState(Struct, frozen=True):
+    """Where a receiver resumes on its partition of one edge."""
+
+    edge: str
+    incarnation: str
+    resume_offset: Offset
+    channels: tuple[ChannelState, ...]
+
+
+class OutputState(Struct, frozen=True):
+    """Where a sender resumes on one edge: its next seq by partition, counted behind BARRIER n (F1)."""
+
+    edge: str
+    incarnation: str
+    next_seq: tuple[Seq, ...]
+
+
+class TaskProtocolState(Struct, frozen=True):
+    """The protocol's own part of a task's snapshot."""
+
+    inputs: tuple[InputState, ...] = ()
+    outputs: tuple[OutputState, ...] = ()
+    input_watermark_ms: int = -(2**63)
+    output_watermark_ms: int = -(2**63)
+    idle: bool = False
+    ended: bool = False
+    processing_time_ms: int = 0
+
+
+class PartHandle(Struct, frozen=True):
+    """One state part: inline in the commit row (small) or in a blob."""
+
+    part: StatePart
+    inline: bytes | None = None
+    blob: BlobRef | None = None
+
+
+class TaskHandle(Struct, frozen=True):
+    """What a task acknowledges: enough to restore it, and for a sink to release what it staged."""
+
+    vertex: VertexId
+    index: int
+    protocol: TaskProtocolState
+    parts: tuple[PartHandle, ...] = ()
+    blobs: tuple[BlobRef, ...] = ()
+    """Blobs that the parts' content refers to (segments of a manifest): reachable while this checkpoint is retained."""
+    staged: bytes = b""
+    """A sink's handle of the epoch's staged output, opaque; b"" for an epoch without output and for other tasks."""
+
+
+class CommitRow(Struct, frozen=True):
+    """A committed checkpoint (C9). `predecessor` is the checkpoint committed before it, 0 for none."""
+
+    job: JobId
+    epoch: Epoch
+    predecessor: Epoch
+    generation: Generation
+    tasks: tuple[TaskHandle, ...]
+    final: bool = False
+    """Every task had ended: nothing follows."""
+
+
+class ReleaseHandle(Struct, frozen=True):
+    """One sink task's part of a mirrored commit (what sinks read from the `commits` topic)."""
+
+    vertex: VertexId
+    index: int
+    staged: bytes
+    digest: str
+
+
+class MirrorRow(Struct, frozen=True):
+    """A commit row as the `commits` topic has it: the sinks' handles, without state (C9)."""
+
+    job: JobId
+    epoch: Epoch
+    predecessor: Epoch
+    generation: Generation
+    handles: tuple[ReleaseHandle, ...]
+    final: bool = False
+
+
+class LineageEntry(Struct, frozen=True):
+    """One generation: from which checkpoint it was restored, and by which version of the plan it runs."""
+
+    generation: Generation
+    restored_from: Epoch
+    plan_version: int

@@ -1,0 +1,287 @@
+"""Messages of the control plane: the coordinator's commands, the workers' reports, the users' requests.
+
+Tagged msgspec structs: `shared.wire.messages` has their bytes. Messages may be repeated or late; whoever reads one
+compares worker incarnation, job and generation first (R2).
+"""
+
+from msgspec import Struct
+
+from shared.model.checkpoint import LineageEntry, TaskHandle
+from shared.model.ids import (
+    EdgeId,
+    Epoch,
+    Generation,
+    Incarnation,
+    JobId,
+    Offset,
+    Place,
+    ProcessorName,
+    VertexId,
+    WorkerIncarnation,
+)
+
+
+class EdgeBinding(Struct, frozen=True):
+    """An edge of the plan as it runs: its topic, its incarnation, and the task counts at both ends."""
+
+    edge: EdgeId
+    incarnation: Incarnation
+    topic: str
+    senders: int
+    receivers: int
+
+
+class RunningPlan(Struct, frozen=True):
+    """What a worker needs to build any task: document, task counts and edges. Planning is deterministic on it."""
+
+    version: int
+    document: str
+    """The processor's document, canonical JSON, environment variables already put in."""
+    tasks: dict[VertexId, int]
+    edges: tuple[EdgeBinding, ...]
+    key_groups: int = 128
+
+
+# --- commands: coordinator to workers -------------------------------------------------------------------------------
+
+
+class Assign(Struct, frozen=True, tag=True):
+    """Run a task: build it, restore it from `handles`, seek, report `TaskRestored` (R1)."""
+
+    to: WorkerIncarnation
+    name: ProcessorName
+    job: JobId
+    generation: Generation
+    lineage: tuple[LineageEntry, ...]
+    last: Epoch
+    """The last committed checkpoint, = restored_from of this generation."""
+    plan: RunningPlan
+    vertex: VertexId
+    index: int
+    handles: tuple[TaskHandle, ...] = ()
+    """Of the restored checkpoint: all tasks of this vertex (a rescale reads several)."""
+    retired: tuple[tuple[VertexId, int], ...] = ()
+    """Release identities of earlier generations that this sink task takes over, besides its own (S1)."""
+
+
+class StartSources(Struct, frozen=True, tag=True):
+    """All tasks of the generation have restored: sources may take input (R1)."""
+
+    job: JobId
+    generation: Generation
+
+
+class StartCheckpoint(Struct, frozen=True, tag=True):
+    """Take checkpoint `epoch`; `committed` is the last committed one (C5)."""
+
+    job: JobId
+    generation: Generation
+    epoch: Epoch
+    committed: Epoch
+
+
+class AbortCheckpoint(Struct, frozen=True, tag=True):
+    """Checkpoint `epoch` will not be committed (C5, C10)."""
+
+    job: JobId
+    generation: Generation
+    epoch: Epoch
+
+
+class CommitHint(Struct, frozen=True, tag=True):
+    """Checkpoint `epoch` is committed; a hint, the mirror is the word (C9)."""
+
+    job: JobId
+    generation: Generation
+    epoch: Epoch
+
+
+class Drain(Struct, frozen=True, tag=True):
+    """End the input: of the named splits at these offsets (the first offset not to be read), of others where they are (E2)."""
+
+    job: JobId
+    generation: Generation
+    until: dict[str, Offset]
+
+
+class StopTasks(Struct, frozen=True, tag=True):
+    """Every task of this job whose generation is at most this one stops at once, and writes nothing more."""
+
+    job: JobId
+    generation: Generation
+
+
+Command = Assign | StartSources | StartCheckpoint | AbortCheckpoint | CommitHint | Drain | StopTasks
+
+# --- reports: workers to coordinator ----------------------------------------------------------------------------------
+
+
+class Register(Struct, frozen=True, tag=True):
+    """A worker's process has started; `place` names its seat over restarts (R1)."""
+
+    worker: WorkerIncarnation
+    place: Place
+    service: str
+    slots: int
+    pid: int
+    host: str
+
+
+class TaskBeat(Struct, frozen=True):
+    """What a heartbeat says of one task."""
+
+    name: ProcessorName
+    job: JobId
+    generation: Generation
+    vertex: VertexId
+    index: int
+    phase: str
+    epoch: Epoch
+    input_watermark_ms: int
+    output_watermark_ms: int
+    counters: dict[str, int] = {}
+    details: dict[str, str] = {}
+
+
+class Heartbeat(Struct, frozen=True, tag=True):
+    """Sent at a fixed interval; its absence loses the worker (R1)."""
+
+    worker: WorkerIncarnation
+    place: Place
+    service: str
+    slots: int
+    pid: int
+    host: str
+    tasks: tuple[TaskBeat, ...] = ()
+
+
+class Deregister(Struct, frozen=True, tag=True):
+    """A worker is going away in good order."""
+
+    worker: WorkerIncarnation
+
+
+class TaskRestored(Struct, frozen=True, tag=True):
+    """The task stands where the checkpoint left it and can receive."""
+
+    worker: WorkerIncarnation
+    job: JobId
+    generation: Generation
+    vertex: VertexId
+    index: int
+
+
+class Ack(Struct, frozen=True, tag=True):
+    """The task's part of checkpoint `epoch` is durable, and the broker has all its frames up to the barrier (C7)."""
+
+    worker: WorkerIncarnation
+    job: JobId
+    generation: Generation
+    epoch: Epoch
+    handle: TaskHandle
+
+
+class CheckpointWanted(Struct, frozen=True, tag=True):
+    """A task asks for a checkpoint before the interval is over (F8)."""
+
+    worker: WorkerIncarnation
+    job: JobId
+    generation: Generation
+
+
+class TaskFailed(Struct, frozen=True, tag=True):
+    """The task has stopped with an error. `permanent`: trying again will not help; the processor is FAILED (S6)."""
+
+    worker: WorkerIncarnation
+    job: JobId
+    generation: Generation
+    vertex: VertexId
+    index: int
+    reason: str
+    permanent: bool = False
+    outage: bool = False
+    """Something outside is away (broker, store, target): does not count towards FAILED (C10)."""
+
+
+class Released(Struct, frozen=True, tag=True):
+    """A release identity's marker stands at `epoch`."""
+
+    worker: WorkerIncarnation
+    job: JobId
+    vertex: VertexId
+    index: int
+    epoch: Epoch
+
+
+Report = Register | Heartbeat | Deregister | TaskRestored | Ack | CheckpointWanted | TaskFailed | Released
+
+# --- requests: users (command line, control service) to coordinator ----------------------------------------------------
+
+
+class CreateProcessor(Struct, frozen=True, tag=True):
+    """Register a processor; `parallelism` by vertex or by service (`source`, `operator`, `sink`), default 1."""
+
+    request: str
+    name: ProcessorName
+    document: str
+    parallelism: dict[str, int] = {}
+
+
+class StartProcessor(Struct, frozen=True, tag=True):
+    """Start, from the last checkpoint unless `resume` is false."""
+
+    request: str
+    name: ProcessorName
+    resume: bool = True
+
+
+class StopProcessor(Struct, frozen=True, tag=True):
+    """Stop; with `drain` the input ends (at `until`, by split) and everything is released, else after a checkpoint (E2)."""
+
+    request: str
+    name: ProcessorName
+    drain: bool = False
+    until: dict[str, Offset] = {}
+
+
+class ModifyProcessor(Struct, frozen=True, tag=True):
+    """Replace the document or the parallelism: a new plan version, at a checkpoint."""
+
+    request: str
+    name: ProcessorName
+    document: str | None = None
+    parallelism: dict[str, int] | None = None
+    resume_from_checkpoint: bool = True
+
+
+class DropProcessor(Struct, frozen=True, tag=True):
+    """Forget a stopped processor and delete what it stored."""
+
+    request: str
+    name: ProcessorName
+
+
+Request = CreateProcessor | StartProcessor | StopProcessor | ModifyProcessor | DropProcessor
+
+# --- registry: what the compacted topic holds, by processor name --------------------------------------------------------
+
+
+class ProcessorStatus(Struct, frozen=True):
+    """A processor as users see it."""
+
+    name: ProcessorName
+    job: JobId
+    state: str
+    """CREATED, STARTING, RUNNING, STOPPING, STOPPED, FINISHED or FAILED."""
+    reason: str
+    generation: Generation
+    last: Epoch
+    released: Epoch
+    plan_version: int
+    document: str
+    parallelism: dict[str, int]
+    tasks: tuple[tuple[VertexId, int, Place], ...] = ()
+    answers: tuple[tuple[str, str], ...] = ()
+    """The last requests for this processor: (request id, "" or the error); bounded."""
+    commits: int = 0
+    """Checkpoints committed in the life of the job."""

@@ -1,0 +1,73 @@
+"""The physical plan: vertices, run as tasks by services, and the edges between them.
+
+Made by `shared.planning` from a document, deterministically: a worker plans again what the coordinator planned.
+What a vertex does is a tuple of operator specs, frozen data from the language; `shared.planning.tasks` builds the
+operators of one task from them.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from shared.model.ids import EdgeId, VertexId
+
+Service = Literal["source", "operator", "spark", "sink"]
+Partitioning = Literal["key", "spread", "single"]
+"""How a sender picks the partition: by key group; round robin by batch; always partition 0."""
+Port = str
+"""A vertex's output: `out`, or `dlq` for dead letters."""
+OUT: Port = "out"
+DLQ: Port = "dlq"
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Frames from every task of `sender` to every task of `receiver`."""
+
+    id: EdgeId
+    sender: VertexId
+    receiver: VertexId
+    port: Port = OUT
+    partitioning: Partitioning = "spread"
+    by_reference: bool = False
+    tag: str = ""
+    """What the receiver calls this input: `left`, `right`; empty where it does not tell them apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vertex:
+    """A node: `head` is what only this service does (read, step, release), `chain` are fused pure operators.
+
+    head: a spec of `shared.planning.specs` (source, step or sink) or None. chain: operator specs, applied in order.
+    """
+
+    id: VertexId
+    service: Service
+    head: Any
+    chain: tuple[Any, ...] = ()
+    max_tasks: int | None = None
+    """1 for a Spark stage (it scales by executors) and where an order over all rows is asked for."""
+    label: str = ""
+    """For people: the document's stages in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhysicalPlan:
+    """Vertices in topological order, and edges."""
+
+    vertices: tuple[Vertex, ...]
+    edges: tuple[Edge, ...]
+
+    def vertex(self, vertex: VertexId) -> Vertex:
+        """The vertex of this id; KeyError if there is none."""
+        for v in self.vertices:
+            if v.id == vertex:
+                return v
+        raise KeyError(vertex)
+
+    def inputs_of(self, vertex: VertexId) -> tuple[Edge, ...]:
+        """Edges into a vertex, in plan order."""
+        return tuple(e for e in self.edges if e.receiver == vertex)
+
+    def outputs_of(self, vertex: VertexId) -> tuple[Edge, ...]:
+        """Edges out of a vertex, in plan order."""
+        return tuple(e for e in self.edges if e.sender == vertex)

@@ -1,0 +1,91 @@
+"""The contract of operators: what a task does with data, pure and deterministic.
+
+Data are Arrow record batches. Columns of the user's document are typed Arrow columns (int32 int, int64 long, double, string, bool,
+timestamp[ms, UTC] date, binary, lists and structs); a null cell is a missing field. `REST` holds what was not declared, one encoded
+document a row (`shared.language`'s codec), explicit nulls of declared fields too. Columns below, with two leading underscores, are the
+engine's and never reach a user's output.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from shared.model.frames import Content
+from shared.model.ids import StatePart
+from shared.model.plan import Port
+
+TS: Final = "__ts"
+"""int64: event time, ms."""
+WM: Final = "__wm"
+"""int64: its split's own watermark before the record (`lateness: split`); MIN_TIME where there was none. Only on rows of a source."""
+PART: Final = "__part"
+"""int32: ordinal of the source split: second part of the order key (D11)."""
+POS: Final = "__pos"
+"""int64: position in the split: third part of the order key."""
+ARRIVAL: Final = "__arr"
+"""int64: `$$NOW` of the record, ms."""
+REST: Final = "__rest"
+"""binary: undeclared fields, encoded; null for none."""
+SRCKEY: Final = "__srckey"
+"""binary: the source record's key."""
+KEY: Final = "__key"
+"""binary: canonical bytes of the shuffle key."""
+GROUP: Final = "__kg"
+"""uint16: key group of KEY; routes the row on an edge partitioned by key."""
+WSTART: Final = "__ws"
+"""int64: start of the window, ms, on partials."""
+WEND: Final = "__we"
+"""int64: end of the window (exclusive), ms, on partials."""
+
+ENGINE_PREFIX: Final = "__"
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """Rows for the edges of one port of the vertex."""
+
+    port: Port
+    content: Content
+    batch: pa.RecordBatch
+
+
+class Operator(Protocol):
+    """One operator of one task. Calls come one at a time; time comes in as arguments; nothing else is read."""
+
+    def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
+        """Rows have come on the input `tag` (plan.Edge.tag)."""
+        ...
+
+    def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
+        """The input watermark is now this (it never falls): fire what it lets fire. MAX_TIME at the end of input (E1)."""
+        ...
+
+    def on_processing_time(self, now_ms: int) -> Sequence[Out]:
+        """Processing time is now this (W5: it never falls)."""
+        ...
+
+    def before_barrier(self) -> Sequence[Out]:
+        """Give out what is only held for batching (partial aggregates) so that the snapshot need not hold it."""
+        ...
+
+    def output_watermark(self) -> int:
+        """min(input watermark − allowedLateness, holds), ms: what follows from here is at or above it (W1)."""
+        ...
+
+    def next_processing_time(self) -> int:
+        """When `on_processing_time` next has something to do, ms; MAX_TIME for never."""
+        ...
+
+    def snapshot(self) -> Mapping[StatePart, bytes | None]:
+        """State parts that changed since the last `snapshot` (or `restore`), None for one that is gone; never changes behaviour."""
+        ...
+
+    def restore(self, parts: Mapping[StatePart, bytes]) -> None:
+        """Become what these parts say; called once, before anything else."""
+        ...
+
+    def counters(self) -> Mapping[str, int]:
+        """Totals since the task's start, by name: late, duplicates, dead letters, …; for `stats`."""
+        ...

@@ -1,0 +1,42 @@
+"""The blob store: named, immutable objects (directory, S3, memory). Only the coordinator deletes (C12)."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from shared.model.checkpoint import BlobRef
+
+
+class BlobError(Exception):
+    """The store refused or lost something: says which object, what was expected and found."""
+
+
+class BlobUnavailable(BlobError):
+    """The store cannot be reached now, or is full; waiting may help."""
+
+
+class BlobStore(Protocol):
+    """Names are relative paths with `/`; an object is durable when `put` returns, and never changes."""
+
+    async def put(self, name: str, data: bytes) -> BlobRef:
+        """Create; raises BlobError if the name is taken (names are attempt-unique)."""
+        ...
+
+    async def get(self, ref: BlobRef) -> bytes:
+        """The bytes, checked against size and digest; BlobError names the object if they differ or it is missing."""
+        ...
+
+    async def list(self, prefix: str) -> list[str]:
+        """All names below a prefix."""
+        ...
+
+    async def delete(self, names: Sequence[str]) -> None:
+        """Delete those that exist."""
+        ...
+
+    async def seal(self, name: str) -> BlobRef:
+        """Make an object that something else (Spark, pyarrow) wrote at `uri(name)` durable; its reference, read from its bytes."""
+        ...
+
+    def uri(self, name: str) -> str:
+        """Where Spark or pyarrow reads or writes this object: a path or `s3://…`."""
+        ...

@@ -1,0 +1,123 @@
+"""The coordinator's store: one row a processor is the truth (C8). SQLite, PostgreSQL, or memory.
+
+Every change of a processor's row is conditional on `Expected` and touches one row, or raises `Stale`. A connection that broke while
+the answer was awaited raises `Ambiguous`: the change may or may not have happened; take leadership anew, then read.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from shared.model.checkpoint import CommitRow, LineageEntry
+from shared.model.ids import Epoch, Generation, JobId, LeaderToken, ProcessorName
+
+
+class StoreUnavailable(Exception):
+    """The store cannot be reached; nothing was changed."""
+
+
+class Ambiguous(Exception):  # noqa: N818 - the protocol's word
+    """The answer to a change was lost: it may or may not have happened (C8)."""
+
+
+class Stale(Exception):  # noqa: N818 - the protocol's word
+    """The row was not as expected: somebody else has changed it; nothing was changed."""
+
+
+class Expected(Struct, frozen=True):
+    """What the processor's row must still say for a change to happen."""
+
+    name: ProcessorName
+    leader: LeaderToken
+    generation: Generation
+    last: Epoch
+
+
+class ProcessorRow(Struct, frozen=True):
+    """A processor as the store has it."""
+
+    name: ProcessorName
+    job: JobId
+    leader: LeaderToken
+    generation: Generation
+    last: Epoch
+    """The last committed checkpoint; 0 for none."""
+    reserved: Epoch
+    """Checkpoint numbers up to here have been given out (C1)."""
+    desired: str
+    """running, stopped, drained or dropped: what users asked for."""
+    state: str
+    reason: str
+    failures: int
+    """Generations in a row that ended without a commit (C10)."""
+    plan_version: int
+    plan: bytes
+    """RunningPlan, encoded: document, task counts, edges."""
+    parallelism: dict[str, int]
+    extra: bytes = b""
+    """What the coordinator keeps besides: drain offsets, pending plan, identities; encoded by it."""
+
+
+class CommitStore(Protocol):
+    """Leadership, processors, lineage, commits, connections."""
+
+    async def open(self) -> None:
+        """Create what is not there; check that durability is set as C8 asks."""
+        ...
+
+    async def lead(self, holder: str, lease_ms: int, now_ms: int) -> LeaderToken | None:
+        """Take leadership if the lease is free, expired or ours by name; writes the new token into every processor's row; None if held."""
+        ...
+
+    async def renew(self, token: LeaderToken, lease_ms: int, now_ms: int) -> bool:
+        """Keep the lease; False if it is no longer ours."""
+        ...
+
+    async def processors(self) -> list[ProcessorRow]:
+        """All rows."""
+        ...
+
+    async def create(self, row: ProcessorRow) -> None:
+        """A new row; Stale if the name is taken."""
+        ...
+
+    async def update(self, expected: Expected, row: ProcessorRow) -> None:
+        """Replace what may change without a commit: desired, state, reason, reserved, failures, plan, extra."""
+        ...
+
+    async def new_generation(self, expected: Expected, row: ProcessorRow, entry: LineageEntry) -> None:
+        """Write the row with its new generation, and its lineage entry, in one transaction (R1)."""
+        ...
+
+    async def commit(self, expected: Expected, row: ProcessorRow, commit: CommitRow) -> None:
+        """Write the row with `last = commit.epoch`, and the commit row, in one transaction (C8, C9)."""
+        ...
+
+    async def drop(self, expected: Expected) -> None:
+        """Delete the row and all that belongs to its job."""
+        ...
+
+    async def lineage(self, job: JobId) -> list[LineageEntry]:
+        """All generations, oldest first."""
+        ...
+
+    async def commits(self, job: JobId, after: Epoch) -> list[CommitRow]:
+        """Commit rows above `after` that are still kept, oldest first."""
+        ...
+
+    async def forget_commits(self, job: JobId, epochs: Sequence[Epoch]) -> None:
+        """Let go of commit rows that nothing can resume from or release any more (C11)."""
+        ...
+
+    async def connections(self) -> dict[str, str]:
+        """The connection registry: JSON by name."""
+        ...
+
+    async def put_connection(self, name: str, value: str | None) -> None:
+        """Write or, with None, delete a connection."""
+        ...
+
+    async def close(self) -> None:
+        """Let go."""
+        ...

@@ -1,0 +1,173 @@
+"""The log: topics of partitions of records with offsets. Kafka, or memory. No consumer groups: readers are told what to read.
+
+Errors: `LogUnavailable` for what may pass by waiting (no broker, no leader), `LogError` for what will not. After either from a
+writer the writer is unusable: close it and open a new one (F2).
+"""
+
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from shared.model.ids import Offset
+
+
+class LogError(Exception):
+    """The log refused: the message says what, where, and what to do."""
+
+
+class LogUnavailable(LogError):
+    """The log cannot be reached now; waiting may help."""
+
+
+class OffsetOutOfRange(LogError):
+    """The position asked for is not in the log (any more); names topic, partition, position and what is there."""
+
+
+class Fenced(LogError):
+    """A newer writer has taken this transactional identity: stop, write nothing more."""
+
+
+class TopicPartition(NamedTuple):
+    """A partition."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """A record as read. `timestamp_ms` is the broker's or producer's time, never the event time of a frame (F5)."""
+
+    topic: str
+    partition: int
+    offset: Offset
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NewRecord:
+    """A record to write."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    timestamp_ms: int | None = None
+
+
+class Reader(Protocol):
+    """Reads assigned partitions, each in offset order."""
+
+    async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        """Read these from here; replaces what was assigned. Raises OffsetOutOfRange at `fetch` if a position is not in the log."""
+        ...
+
+    async def seek(self, partition: TopicPartition, offset: Offset) -> None:
+        """Go on from here in one partition; records fetched earlier from it are not returned again by `fetch`."""
+        ...
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        """Return nothing of these until `resume`."""
+        ...
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        """Return records of these again."""
+        ...
+
+    async def fetch(self, max_records: int, timeout_ms: int) -> list[LogRecord]:
+        """What is there, at most so many, waiting at most so long for the first; [] after the time."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections; idempotent."""
+        ...
+
+
+class Writer(Protocol):
+    """Writes with acks=all, idempotently, in the order of the calls per partition (F2)."""
+
+    async def send(self, partition: TopicPartition, record: NewRecord) -> Awaitable[Offset]:
+        """Hand over a record; waits only for room in the buffer. Await the result for its offset, once the broker has it."""
+        ...
+
+    async def flush(self) -> None:
+        """Wait until all handed over is acknowledged; raises the first error of any of them."""
+        ...
+
+    async def close(self) -> None:
+        """Let go; idempotent. What was not acknowledged may or may not be in the log."""
+        ...
+
+
+class Transaction(Protocol):
+    """One open transaction of a TransactionalWriter."""
+
+    async def send_batch(self, partition: TopicPartition, records: Sequence[NewRecord]) -> None:
+        """Hand over records in order."""
+        ...
+
+    async def commit(self) -> None:
+        """All records become visible at once, or an error is raised and it is not known which: read the markers (S3)."""
+        ...
+
+    async def abort(self) -> None:
+        """None of the records becomes visible."""
+        ...
+
+
+class TransactionalWriter(Protocol):
+    """Writes in transactions under one identity; opening it fences every earlier holder (S1)."""
+
+    async def begin(self) -> Transaction:
+        """Start a transaction; one at a time."""
+        ...
+
+    async def close(self) -> None:
+        """Let go; idempotent; aborts what is open."""
+        ...
+
+
+class Log(Protocol):
+    """Topics, and readers and writers on them."""
+
+    async def create_topic(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
+        """Make it; returns quietly when it exists with as many partitions, raises LogError when with another number."""
+        ...
+
+    async def delete_topics(self, topics: Sequence[str]) -> None:
+        """Delete those that exist."""
+        ...
+
+    async def list_topics(self) -> dict[str, int]:
+        """All topics with their numbers of partitions."""
+        ...
+
+    async def begin_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Offset]:
+        """The first offset that is still there."""
+        ...
+
+    async def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Offset]:
+        """The high watermark: the offset that the next record gets, open transactions included."""
+        ...
+
+    async def delete_records(self, before: Mapping[TopicPartition, Offset]) -> None:
+        """Let go of records below these offsets."""
+        ...
+
+    async def reader(self, *, committed_only: bool = False) -> Reader:
+        """A reader with nothing assigned; `committed_only`: records of aborted or open transactions are not returned."""
+        ...
+
+    async def writer(self, client: str) -> Writer:
+        """A writer; `client` names it in the broker's logs."""
+        ...
+
+    async def transactional_writer(self, identity: str) -> TransactionalWriter:
+        """Initialise the identity: fences earlier writers, completes or aborts what they left open."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        ...

@@ -1,0 +1,67 @@
+"""A sink's connector: stages an epoch's output durably, releases it once the checkpoint is committed (protocol, section 6)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from shared.model.checkpoint import MirrorRow
+from shared.model.ids import Epoch, JobId, VertexId
+
+
+class TargetUnavailable(Exception):
+    """The target is away; waiting may help (C10: does not count)."""
+
+
+class TargetRefused(Exception):
+    """The target refuses for good at release: the processor is FAILED, naming epoch and record (S6)."""
+
+
+class MarkerAhead(Exception):  # noqa: N818 - the protocol's word
+    """The target's marker stands above what is being restored: both numbers are named, nothing is written (S2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Under which output is staged and released (S1)."""
+
+    job: JobId
+    vertex: VertexId
+    index: int
+
+    def __str__(self) -> str:
+        """As markers, transactional ids and file names carry it."""
+        return f"{self.job}.{self.vertex}.{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Rows that the target would refuse, found before staging (S6)."""
+
+    row: int
+    reason: str
+
+
+class Sink(Protocol):
+    """One task's output to one target. Calls come one at a time, in the order of the epochs."""
+
+    async def open(self, identity: Identity, restored_from: Epoch) -> Epoch:
+        """Fence earlier holders of the identity, read its marker, return it (S1, S3); a new identity writes marker `restored_from` (S2)."""
+        ...
+
+    async def accept(self, batch: pa.RecordBatch) -> Sequence[Rejected]:
+        """Take rows into the current epoch; bounded memory: spills to staged parts. Returns the rows it did not take."""
+        ...
+
+    async def stage(self, epoch: Epoch) -> bytes:
+        """Make what was accepted since the last `stage` durable; the handle (b"" if there was none). Never visible to readers yet."""
+        ...
+
+    async def release(self, row: MirrorRow, staged: bytes) -> None:
+        """Make a committed epoch's output visible, exactly once, if the marker is its predecessor; quietly nothing if it is at or above."""
+        ...
+
+    async def close(self) -> None:
+        """Let go; stages and releases nothing."""
+        ...

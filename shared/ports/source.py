@@ -1,0 +1,69 @@
+"""A source's connector: reads splits, each in its own order, and says where it stands."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shared.model.ids import Offset, SplitId
+
+
+@dataclass(frozen=True, slots=True)
+class RawBatch:
+    """Records of one split as fetched, in order; columns of equal length n."""
+
+    split: SplitId
+    partition: int
+    """Ordinal of the split among all of the source: the second part of the order key (D11)."""
+    positions: npt.NDArray[np.int64]
+    """Shape (n,): offset in the split."""
+    timestamps_ms: npt.NDArray[np.int64]
+    """Shape (n,): the broker's time of each record; arrival where the connector has none."""
+    values: pa.BinaryArray
+    """Shape (n,): the undecoded records; null for a tombstone."""
+    keys: pa.BinaryArray | None = None
+    steps: tuple[Any, ...] = ()
+    """For scripted tests only: watermark, processing-time and idle steps behind these rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitStatus:
+    """Where a split stands beside the batches."""
+
+    split: SplitId
+    next_position: Offset
+    at_end: bool
+    """The position has reached what the broker last said is there, and the broker answered (W4)."""
+    finished: bool
+    """The split is bounded and read to its end (E1)."""
+
+
+class Source(Protocol):
+    """One task's reader over the splits that it was given."""
+
+    async def splits(self) -> Mapping[SplitId, int]:
+        """All splits that exist now, with their ordinals; the same in every task."""
+        ...
+
+    async def open(self, positions: Mapping[SplitId, Offset | None]) -> None:
+        """Read these splits from here; None: where the document says that a new split starts."""
+        ...
+
+    async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
+        """What is there, at most so many bytes, waiting at most so long; [] after the time. LogUnavailable on an outage."""
+        ...
+
+    def status(self) -> Sequence[SplitStatus]:
+        """Where each split stands after the last `fetch`."""
+        ...
+
+    def end_at(self, until: Mapping[SplitId, Offset]) -> None:
+        """Make the named splits bounded: positions from these on are not read; splits not named end where they are."""
+        ...
+
+    async def close(self) -> None:
+        """Let go."""
+        ...
