@@ -1,0 +1,1 @@
+"""The one-machine mode: a supervisor of the processes and a Kafka broker of its own."""
