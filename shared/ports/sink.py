@@ -54,8 +54,12 @@ class Sink(Protocol):
         """Take rows into the current epoch; bounded memory: spills to staged parts. Returns the rows it did not take."""
         ...
 
-    async def stage(self, epoch: Epoch) -> bytes:
-        """Make what was accepted since the last `stage` durable; the handle (b"" if there was none). Never visible to readers yet."""
+    async def stage(self, epoch: Epoch, committed: Epoch) -> bytes:
+        """Make what was accepted durable, never yet visible to readers; the handle (b"" if there is nothing).
+
+        The handle covers everything staged after checkpoint `committed` (C5): an epoch whose checkpoint was aborted is released
+        with the next one that is committed, so the sink keeps what it staged until a commit covers it.
+        """
         ...
 
     async def release(self, row: MirrorRow, staged: bytes) -> None:
