@@ -1,0 +1,1 @@
+"""Implementations of `shared.ports`: Kafka, files, S3, SQL, the system clock; and memory, for simulation."""
