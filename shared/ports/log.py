@@ -68,6 +68,11 @@ class Reader(Protocol):
         """Go on from here in one partition; records fetched earlier from it are not returned again by `fetch`."""
         ...
 
+    def position(self, partition: TopicPartition) -> Offset:
+        """The offset that `fetch` goes on from. It moves past transaction markers and aborted records too, which
+        no record shows: so a reader knows that it has reached an end offset (S3, W4)."""
+        ...
+
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Return nothing of these until `resume`."""
         ...
