@@ -1,0 +1,1 @@
+"""The pipeline language: documents, stages and expressions, parsed, checked and defined by a plain interpreter."""

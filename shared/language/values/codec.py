@@ -1,0 +1,150 @@
+"""The compact form in which documents travel between services and lie in state.
+
+MessagePack without extension types. Documents are maps, arrays are arrays; null, bool, double, string, and ints are their native
+forms. Every other type is a `bin`: one tag byte, then its payload. Nothing else uses `bin`, so nothing is ambiguous, and every value
+comes back as exactly what it was (-0.0, 1.0 beside 1, a decimal's trailing zeros, a long that 32 bits would hold).
+
+Decoding is bounded in size and nesting and never runs anything that it reads.
+"""
+
+import struct
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+import msgpack
+
+from shared.model.values import (
+    INT64_MAX,
+    INT64_MIN,
+    MAX_KEY,
+    MIN_KEY,
+    Binary,
+    Date,
+    Document,
+    EndKey,
+    Long,
+    ObjectId,
+    Regex,
+    Timestamp,
+    Value,
+    long,
+)
+
+SIZE_MAX_BYTES: Final = 64 * 1024 * 1024
+"""Default bound of one encoded value."""
+
+_Q: Final = struct.Struct(">q")
+_TS: Final = struct.Struct(">II")
+
+
+class CodecError(ValueError):
+    """Bytes that are no encoded value, or a value beyond the bounds."""
+
+
+def _regex_bytes(value: Regex) -> bytes:
+    return value.options.encode() + b"\0" + value.pattern.encode("utf-8", "surrogatepass")
+
+
+def _regex(data: bytes) -> Regex:
+    options, _, pattern = data.partition(b"\0")
+    return Regex(pattern.decode("utf-8", "surrogatepass"), options.decode())
+
+
+_TAGGED: Final[dict[type, Callable[[Any], bytes]]] = {
+    Long: lambda v: b"L" + _Q.pack(v),
+    Date: lambda v: b"D" + _Q.pack(v),
+    Decimal: lambda v: b"N" + str(v).encode(),
+    Binary: lambda v: b"B" + bytes([v.subtype]) + bytes(v),
+    ObjectId: lambda v: b"O" + v.data,
+    Regex: lambda v: b"R" + _regex_bytes(v),
+    Timestamp: lambda v: b"T" + _TS.pack(v.seconds, v.increment),
+    EndKey: lambda v: b"X" if v is MAX_KEY else b"M",
+}
+
+_UNTAG: Final[dict[int, Callable[[bytes], Any]]] = {
+    ord("L"): lambda d: long(_Q.unpack(d)[0]),
+    ord("D"): lambda d: Date(_Q.unpack(d)[0]),
+    ord("N"): lambda d: Decimal(d.decode()),
+    ord("B"): lambda d: Binary(d[1:], d[0]),
+    ord("O"): ObjectId,
+    ord("R"): _regex,
+    ord("T"): lambda d: Timestamp(*_TS.unpack(d)),
+    ord("X"): lambda _: MAX_KEY,
+    ord("M"): lambda _: MIN_KEY,
+}
+
+
+def _tag(value: Any) -> Any:
+    form = _TAGGED.get(type(value))
+    if form is None:
+        raise CodecError(f"not a value of the language: {type(value).__name__}")
+    if type(value) is Long and type(long(value)) is int:
+        return int(value)
+    return form(value)
+
+
+def _untag(data: bytes) -> Any:
+    if not data or data[0] not in _UNTAG:
+        raise CodecError(f"unknown tag in an encoded value: {data[:1]!r}")
+    return _UNTAG[data[0]](data[1:])
+
+
+def _in_map(fields: Document) -> Document:
+    for name, value in fields.items():
+        if type(value) is bytes:
+            fields[name] = _untag(value)
+    return fields
+
+
+def _in_list(items: list[Any]) -> list[Any]:
+    for i, value in enumerate(items):
+        if type(value) is bytes:
+            items[i] = _untag(value)
+    return items
+
+
+def encode_value(value: Value, max_bytes: int = SIZE_MAX_BYTES) -> bytes:
+    """The bytes of any value but MISSING; CodecError beyond `max_bytes` or for what is no value."""
+    try:
+        packer = msgpack.Packer(default=_tag, strict_types=True, unicode_errors="surrogatepass")
+        data: bytes = packer.pack(value)
+    except (ValueError, OverflowError, TypeError, struct.error) as e:
+        raise CodecError(f"cannot be encoded: {e}") from e
+    if len(data) > max_bytes:
+        raise CodecError(f"{len(data)} bytes encoded, at most {max_bytes} are allowed")
+    return data
+
+
+def decode_value(data: bytes, max_bytes: int = SIZE_MAX_BYTES) -> Value:
+    """The value of these bytes; CodecError for what `encode_value` cannot have made."""
+    if len(data) > max_bytes:
+        raise CodecError(f"{len(data)} bytes to decode, at most {max_bytes} are allowed")
+    try:
+        value = msgpack.unpackb(
+            data,
+            object_hook=_in_map,
+            list_hook=_in_list,
+            unicode_errors="surrogatepass",
+            strict_map_key=True,
+            max_ext_len=0,
+        )
+        value = _untag(value) if type(value) is bytes else value
+    except (ValueError, struct.error, InvalidOperation, UnicodeDecodeError, msgpack.UnpackException) as e:
+        raise CodecError(f"does not decode: {e}") from e
+    if type(value) is int and not INT64_MIN <= value <= INT64_MAX:
+        raise CodecError("an integer of more than 64 bits")
+    return value
+
+
+def encode_doc(document: Document, max_bytes: int = SIZE_MAX_BYTES) -> bytes:
+    """The bytes of a document; as `encode_value`."""
+    return encode_value(document, max_bytes)
+
+
+def decode_doc(data: bytes, max_bytes: int = SIZE_MAX_BYTES) -> Document:
+    """The document of these bytes; CodecError for anything else."""
+    value = decode_value(data, max_bytes)
+    if type(value) is not dict:
+        raise CodecError(f"expected an encoded document, found {type(value).__name__}")
+    return value

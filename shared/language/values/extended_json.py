@@ -1,0 +1,236 @@
+"""Extended JSON (MongoDB's, version 2), relaxed and canonical, to values and back.
+
+Reading takes both forms: a JSON integer within 32 bits is an int, within 64 a long, beyond a double; a number with a point or an
+exponent a double. Keys such as `$date` alone in an object make a typed value; other `$` keys stay what they are. Bounded in nesting
+and, for text, in bytes.
+"""
+
+import base64
+import binascii
+import uuid
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+import msgspec
+
+from shared.language.values.instants import format_iso, parse_iso
+from shared.language.values.numbers import DECIMAL, decimal_of
+from shared.model.values import (
+    INT32_MAX,
+    INT32_MIN,
+    INT64_MAX,
+    INT64_MIN,
+    MAX_KEY,
+    MIN_KEY,
+    Binary,
+    Date,
+    EndKey,
+    Long,
+    ObjectId,
+    Regex,
+    Timestamp,
+    Value,
+    long,
+)
+
+DEPTH_MAX: Final = 180
+"""Default bound of nesting, arrays and documents together."""
+SIZE_MAX_BYTES: Final = 64 * 1024 * 1024
+"""Default bound of a text to parse."""
+
+
+class ExtendedJsonError(ValueError):
+    """What is no extended JSON; the text says where and what was expected."""
+
+
+def _expect(kind: type, value: Any, key: str) -> Any:
+    if type(value) is not kind:
+        raise ExtendedJsonError(f"{key} takes a {kind.__name__}, found {type(value).__name__}")
+    return value
+
+
+def _date(value: Any) -> Date:
+    if type(value) is dict:
+        value = _only(value, "$date", "$numberLong")
+        return Date(_whole(value, "$date", INT64_MIN, INT64_MAX))
+    if type(value) is int:
+        if not INT64_MIN <= value <= INT64_MAX:
+            raise ExtendedJsonError("$date needs milliseconds within 64 bits")
+        return Date(value)
+    ms = parse_iso(_expect(str, value, "$date"))
+    if ms is None:
+        raise ExtendedJsonError(f"$date takes an ISO 8601 instant such as 2024-03-05T12:00:00Z, found {value!r}")
+    return Date(ms)
+
+
+def _only(value: dict[str, Any], key: str, inner: str) -> Any:
+    if list(value) != [inner]:
+        raise ExtendedJsonError(f"{key} takes {{{inner}: …}} here, found the keys {list(value)[:5]}")
+    return value[inner]
+
+
+def _whole(value: Any, key: str, low: int, high: int) -> int:
+    try:
+        number = int(value) if type(value) is str else value
+    except ValueError:
+        number = None
+    if type(number) is not int or not low <= number <= high:
+        raise ExtendedJsonError(f"{key} takes a whole number from {low} to {high}, found {value!r}")
+    return number
+
+
+def _double(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ExtendedJsonError(f"$numberDouble takes a number, Infinity, -Infinity or NaN, found {value!r}") from None
+
+
+def _decimal(value: Any) -> Decimal:
+    try:
+        return decimal_of(DECIMAL.create_decimal(str(value)))
+    except (InvalidOperation, ArithmeticError):
+        raise ExtendedJsonError(f"$numberDecimal takes a decimal of at most 34 digits, found {value!r}") from None
+
+
+def _oid(value: Any) -> ObjectId:
+    try:
+        return ObjectId(bytes.fromhex(_expect(str, value, "$oid")))
+    except ValueError as e:
+        raise ExtendedJsonError(f"$oid takes 24 hex digits, found {value!r}") from e
+
+
+def _binary(value: Any) -> Binary:
+    fields = _expect(dict, value, "$binary")
+    try:
+        return Binary(base64.b64decode(fields["base64"], validate=True), int(str(fields["subType"]), 16) & 0xFF)
+    except (KeyError, ValueError, TypeError, binascii.Error) as e:
+        raise ExtendedJsonError("$binary takes {base64: text, subType: hex byte}") from e
+
+
+def _uuid(value: Any) -> Binary:
+    try:
+        return Binary(uuid.UUID(_expect(str, value, "$uuid")).bytes, 4)
+    except ValueError as e:
+        raise ExtendedJsonError(f"$uuid takes a UUID, found {value!r}") from e
+
+
+def _regex(value: Any) -> Regex:
+    fields = _expect(dict, value, "$regularExpression")
+    pattern, options = fields.get("pattern"), fields.get("options", "")
+    if type(pattern) is not str or type(options) is not str or set(fields) - {"pattern", "options"}:
+        raise ExtendedJsonError("$regularExpression takes {pattern: text, options: text}")
+    return Regex(pattern, "".join(sorted(options)))
+
+
+def _timestamp(value: Any) -> Timestamp:
+    fields = _expect(dict, value, "$timestamp")
+    top = 2**32 - 1
+    return Timestamp(_whole(fields.get("t"), "$timestamp.t", 0, top), _whole(fields.get("i"), "$timestamp.i", 0, top))
+
+
+SPECIAL: Final[dict[str, Callable[[Any], Any]]] = {
+    "$date": _date,
+    "$numberInt": lambda v: _whole(v, "$numberInt", INT32_MIN, INT32_MAX),
+    "$numberLong": lambda v: long(_whole(v, "$numberLong", INT64_MIN, INT64_MAX)),
+    "$numberDouble": _double,
+    "$numberDecimal": _decimal,
+    "$oid": _oid,
+    "$binary": _binary,
+    "$uuid": _uuid,
+    "$regularExpression": _regex,
+    "$timestamp": _timestamp,
+    "$symbol": lambda v: _expect(str, v, "$symbol"),
+    "$undefined": lambda _: None,
+    "$minKey": lambda _: MIN_KEY,
+    "$maxKey": lambda _: MAX_KEY,
+}
+"""The keys that make a typed value, and how its content is read."""
+
+
+def from_json(tree: Any, depth_max: int = DEPTH_MAX) -> Value:
+    """The value of a parsed JSON tree (dict, list, str, int, float, bool, None); ExtendedJsonError if it is none."""
+    kind = type(tree)
+    if kind is str or kind is bool or tree is None or kind is float:
+        return tree
+    if kind is int:
+        return tree if INT64_MIN <= tree <= INT64_MAX else _big(tree)
+    if depth_max <= 0:
+        raise ExtendedJsonError("nested too deeply")
+    if kind is dict:
+        if len(tree) == 1:
+            (key, content), = tree.items()
+            special = SPECIAL.get(key)
+            if special is not None:
+                return special(content)
+        return {name: from_json(item, depth_max - 1) for name, item in tree.items()}
+    if kind is list:
+        return [from_json(item, depth_max - 1) for item in tree]
+    raise ExtendedJsonError(f"not JSON: {kind.__name__}")
+
+
+def _big(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ExtendedJsonError("a number beyond the range of a double") from None
+
+
+def parse_json(text: str | bytes, max_bytes: int = SIZE_MAX_BYTES, depth_max: int = DEPTH_MAX) -> Value:
+    """The value of an extended JSON text; ExtendedJsonError with the place for what is none."""
+    if len(text) > max_bytes:
+        raise ExtendedJsonError(f"{len(text)} bytes of JSON, at most {max_bytes} are allowed")
+    try:
+        tree = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as e:
+        raise ExtendedJsonError(f"not JSON: {e}") from e
+    return from_json(tree, depth_max)
+
+
+def _date_json(value: Date, canonical: bool) -> Any:
+    iso = None if canonical or value < 0 else format_iso(value)
+    return {"$date": iso if iso is not None else {"$numberLong": str(int(value))}}
+
+
+def _float_json(value: float, canonical: bool) -> Any:
+    if value - value != 0:  # NaN and infinities are no JSON
+        return {"$numberDouble": "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"}  # noqa: PLR0124
+    return {"$numberDouble": repr(value)} if canonical else value
+
+
+_OTHERS: Final[dict[type, Callable[[Any, bool], Any]]] = {
+    float: _float_json,
+    Date: _date_json,
+    Long: lambda v, canonical: {"$numberLong": str(int(v))} if canonical else int(v),
+    Decimal: lambda v, _: {"$numberDecimal": str(v)},
+    ObjectId: lambda v, _: {"$oid": str(v)},
+    Binary: lambda v, _: {"$binary": {"base64": base64.b64encode(v).decode(), "subType": f"{v.subtype:02x}"}},
+    Regex: lambda v, _: {"$regularExpression": {"pattern": v.pattern, "options": v.options}},
+    Timestamp: lambda v, _: {"$timestamp": {"t": v.seconds, "i": v.increment}},
+    EndKey: lambda v, _: {"$maxKey": 1} if v is MAX_KEY else {"$minKey": 1},
+}
+
+
+def to_json(value: Value, *, canonical: bool = False) -> Any:
+    """The JSON tree of a value: relaxed (numbers as numbers) or canonical (every type written out)."""
+    kind = type(value)
+    if kind is str or kind is bool or value is None:
+        return value
+    if kind is int:
+        if not canonical:
+            return value
+        return {"$numberInt" if INT32_MIN <= value <= INT32_MAX else "$numberLong": str(value)}
+    if kind is dict:
+        return {name: to_json(item, canonical=canonical) for name, item in value.items()}
+    if kind is list:
+        return [to_json(item, canonical=canonical) for item in value]
+    other = _OTHERS.get(kind)
+    if other is None:
+        raise TypeError(f"not a value of the language: {kind.__name__}")
+    return other(value, canonical)
+
+
+def render_json(value: Value, *, canonical: bool = False) -> bytes:
+    """The UTF-8 text of a value as extended JSON, on one line."""
+    return msgspec.json.encode(to_json(value, canonical=canonical))
