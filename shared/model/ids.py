@@ -40,6 +40,8 @@ StatePart = NewType("StatePart", str)
 TASK_PART = StatePart("task")
 
 NO_EPOCH = Epoch(0)
+FIRST_SEQ = Seq(0)
+FIRST_OFFSET = Offset(0)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -104,6 +104,14 @@ class Drain(Struct, frozen=True, tag=True):
     until: dict[str, Offset]
 
 
+class HoldInput(Struct, frozen=True, tag=True):
+    """Sources wait (`held`) or go on: too many checkpoints wait for their release (C11, F8)."""
+
+    job: JobId
+    generation: Generation
+    held: bool
+
+
 class StopTasks(Struct, frozen=True, tag=True):
     """Every task of this job whose generation is at most this one stops at once, and writes nothing more."""
 
@@ -111,7 +119,7 @@ class StopTasks(Struct, frozen=True, tag=True):
     generation: Generation
 
 
-Command = Assign | StartSources | StartCheckpoint | AbortCheckpoint | CommitHint | Drain | StopTasks
+Command = Assign | StartSources | StartCheckpoint | AbortCheckpoint | CommitHint | Drain | HoldInput | StopTasks
 
 # --- reports: workers to coordinator ----------------------------------------------------------------------------------
 

@@ -41,7 +41,9 @@ class Handle(Protocol):
 class Executor(Protocol):
     """Starts what runs beside."""
 
-    def spawn(self, activity: Coroutine[Any, Any, None], name: str, on_error: Callable[[BaseException], None]) -> Handle:
+    def spawn(
+        self, activity: Coroutine[Any, Any, None], name: str, on_error: Callable[[BaseException], None]
+    ) -> Handle:
         """Run a coroutine beside; an exception that escapes it goes to `on_error`, never into nothing."""
         ...
 

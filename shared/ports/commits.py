@@ -17,11 +17,11 @@ class StoreUnavailable(Exception):
     """The store cannot be reached; nothing was changed."""
 
 
-class Ambiguous(Exception):  # noqa: N818 - the protocol's word
+class Ambiguous(Exception):
     """The answer to a change was lost: it may or may not have happened (C8)."""
 
 
-class Stale(Exception):  # noqa: N818 - the protocol's word
+class Stale(Exception):
     """The row was not as expected: somebody else has changed it; nothing was changed."""
 
 

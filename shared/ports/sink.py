@@ -18,7 +18,11 @@ class TargetRefused(Exception):
     """The target refuses for good at release: the processor is FAILED, naming epoch and record (S6)."""
 
 
-class MarkerAhead(Exception):  # noqa: N818 - the protocol's word
+class ReleaseGap(Exception):
+    """The target's marker stands below the predecessor that the row names: an earlier commit comes first; nothing is written (S2)."""
+
+
+class MarkerAhead(Exception):
     """The target's marker stands above what is being restored: both numbers are named, nothing is written (S2)."""
 
 
@@ -46,8 +50,12 @@ class Rejected:
 class Sink(Protocol):
     """One task's output to one target. Calls come one at a time, in the order of the epochs."""
 
-    async def open(self, identity: Identity, restored_from: Epoch) -> Epoch:
-        """Fence earlier holders of the identity, read its marker, return it (S1, S3); a new identity writes marker `restored_from` (S2)."""
+    async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
+        """Fence earlier holders of the identity, read its marker, return it (S1, S3); a new identity writes marker `restored_from` (S2).
+
+        `joins`: the previous generation did not have the identity (new, or retired before): a marker that it left behind
+        is raised to `restored_from`. Raises MarkerAhead, TargetUnavailable, TargetRefused.
+        """
         ...
 
     async def accept(self, batch: pa.RecordBatch) -> Sequence[Rejected]:

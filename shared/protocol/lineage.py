@@ -1,0 +1,55 @@
+"""Which frames count (L1, L2), from the durable list of generations."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from shared.model.checkpoint import LineageEntry
+from shared.model.ids import Epoch, Generation
+from shared.protocol.errors import LocalError
+
+_NO_CEILING = 2**63 - 1
+
+
+class Verdict(Enum):
+    """What to do with a frame, by its generation and epoch alone."""
+
+    COUNTS = "counts"
+    DISCARDED = "discarded"
+    ZOMBIE = "zombie"
+    """The frame is from after me: I am the one to stop (L2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """The generations of a processor up to `current`, as the current one's assignment told."""
+
+    current: Generation
+    ceilings: dict[Generation, int]
+    snapshot_generation: Generation
+    """The generation that committed the checkpoint from which the current one was restored; 0 where there is none."""
+
+    @staticmethod
+    def of(entries: Sequence[LineageEntry], current: Generation) -> "Lineage":
+        """Compute the ceilings: ceil(h) = the least restored_from of every generation above h (L1)."""
+        ceilings: dict[Generation, int] = {}
+        lowest = _NO_CEILING
+        restored_from: Epoch | None = None
+        for entry in sorted(entries, key=lambda e: e.generation, reverse=True):
+            if entry.generation > current:
+                continue
+            if entry.generation == current:
+                restored_from = entry.restored_from
+            ceilings[entry.generation] = lowest
+            lowest = min(lowest, entry.restored_from)
+        if restored_from is None:
+            message = f"generation {current} is not in its own lineage {[e.generation for e in entries]}"
+            raise LocalError(message)
+        before = [e.generation for e in entries if e.generation < current and e.restored_from < restored_from]
+        return Lineage(current, ceilings, Generation(max(before, default=0)))
+
+    def judge(self, generation: Generation, epoch: Epoch) -> Verdict:
+        """L1 and L2 on one frame. A generation that never was in the lineage has written nothing that counts."""
+        if generation > self.current:
+            return Verdict.ZOMBIE
+        return Verdict.COUNTS if epoch <= self.ceilings.get(generation, -1) else Verdict.DISCARDED

@@ -1,0 +1,112 @@
+"""What the task machine tells its driver to do. Frozen; to be carried out in order.
+
+Work commands carry a ticket: the driver answers each with one event of the same ticket, and the machine starts no other work until
+then. All other commands are answered by nothing, or much later (BrokerAcked, StateDurable).
+"""
+
+from dataclasses import dataclass
+
+from shared.model.checkpoint import BlobRef, PartHandle, TaskProtocolState
+from shared.model.frames import Body, Frame
+from shared.model.ids import EdgeId, Epoch, Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Work: give rows to the operators."""
+
+    ticket: int
+    edge: EdgeId
+    bodies: tuple[Body, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """Work: the input watermark is now this, ms; MAX_TIME is the end of input."""
+
+    ticket: int
+    watermark_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FireProcessingTime:
+    """Work: processing time is now this, ms."""
+
+    ticket: int
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Work: epoch `epoch` is complete; give out what is held for batching; a step task runs its step (P1)."""
+
+    ticket: int
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSnapshot:
+    """Work, answered by SnapshotTaken: copy the state; then make it durable beside and say StateDurable (C6, C7)."""
+
+    ticket: int
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Write a frame to a partition, in the order of these commands (F2)."""
+
+    edge: EdgeId
+    partition: int
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Seek:
+    """Read the task's partition of an in edge again from here (C4)."""
+
+    edge: EdgeId
+    offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Checkpoint `epoch` is complete here (C7): report it with the handle made of this and the durable state."""
+
+    epoch: Epoch
+    protocol: TaskProtocolState
+    parts: tuple[PartHandle, ...]
+    blobs: tuple[BlobRef, ...]
+    staged: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AskCheckpoint:
+    """Ask the coordinator for a checkpoint before its time (F8)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsZombie:
+    """A newer generation is at work: stop at once, write nothing more (L2)."""
+
+    seen_generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputEnded:
+    """END has been sent everywhere; only barriers go on (E1)."""
+
+
+Command = (
+    Apply
+    | Advance
+    | FireProcessingTime
+    | Flush
+    | TakeSnapshot
+    | Send
+    | Seek
+    | Acknowledge
+    | AskCheckpoint
+    | StopAsZombie
+    | InputEnded
+)

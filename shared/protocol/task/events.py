@@ -1,0 +1,136 @@
+"""What can happen to a task. Frozen; the driver hands them in one at a time; a work command is answered by exactly one `Done`."""
+
+from dataclasses import dataclass
+
+from shared.model.checkpoint import BlobRef, PartHandle
+from shared.model.frames import Body, Frame
+from shared.model.ids import EdgeId, Epoch, Offset, Seq
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """Rows for one partition of one out edge, encoded or durable by reference."""
+
+    edge: EdgeId
+    partition: int
+    bodies: tuple[Body, ...]
+    size_bytes: int
+    """Of the data, those in segments included (F8)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRead:
+    """The next record of the task's partition of an in edge."""
+
+    edge: EdgeId
+    offset: Offset
+    frame: Frame
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A work command (Apply, Advance, FireProcessingTime, Flush) has been carried out."""
+
+    ticket: int
+    emissions: tuple[Emission, ...]
+    output_watermark_ms: int
+    next_processing_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """A source has read and processed input. `idle`: all of its splits are; `ended`: all have ended (E1)."""
+
+    emissions: tuple[Emission, ...]
+    output_watermark_ms: int
+    idle: bool
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """Answer to TakeSnapshot: the state has been copied, and processing may go on."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateDurable:
+    """The state of snapshot `epoch` is durable (C7)."""
+
+    epoch: Epoch
+    parts: tuple[PartHandle, ...]
+    blobs: tuple[BlobRef, ...]
+    staged: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAcked:
+    """The broker has a frame (acks=all); in order of seq for each partition."""
+
+    edge: EdgeId
+    partition: int
+    seq: Seq
+    offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class ReadUpTo:
+    """The receiver of a partition of an out edge has taken all below `offset` from the log (F7)."""
+
+    edge: EdgeId
+    partition: int
+    offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStarted:
+    """The coordinator starts checkpoint `epoch`; `committed` is the last committed one."""
+
+    epoch: Epoch
+    committed: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointAborted:
+    """The coordinator has given up checkpoint `epoch`."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCommitted:
+    """Checkpoint `epoch` is committed, as a hint or the mirror told (C9)."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class InputHeld:
+    """The coordinator holds checkpoints back until sinks have released (C11): a source waits too (F8)."""
+
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time goes on: wall clock, ms (W5 makes it never fall)."""
+
+    now_ms: int
+
+
+Event = (
+    FrameRead
+    | Done
+    | Produced
+    | SnapshotTaken
+    | StateDurable
+    | BrokerAcked
+    | ReadUpTo
+    | CheckpointStarted
+    | CheckpointAborted
+    | CheckpointCommitted
+    | InputHeld
+    | Ticked
+)

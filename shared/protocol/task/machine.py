@@ -1,0 +1,426 @@
+"""The task machine: one event in, commands out (`TaskMachine.handle`).
+
+    frames ──► Receiver ──► Apply / Advance ──► Done ──► Sender ──► frames
+                  │ all barriers n                          ▲
+                  └──► Flush n ──► Done ──► TakeSnapshot ───┴─► BARRIER n ──► Acknowledge n
+
+| rule | where |
+| --- | --- |
+| F1 F3 L1 L2 C3 C4 C5 | receiver.py |
+| F4 F7 F8 | sender.py |
+| C2 | `_begin` (a source cuts between two reads) |
+| C6 C7 | `_snapshot_taken`, `_try_acknowledge` |
+| W1 W3 W5 | `_settle`, `_done` |
+| E1 | `_settle` (all inputs ended), `_produced` |
+
+Work goes one piece at a time: while a work command is unanswered, frames queue in `_agenda`, which the driver keeps short by reading no
+more until `may_read`. Everything else is handled at once.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from shared.model.checkpoint import TaskProtocolState
+from shared.model.frames import BarrierFrame, DataFrame, EndFrame, WatermarkFrame
+from shared.model.ids import NO_EPOCH, EdgeId, Epoch, Seq
+from shared.model.time import MAX_TIME, MIN_TIME
+from shared.protocol.errors import LocalError
+from shared.protocol.task import commands as do
+from shared.protocol.task import events as ev
+from shared.protocol.task.receiver import (
+    ChannelReceiver,
+    Deliver,
+    Drop,
+    InputPartition,
+    Receiver,
+    Wait,
+    Waiting,
+    Zombie,
+)
+from shared.protocol.task.sender import Sender
+from shared.protocol.watermarks import all_idle, combined_watermark
+
+
+@dataclass(frozen=True, slots=True)
+class _Applying:
+    channel: ChannelReceiver
+    watermark_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Advancing:
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Firing:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Flushing:
+    epoch: Epoch
+    committed: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class _Copying:
+    epoch: Epoch
+    committed: Epoch
+
+
+_Work = _Applying | _Advancing | _Firing | _Flushing | _Copying
+
+
+@dataclass(frozen=True, slots=True)
+class _Regate:
+    partition: InputPartition
+    waiting: Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class _Begin:
+    epoch: Epoch
+    committed: Epoch
+
+
+_AgendaItem = ev.FrameRead | _Regate | _Begin | _Firing
+
+
+@dataclass(slots=True)
+class _PendingAck:
+    epoch: Epoch
+    protocol: TaskProtocolState
+    behind: tuple[tuple[EdgeId, int, Seq], ...]
+    durable: ev.StateDurable | None = None
+
+
+@dataclass(slots=True)
+class TaskMachine:
+    """One task of one generation. Built by `shared.protocol.task.start`; `handle` is its only mutator."""
+
+    receiver: Receiver
+    sender: Sender
+    is_source: bool
+    input_watermark_ms: int = MIN_TIME
+    idle: bool = False
+    ended: bool = False
+    processing_time_ms: int = 0
+    introduce: tuple[EdgeId, ...] = ()
+    """Out edges that begin with a new incarnation (R4)."""
+    stopped: bool = False
+    last_snapshot: Epoch = NO_EPOCH
+    committed: Epoch = NO_EPOCH
+    drops: dict[str, int] = field(default_factory=dict)
+    """Frames that did not count, by reason."""
+    _input_held: bool = False
+    _asked: bool = False
+    _ticket: int = 0
+    _work: _Work | None = None
+    _agenda: deque[_AgendaItem] = field(default_factory=deque)
+    _next_processing_ms: int = MAX_TIME
+    _pending: _PendingAck | None = None
+    _out: list[do.Command] = field(default_factory=list)
+
+    # --- what the driver asks -----------------------------------------------------------------------------------------
+
+    def may_read(self) -> bool:
+        """Whether the driver may read frames, or a source its input: nothing is under way, and no one holds the task back (F7, F8)."""
+        if self.stopped or self._work is not None or self._agenda or self.sender.held_back_by_receivers():
+            return False
+        if not self.is_source:
+            return True
+        return not self.ended and not self._input_held and not self.sender.held_back_by_commits()
+
+    def next_processing_ms(self) -> int:
+        """When processing time next has something to do, ms; MAX_TIME for never."""
+        return self._next_processing_ms
+
+    # --- the mutator --------------------------------------------------------------------------------------------------
+
+    def handle(self, event: ev.Event) -> list[do.Command]:
+        """Take an event; what to do now, in order. Raises PeerError for a broken frame, LocalError for a wrong driver."""
+        if self.stopped:
+            return []
+        match event:
+            case ev.FrameRead():
+                self._agenda.append(event)
+            case ev.Done():
+                self._done(event)
+            case ev.Produced():
+                self._produced(event)
+            case ev.SnapshotTaken():
+                self._snapshot_taken(event)
+            case ev.StateDurable():
+                if self._pending is not None and self._pending.epoch == event.epoch:
+                    self._pending.durable = event
+                    self._try_acknowledge()
+            case ev.BrokerAcked():
+                self.sender.acked(event.edge, event.partition, event.seq, event.offset)
+                self._try_acknowledge()
+            case ev.ReadUpTo():
+                self.sender.read_up_to(event.edge, event.partition, event.offset)
+            case _:
+                self._control(event)
+        self._run()
+        self._ask_for_checkpoint()
+        out, self._out = self._out, []
+        return out
+
+    def _control(self, event: ev.Event) -> None:
+        match event:
+            case ev.CheckpointStarted():
+                self._learn_commit(event.committed)
+                if self.is_source:
+                    self._agenda.append(_Begin(event.epoch, event.committed))
+            case ev.CheckpointAborted():
+                self._end_checkpoint(event.epoch)
+            case ev.CheckpointCommitted():
+                self._learn_commit(event.epoch)
+            case ev.InputHeld():
+                self._input_held = event.held
+            case ev.Ticked():
+                self._ticked(event.now_ms)
+            case _:
+                message = f"{self.sender.task}: unknown event {event!r}"
+                raise LocalError(message)
+
+    def start(self) -> list[do.Command]:
+        """The first commands: R4's introductions on edges that begin anew."""
+        for edge in self.introduce:
+            self._out += self.sender.introduce(self.sender.edges[edge], ended=self.ended)
+        out, self._out = self._out, []
+        return out
+
+    # --- the agenda ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while self._agenda and self._work is None and not self.stopped:
+            match self._agenda.popleft():
+                case ev.FrameRead() as read:
+                    partition = self.receiver.partitions[read.edge]
+                    self._admitted(partition, self.receiver.admit(read.edge, read.offset, read.frame, read.size_bytes))
+                case _Regate(partition, waiting):
+                    self._admitted(partition, self.receiver.gate(partition, waiting))
+                case _Begin(epoch, committed):
+                    self._begin(epoch, committed)
+                case _Firing():
+                    self._start(_Firing())
+
+    def _admitted(self, partition: InputPartition, admission: Deliver | Drop | Wait | Zombie) -> None:
+        match admission:
+            case Drop(why):
+                self.drops[why] = self.drops.get(why, 0) + 1
+            case Zombie(generation):
+                self.stopped = True
+                self._out.append(do.StopAsZombie(generation))
+            case Wait(ended):
+                if ended is not None:
+                    self._end_checkpoint(ended)
+            case Deliver(channel, frame):
+                self._deliver(partition, channel, frame)
+
+    def _deliver(
+        self,
+        partition: InputPartition,
+        channel: ChannelReceiver,
+        frame: DataFrame | WatermarkFrame | BarrierFrame | EndFrame,
+    ) -> None:
+        progress = channel.progress
+        match frame:
+            case DataFrame():
+                progress.idle = False
+                self._start(_Applying(channel, frame.header.watermark_ms), partition.edge, frame)
+            case WatermarkFrame():
+                progress.raise_to(frame.header.watermark_ms)
+                progress.idle = frame.idle
+                self._settle()
+            case EndFrame():
+                progress.ended = True
+                self._settle()
+            case BarrierFrame():
+                progress.raise_to(frame.header.watermark_ms)
+                self._learn_commit(frame.committed)
+                if self.receiver.barrier(channel, frame.header.epoch, frame.header.seq) is not None:
+                    self._go_on_with_waiting()
+                self._settle()
+                self._check_aligned(frame.committed)
+
+    def _check_aligned(self, committed: Epoch) -> None:
+        epoch = self.receiver.aligned()
+        if epoch is None:
+            return
+        if self._work is None:
+            self._start(_Flushing(epoch, committed))
+        else:
+            self._agenda.appendleft(_Begin(epoch, committed))
+
+    def _start(self, work: _Work, edge: EdgeId | None = None, frame: DataFrame | None = None) -> None:
+        self._work = work
+        self._ticket += 1
+        match work:
+            case _Applying():
+                if edge is None or frame is None:
+                    message = "rows without a frame"
+                    raise LocalError(message)
+                self._out.append(do.Apply(self._ticket, edge, frame.bodies))
+            case _Advancing():
+                self._out.append(do.Advance(self._ticket, self.input_watermark_ms))
+            case _Firing():
+                self._out.append(do.FireProcessingTime(self._ticket, self.processing_time_ms))
+            case _Flushing(epoch, _):
+                self._out.append(do.Flush(self._ticket, epoch))
+            case _Copying(epoch, _):
+                self._out.append(do.TakeSnapshot(self._ticket, epoch))
+
+    # --- answers to work ------------------------------------------------------------------------------------------------
+
+    def _answered(self, ticket: int) -> _Work:
+        if self._work is None or ticket != self._ticket:
+            message = f"{self.sender.task}: answer to ticket {ticket}, but {self._ticket} is the last and {self._work} is under way"
+            raise LocalError(message)
+        work, self._work = self._work, None
+        return work
+
+    def _emit(self, emissions: tuple[ev.Emission, ...], output_watermark_ms: int) -> None:
+        """W1, F4: rows first, then the watermark that they are behind."""
+        self.sender.watermark_ms = max(self.sender.watermark_ms, output_watermark_ms)
+        grouped: dict[tuple[EdgeId, int], list[ev.Emission]] = {}
+        for emission in emissions:
+            grouped.setdefault((emission.edge, emission.partition), []).append(emission)
+        for (edge, partition), group in grouped.items():
+            self._out += self.sender.data(edge, partition, [(e.bodies, e.size_bytes) for e in group])
+
+    def _done(self, event: ev.Done) -> None:
+        work = self._answered(event.ticket)
+        self._emit(event.emissions, event.output_watermark_ms)
+        self._next_processing_ms = event.next_processing_ms
+        match work:
+            case _Applying(channel, watermark_ms):
+                channel.progress.raise_to(watermark_ms)
+                self._settle()
+            case _Advancing(final):
+                if final:
+                    self._end_output()
+            case _Firing():
+                pass
+            case _Flushing(epoch, committed):
+                self._out += self.sender.watermarks()
+                self._start(_Copying(epoch, committed))
+            case _Copying():
+                message = f"{self.sender.task}: TakeSnapshot is answered by SnapshotTaken"
+                raise LocalError(message)
+
+    def _settle(self) -> None:
+        """W3: derive the input watermark and idleness anew; E1: all inputs ended."""
+        if self.is_source or self.ended:
+            return
+        inputs = [channel.progress for channel in self.receiver.channels()]
+        idle = all_idle(inputs)
+        final = all(p.ended for p in inputs)
+        watermark = MAX_TIME if final else combined_watermark(inputs)
+        if idle != self.idle:
+            self.idle = self.sender.idle = idle
+            self._out += self.sender.watermarks()
+        if watermark > self.input_watermark_ms or final:
+            self.input_watermark_ms = max(self.input_watermark_ms, watermark)
+            self._start(_Advancing(final))
+
+    def _end_output(self) -> None:
+        self.ended = True
+        self.idle = self.sender.idle = False
+        self._out += self.sender.watermarks()
+        self._out += self.sender.ends()
+        self._out.append(do.InputEnded())
+
+    def _produced(self, event: ev.Produced) -> None:
+        if not self.is_source or self._work is not None or self.ended:
+            message = f"{self.sender.task}: input produced while it may not be read"
+            raise LocalError(message)
+        self._emit(event.emissions, event.output_watermark_ms)
+        if event.ended:
+            self._end_output()
+        elif event.idle != self.idle:
+            self.idle = self.sender.idle = event.idle
+            self._out += self.sender.watermarks()
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------------
+
+    def _begin(self, epoch: Epoch, committed: Epoch) -> None:
+        """C2 for a source; for a receiver, an aligned checkpoint whose last watermark had to be applied first.
+
+        C5: it may have ended since.
+        """
+        wanted = epoch > self.receiver.ended_up_to if self.is_source else self.receiver.aligned() == epoch
+        if wanted:
+            self._start(_Flushing(epoch, committed))
+
+    def _snapshot_taken(self, event: ev.SnapshotTaken) -> None:
+        work = self._answered(event.ticket)
+        if not isinstance(work, _Copying):
+            message = f"{self.sender.task}: SnapshotTaken answers {work}"
+            raise LocalError(message)
+        self._out += self.sender.barriers(work.epoch, work.committed)
+        protocol = TaskProtocolState(
+            inputs=tuple(partition.state() for partition in self.receiver.partitions.values()),
+            outputs=self.sender.state(),
+            input_watermark_ms=self.input_watermark_ms,
+            output_watermark_ms=self.sender.watermark_ms,
+            idle=self.idle,
+            ended=self.ended,
+            processing_time_ms=self.processing_time_ms,
+        )
+        self._pending = _PendingAck(work.epoch, protocol, self.sender.next_seqs())
+        self.last_snapshot = work.epoch
+        self._end_checkpoint(work.epoch, taken=True)
+
+    def _end_checkpoint(self, epoch: Epoch, *, taken: bool = False) -> None:
+        """C5: checkpoint `epoch` has ended here; frames that waited for it go on."""
+        if not taken and self._pending is not None and self._pending.epoch <= epoch:
+            self._pending = None
+        if not taken and isinstance(self._work, _Flushing | _Copying):
+            # It is being taken: the task goes on from that snapshot, and the coordinator ignores its ack.
+            self.receiver.ended_up_to = max(self.receiver.ended_up_to, epoch)
+            return
+        if self.receiver.end(epoch):
+            self._go_on_with_waiting()
+
+    def _go_on_with_waiting(self) -> None:
+        for partition, waiting in reversed(self.receiver.take_waiting()):
+            self._agenda.appendleft(_Regate(partition, waiting))
+        for edge, offset in self.receiver.take_left_behind():
+            kept = [item for item in self._agenda if not (isinstance(item, ev.FrameRead) and item.edge == edge)]
+            self._agenda = deque(kept)
+            self._out.append(do.Seek(edge, offset))
+
+    def _try_acknowledge(self) -> None:
+        """C7: durable here, and every frame up to the barrier at the broker."""
+        pending = self._pending
+        if pending is None or pending.durable is None or not self.sender.all_acked(pending.behind):
+            return
+        durable = pending.durable
+        self._pending = None
+        self._out.append(do.Acknowledge(pending.epoch, pending.protocol, durable.parts, durable.blobs, durable.staged))
+
+    def _learn_commit(self, epoch: Epoch) -> None:
+        if epoch > self.committed:
+            self.committed = epoch
+            self._asked = False
+            self.sender.committed(epoch)
+
+    def _ask_for_checkpoint(self) -> None:
+        """F8: a source that is held back asks, once a commit."""
+        if self.is_source and not self.stopped and not self._asked and self.sender.held_back_by_commits():
+            self._asked = True
+            self._out.append(do.AskCheckpoint())
+
+    def _ticked(self, now_ms: int) -> None:
+        """W5: processing time never falls; watermarks that no row has carried go out."""
+        self.processing_time_ms = max(self.processing_time_ms, now_ms)
+        self._out += self.sender.watermarks()
+        if (
+            self._next_processing_ms <= self.processing_time_ms
+            and not self.ended
+            and not any(isinstance(i, _Firing) for i in self._agenda)
+        ):
+            self._agenda.append(_Firing())

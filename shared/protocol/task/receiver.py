@@ -1,0 +1,262 @@
+"""The receiving side of a task: one partition of each in edge, a channel for each sender of it.
+
+Rules kept here: F1 (seq: repeat, gap), F3 (a frame's epoch), L1, L2, C3 (nothing of epoch > n before snapshot n), C4 (never pause a
+shared partition: buffer, then leave in the log and seek back), C5 (what ends an epoch), W3 (by `shared.protocol.watermarks`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from shared.model.checkpoint import ChannelState, InputState
+from shared.model.frames import BarrierFrame, Frame
+from shared.model.ids import FIRST_SEQ, NO_EPOCH, EdgeId, Epoch, Incarnation, Offset, Seq, TaskId
+from shared.protocol.errors import PeerError
+from shared.protocol.lineage import Lineage, Verdict
+from shared.protocol.watermarks import InputProgress
+
+
+@dataclass(slots=True)
+class ChannelReceiver:
+    """What is known of one sender on one partition."""
+
+    sender: TaskId
+    next_seq: Seq
+    restored_seq: Seq
+    last_barrier: Epoch
+    """Of the frames accepted so far, those that wait included: the next are of epoch `last_barrier + 1` (F3)."""
+    progress: InputProgress = field(default_factory=InputProgress)
+    seq_behind_barrier: Seq = FIRST_SEQ
+    """Behind the last barrier that was delivered: what a snapshot at that barrier holds (F1)."""
+    blocked: bool = False
+    """Its barrier of the checkpoint being aligned has come: later frames wait (C3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A frame that has passed the lineage and seq checks and waits for its epoch (C4)."""
+
+    offset: Offset
+    frame: Frame
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class InputPartition:
+    """The task's partition of one in edge."""
+
+    edge: EdgeId
+    incarnation: Incarnation
+    channels: dict[TaskId, ChannelReceiver]
+    next_offset: Offset
+    waiting: list[Waiting] = field(default_factory=list)
+    left_behind: Offset | None = None
+    """The first frame that did not fit into the buffer (C4)."""
+
+    def resume_offset(self) -> Offset:
+        """The first record that is not part of the snapshot now taken."""
+        candidates = [self.next_offset]
+        if self.waiting:
+            candidates.append(self.waiting[0].offset)
+        if self.left_behind is not None:
+            candidates.append(self.left_behind)
+        return min(candidates)
+
+    def state(self) -> InputState:
+        """As the snapshot holds it: seqs counted behind the barrier (F1, C6)."""
+        return InputState(
+            edge=self.edge,
+            incarnation=self.incarnation,
+            resume_offset=self.resume_offset(),
+            channels=tuple(
+                ChannelState(
+                    sender_vertex=c.sender.vertex,
+                    sender_index=c.sender.index,
+                    next_seq=c.seq_behind_barrier,
+                    watermark_ms=c.progress.watermark_ms,
+                    idle=c.progress.idle,
+                    ended=c.progress.ended,
+                )
+                for c in self.channels.values()
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """The frame counts and its epoch is open."""
+
+    channel: ChannelReceiver
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """The frame does not count (L1) or was seen before (F1); it is counted."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The frame waits, in the buffer or in the log. `ends`: it is a barrier that ends the epoch being aligned (C5)."""
+
+    ends: Epoch | None
+
+
+@dataclass(frozen=True, slots=True)
+class Zombie:
+    """The frame shows that a newer generation is at work (L2)."""
+
+    generation: int
+
+
+Admission = Deliver | Drop | Wait | Zombie
+
+
+def _place(partition: InputPartition, offset: Offset, frame: Frame) -> str:
+    h = frame.header
+    return f"edge {partition.edge} offset {offset}: frame seq {h.seq} epoch {h.epoch} generation {h.generation} of {h.sender}"
+
+
+@dataclass(slots=True)
+class Receiver:
+    """All inputs of a task. `aligning` is the checkpoint whose barriers are being collected; None between."""
+
+    lineage: Lineage
+    partitions: dict[EdgeId, InputPartition]
+    waiting_bytes_max: int
+    waiting_bytes: int = 0
+    aligning: Epoch | None = None
+    ended_up_to: Epoch = NO_EPOCH
+    """Checkpoints up to here have ended here: snapshot taken, aborted, or overtaken by a later barrier (C5)."""
+
+    def channels(self) -> Iterator[ChannelReceiver]:
+        """Every channel of every input."""
+        for partition in self.partitions.values():
+            yield from partition.channels.values()
+
+    def admit(self, edge: EdgeId, offset: Offset, frame: Frame, size_bytes: int) -> Admission:
+        """Judge a frame as read from the log: lineage first, then seq, then its epoch."""
+        partition = self.partitions[edge]
+        if offset < partition.next_offset:
+            return Drop("reread")
+        partition.next_offset = Offset(offset + 1)
+        header = frame.header
+        match self.lineage.judge(header.generation, header.epoch):
+            case Verdict.ZOMBIE:
+                return Zombie(header.generation)
+            case Verdict.DISCARDED:
+                return Drop("discarded_by_lineage")
+            case Verdict.COUNTS:
+                pass
+        channel = partition.channels.get(header.sender)
+        if channel is None or header.edge != partition.incarnation:
+            known = f"{sorted(map(str, partition.channels))} on {partition.incarnation}"
+            message = f"{_place(partition, offset, frame)}: expected one of {known}"
+            raise PeerError(message)
+        if partition.left_behind is not None and channel.blocked:
+            return Wait(self._ended_by(frame))
+        if not self._in_sequence(partition, channel, offset, frame):
+            return Drop("repeated")
+        return self._accept(partition, channel, Waiting(offset, frame, size_bytes))
+
+    def _in_sequence(self, partition: InputPartition, channel: ChannelReceiver, offset: Offset, frame: Frame) -> bool:
+        """F1: False for a repeat; PeerError for a gap, or for a repeat that only a wrongly restored sender could write."""
+        header = frame.header
+        if header.seq < channel.next_seq:
+            if header.seq < channel.restored_seq and header.generation > self.lineage.snapshot_generation:
+                message = (
+                    f"{_place(partition, offset, frame)}: a sender restored from the same checkpoint goes on at seq "
+                    f"{channel.restored_seq}; its state and ours are of different checkpoints"
+                )
+                raise PeerError(message)
+            return False
+        if header.seq > channel.next_seq:
+            missing = header.seq - channel.next_seq
+            message = (
+                f"{_place(partition, offset, frame)}: expected seq {channel.next_seq}; {missing} frames are missing"
+            )
+            raise PeerError(message)
+        barrier = isinstance(frame, BarrierFrame)
+        if (header.epoch <= channel.last_barrier) if barrier else (header.epoch != channel.last_barrier + 1):
+            message = f"{_place(partition, offset, frame)}: its sender's last barrier was {channel.last_barrier} (F3)"
+            raise PeerError(message)
+        return True
+
+    def _accept(self, partition: InputPartition, channel: ChannelReceiver, candidate: Waiting) -> Admission:
+        """C3, C4 on a frame that counts: deliver it; where its channel's barrier has come, let it wait in the buffer or in the log."""
+        if channel.blocked and self.waiting_bytes + candidate.size_bytes > self.waiting_bytes_max:
+            partition.left_behind = candidate.offset
+            return Wait(self._ended_by(candidate.frame))
+        header = candidate.frame.header
+        channel.next_seq = Seq(header.seq + 1)
+        if isinstance(candidate.frame, BarrierFrame):
+            channel.last_barrier = header.epoch
+        return self.gate(partition, candidate)
+
+    def gate(self, partition: InputPartition, candidate: Waiting) -> Admission:
+        """Deliver an accepted frame, or let it wait for its epoch (again)."""
+        channel = partition.channels[candidate.frame.header.sender]
+        if not channel.blocked:
+            return Deliver(channel, candidate.frame)
+        partition.waiting.append(candidate)
+        self.waiting_bytes += candidate.size_bytes
+        return Wait(self._ended_by(candidate.frame))
+
+    def _ended_by(self, frame: Frame) -> Epoch | None:
+        """C5: BARRIER m > n ends n on being read, also while it waits or is left behind."""
+        if isinstance(frame, BarrierFrame) and self.aligning is not None and frame.header.epoch > self.aligning:
+            return self.aligning
+        return None
+
+    def barrier(self, channel: ChannelReceiver, epoch: Epoch, seq: Seq) -> Epoch | None:
+        """BARRIER `epoch` has been delivered. Returns the checkpoint that it ended, if any; look at `aligned` next."""
+        channel.seq_behind_barrier = Seq(seq + 1)
+        ended = None
+        if epoch <= self.ended_up_to:
+            return None
+        if self.aligning is not None:
+            if epoch < self.aligning:
+                return None
+            if epoch > self.aligning:
+                ended = self.aligning
+                self.ended_up_to = ended
+                self._unblock()
+        self.aligning = epoch
+        channel.blocked = True
+        return ended
+
+    def aligned(self) -> Epoch | None:
+        """The checkpoint whose barrier has come from every sender on every partition, if there is one (C3)."""
+        return self.aligning if self.aligning is not None and all(c.blocked for c in self.channels()) else None
+
+    def end(self, epoch: Epoch) -> bool:
+        """Checkpoint `epoch` has ended here; True if it was being aligned, and frames that waited may go on."""
+        self.ended_up_to = max(self.ended_up_to, epoch)
+        if self.aligning is None or self.aligning > epoch:
+            return False
+        self._unblock()
+        return True
+
+    def _unblock(self) -> None:
+        self.aligning = None
+        for channel in self.channels():
+            channel.blocked = False
+
+    def take_waiting(self) -> list[tuple[InputPartition, Waiting]]:
+        """Hand out the frames that waited, by partition and in order; to be gated again, each in its turn."""
+        handed = [(partition, candidate) for partition in self.partitions.values() for candidate in partition.waiting]
+        for partition in self.partitions.values():
+            partition.waiting.clear()
+        self.waiting_bytes = 0
+        return handed
+
+    def take_left_behind(self) -> list[tuple[EdgeId, Offset]]:
+        """Where to seek back to (C4), for each partition that left frames in the log."""
+        seeks = []
+        for partition in self.partitions.values():
+            if partition.left_behind is not None:
+                seeks.append((partition.edge, partition.left_behind))
+                partition.next_offset = partition.left_behind
+                partition.left_behind = None
+        return seeks

@@ -1,0 +1,181 @@
+"""The sending side of a task: seq, epoch and watermark on every partition of its out edges (F1, F3, F4, F7, F8)."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from shared.model.checkpoint import OutputState
+from shared.model.frames import BarrierFrame, Body, DataFrame, EndFrame, Header, WatermarkFrame
+from shared.model.ids import FIRST_OFFSET, EdgeId, Epoch, Generation, Incarnation, JobId, Offset, Seq, TaskId
+from shared.model.time import MIN_TIME
+from shared.protocol.errors import LocalError
+from shared.protocol.task.commands import Send
+
+
+@dataclass(slots=True)
+class _Unread:
+    """A frame that the receiver has not yet taken (F7)."""
+
+    seq: Seq
+    size_bytes: int
+    offset: Offset | None = None
+
+
+@dataclass(slots=True)
+class PartitionSender:
+    """One partition of an out edge."""
+
+    next_seq: Seq
+    watermark_ms: int = MIN_TIME
+    """The highest that a frame on this partition has said."""
+    idle: bool = False
+    acked_seq: int = -1
+    unacked: deque[_Unread] = field(default_factory=deque)
+    """Of `unread`, those whose offset is not known yet."""
+    unread: deque[_Unread] = field(default_factory=deque)
+    unread_bytes: int = 0
+    read_offset: Offset = FIRST_OFFSET
+
+
+@dataclass(slots=True)
+class OutputEdge:
+    """An out edge."""
+
+    edge: EdgeId
+    incarnation: Incarnation
+    partitions: list[PartitionSender]
+
+
+@dataclass(slots=True)
+class Sender:
+    """Makes frames. `epoch` is 1 + the last barrier written, or 1 + restored_from (F3)."""
+
+    job: JobId
+    generation: Generation
+    task: TaskId
+    epoch: Epoch
+    edges: dict[EdgeId, OutputEdge]
+    ahead_bytes_max: int
+    """W of F7."""
+    uncommitted_bytes_max: int
+    """V of F8; counts for sources."""
+    watermark_ms: int = MIN_TIME
+    idle: bool = False
+    uncommitted_bytes: dict[Epoch, int] = field(default_factory=dict)
+
+    def _header(self, output: OutputEdge, partition: PartitionSender, watermark_ms: int) -> Header:
+        header = Header(
+            self.job, output.incarnation, self.generation, self.task, partition.next_seq, self.epoch, watermark_ms
+        )
+        partition.next_seq = Seq(partition.next_seq + 1)
+        partition.watermark_ms = max(partition.watermark_ms, watermark_ms)
+        return header
+
+    def _every(self) -> Iterator[tuple[OutputEdge, int, PartitionSender]]:
+        for output in self.edges.values():
+            for index, partition in enumerate(output.partitions):
+                yield output, index, partition
+
+    def data(
+        self, edge: EdgeId, partition_index: int, batches: Sequence[tuple[tuple[Body, ...], int]]
+    ) -> Iterator[Send]:
+        """Frames of rows for one partition; only the last says the new watermark, which takes effect behind them all (F4).
+
+        batches: (bodies, size in bytes) a frame.
+        """
+        output = self.edges[edge]
+        partition = output.partitions[partition_index]
+        partition.idle = False
+        for number, (bodies, size_bytes) in enumerate(batches, start=1):
+            watermark_ms = self.watermark_ms if number == len(batches) else partition.watermark_ms
+            frame = DataFrame(self._header(output, partition, watermark_ms), bodies)
+            entry = _Unread(frame.header.seq, size_bytes)
+            partition.unacked.append(entry)
+            partition.unread.append(entry)
+            partition.unread_bytes += size_bytes
+            self.uncommitted_bytes[self.epoch] = self.uncommitted_bytes.get(self.epoch, 0) + size_bytes
+            yield Send(edge, partition_index, frame)
+
+    def watermarks(self) -> Iterator[Send]:
+        """WATERMARK to every partition that does not know the watermark or the idleness yet."""
+        for output, index, partition in self._every():
+            if partition.watermark_ms < self.watermark_ms or partition.idle != self.idle:
+                partition.idle = self.idle
+                yield Send(
+                    output.edge, index, WatermarkFrame(self._header(output, partition, self.watermark_ms), self.idle)
+                )
+
+    def introduce(self, output: OutputEdge, *, ended: bool) -> Iterator[Send]:
+        """R4: the first frames on an edge with a new incarnation: WATERMARK (value, idle), and END if this sender had ended."""
+        for index, partition in enumerate(output.partitions):
+            partition.idle = self.idle
+            yield Send(
+                output.edge, index, WatermarkFrame(self._header(output, partition, self.watermark_ms), self.idle)
+            )
+            if ended:
+                yield Send(output.edge, index, EndFrame(self._header(output, partition, self.watermark_ms)))
+
+    def barriers(self, epoch: Epoch, committed: Epoch) -> Iterator[Send]:
+        """BARRIER to every partition; later frames are of epoch + 1 (F3)."""
+        if epoch < self.epoch:
+            message = f"{self.task}: BARRIER {epoch} after epoch {self.epoch - 1} had been ended"
+            raise LocalError(message)
+        self.epoch = epoch
+        for output, index, partition in self._every():
+            yield Send(output.edge, index, BarrierFrame(self._header(output, partition, self.watermark_ms), committed))
+        self.epoch = Epoch(epoch + 1)
+
+    def ends(self) -> Iterator[Send]:
+        """END to every partition (E1)."""
+        for output, index, partition in self._every():
+            yield Send(output.edge, index, EndFrame(self._header(output, partition, self.watermark_ms)))
+
+    def acked(self, edge: EdgeId, partition_index: int, seq: Seq, offset: Offset) -> None:
+        """The broker has the frame."""
+        partition = self.edges[edge].partitions[partition_index]
+        if seq <= partition.acked_seq:
+            message = f"{self.task}: edge {edge} partition {partition_index}: seq {seq} acknowledged after {partition.acked_seq}"
+            raise LocalError(message)
+        partition.acked_seq = seq
+        while partition.unacked and partition.unacked[0].seq <= seq:
+            partition.unacked.popleft().offset = offset
+        self._forget_read(partition)
+
+    def read_up_to(self, edge: EdgeId, partition_index: int, offset: Offset) -> None:
+        """The receiver has taken all below `offset` (F7); reports may repeat or come late."""
+        partition = self.edges[edge].partitions[partition_index]
+        partition.read_offset = max(partition.read_offset, offset)
+        self._forget_read(partition)
+
+    @staticmethod
+    def _forget_read(partition: PartitionSender) -> None:
+        unread = partition.unread
+        while unread and unread[0].offset is not None and unread[0].offset < partition.read_offset:
+            partition.unread_bytes -= unread.popleft().size_bytes
+
+    def all_acked(self, behind: Sequence[tuple[EdgeId, int, Seq]]) -> bool:
+        """Whether the broker has every frame below these seqs."""
+        return all(self.edges[edge].partitions[index].acked_seq >= seq - 1 for edge, index, seq in behind)
+
+    def next_seqs(self) -> tuple[tuple[EdgeId, int, Seq], ...]:
+        """The next seq of every partition now."""
+        return tuple((output.edge, index, partition.next_seq) for output, index, partition in self._every())
+
+    def committed(self, epoch: Epoch) -> None:
+        """Checkpoint `epoch` is committed: what was sent up to its barrier no longer counts (F8)."""
+        for done in [e for e in self.uncommitted_bytes if e <= epoch]:
+            del self.uncommitted_bytes[done]
+
+    def held_back_by_receivers(self) -> bool:
+        """F7: more than W bytes ahead of the slowest reader of some edge."""
+        return any(partition.unread_bytes > self.ahead_bytes_max for _, _, partition in self._every())
+
+    def held_back_by_commits(self) -> bool:
+        """F8: more than V bytes sent since the last commit."""
+        return sum(self.uncommitted_bytes.values()) > self.uncommitted_bytes_max
+
+    def state(self) -> tuple[OutputState, ...]:
+        """The next seqs, for the snapshot."""
+        return tuple(
+            OutputState(o.edge, o.incarnation, tuple(p.next_seq for p in o.partitions)) for o in self.edges.values()
+        )

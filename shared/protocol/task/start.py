@@ -1,0 +1,144 @@
+"""Builds a task machine for a new generation, from nothing or from a checkpoint (R1, R4, F1)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from shared.model.checkpoint import ChannelState, InputState, LineageEntry, OutputState, TaskProtocolState
+from shared.model.ids import EdgeId, Epoch, Generation, JobId, Offset, Seq, TaskId, VertexId, owner_of
+from shared.model.messages import EdgeBinding
+from shared.model.time import MIN_TIME
+from shared.protocol.lineage import Lineage
+from shared.protocol.task.machine import TaskMachine
+from shared.protocol.task.receiver import ChannelReceiver, InputPartition, Receiver
+from shared.protocol.task.sender import OutputEdge, PartitionSender, Sender
+from shared.protocol.watermarks import InputProgress
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLimits:
+    """Bounds of one task, bytes."""
+
+    waiting_bytes_max: int = 16 * 1024 * 1024
+    """Frames that ran ahead of an alignment (C4)."""
+    ahead_bytes_max: int = 8 * 1024 * 1024
+    """W: how far a sender may be ahead of the slowest reader of an edge (F7)."""
+    uncommitted_bytes_max: int = 1024 * 1024 * 1024
+    """V: how much a source may send between commits (F8)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStart:
+    """What an assignment says, as far as the protocol is concerned."""
+
+    task: TaskId
+    tasks: int
+    """How many tasks the vertex has now."""
+    job: JobId
+    generation: Generation
+    lineage: Sequence[LineageEntry]
+    restored_from: Epoch
+    inputs: Sequence[tuple[EdgeBinding, VertexId]]
+    """In edges, with the sending vertex."""
+    outputs: Sequence[EdgeBinding]
+    restored: Mapping[int, TaskProtocolState]
+    """The states of all tasks of the vertex in the restored checkpoint, by index; empty for a start from nothing."""
+    is_source: bool
+    limits: TaskLimits = TaskLimits()
+
+
+def start_task(start: TaskStart) -> TaskMachine:
+    """The machine as the checkpoint left it. Edges with an incarnation unknown to the checkpoint begin anew (R4)."""
+    previous = _predecessors(start)
+    own = start.restored.get(start.task.index) if len(start.restored) == start.tasks else None
+    receiver = Receiver(
+        lineage=Lineage.of(start.lineage, start.generation),
+        partitions={b.edge: _input(b, vertex, start, own) for b, vertex in start.inputs},
+        waiting_bytes_max=start.limits.waiting_bytes_max,
+        ended_up_to=start.restored_from,
+    )
+    outputs = {b.edge: _output(b, own) for b in start.outputs}
+    known = {o.incarnation for o in own.outputs} if own is not None else set()
+    watermark_ms = max((p.output_watermark_ms for p in previous), default=MIN_TIME)
+    sender = Sender(
+        job=start.job,
+        generation=start.generation,
+        task=start.task,
+        epoch=Epoch(start.restored_from + 1),
+        edges=outputs,
+        ahead_bytes_max=start.limits.ahead_bytes_max,
+        uncommitted_bytes_max=start.limits.uncommitted_bytes_max,
+        watermark_ms=watermark_ms,
+        idle=bool(previous) and all(p.idle or p.ended for p in previous) and not all(p.ended for p in previous),
+    )
+    return TaskMachine(
+        receiver=receiver,
+        sender=sender,
+        is_source=start.is_source,
+        input_watermark_ms=max((p.input_watermark_ms for p in previous), default=MIN_TIME),
+        idle=sender.idle,
+        ended=bool(previous) and all(p.ended for p in previous),
+        processing_time_ms=max((p.processing_time_ms for p in previous), default=0),
+        introduce=tuple(b.edge for b in start.outputs if start.restored and b.incarnation not in known),
+        committed=start.restored_from,
+        last_snapshot=start.restored_from,
+    )
+
+
+def _predecessors(start: TaskStart) -> list[TaskProtocolState]:
+    """The old tasks whose share this task takes over: itself, or after a rescale those whose key ranges overlap (R4).
+
+    A source's splits can go anywhere, so there it is all of them, which only matters for `ended` and processing time.
+    """
+    before = len(start.restored)
+    if before == start.tasks:
+        return [start.restored[start.task.index]]
+    if start.is_source:
+        return [_without_watermark(p) for p in start.restored.values()]
+    scale = before * start.tasks
+    shared = {
+        owner_of(point, before, scale)
+        for point in range(scale)
+        if owner_of(point, start.tasks, scale) == start.task.index
+    }
+    return [start.restored[index] for index in sorted(shared)]
+
+
+def _without_watermark(state: TaskProtocolState) -> TaskProtocolState:
+    """A source derives its watermark from the splits that it now has, on edges that begin anew."""
+    return TaskProtocolState(ended=state.ended, idle=state.idle, processing_time_ms=state.processing_time_ms)
+
+
+def _input(binding: EdgeBinding, vertex: VertexId, start: TaskStart, own: TaskProtocolState | None) -> InputPartition:
+    senders = [TaskId(vertex, index) for index in range(binding.senders)]
+    state = _input_state(binding, own)
+    if state is None:
+        fresh = {s: ChannelReceiver(s, Seq(0), Seq(0), start.restored_from) for s in senders}
+        return InputPartition(EdgeId(binding.edge), binding.incarnation, fresh, Offset(0))
+    saved = {TaskId(c.sender_vertex, c.sender_index): c for c in state.channels}
+    channels = {s: _channel(s, saved[s], start.restored_from) for s in senders}
+    return InputPartition(EdgeId(binding.edge), binding.incarnation, channels, state.resume_offset)
+
+
+def _input_state(binding: EdgeBinding, own: TaskProtocolState | None) -> InputState | None:
+    if own is None:
+        return None
+    return next((i for i in own.inputs if i.incarnation == binding.incarnation), None)
+
+
+def _channel(sender: TaskId, saved: ChannelState, restored_from: Epoch) -> ChannelReceiver:
+    return ChannelReceiver(
+        sender=sender,
+        next_seq=saved.next_seq,
+        restored_seq=saved.next_seq,
+        last_barrier=restored_from,
+        progress=InputProgress(saved.watermark_ms, saved.idle, saved.ended),
+        seq_behind_barrier=saved.next_seq,
+    )
+
+
+def _output(binding: EdgeBinding, own: TaskProtocolState | None) -> OutputEdge:
+    saved: OutputState | None = None
+    if own is not None:
+        saved = next((o for o in own.outputs if o.incarnation == binding.incarnation), None)
+    seqs = saved.next_seq if saved is not None else (Seq(0),) * binding.receivers
+    return OutputEdge(EdgeId(binding.edge), binding.incarnation, [PartitionSender(seq) for seq in seqs])
