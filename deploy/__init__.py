@@ -1,0 +1,1 @@
+"""How Tidemark is deployed, and pipelines to start from."""
