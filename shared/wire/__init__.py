@@ -1,0 +1,1 @@
+"""Frames and messages to bytes and back, bounded (F6)."""

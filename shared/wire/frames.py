@@ -1,0 +1,134 @@
+"""Frames as msgpack arrays: [version, kind, job, edge, generation, vertex, index, seq, epoch, watermark, …by kind].
+
+DATA carries bodies ([0, content, rows, ipc] or [1, content, name, rows, bytes, digest, min, max]), WATERMARK the
+idle flag, BARRIER the last committed checkpoint. Rules: F1, F6.
+"""
+
+from typing import Any, Final
+
+import msgpack
+
+from shared.model.frames import (
+    BarrierFrame,
+    Body,
+    Content,
+    DataFrame,
+    EndFrame,
+    Frame,
+    Header,
+    Inline,
+    Segment,
+    WatermarkFrame,
+)
+from shared.model.ids import Epoch, Generation, Incarnation, JobId, Seq, TaskId, VertexId
+from shared.wire.errors import WireError
+
+VERSION: Final = 1
+FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
+"""The largest frame that is written or read; the broker's message.max.bytes must be above it."""
+_TEXT_BYTES_MAX: Final = 1024
+_BODIES_MAX: Final = 4096
+_DATA, _WATERMARK, _BARRIER, _END = 0, 1, 2, 3
+_CONTENTS: Final[tuple[Content, ...]] = ("rows", "partials")
+
+
+def encode_frame(frame: Frame) -> bytes:
+    """The bytes of a frame. Raises WireError if they exceed FRAME_BYTES_MAX: the sender splits batches before."""
+    h = frame.header
+    head = [VERSION, 0, h.job, h.edge, h.generation, h.sender.vertex, h.sender.index, h.seq, h.epoch, h.watermark_ms]
+    match frame:
+        case DataFrame(_, bodies):
+            head[1] = _DATA
+            head.append([_body(b) for b in bodies])
+        case WatermarkFrame(_, idle):
+            head[1] = _WATERMARK
+            head.append(idle)
+        case BarrierFrame(_, committed):
+            head[1] = _BARRIER
+            head.append(committed)
+        case EndFrame(_):
+            head[1] = _END
+            head.append(None)
+    data: bytes = msgpack.packb(head)
+    if len(data) > FRAME_BYTES_MAX:
+        message = f"a frame of {len(data)} bytes exceeds the limit of {FRAME_BYTES_MAX} bytes"
+        raise WireError(message)
+    return data
+
+
+def _body(body: Body) -> list[Any]:
+    match body:
+        case Inline(content, rows, ipc):
+            return [0, content, rows, ipc]
+        case Segment(content, name, rows, size, digest, low, high):
+            return [1, content, name, rows, size, digest, low, high]
+
+
+def decode_frame(data: bytes) -> Frame:
+    """The frame in these bytes; WireError for anything that `encode_frame` does not write."""
+    if len(data) > FRAME_BYTES_MAX:
+        message = f"expected a frame of at most {FRAME_BYTES_MAX} bytes, found {len(data)}"
+        raise WireError(message)
+    try:
+        fields = msgpack.unpackb(
+            data,
+            strict_map_key=True,
+            max_str_len=_TEXT_BYTES_MAX,
+            max_bin_len=FRAME_BYTES_MAX,
+            max_array_len=_BODIES_MAX,
+            max_map_len=0,
+            max_ext_len=0,
+        )
+    except (ValueError, msgpack.UnpackException) as error:
+        message = f"expected a frame, found {len(data)} bytes that do not decode: {error!r}"
+        raise WireError(message) from error
+    if not isinstance(fields, list) or not fields or fields[0] != VERSION:
+        found = fields[0] if isinstance(fields, list) and fields else type(fields).__name__
+        message = f"expected a frame of version {VERSION}, found {found!r}"
+        raise WireError(message)
+    if len(fields) != 11 or not _well_typed(fields):  # noqa: PLR2004 - ten of the header, one by kind
+        message = f"expected the eleven fields of a frame, found {[type(f).__name__ for f in fields]}"
+        raise WireError(message)
+    return _frame(fields)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _well_typed(fields: list[Any]) -> bool:
+    return all(isinstance(fields[i], str) for i in (2, 3, 5)) and all(_is_int(fields[i]) for i in (1, 4, 6, 7, 8, 9))
+
+
+def _frame(fields: list[Any]) -> Frame:
+    _, kind, job, edge, generation, vertex, index, seq, epoch, watermark, rest = fields
+    sender = TaskId(VertexId(vertex), index)
+    header = Header(JobId(job), Incarnation(edge), Generation(generation), sender, Seq(seq), Epoch(epoch), watermark)
+    if kind == _DATA and isinstance(rest, list):
+        return DataFrame(header, tuple(_decode_body(b) for b in rest))
+    if kind == _WATERMARK and isinstance(rest, bool):
+        return WatermarkFrame(header, rest)
+    if kind == _BARRIER and _is_int(rest):
+        return BarrierFrame(header, Epoch(rest))
+    if kind == _END and rest is None:
+        return EndFrame(header)
+    message = (
+        f"expected DATA, WATERMARK, BARRIER or END with its own field, found kind {kind} with {type(rest).__name__}"
+    )
+    raise WireError(message)
+
+
+def _decode_body(fields: object) -> Body:
+    match fields:
+        case [0, str(content), int(rows), bytes(ipc)] if content in _CONTENTS:
+            return Inline(_content(content), rows, ipc)
+        case [1, str(content), str(name), int(rows), int(size), str(digest), int(low), int(high)] if (
+            content in _CONTENTS
+        ):
+            return Segment(_content(content), name, rows, size, digest, low, high)
+    message = f"expected an inline batch or a segment, found {str(fields)[:80]}"
+    raise WireError(message)
+
+
+def _content(name: str) -> Content:
+    return "rows" if name == "rows" else "partials"

@@ -1,0 +1,70 @@
+"""Messages of the control plane, commit rows and mirror rows: msgspec's MessagePack, decoded strictly by type."""
+
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from shared.model.checkpoint import CommitRow, MirrorRow
+from shared.model.messages import Command, ProcessorStatus, Report, Request, RunningPlan
+from shared.wire.errors import WireError
+
+MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
+_encoder: Final = msgspec.msgpack.Encoder()
+_commands: Final[msgspec.msgpack.Decoder[Command]] = msgspec.msgpack.Decoder(Command)
+_reports: Final[msgspec.msgpack.Decoder[Report | Request]] = msgspec.msgpack.Decoder(Report | Request)
+_statuses: Final = msgspec.msgpack.Decoder(ProcessorStatus)
+_mirror: Final = msgspec.msgpack.Decoder(MirrorRow)
+_commits: Final = msgspec.msgpack.Decoder(CommitRow)
+_plans: Final = msgspec.msgpack.Decoder(RunningPlan)
+
+T = TypeVar("T")
+
+
+def encode_message(message: Any) -> bytes:
+    """The bytes of a message or row. WireError if they exceed MESSAGE_BYTES_MAX."""
+    data = _encoder.encode(message)
+    if len(data) > MESSAGE_BYTES_MAX:
+        text = f"a {type(message).__name__} of {len(data)} bytes exceeds the limit of {MESSAGE_BYTES_MAX} bytes"
+        raise WireError(text)
+    return data
+
+
+def _decode(decoder: "msgspec.msgpack.Decoder[T]", data: bytes, what: str) -> T:
+    if len(data) > MESSAGE_BYTES_MAX:
+        text = f"expected {what} of at most {MESSAGE_BYTES_MAX} bytes, found {len(data)}"
+        raise WireError(text)
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        text = f"expected {what}, found {len(data)} bytes that do not decode: {error}"
+        raise WireError(text) from error
+
+
+def decode_command(data: bytes) -> Command:
+    """A coordinator's command."""
+    return _decode(_commands, data, "a command")
+
+
+def decode_report(data: bytes) -> Report | Request:
+    """A worker's report or a user's request."""
+    return _decode(_reports, data, "a report or request")
+
+
+def decode_status(data: bytes) -> ProcessorStatus:
+    """A processor's status from the registry topic."""
+    return _decode(_statuses, data, "a processor's status")
+
+
+def decode_mirror_row(data: bytes) -> MirrorRow:
+    """A row of the commit mirror."""
+    return _decode(_mirror, data, "a mirror row")
+
+
+def decode_commit_row(data: bytes) -> CommitRow:
+    """A commit row from SQL."""
+    return _decode(_commits, data, "a commit row")
+
+
+def decode_plan(data: bytes) -> RunningPlan:
+    """A running plan from SQL."""
+    return _decode(_plans, data, "a running plan")
