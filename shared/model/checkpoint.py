@@ -63,6 +63,8 @@ class PartHandle(Struct, frozen=True):
     part: StatePart
     inline: bytes | None = None
     blob: BlobRef | None = None
+    span: tuple[int, int] | None = None
+    """[start, end) within the blob where several parts share one (the coordinator packs them so, C7); None: all of it."""
 
 
 class TaskHandle(Struct, frozen=True):

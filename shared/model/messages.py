@@ -40,6 +40,8 @@ class RunningPlan(Struct, frozen=True):
     tasks: dict[VertexId, int]
     edges: tuple[EdgeBinding, ...]
     key_groups: int = 128
+    services: dict[VertexId, str] = {}
+    """Which service runs a vertex."""
 
 
 # --- commands: coordinator to workers -------------------------------------------------------------------------------
@@ -62,6 +64,10 @@ class Assign(Struct, frozen=True, tag=True):
     """Of the restored checkpoint: all tasks of this vertex (a rescale reads several)."""
     retired: tuple[tuple[VertexId, int], ...] = ()
     """Release identities of earlier generations that this sink task takes over, besides its own (S1)."""
+    new_identity: bool = False
+    """No commit that can still be released names this sink task's identity: first write marker `last` (S2)."""
+    release_only: bool = False
+    """Take over the identities, release up to `last`, report it, and nothing else: no input, no part in checkpoints (S1, E2)."""
 
 
 class StartSources(Struct, frozen=True, tag=True):
@@ -149,6 +155,8 @@ class TaskBeat(Struct, frozen=True):
     output_watermark_ms: int
     counters: dict[str, int] = {}
     details: dict[str, str] = {}
+    released: tuple[tuple[VertexId, int, Epoch], ...] = ()
+    """A sink's markers, by identity that it holds: what `Released` said, again, for a coordinator that has just taken over."""
 
 
 class Heartbeat(Struct, frozen=True, tag=True):

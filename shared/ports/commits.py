@@ -7,10 +7,11 @@ the answer was awaited raises `Ambiguous`: the change may or may not have happen
 from collections.abc import Sequence
 from typing import Protocol
 
-from msgspec import Struct
-
 from shared.model.checkpoint import CommitRow, LineageEntry
-from shared.model.ids import Epoch, Generation, JobId, LeaderToken, ProcessorName
+from shared.model.ids import Epoch, JobId, LeaderToken
+from shared.model.processors import Expected, ProcessorRow
+
+__all__ = ["Ambiguous", "CommitStore", "Expected", "ProcessorRow", "Stale", "StoreUnavailable"]
 
 
 class StoreUnavailable(Exception):
@@ -23,40 +24,6 @@ class Ambiguous(Exception):
 
 class Stale(Exception):
     """The row was not as expected: somebody else has changed it; nothing was changed."""
-
-
-class Expected(Struct, frozen=True):
-    """What the processor's row must still say for a change to happen."""
-
-    name: ProcessorName
-    leader: LeaderToken
-    generation: Generation
-    last: Epoch
-
-
-class ProcessorRow(Struct, frozen=True):
-    """A processor as the store has it."""
-
-    name: ProcessorName
-    job: JobId
-    leader: LeaderToken
-    generation: Generation
-    last: Epoch
-    """The last committed checkpoint; 0 for none."""
-    reserved: Epoch
-    """Checkpoint numbers up to here have been given out (C1)."""
-    desired: str
-    """running, stopped, drained or dropped: what users asked for."""
-    state: str
-    reason: str
-    failures: int
-    """Generations in a row that ended without a commit (C10)."""
-    plan_version: int
-    plan: bytes
-    """RunningPlan, encoded: document, task counts, edges."""
-    parallelism: dict[str, int]
-    extra: bytes = b""
-    """What the coordinator keeps besides: drain offsets, pending plan, identities; encoded by it."""
 
 
 class CommitStore(Protocol):
@@ -87,7 +54,10 @@ class CommitStore(Protocol):
         ...
 
     async def new_generation(self, expected: Expected, row: ProcessorRow, entry: LineageEntry) -> None:
-        """Write the row with its new generation, and its lineage entry, in one transaction (R1)."""
+        """Write the row with its new generation, and its lineage entry, in one transaction (R1).
+
+        Every column comes from `row`: a start without state (E2) changes `job`, sets `last` to 0, and its entry is the new job's first.
+        """
         ...
 
     async def commit(self, expected: Expected, row: ProcessorRow, commit: CommitRow) -> None:

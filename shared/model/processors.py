@@ -1,0 +1,39 @@
+"""A processor's one row in the store, and what a change of it expects (C8). `shared.ports.commits` reads and writes it."""
+
+from msgspec import Struct
+
+from shared.model.ids import Epoch, Generation, JobId, LeaderToken, ProcessorName
+
+
+class Expected(Struct, frozen=True):
+    """What the processor's row must still say for a change to happen."""
+
+    name: ProcessorName
+    leader: LeaderToken
+    generation: Generation
+    last: Epoch
+
+
+class ProcessorRow(Struct, frozen=True):
+    """A processor as the store has it."""
+
+    name: ProcessorName
+    job: JobId
+    leader: LeaderToken
+    generation: Generation
+    last: Epoch
+    """The last committed checkpoint; 0 for none."""
+    reserved: Epoch
+    """Checkpoint numbers up to here have been given out (C1)."""
+    desired: str
+    """running, stopped, drained or dropped: what users asked for."""
+    state: str
+    reason: str
+    failures: int
+    """Generations in a row that ended without a commit (C10)."""
+    plan_version: int
+    plan: bytes
+    """RunningPlan, encoded: document, task counts, edges."""
+    parallelism: dict[str, int]
+    extra: bytes = b""
+    """What the coordinator keeps besides: drain offsets, pending plan, identities; encoded by it."""
