@@ -1,0 +1,22 @@
+"""The parsed form of a `$group` accumulator."""
+
+from dataclasses import dataclass
+
+from shared.language.expressions.ast import Expr, SortKey
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """An accumulator and its arguments; `accumulators.implementation` says how it adds, merges and finishes."""
+
+    op: str
+    """`$sum`, `$topN`, …"""
+    input: Expr
+    """What is evaluated on each document: the input, or the output of `$top` and its kin."""
+    path: str
+    n: int | None = None
+    """How many, for those that end in N."""
+    sort_by: tuple[SortKey, ...] = ()
+    """For `$top`, `$bottom` and their N forms."""
+    percentiles: tuple[float, ...] = ()
+    """For `$percentile` and `$median`, each from 0 to 1."""

@@ -1,0 +1,80 @@
+"""Errors in the user's document: all of them at once, each with its place, what was expected and what was found."""
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+ERRORS_MAX = 100
+"""After so many errors the rest is not looked at: a document that is wrong throughout need not be listed throughout."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentError:
+    """One error. `path` is the place, such as `pipeline[2].$tumblingWindow.interval.unit`; `line` counts from 1, where YAML gave one."""
+
+    path: str
+    message: str
+    line: int | None = None
+    accepted: tuple[str, ...] = ()
+    nearest: str | None = None
+
+    def __str__(self) -> str:
+        """One line: place, line, what is wrong, the accepted values, the nearest name."""
+        place = f"{self.path} (line {self.line})" if self.line is not None else self.path
+        text = f"{place}: {self.message}" if place else self.message
+        if self.nearest is not None:
+            text += f"; did you mean {self.nearest}?"
+        if self.accepted:
+            text += f" Accepted: {', '.join(self.accepted)}."
+        return text
+
+
+class InvalidDocument(ValueError):
+    """A document with errors; `errors` has them all."""
+
+    def __init__(self, errors: Sequence[DocumentError]) -> None:
+        super().__init__("\n".join(str(e) for e in errors))
+        self.errors = tuple(errors)
+
+
+@dataclass(slots=True)
+class Problems:
+    """Collects errors while a document is read. `lines` maps document paths to lines."""
+
+    lines: Mapping[str, int] = field(default_factory=dict)
+    errors: list[DocumentError] = field(default_factory=list)
+
+    def add(self, path: str, message: str, *, accepted: Iterable[str] = (), found: str | None = None) -> None:
+        """Note an error; with `found`, the nearest of the accepted names is suggested."""
+        if len(self.errors) >= ERRORS_MAX:
+            return
+        names = tuple(accepted)
+        nearest = None
+        if found is not None and names:
+            close = difflib.get_close_matches(found, names, n=1, cutoff=0.6)
+            if not close:
+                lower = {name.lower(): name for name in names}
+                close = [lower[c] for c in difflib.get_close_matches(found.lower(), lower, n=1, cutoff=0.6)]
+            nearest = close[0] if close else None
+        shown = names if len(names) <= _SHOWN_MAX or nearest is None else ()
+        self.errors.append(DocumentError(path, message, self.line_of(path), shown, nearest))
+
+    def line_of(self, path: str) -> int | None:
+        """The line of a place, or of the nearest place around it that has one."""
+        while path and path not in self.lines:
+            cut = max(path.rfind("."), path.rfind("["))
+            path = path[:cut] if cut > 0 else ""
+        return self.lines.get(path)
+
+    def check(self) -> None:
+        """Raise InvalidDocument if there were errors."""
+        if self.errors:
+            raise InvalidDocument(self.errors)
+
+
+_SHOWN_MAX = 40
+
+
+def join(path: str, name: str) -> str:
+    """The path of a field inside a place."""
+    return f"{path}.{name}" if path else name
