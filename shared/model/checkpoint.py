@@ -58,11 +58,15 @@ class TaskProtocolState(Struct, frozen=True):
 
 
 class PartHandle(Struct, frozen=True):
-    """One state part: inline in the commit row (small) or in a blob."""
+    """One state part: inline in the commit row (small), or a range of a blob that holds what changed at one checkpoint."""
 
     part: StatePart
     inline: bytes | None = None
     blob: BlobRef | None = None
+    offset: int = 0
+    """First byte in the blob."""
+    length: int = 0
+    """Bytes in the blob."""
     span: tuple[int, int] | None = None
     """[start, end) within the blob where several parts share one (the coordinator packs them so, C7); None: all of it."""
 

@@ -13,6 +13,7 @@ from shared.model.ids import (
     Generation,
     Incarnation,
     JobId,
+    LeaderToken,
     Offset,
     Place,
     ProcessorName,
@@ -118,6 +119,12 @@ class HoldInput(Struct, frozen=True, tag=True):
     held: bool
 
 
+class CoordinatorBeat(Struct, frozen=True, tag=True):
+    """The leader is there; a worker that hears none for long stops its tasks by its own clock (R2)."""
+
+    leader: LeaderToken
+
+
 class StopTasks(Struct, frozen=True, tag=True):
     """Every task of this job whose generation is at most this one stops at once, and writes nothing more."""
 
@@ -125,7 +132,7 @@ class StopTasks(Struct, frozen=True, tag=True):
     generation: Generation
 
 
-Command = Assign | StartSources | StartCheckpoint | AbortCheckpoint | CommitHint | Drain | HoldInput | StopTasks
+Command = Assign | StartSources | StartCheckpoint | AbortCheckpoint | CommitHint | Drain | HoldInput | StopTasks | CoordinatorBeat
 
 # --- reports: workers to coordinator ----------------------------------------------------------------------------------
 
@@ -230,6 +237,23 @@ class Released(Struct, frozen=True, tag=True):
 
 
 Report = Register | Heartbeat | Deregister | TaskRestored | Ack | CheckpointWanted | TaskFailed | Released
+
+# --- flow: receivers to senders (F7) ---------------------------------------------------------------------------------------
+
+
+class ReadPosition(Struct, frozen=True):
+    """The receiver of a partition of an edge has taken all below `offset` from the log."""
+
+    incarnation: Incarnation
+    partition: int
+    offset: Offset
+
+
+class ReadPositions(Struct, frozen=True):
+    """What one worker's tasks have read, on the `flow` topic; only the highest of each partition counts."""
+
+    positions: tuple[ReadPosition, ...]
+
 
 # --- requests: users (command line, control service) to coordinator ----------------------------------------------------
 

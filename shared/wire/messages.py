@@ -5,7 +5,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from shared.model.checkpoint import CommitRow, MirrorRow
-from shared.model.messages import Command, ProcessorStatus, Report, Request, RunningPlan
+from shared.model.messages import Command, ProcessorStatus, ReadPositions, Report, Request, RunningPlan
 from shared.wire.errors import WireError
 
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -15,6 +15,7 @@ _reports: Final[msgspec.msgpack.Decoder[Report | Request]] = msgspec.msgpack.Dec
 _statuses: Final = msgspec.msgpack.Decoder(ProcessorStatus)
 _mirror: Final = msgspec.msgpack.Decoder(MirrorRow)
 _commits: Final = msgspec.msgpack.Decoder(CommitRow)
+_positions: Final = msgspec.msgpack.Decoder(ReadPositions)
 _plans: Final = msgspec.msgpack.Decoder(RunningPlan)
 
 T = TypeVar("T")
@@ -53,6 +54,11 @@ def decode_report(data: bytes) -> Report | Request:
 def decode_status(data: bytes) -> ProcessorStatus:
     """A processor's status from the registry topic."""
     return _decode(_statuses, data, "a processor's status")
+
+
+def decode_positions(data: bytes) -> ReadPositions:
+    """A worker's read positions from the flow topic."""
+    return _decode(_positions, data, "read positions")
 
 
 def decode_mirror_row(data: bytes) -> MirrorRow:
