@@ -2,9 +2,8 @@
 
 Rules:
 
-- A spec holds typed parts of the language (expressions, stages), never text that has still to be parsed or checked.
+- A spec holds typed parts of the language (stages, expressions, schemas), never text that has still to be parsed or checked.
 - A spec is equal to another iff both do the same: a worker plans again what the coordinator planned, and compares.
-- Durations and times are milliseconds.
 
 A window of the document becomes two specs that share one `WindowSpec`: `PartialSpec` ends the chain of the sender (it assigns
 windows, judges lateness where the sender may, and aggregates beforehand), `StepSpec` is the head of the receiver (merge, close,
@@ -12,163 +11,56 @@ finish, what stands behind `$group`), whatever the accumulators are: what cannot
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal
 
-import pyarrow as pa
+from shared.language.expressions.ast import Expr
+from shared.language.schema import NO_SCHEMA, Schema
+from shared.language.stages import PositionHorizon, Source, Stateless, TimeHorizon, Window
 
-Expression: TypeAlias = Any
-"""A checked expression of `shared.language.expressions`."""
-Stage: TypeAlias = Any
-"""A checked stage of `shared.language.stages`."""
 Lateness = Literal["split", "merged"]
-Boundary = Literal["eventTime", "processingTime"]
-OutputTime = Literal["end", "earliest", "latest"]
-Schema: TypeAlias = tuple[tuple[str, pa.DataType], ...]
-"""Declared fields of a document, top level: name and Arrow type (`batches.py` says which types there are)."""
 
-
-# --- the source's front ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class MaxSeen:
-    """The watermark of a split is the highest event time so far."""
-
-
-@dataclass(frozen=True, slots=True)
-class BoundedDisorder:
-    """The highest event time so far less a fixed delay."""
-
-    max_delay_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Percentile:
-    """Held back just enough that at most `late_fraction` (0 to 1) of the records of the last `window_ms` of event time came behind it."""
-
-    late_fraction: float
-    window_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Perfect:
-    """The highest event time so far, and the source promises order: a record behind it is an error."""
-
-
-Strategy = MaxSeen | BoundedDisorder | Percentile | Perfect
-
-
-@dataclass(frozen=True, slots=True)
-class EventTimeHorizon:
-    """Repeats are noticed while the first is at most so far behind the split's highest event time."""
-
-    span_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class PositionHorizon:
-    """Repeats are noticed while the first is at most so many positions behind the split's last."""
-
-    positions: int
-
-
-@dataclass(frozen=True, slots=True)
-class DedupeSpec:
-    """`recordId` of `$source`: a record whose id its split has seen within the horizon counts once."""
-
-    record_id: Expression
-    horizon: EventTimeHorizon | PositionHorizon
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where records come from, for `_stream_meta` of dead letters."""
-
-    topic: str | None = None
+DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
 class FrontSpec:
-    """Decoding, event time, watermarks and dedupe: the first operator of a source's task (`source_front.SourceFront`)."""
+    """Decoding, event time, dedupe and watermarks: the first operator of a source's task (`source_front.SourceFront`)."""
 
-    schema: Schema = ()
-    time_field: Expression | None = None
-    """None: the record's own timestamp."""
-    strategy: Strategy = MaxSeen()
-    dedupe: DedupeSpec | None = None
-    max_event_time_jump_ms: int | None = None
-    origin: Origin = Origin()
-
-
-# --- stateless stages and keys --------------------------------------------------------------------------------------
+    source: Source
+    """Its schema, timeField, recordId, watermark and maxEventTimeJump are read here; the rest is the connector's."""
+    horizon: TimeHorizon | PositionHorizon = TimeHorizon(DAY_MS)
+    """Of record ids, where the source names none."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatelessSpec:
     """Stages that treat each document by itself, in order."""
 
-    stages: tuple[Stage, ...]
-    operator: str = ""
-    """`operatorName` in dead letters; the failing stage's own name where empty."""
+    stages: tuple[Stateless, ...]
+    schema: Schema = NO_SCHEMA
+    """Declared fields of the documents that come in."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyBySpec:
-    """Adds KEY and GROUP for an edge that is partitioned by key."""
+    """Adds KEY and GROUP for an edge that is partitioned by key. A document on which the key fails goes to the dead letters."""
 
-    key: Expression
+    key: Expr
+    path: str
+    """Place of the stage that asks for the key, for dead letters."""
     key_groups: int = 128
-
-
-# --- windows --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Tumbling:
-    """[k · size + offset, (k + 1) · size + offset), aligned to 1970."""
-
-    size_ms: int
-    offset_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Hopping:
-    """[k · hop + offset, k · hop + offset + size); a hop above the size leaves gaps."""
-
-    size_ms: int
-    hop_ms: int
-    offset_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """Per key, [first, last + gap); two merge when one begins before the other ends."""
-
-    gap_ms: int
-    partition_by: Expression | None = None
-
-
-Window = Tumbling | Hopping | Session
 
 
 @dataclass(frozen=True, slots=True)
 class WindowSpec:
-    """A window stage whole; both its halves read it."""
+    """A window stage as it runs; both its halves read it."""
 
-    window: Window
-    pipeline: tuple[Stage, ...]
-    """The stages inside, in order: stateless ones, `$group`, `$sort`, `$limit`, `$count`."""
-    boundary: Boundary = "eventTime"
-    allowed_lateness_ms: int = 3_000
-    idle_timeout_ms: int | None = None
-    output_time: OutputTime = "end"
+    stage: Window
     lateness: Lateness = "merged"
-    schema: Schema = ()
-    """Declared fields of the documents that come in, as far as the planner knows them."""
+    schema: Schema = NO_SCHEMA
+    """Declared fields of the documents that come in: `schemas.after` derives it stage by stage."""
     from_source: bool = True
-    """Whether rows come from a source, with their split's watermark (WM); else only the input watermark judges lateness."""
-    operator: str = "$tumblingWindow"
-    """`operatorName` in dead letters."""
+    """Rows come from a source, with their split's watermark (WM); else only the step's input watermark judges lateness."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +74,7 @@ class PartialSpec:
 
 @dataclass(frozen=True, slots=True)
 class StepSpec:
-    """The receiver's half of a window: the head of a Spark stage, or of an operator task with `engine: local`."""
+    """The receiver's half of a window: head of a Spark stage, or operator of a single task with `engine: local`."""
 
     window: WindowSpec
 
