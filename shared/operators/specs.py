@@ -19,7 +19,8 @@ from shared.language.stages import PositionHorizon, Source, Stateless, TimeHoriz
 
 Lateness = Literal["split", "merged"]
 
-DAY_MS = 86_400_000
+HORIZON_OF_IDS = TimeHorizon(86_400_000)
+"""How long record ids are remembered where neither document nor service says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class FrontSpec:
 
     source: Source
     """Its schema, timeField, recordId, watermark and maxEventTimeJump are read here; the rest is the connector's."""
-    horizon: TimeHorizon | PositionHorizon = TimeHorizon(DAY_MS)
+    horizon: TimeHorizon | PositionHorizon = HORIZON_OF_IDS
     """Of record ids, where the source names none."""
 
 

@@ -1,0 +1,235 @@
+"""Documents and batches: how documents lie in Arrow columns, and back.
+
+Rules:
+
+- B1 A declared field (`shared.language.schema`) is a typed column, a null cell a missing or null field; every other field of a document
+  lies in REST, and so does the explicit null of a declared one: where a cell is null, REST decides between null and missing.
+- B2 Straight from the source, RAW (the record's JSON) stands where REST would: nothing is parsed for rows that nobody looks at whole.
+  A typed column speaks for its field, whatever RAW or REST say of it, but for null (B1).
+- B3 An untyped batch (`batch_of`) has REST and engine columns only. Typed columns stay typed as long as a stage is vectorised.
+- B4 A long column whose field has the metadata `NARROW` holds whole numbers whose size alone says int or long, as sums do.
+- B5 Columns that begin with two underscores are the engine's: no document has them, and they stay with their rows.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shared.language.schema import FieldTypeName, Schema
+from shared.language.values import decode_doc, encode_doc, parse_json
+from shared.model.values import Binary, Date, Document, long
+from shared.operators.base import ENGINE_PREFIX, RAW, REST
+
+TIMESTAMP: Final = pa.timestamp("ms", tz="UTC")
+NARROW: Final = {b"number": b"narrow"}
+"""Metadata of an int64 field: see B4."""
+
+ARROW_TYPES: Final[Mapping[FieldTypeName, pa.DataType]] = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "double": pa.float64(),
+    "bool": pa.bool_(),
+    "date": TIMESTAMP,
+}
+"""Types with columns of their own. A declared decimal is checked by its schema, and travels in REST."""
+
+
+def is_engine(name: str) -> bool:
+    """Whether a column is the engine's (B5)."""
+    return name.startswith(ENGINE_PREFIX)
+
+
+def user_columns(batch: pa.RecordBatch | pa.Table) -> list[str]:
+    """The typed columns of the user's document, in order."""
+    return [name for name in batch.schema.names if not is_engine(name)]
+
+
+def typed_fields(schema: Schema) -> list[pa.Field]:
+    """The Arrow fields of a schema's typed columns."""
+    return [pa.field(f.name, ARROW_TYPES[f.type]) for f in schema.fields if f.type in ARROW_TYPES]
+
+
+def engine_columns(batch: pa.RecordBatch, without: Iterable[str] = ()) -> dict[str, pa.Array]:
+    """The engine's columns of a batch by name, but for some."""
+    left_out = set(without)
+    return {n: batch.column(n) for n in batch.schema.names if is_engine(n) and n not in left_out}
+
+
+# --- columns to documents ---------------------------------------------------------------------------------------------
+
+
+def documents_of(batch: pa.RecordBatch) -> list[Document]:
+    """One document a row: what RAW or REST has, with the typed columns' say over their fields (B1, B2)."""
+    names = user_columns(batch)
+    documents = _untyped(batch)
+    for name in names:
+        field = batch.schema.field(name)
+        _put(documents, name, values_of(batch.column(name), field))
+    return documents
+
+
+def values_of(column: pa.Array, field: pa.Field) -> list[Any]:
+    """The values of a typed column as the language has them; None for null cells."""
+    read = _reader(field)
+    cells = column.to_pylist() if not pa.types.is_timestamp(column.type) else column.cast(pa.int64()).to_pylist()
+    return cells if read is None else [None if cell is None else read(cell) for cell in cells]
+
+
+def _put(documents: list[Document], name: str, values: list[Any]) -> None:
+    for document, value in zip(documents, values, strict=True):
+        if value is not None:
+            document[name] = value
+        elif document.get(name) is not None:
+            del document[name]
+
+
+def _untyped(batch: pa.RecordBatch) -> list[Document]:
+    schema = batch.schema
+    if schema.get_field_index(RAW) >= 0:
+        return [_parse(text) for text in batch.column(RAW).to_pylist()]
+    if schema.get_field_index(REST) >= 0:
+        return [{} if data is None else decode_doc(data) for data in batch.column(REST).to_pylist()]
+    return [{} for _ in range(batch.num_rows)]
+
+
+def _parse(text: bytes | None) -> Document:
+    if text is None:
+        return {}
+    value = parse_json(text)
+    assert type(value) is dict, "the front passes on documents only"
+    return value
+
+
+def _reader(field: pa.Field) -> Callable[[Any], Any] | None:
+    kind = field.type
+    if pa.types.is_int64(kind):
+        return None if field.metadata and NARROW.items() <= field.metadata.items() else long
+    if pa.types.is_timestamp(kind):
+        return Date
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return Binary
+    if pa.types.is_list(kind):
+        item = _reader(kind.value_field)
+        return None if item is None else lambda cells: [None if c is None else item(c) for c in cells]
+    if pa.types.is_struct(kind):
+        return _struct_reader(kind)
+    return None
+
+
+def _struct_reader(kind: pa.StructType) -> Callable[[Any], Any]:
+    readers = {kind.field(i).name: _reader(kind.field(i)) for i in range(kind.num_fields)}
+
+    def read(cell: Mapping[str, Any]) -> Document:
+        out: Document = {}
+        for name, value in cell.items():
+            if value is not None:
+                item = readers[name]
+                out[name] = value if item is None else item(value)
+        return out
+
+    return read
+
+
+# --- documents to columns ---------------------------------------------------------------------------------------------
+
+
+def batch_of(documents: Sequence[Document], engine: Mapping[str, pa.Array] | None = None) -> pa.RecordBatch:
+    """An untyped batch (B3): the documents in REST, and the engine's columns given, of equal length."""
+    columns: dict[str, pa.Array] = {REST: rest_of(documents)}
+    columns.update({n: c for n, c in (engine or {}).items() if n not in (REST, RAW)})
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def rest_of(documents: Sequence[Document]) -> pa.Array:
+    """The REST column of whole documents; null for an empty one."""
+    return pa.array([encode_doc(d) if d else None for d in documents], type=pa.binary())
+
+
+def materialise(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows with REST where RAW was: before a batch leaves its task, or a stage works on undeclared fields."""
+    if batch.schema.get_field_index(RAW) < 0:
+        return batch
+    nulls = {name: batch.column(name).is_null().to_pylist() for name in user_columns(batch)}
+    rest = []
+    for row, text in enumerate(batch.column(RAW).to_pylist()):
+        document = _parse(text)
+        kept = {
+            n: v for n, v in document.items() if n not in nulls or (v is None and nulls[n][row])
+        }
+        rest.append(encode_doc(kept) if kept else None)
+    at = batch.schema.get_field_index(RAW)
+    return batch.set_column(at, REST, pa.array(rest, type=pa.binary()))
+
+
+def typed(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
+    """An untyped batch with its declared fields in columns (B1); the documents must fit (`shared.language.schema.fit`)."""
+    documents = documents_of(batch)
+    columns: dict[str, pa.Array] = {}
+    for field in typed_fields(schema):
+        cells = [d.get(field.name) for d in documents]
+        columns[field.name] = column_of(cells, field.type)
+    names = set(columns)
+    rest = [{n: v for n, v in d.items() if n not in names or v is None} for d in documents]
+    columns[REST] = rest_of(rest)
+    columns.update(engine_columns(batch, (REST, RAW)))
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def column_of(cells: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """A typed column of the language's values, None for null cells."""
+    if pa.types.is_timestamp(kind):
+        return pa.array([None if c is None else int(c) for c in cells], type=pa.int64()).cast(kind)
+    return pa.array(cells, type=kind)
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def int64s(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """A column of int64 without nulls as numpy; shape (n,)."""
+    out: npt.NDArray[np.int64] = column.to_numpy(zero_copy_only=False)
+    return out
+
+
+def select(batch: pa.RecordBatch, mask: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+    """The rows for which the mask, shape (n,), is true; the batch itself if that is all of them."""
+    if bool(mask.all()):
+        return batch
+    return batch.filter(pa.array(mask))
+
+
+def with_column(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
+    """The batch with a column added or replaced."""
+    at = batch.schema.get_field_index(name)
+    if at < 0:
+        return batch.append_column(name, column)
+    return batch.set_column(at, name, column)
+
+
+def concat(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    """One table of batches whose columns may differ: a column that a batch lacks is null there."""
+    return pa.concat_tables([pa.Table.from_batches([b]) for b in batches], promote_options="default")
+
+
+def one_batch(table: pa.Table) -> pa.RecordBatch:
+    """A table as a single batch (also of no rows)."""
+    batches = table.combine_chunks().to_batches()
+    if len(batches) == 1:
+        return batches[0]
+    return pa.RecordBatch.from_arrays([pa.array([], type=f.type) for f in table.schema], schema=table.schema)
+
+
+def sort_rows(table: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Rows by int columns, ascending; stable."""
+    order = np.lexsort([int64s(table.column(k)) for k in reversed(keys)])
+    return table.take(pa.array(order))
+
+
+def row_counts(groups: pa.Array) -> pa.Array:
+    """How often each distinct value occurs, as a struct array (values, counts)."""
+    return pc.value_counts(groups)
