@@ -1,0 +1,119 @@
+"""Puts a task together from its assignment: plan, machine, body, state, driver (R1, R4)."""
+
+from collections.abc import Callable, Mapping
+
+from shared.language.documents import parse
+from shared.model.checkpoint import TaskHandle
+from shared.model.ids import Epoch, StatePart, TaskId, owner_of
+from shared.model.messages import Assign
+from shared.planning import plan_processor
+from shared.ports.blobs import BlobUnavailable
+from shared.ports.log import LogUnavailable
+from shared.ports.sink import MarkerAhead, TargetRefused, TargetUnavailable
+from shared.protocol.task.start import TaskStart, start_task
+from shared.runtime.body import SourceBody, TaskBody
+from shared.runtime.context import Outside, Service, TaskContext
+from shared.runtime.driver import SourceDriver, TaskDriver, TaskWiring
+from shared.runtime.exchange import Exchange, OutEdge
+from shared.runtime.state import StateStore, load_parts
+
+_OUTAGES = (LogUnavailable, BlobUnavailable, TargetUnavailable)
+_PERMANENT = (TargetRefused, MarkerAhead)
+
+
+def failure_of(error: BaseException) -> tuple[bool, bool]:
+    """(permanent, outage) of a task's error (C10, S6)."""
+    return isinstance(error, _PERMANENT), isinstance(error, _OUTAGES)
+
+
+async def assemble(
+    outside: Outside,
+    service: Service,
+    assign: Assign,
+    *,
+    on_ack: Callable[[Epoch, TaskHandle], None],
+    on_ask: Callable[[], None],
+    on_released: Callable[[int, Epoch], None],
+    on_failed: Callable[[BaseException], None],
+) -> TaskDriver:
+    """A driver that has restored and stands ready; nothing is read or written yet."""
+    plan = plan_processor(parse(assign.plan.document))
+    vertex = plan.vertex(assign.vertex)
+    context = TaskContext(outside, assign, plan, vertex, on_released, on_failed)
+    body = await service.build(context)
+    machine = start_task(_task_start(assign, context))
+    state = StateStore(
+        outside.blobs,
+        assign.job,
+        assign.vertex,
+        assign.generation,
+        outside.unique,
+        inline_bytes_max=outside.settings.state_inline_bytes_max,
+        blobs_max=outside.settings.state_blobs_max,
+    )
+    bindings = {b.edge: b for b in assign.plan.edges}
+    outputs = plan.outputs_of(assign.vertex)
+    wiring = TaskWiring(
+        task=context.task,
+        log=outside.log,
+        clock=outside.clock,
+        executor=outside.executor,
+        settings=outside.settings,
+        exchange=Exchange(
+            assign.job,
+            assign.generation,
+            assign.plan.key_groups,
+            [OutEdge(e, bindings[e.id].receivers) for e in outputs],
+            outside.blobs,
+            outside.unique,
+            outside.settings.inline_bytes_max,
+        ),
+        state=state,
+        inputs={e.id: bindings[e.id] for e in plan.inputs_of(assign.vertex)},
+        tags={e.id: e.tag for e in plan.inputs_of(assign.vertex)},
+        outputs={e.id: bindings[e.id] for e in outputs},
+        on_ack=on_ack,
+        on_ask=on_ask,
+        on_failed=on_failed,
+    )
+    driver = SourceDriver(wiring, machine, body) if isinstance(body, SourceBody) else TaskDriver(wiring, machine, body)
+    parts = await load_parts(outside.blobs, assign.handles, await _ownership(context, body))
+    state.restored(assign.handles, parts)
+    await driver.open(parts)
+    return driver
+
+
+def _task_start(assign: Assign, context: TaskContext) -> TaskStart:
+    bindings = {b.edge: b for b in assign.plan.edges}
+    plan = context.plan
+    return TaskStart(
+        task=TaskId(assign.vertex, assign.index),
+        tasks=assign.plan.tasks[assign.vertex],
+        job=assign.job,
+        generation=assign.generation,
+        lineage=assign.lineage,
+        restored_from=assign.last,
+        inputs=[(bindings[e.id], e.sender) for e in plan.inputs_of(assign.vertex)],
+        outputs=[bindings[e.id] for e in plan.outputs_of(assign.vertex)],
+        restored={h.index: h.protocol for h in assign.handles},
+        is_source=context.vertex.service == "source",
+        limits=context.outside.settings.limits,
+    )
+
+
+async def _ownership(context: TaskContext, body: TaskBody) -> Callable[[StatePart], bool]:
+    """Which state parts are this task's: key groups by range, splits by ordinal, the rest by index."""
+    assign = context.assign
+    tasks, groups = assign.plan.tasks[assign.vertex], assign.plan.key_groups
+    own = {p.part for h in assign.handles if h.index == assign.index for p in h.parts}
+    ordinals: Mapping[str, int] = await body.splits() if isinstance(body, SourceBody) else {}
+
+    def wanted(part: StatePart) -> bool:
+        kind, _, name = part.rpartition("|")[2].partition(":")
+        if kind == "kg":
+            return owner_of(int(name), tasks, groups) == assign.index
+        if kind == "split":
+            return name in ordinals and ordinals[name] % tasks == assign.index
+        return part in own
+
+    return wanted

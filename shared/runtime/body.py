@@ -1,0 +1,108 @@
+"""What a task does with data, as its driver sees it. Each service brings its own body; the driver and the machine are the same for all."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from shared.model.checkpoint import BlobRef
+from shared.model.frames import Body
+from shared.model.ids import Epoch, SplitId, StatePart
+from shared.operators.base import Out
+from shared.ports.source import RawBatch, SplitStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a body hands over at a snapshot: copies, so that processing may go on."""
+
+    changed: Mapping[StatePart, bytes | None] = field(default_factory=dict)
+    """State parts that changed since the last snapshot; None for one that is gone."""
+    blobs: tuple[BlobRef, ...] = ()
+    """All blobs that the state refers to (C12)."""
+    staged: bytes = b""
+    """A sink's handle of what was staged after the last commit (C5)."""
+
+
+class TaskBody(Protocol):
+    """Calls come one at a time, in the order of the machine's commands."""
+
+    async def open(self, parts: Mapping[StatePart, bytes]) -> None:
+        """Take the state of the restored checkpoint: all parts that this task owns; {} for none."""
+        ...
+
+    async def apply(self, tag: str, bodies: Sequence[Body]) -> Sequence[Out]:
+        """Rows have come on the input `tag`."""
+        ...
+
+    async def advance(self, watermark_ms: int) -> Sequence[Out]:
+        """The input watermark is now this."""
+        ...
+
+    async def fire(self, now_ms: int) -> Sequence[Out]:
+        """Processing time is now this."""
+        ...
+
+    async def flush(self, epoch: Epoch) -> Sequence[Out]:
+        """The epoch is complete: give out what is held for batching; a step task runs its step (P1)."""
+        ...
+
+    async def copy(self, epoch: Epoch, committed: Epoch) -> Copied:
+        """The snapshot (C6)."""
+        ...
+
+    def output_watermark(self) -> int:
+        """ms; W1."""
+        ...
+
+    def next_processing_ms(self) -> int:
+        """When `fire` next has something to do, ms; MAX_TIME for never."""
+        ...
+
+    def counters(self) -> Mapping[str, int]:
+        """Totals since the task's start, for `stats`."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of what is open; nothing becomes visible by it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """One fetch of a source: rows, and where each split then stands."""
+
+    batches: Sequence[RawBatch]
+    statuses: Sequence[SplitStatus]
+
+
+@runtime_checkable
+class SourceBody(TaskBody, Protocol):
+    """A task that reads from outside instead of edges."""
+
+    async def splits(self) -> Mapping[SplitId, int]:
+        """All splits that exist now, with their ordinals; a task owns those whose ordinal is its index modulo the tasks."""
+        ...
+
+    async def fetch(self) -> Fetched:
+        """Read ahead, waiting a little for the first; changes no state that a snapshot holds."""
+        ...
+
+    async def take(self, fetched: Fetched, now_ms: int, monotonic_ms: int) -> Sequence[Out]:
+        """Process what was fetched: positions, watermarks and filters move with it (C2)."""
+        ...
+
+    def held_back(self, monotonic_ms: int) -> None:
+        """The task may not read now: this time does not count for idleness (W4)."""
+        ...
+
+    def drain(self, until: Mapping[str, int]) -> None:
+        """The input ends at these positions; of splits not named, where they are (E2)."""
+        ...
+
+    def idle(self) -> bool:
+        """All splits are idle, or there is none (W3)."""
+        ...
+
+    def ended(self) -> bool:
+        """All splits have ended (E1)."""
+        ...

@@ -1,0 +1,65 @@
+"""What a service's tasks get from their worker, and what a service brings."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from shared.model.ids import Epoch, TaskId
+from shared.model.messages import Assign
+from shared.model.plan import PhysicalPlan, Vertex
+from shared.ports.blobs import BlobStore
+from shared.ports.clock import Clock, Executor
+from shared.ports.log import Log
+from shared.runtime.body import TaskBody
+from shared.runtime.settings import RuntimeSettings
+from shared.runtime.topics import Topics
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """The ports of one process."""
+
+    log: Log
+    blobs: BlobStore
+    clock: Clock
+    executor: Executor
+    topics: Topics
+    settings: RuntimeSettings
+    unique: Callable[[], str]
+    """Names that no other attempt has had or will have."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskContext:
+    """One assignment, planned, with the ways back to the worker."""
+
+    outside: Outside
+    assign: Assign
+    plan: PhysicalPlan
+    vertex: Vertex
+    released: Callable[[int, Epoch], None]
+    """A release identity of this vertex (its index) has its marker at this epoch."""
+    fail: Callable[[BaseException], None]
+    """Something beside the task's own calls has failed: the task fails with it."""
+
+    @property
+    def task(self) -> TaskId:
+        """Which task this is."""
+        return TaskId(self.assign.vertex, self.assign.index)
+
+
+class Service(Protocol):
+    """What makes a worker a source, an operator, a Spark stage or a sink."""
+
+    @property
+    def name(self) -> str:
+        """As in `Vertex.service`."""
+        ...
+
+    async def build(self, context: TaskContext) -> TaskBody:
+        """The body of a task, not yet opened. A SourceBody for vertices of the service `source`."""
+        ...
+
+    async def close(self) -> None:
+        """The process ends: let go of what all tasks share."""
+        ...

@@ -1,0 +1,325 @@
+"""Drives one task machine: brings it events, carries its commands out (`shared.protocol.task`).
+
+One coroutine (`_main`) owns machine and body; beside it one reads ahead, one sends (Outbox), one makes state durable. They only leave
+events in the inbox. Whatever escapes any of them fails the task, once, by `on_failed`.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from shared.model.checkpoint import BlobRef, TaskHandle
+from shared.model.ids import EdgeId, Epoch, Offset, StatePart, TaskId
+from shared.model.messages import EdgeBinding
+from shared.operators.base import Out
+from shared.ports.clock import Clock, Executor, Handle
+from shared.ports.log import Log, LogRecord, LogUnavailable, Reader, TopicPartition
+from shared.protocol.errors import PeerError
+from shared.protocol.task import commands as do
+from shared.protocol.task import events as ev
+from shared.protocol.task.machine import TaskMachine
+from shared.runtime.body import Fetched, SourceBody, TaskBody
+from shared.runtime.exchange import Exchange
+from shared.runtime.outbox import Outbox, Parcel
+from shared.runtime.settings import RuntimeSettings
+from shared.runtime.state import StateStore, blobs_of
+from shared.wire.errors import WireError
+from shared.wire.frames import decode_frame, encode_frame
+
+_OUTAGE_WAIT_MS = 200
+
+
+class ZombieError(Exception):
+    """A newer generation is at work (L2): the task has stopped, and that is no failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskWiring:
+    """What the worker hands to a driver."""
+
+    task: TaskId
+    log: Log
+    clock: Clock
+    executor: Executor
+    settings: RuntimeSettings
+    exchange: Exchange
+    state: StateStore
+    inputs: Mapping[EdgeId, EdgeBinding]
+    tags: Mapping[EdgeId, str]
+    outputs: Mapping[EdgeId, EdgeBinding]
+    on_ack: Callable[[Epoch, TaskHandle], None]
+    on_ask: Callable[[], None]
+    on_failed: Callable[[BaseException], None]
+
+
+class TaskDriver:
+    """One task of one generation, from restore to stop."""
+
+    def __init__(self, wiring: TaskWiring, machine: TaskMachine, body: TaskBody) -> None:
+        self.wiring = wiring
+        self.machine = machine
+        self.body = body
+        self._log = structlog.get_logger().bind(
+            task=str(wiring.task), job=machine.sender.job, generation=machine.sender.generation
+        )
+        self._inbox: deque[ev.Event] = deque()
+        self._wake = asyncio.Event()
+        self._commands: deque[do.Command] = deque()
+        self._frames: deque[tuple[EdgeId, LogRecord]] = deque()
+        self._room = asyncio.Event()
+        self._seeks: dict[EdgeId, Offset] = {}
+        self._edges = {b.topic: edge for edge, b in wiring.inputs.items()}
+        self._epochs_to_store: deque[tuple[Epoch, Mapping[StatePart, bytes | None], tuple[BlobRef, ...], bytes]] = (
+            deque()
+        )
+        self._to_store = asyncio.Event()
+        self._handles: list[Handle] = []
+        self._outbox = Outbox(wiring.log, wiring.clock, f"{machine.sender.job}.{wiring.task}", self._acked)
+        self.read_offsets: dict[EdgeId, Offset] = {}
+        """Per in edge, all below has been taken from the log (F7)."""
+        self._failed = False
+
+    # --- life -----------------------------------------------------------------------------------------------------------
+
+    async def open(self, parts: Mapping[StatePart, bytes]) -> None:
+        """Restore the body and stand at the restored positions; nothing is read or written yet."""
+        await self.body.open(parts)
+
+    def start(self) -> None:
+        """Go: send what a new edge begins with, read, process."""
+        self._outbox.open(self.wiring.executor, self._fail)
+        self._commands.extend(self.machine.start())
+        self._spawn(self._main(), "main")
+        self._spawn(self._store(), "store")
+        if self.wiring.inputs:
+            self._spawn(self._read(), "read")
+
+    def _spawn(self, activity: Coroutine[Any, Any, None], name: str) -> None:
+        self._handles.append(self.wiring.executor.spawn(activity, f"{self.wiring.task} {name}", self._fail))
+
+    async def close(self) -> None:
+        """Stop at once; write nothing more."""
+        self._failed = True
+        for handle in self._handles:
+            handle.cancel()
+        for handle in self._handles:
+            await handle.join()
+        await self._outbox.close()
+        await self.body.close()
+
+    def post(self, event: ev.Event) -> None:
+        """Hand in an event from outside."""
+        self._inbox.append(event)
+        self._wake.set()
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._failed:
+            self._failed = True
+            self.wiring.on_failed(error)
+
+    def _acked(self, parcel: Parcel, offset: Offset) -> None:
+        self.post(ev.BrokerAcked(parcel.edge, parcel.partition.partition, parcel.seq, offset))
+
+    # --- the one who owns machine and body --------------------------------------------------------------------------------
+
+    async def _main(self) -> None:
+        while True:
+            await self._carry_out()
+            if self._inbox:
+                self._commands.extend(self.machine.handle(self._inbox.popleft()))
+            elif self._frames and self.machine.may_read():
+                self._take_frame()
+            elif not self._commands:
+                self._wake.clear()
+                if not self._frames:
+                    self._room.set()
+                await self._wake.wait()
+
+    def _take_frame(self) -> None:
+        edge, record = self._frames.popleft()
+        if not self._frames:
+            self._room.set()
+        place = f"topic {record.topic} partition {record.partition} offset {record.offset}"
+        data = record.value or b""
+        try:
+            frame = decode_frame(data)
+        except WireError as error:
+            message = f"{place}: {error}"
+            raise PeerError(message) from error
+        try:
+            self._commands.extend(self.machine.handle(ev.FrameRead(edge, record.offset, frame, len(data))))
+        except PeerError as error:
+            message = f"{place}: {error}"
+            raise PeerError(message) from error
+
+    async def _carry_out(self) -> None:
+        while self._commands:
+            event = await self._execute(self._commands.popleft())
+            if event is not None:
+                self._commands.extendleft(reversed(self.machine.handle(event)))
+
+    async def _execute(self, command: do.Command) -> ev.Event | None:
+        body = self.body
+        match command:
+            case do.Send(edge, partition, frame):
+                topic = TopicPartition(self.wiring.outputs[edge].topic, partition)
+                self._outbox.send(Parcel(edge, topic, frame.header.seq, encode_frame(frame)))
+            case do.Apply(ticket, edge, bodies):
+                return await self._done(ticket, await body.apply(self.wiring.tags[edge], bodies))
+            case do.Advance(ticket, watermark_ms):
+                return await self._done(ticket, await body.advance(watermark_ms))
+            case do.FireProcessingTime(ticket, now_ms):
+                return await self._done(ticket, await body.fire(now_ms))
+            case do.Flush(ticket, epoch):
+                return await self._done(ticket, await body.flush(epoch))
+            case do.TakeSnapshot(ticket, epoch):
+                copied = await body.copy(epoch, self.machine.committed)
+                self._epochs_to_store.append((epoch, copied.changed, copied.blobs, copied.staged))
+                self._to_store.set()
+                return ev.SnapshotTaken(ticket)
+            case do.Acknowledge():
+                self._acknowledge(command)
+            case do.Seek(edge, offset):
+                self._seek(edge, offset)
+            case do.AskCheckpoint():
+                self.wiring.on_ask()
+            case do.StopAsZombie(generation):
+                message = f"generation {generation} is at work; this task is of {self.machine.sender.generation}"
+                raise ZombieError(message)
+            case do.InputEnded():
+                self._log.info("task.input_ended", epoch=self.machine.sender.epoch)
+        return None
+
+    async def _done(self, ticket: int, outs: Sequence[Out]) -> ev.Done:
+        emissions = await self.wiring.exchange.emissions(outs, self.machine.sender.epoch)
+        return ev.Done(ticket, emissions, self.body.output_watermark(), self.body.next_processing_ms())
+
+    def _acknowledge(self, command: do.Acknowledge) -> None:
+        handle = TaskHandle(
+            vertex=self.wiring.task.vertex,
+            index=self.wiring.task.index,
+            protocol=command.protocol,
+            parts=command.parts,
+            blobs=command.blobs,
+            staged=command.staged,
+        )
+        self.wiring.on_ack(command.epoch, handle)
+
+    # --- beside it ----------------------------------------------------------------------------------------------------------
+
+    async def _store(self) -> None:
+        """Make snapshots durable, one after the other (C7)."""
+        while True:
+            while self._epochs_to_store:
+                epoch, changed, blobs, staged = self._epochs_to_store.popleft()
+                parts = await self.wiring.state.store(epoch, changed)
+                self.post(ev.StateDurable(epoch, parts, (*blobs_of(parts), *blobs), staged))
+            self._to_store.clear()
+            await self._to_store.wait()
+
+    def _seek(self, edge: EdgeId, offset: Offset) -> None:
+        """C4: what was read ahead of this edge is stale."""
+        self._seeks[edge] = offset
+        self._frames = deque(item for item in self._frames if item[0] != edge)
+
+    async def _read(self) -> None:
+        """Read ahead, one fetch at most; what has been taken from the log counts as read (F7)."""
+        while True:
+            reader = await self.wiring.log.reader()
+            try:
+                await self._read_with(reader)
+            except LogUnavailable as error:
+                self._log.warning("task.log_away", reason=str(error))
+                await self.wiring.clock.sleep_ms(_OUTAGE_WAIT_MS)
+            finally:
+                await reader.close()
+
+    async def _read_with(self, reader: Reader) -> None:
+        index = self.wiring.task.index
+        partitions = self.machine.receiver.partitions
+        places = {edge: TopicPartition(b.topic, index) for edge, b in self.wiring.inputs.items()}
+        ahead = {edge: record.offset + 1 for edge, record in self._frames}
+        start = {edge: Offset(max(partitions[edge].next_offset, ahead.get(edge, 0))) for edge in places}
+        start.update(self._seeks)
+        self._seeks.clear()
+        await reader.assign({places[edge]: offset for edge, offset in start.items()})
+        while True:
+            while self._seeks:
+                edge, offset = self._seeks.popitem()
+                await reader.seek(places[edge], offset)
+            records = await reader.fetch(self.wiring.settings.fetch_records_max, self.wiring.settings.fetch_timeout_ms)
+            for record in records:
+                edge = self._edges[record.topic]
+                if edge not in self._seeks:
+                    self._frames.append((edge, record))
+                    self.read_offsets[edge] = max(self.read_offsets.get(edge, Offset(0)), Offset(record.offset + 1))
+            if records:
+                self._room.clear()
+                self._wake.set()
+                if self._frames:
+                    await self._room.wait()
+
+
+class SourceDriver(TaskDriver):
+    """A task that reads from outside: fetches ahead, and processes when the machine lets it."""
+
+    def __init__(self, wiring: TaskWiring, machine: TaskMachine, body: SourceBody) -> None:
+        super().__init__(wiring, machine, body)
+        self.source = body
+        self._started = asyncio.Event()
+        self._fetched: deque[Fetched] = deque()
+
+    def start(self) -> None:
+        """Go; but input is taken only after `start_input` (R1)."""
+        super().start()
+        self._spawn(self._fetch(), "fetch")
+
+    def start_input(self) -> None:
+        """All tasks of the generation have restored."""
+        self._started.set()
+
+    def drain(self, until: Mapping[str, int]) -> None:
+        """E2: the input ends at these positions."""
+        self.source.drain(until)
+        self._wake.set()
+
+    async def _fetch(self) -> None:
+        await self._started.wait()
+        while not self.machine.ended:
+            try:
+                fetched = await self.source.fetch()
+            except LogUnavailable as error:
+                self._log.warning("source.log_away", reason=str(error))
+                await self.wiring.clock.sleep_ms(_OUTAGE_WAIT_MS)
+                continue
+            self._fetched.append(fetched)
+            self._room.clear()
+            self._wake.set()
+            await self._room.wait()
+
+    async def _main(self) -> None:
+        while True:
+            await self._carry_out()
+            if self._inbox:
+                self._commands.extend(self.machine.handle(self._inbox.popleft()))
+            elif self._fetched and self.machine.may_read():
+                await self._take_fetched()
+            elif not self._commands:
+                if self._fetched:
+                    self.source.held_back(self.wiring.clock.monotonic_ms())
+                self._wake.clear()
+                await self._wake.wait()
+
+    async def _take_fetched(self) -> None:
+        clock = self.wiring.clock
+        fetched = self._fetched.popleft()
+        self._room.set()
+        now_ms = max(clock.now_ms(), self.machine.processing_time_ms)
+        outs = await self.source.take(fetched, now_ms, clock.monotonic_ms())
+        emissions = await self.wiring.exchange.emissions(outs, self.machine.sender.epoch)
+        produced = ev.Produced(emissions, self.source.output_watermark(), self.source.idle(), self.source.ended())
+        self._commands.extend(self.machine.handle(produced))

@@ -1,0 +1,132 @@
+"""From operators' rows to emissions of the task machine and back: routing, encoding, segments.
+
+Rules: P2 (a segment is durable before the frame that names it), F6 (a batch above the limit is split), C12 (names of blobs).
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shared.model.checkpoint import BlobRef
+from shared.model.frames import Body, Content, Inline, Segment
+from shared.model.ids import EdgeId, Epoch, Generation, JobId
+from shared.model.plan import Edge
+from shared.operators.base import GROUP, TS, WEND, WSTART, Out
+from shared.ports.blobs import BlobStore
+from shared.protocol.task.events import Emission
+from shared.wire.arrow import decode_batch, split_batch
+
+
+@dataclass(frozen=True, slots=True)
+class OutEdge:
+    """An out edge as it runs."""
+
+    edge: Edge
+    receivers: int
+
+
+def blob_name(job: JobId, owner: str, generation: Generation, epoch: Epoch, unique: str) -> str:
+    """C12: job / vertex or edge / generation / epoch of the frame or manifest that first lists it / attempt-unique name."""
+    return f"{job}/{owner}/{generation}/{epoch}/{unique}"
+
+
+def parquet_bytes(batch: pa.RecordBatch) -> bytes:
+    """The batch as one Parquet file."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_batches([batch]), sink, compression="lz4")
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def event_range(batch: pa.RecordBatch, content: Content) -> tuple[int, int]:
+    """The least and greatest event time of rows, or window bounds of partials, ms; (0, 0) where there is none."""
+    low, high = (WSTART, WEND) if content == "partials" else (TS, TS)
+    if batch.num_rows == 0 or low not in batch.schema.names:
+        return 0, 0
+    return int(np.min(batch.column(low).to_numpy())), int(np.max(batch.column(high).to_numpy()))
+
+
+class Exchange:
+    """One task's way out."""
+
+    def __init__(
+        self,
+        job: JobId,
+        generation: Generation,
+        key_groups: int,
+        outputs: Sequence[OutEdge],
+        blobs: BlobStore,
+        unique: Callable[[], str],
+        inline_bytes_max: int,
+    ) -> None:
+        self._job = job
+        self._generation = generation
+        self._key_groups = key_groups
+        self._outputs = outputs
+        self._blobs = blobs
+        self._unique = unique
+        self._inline_bytes_max = inline_bytes_max
+        self._turn: dict[EdgeId, int] = {}
+
+    async def emissions(self, outs: Sequence[Out], epoch: Epoch) -> tuple[Emission, ...]:
+        """Route and encode; segments are durable on return."""
+        made: list[Emission] = []
+        for out in outs:
+            if out.batch.num_rows == 0:
+                continue
+            for output in self._outputs:
+                if output.edge.port == out.port:
+                    for partition, batch in self._route(output, out.batch):
+                        made += await self._encode(output.edge, partition, out.content, batch, epoch)
+        return tuple(made)
+
+    def _route(self, output: OutEdge, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+        edge, receivers = output.edge, output.receivers
+        if receivers == 1 or edge.partitioning == "single":
+            yield 0, batch
+        elif edge.partitioning == "spread":
+            turn = self._turn.get(edge.id, 0)
+            self._turn[edge.id] = turn + 1
+            yield turn % receivers, batch
+        else:
+            owners = batch.column(GROUP).to_numpy().astype(np.int64) * receivers // self._key_groups
+            for owner in np.unique(owners):
+                yield int(owner), batch.take(pa.array(np.flatnonzero(owners == owner)))
+
+    async def _encode(
+        self, edge: Edge, partition: int, content: Content, batch: pa.RecordBatch, epoch: Epoch
+    ) -> list[Emission]:
+        if edge.by_reference and batch.nbytes > self._inline_bytes_max:
+            segment = await self._segment(edge, content, batch, epoch)
+            return [Emission(edge.id, partition, (segment,), segment.size_bytes)]
+        return [
+            Emission(edge.id, partition, (Inline(content, part.num_rows, data),), len(data))
+            for part, data in split_batch(batch, self._inline_bytes_max)
+        ]
+
+    async def _segment(self, edge: Edge, content: Content, batch: pa.RecordBatch, epoch: Epoch) -> Segment:
+        owner = "".join(c if c.isalnum() or c in "._-" else "_" for c in edge.id)
+        name = blob_name(self._job, owner, self._generation, epoch, f"{self._unique()}.parquet")
+        ref = await self._blobs.put(name, parquet_bytes(batch))
+        low, high = event_range(batch, content)
+        return Segment(content, ref.name, batch.num_rows, ref.size_bytes, ref.digest, low, high)
+
+
+async def load_body(blobs: BlobStore, body: Body) -> pa.RecordBatch:
+    """The rows of a body; those of a segment are checked against its digest (BlobError)."""
+    match body:
+        case Inline(_, _, ipc):
+            return decode_batch(ipc)
+        case Segment(_, name, _, size_bytes, digest, _, _):
+            data = await blobs.get(BlobRef(name, size_bytes, digest))
+            table = pq.read_table(pa.BufferReader(data), use_threads=False).combine_chunks()
+            batches = table.to_batches()
+            return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def digest_of(data: bytes) -> str:
+    """SHA-256, hex."""
+    return hashlib.sha256(data).hexdigest()

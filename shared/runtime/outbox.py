@@ -1,0 +1,114 @@
+"""Sends a task's frames: one writer, order kept per partition, byte-identical repeats after an error (F2)."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import structlog
+
+from shared.model.ids import EdgeId, Offset, Seq
+from shared.ports.clock import Clock, Executor, Handle
+from shared.ports.log import Log, LogError, LogUnavailable, NewRecord, TopicPartition, Writer
+
+_log = structlog.get_logger()
+_BACK_OFF_MS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A frame on its way."""
+
+    edge: EdgeId
+    partition: TopicPartition
+    seq: Seq
+    data: bytes
+
+
+class Outbox:
+    """Takes frames in order, tells of each when the broker has it.
+
+    When the log is away, the writer is replaced and everything unacknowledged is sent again, the same bytes in the
+    same order: receivers drop what they have seen by its seq. Memory is bounded by flow control (F7): the machine
+    takes no input while too much is unread.
+    """
+
+    def __init__(self, log: Log, clock: Clock, client: str, on_acked: Callable[[Parcel, Offset], None]) -> None:
+        self._log = log
+        self._clock = clock
+        self._client = client
+        self._on_acked = on_acked
+        self._unsent: deque[Parcel] = deque()
+        self._unacked: deque[tuple[Parcel, Awaitable[Offset]]] = deque()
+        self._wake = asyncio.Event()
+        self._writer: Writer | None = None
+        self._handle: Handle | None = None
+
+    def open(self, executor: Executor, on_error: Callable[[BaseException], None]) -> None:
+        """Start sending; an error other than an outage goes to `on_error`."""
+        self._handle = executor.spawn(self._run(), f"outbox {self._client}", on_error)
+
+    def send(self, parcel: Parcel) -> None:
+        """Queue a frame; never waits."""
+        self._unsent.append(parcel)
+        self._wake.set()
+
+    def backlog(self) -> int:
+        """Parcels that the broker has not acknowledged yet."""
+        return len(self._unsent) + len(self._unacked)
+
+    async def drain(self, timeout_ms: int) -> None:
+        """Wait until all is acknowledged, at most so long."""
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        while self.backlog() and self._clock.monotonic_ms() < deadline_ms:
+            await self._clock.sleep_ms(5)
+
+    async def close(self) -> None:
+        """Stop at once; what is unacknowledged may or may not be in the log."""
+        if self._handle is not None:
+            self._handle.cancel()
+            await self._handle.join()
+        await self._give_up_writer()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._pump()
+            except LogUnavailable as error:
+                _log.warning("outbox.replaced", client=self._client, reason=str(error), unacked=len(self._unacked))
+                await self._give_up_writer()
+                await self._clock.sleep_ms(_BACK_OFF_MS)
+
+    async def _pump(self) -> None:
+        """Hand over what is queued, then wait for the oldest answer: what is queued meanwhile goes together."""
+        if self._writer is None:
+            self._writer = await self._log.writer(self._client)
+        while True:
+            while self._unsent:
+                parcel = self._unsent[0]
+                pending = await self._writer.send(parcel.partition, NewRecord(parcel.data))
+                self._unsent.popleft()
+                self._unacked.append((parcel, pending))
+            if self._unacked:
+                parcel, pending = self._unacked[0]
+                offset = await pending
+                self._unacked.popleft()
+                self._on_acked(parcel, offset)
+            else:
+                self._wake.clear()
+                await self._wake.wait()
+
+    async def _give_up_writer(self) -> None:
+        """Close the writer; what it did not acknowledge is unsent again, in order."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            await writer.close()
+        given_up, self._unacked = self._unacked, deque()
+        self._unsent.extendleft(parcel for parcel, _ in reversed(given_up))
+        for parcel, pending in given_up:
+            try:
+                await pending
+            except (LogError, asyncio.CancelledError) as error:
+                _log.debug(
+                    "outbox.unacknowledged", client=self._client, edge=parcel.edge, seq=parcel.seq, reason=str(error)
+                )

@@ -1,0 +1,52 @@
+"""Bounds and intervals of workers and tasks. Every one has a name, a unit and a default; `check` holds their relations."""
+
+from dataclasses import dataclass, field
+
+from shared.protocol.task.start import TaskLimits
+
+
+class SettingsError(ValueError):
+    """Two settings contradict each other: names both, with their values."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSettings:
+    """Of one worker process."""
+
+    heartbeat_interval_ms: int = 500
+    heartbeat_timeout_ms: int = 5_000
+    """The coordinator gives a silent worker up after this."""
+    coordinator_silence_ms_max: int = 60_000
+    """A worker that hears no coordinator for so long stops its tasks (R2)."""
+    tick_interval_ms: int = 50
+    """How often time reaches the machines: watermarks without rows, processing-time timers."""
+    flow_interval_ms: int = 100
+    """How often read positions are told to senders (F7)."""
+    fetch_timeout_ms: int = 200
+    fetch_records_max: int = 500
+    fetch_bytes_max: int = 4 * 1024 * 1024
+    """Of a source, per fetch."""
+    inline_bytes_max: int = 256 * 1024
+    """A batch above this goes by reference on edges that allow it, and is split on others."""
+    state_inline_bytes_max: int = 64 * 1024
+    """State of a task below this travels in its acknowledgement (C7)."""
+    state_blobs_max: int = 16
+    """State parts spread over more blobs are written anew into one."""
+    slots: int = 4
+    """Processors of which this worker hosts tasks at the same time."""
+    limits: TaskLimits = field(default_factory=TaskLimits)
+
+    def check(self) -> None:
+        """Raises SettingsError."""
+        if self.heartbeat_timeout_ms < 3 * self.heartbeat_interval_ms:
+            message = (
+                f"heartbeat_timeout_ms={self.heartbeat_timeout_ms} must be at least three times "
+                f"heartbeat_interval_ms={self.heartbeat_interval_ms}: one late heartbeat would lose a worker"
+            )
+            raise SettingsError(message)
+        if self.coordinator_silence_ms_max <= self.heartbeat_timeout_ms:
+            message = (
+                f"coordinator_silence_ms_max={self.coordinator_silence_ms_max} must be above "
+                f"heartbeat_timeout_ms={self.heartbeat_timeout_ms}: workers would stop at a short pause of the coordinator"
+            )
+            raise SettingsError(message)

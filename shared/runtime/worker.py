@@ -1,0 +1,356 @@
+"""A worker: one process of a service. Registers, beats, takes assignments, hosts tasks (R1, R2).
+
+It reads `commands` from where they end when it starts: what was said to an earlier incarnation is not for it.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from shared.model.checkpoint import TaskHandle
+from shared.model.ids import EdgeId, Epoch, Generation, JobId, Offset, Place, Seq, TaskId, WorkerIncarnation
+from shared.model.messages import (
+    AbortCheckpoint,
+    Ack,
+    Assign,
+    CheckpointWanted,
+    Command,
+    CommitHint,
+    CoordinatorBeat,
+    Deregister,
+    Drain,
+    Heartbeat,
+    HoldInput,
+    ReadPosition,
+    ReadPositions,
+    Register,
+    Released,
+    Report,
+    StartCheckpoint,
+    StartSources,
+    StopTasks,
+    TaskBeat,
+    TaskFailed,
+    TaskRestored,
+)
+from shared.ports.log import LogUnavailable, TopicPartition
+from shared.protocol.task import events as ev
+from shared.runtime.assembly import assemble, failure_of
+from shared.runtime.context import Outside, Service
+from shared.runtime.driver import SourceDriver, TaskDriver, ZombieError
+from shared.runtime.outbox import Outbox, Parcel
+from shared.wire.errors import WireError
+from shared.wire.messages import decode_command, decode_positions, encode_message
+
+_log = structlog.get_logger()
+_REPORTS = EdgeId("reports")
+_BACKLOG_MAX = 10_000
+
+
+@dataclass(slots=True)
+class Hosted:
+    """A task that this worker has taken: while it is built, `driver` is None."""
+
+    assign: Assign
+    driver: TaskDriver | None = None
+    phase: str = "restoring"
+
+
+class Worker:
+    """One incarnation of a worker at a place."""
+
+    def __init__(self, place: Place, incarnation: WorkerIncarnation, service: Service, outside: Outside) -> None:
+        self.place = place
+        self.incarnation = incarnation
+        self._service = service
+        self._outside = outside
+        self._tasks: dict[tuple[JobId, TaskId], Hosted] = {}
+        self._started: dict[tuple[JobId, TaskId], Generation] = {}
+        self._ended: dict[JobId, Generation] = {}
+        self._reports = TopicPartition(outside.topics.reports, 0)
+        self._outbox = Outbox(outside.log, outside.clock, f"worker {place}", lambda _parcel, _offset: None)
+        self._seq = 0
+        self._heard_ms = 0
+        self._told: dict[str, Offset] = {}
+        self._stopped = asyncio.Event()
+        self._error: BaseException | None = None
+
+    # --- life -----------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until `stop`; raises what no task can be blamed for."""
+        outside = self._outside
+        self._heard_ms = outside.clock.monotonic_ms()
+        self._outbox.open(outside.executor, self._broken)
+        loops = (self._read_commands(), self._beat(), self._tick(), self._tell_positions(), self._read_positions())
+        handles = [outside.executor.spawn(loop, f"worker {self.place}", self._broken) for loop in loops]
+        await self._stopped.wait()
+        for handle in handles:
+            handle.cancel()
+        for key in list(self._tasks):
+            await self._close_task(key)
+        self.report(Deregister(self.incarnation))
+        await self._outbox.drain(outside.settings.fetch_timeout_ms)
+        await self._outbox.close()
+        await self._service.close()
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """End `run` in good order."""
+        self._stopped.set()
+
+    def _broken(self, error: BaseException) -> None:
+        _log.error("worker.broken", place=self.place, error=repr(error))
+        self._error = self._error or error
+        self._stopped.set()
+
+    def report(self, report: Report) -> None:
+        """Tell the coordinator; sent in order, again after an outage."""
+        self._seq += 1
+        self._outbox.send(Parcel(_REPORTS, self._reports, Seq(self._seq), encode_message(report)))
+
+    # --- commands ---------------------------------------------------------------------------------------------------------
+
+    async def _read_commands(self) -> None:
+        topic = TopicPartition(self._outside.topics.commands, 0)
+        position: Offset | None = None
+        while True:
+            reader = await self._outside.log.reader()
+            try:
+                if position is None:
+                    position = (await self._outside.log.end_offsets([topic]))[topic]
+                    self._register()
+                await reader.assign({topic: position})
+                while True:
+                    for record in await reader.fetch(100, self._outside.settings.fetch_timeout_ms):
+                        position = Offset(record.offset + 1)
+                        await self._command(decode_command(record.value or b""))
+            except LogUnavailable as error:
+                _log.warning("worker.log_away", place=self.place, reason=str(error))
+                await self._outside.clock.sleep_ms(self._outside.settings.fetch_timeout_ms)
+            except WireError as error:
+                message = f"topic {topic.topic} partition 0 offset {position}: {error}"
+                raise WireError(message) from error
+            finally:
+                await reader.close()
+
+    def _register(self) -> None:
+        settings = self._outside.settings
+        report = Register(
+            self.incarnation, self.place, self._service.name, settings.slots, os.getpid(), socket.gethostname()
+        )
+        self.report(report)
+
+    async def _command(self, command: Command) -> None:
+        self._heard_ms = self._outside.clock.monotonic_ms()
+        match command:
+            case Assign():
+                await self._assigned(command)
+            case StopTasks(job, generation):
+                self._ended[job] = max(generation, self._ended.get(job, generation))
+                for key in [k for k, h in self._tasks.items() if k[0] == job and h.assign.generation <= generation]:
+                    await self._close_task(key)
+            case CoordinatorBeat():
+                pass
+            case _:
+                for hosted in list(self._tasks.values()):
+                    if hosted.assign.job == command.job and hosted.assign.generation == command.generation:
+                        self._tell(hosted, command)
+
+    def _tell(self, hosted: Hosted, command: Command) -> None:
+        driver = hosted.driver
+        if driver is None:
+            return
+        match command:
+            case StartSources():
+                hosted.phase = "running"
+                if isinstance(driver, SourceDriver):
+                    driver.start_input()
+            case StartCheckpoint(_, _, epoch, committed):
+                driver.post(ev.CheckpointStarted(epoch, committed))
+            case AbortCheckpoint(_, _, epoch):
+                driver.post(ev.CheckpointAborted(epoch))
+            case CommitHint(_, _, epoch):
+                driver.post(ev.CheckpointCommitted(epoch))
+            case HoldInput(_, _, held):
+                driver.post(ev.InputHeld(held))
+            case Drain(_, _, until):
+                if isinstance(driver, SourceDriver):
+                    driver.drain(until)
+            case _:
+                _log.warning("worker.unknown_command", place=self.place, command=type(command).__name__)
+
+    # --- tasks ------------------------------------------------------------------------------------------------------------
+
+    async def _assigned(self, assign: Assign) -> None:
+        """R2: obey only what names this incarnation, and start a task at most once a generation."""
+        key = (assign.job, TaskId(assign.vertex, assign.index))
+        begun = self._started.get(key, Generation(0))
+        if assign.to != self.incarnation or assign.generation <= max(begun, self._ended.get(assign.job, Generation(0))):
+            return
+        self._started[key] = assign.generation
+        for old in [
+            k for k in self._tasks if k[0] == assign.job and self._tasks[k].assign.generation < assign.generation
+        ]:
+            await self._close_task(old)
+        hosted = Hosted(assign)
+        self._tasks[key] = hosted
+        name = f"start {key[1]}"
+        self._outside.executor.spawn(self._start_task(key, hosted), name, lambda error: self._failed(hosted, error))
+
+    async def _start_task(self, key: tuple[JobId, TaskId], hosted: Hosted) -> None:
+        assign = hosted.assign
+        driver = await assemble(
+            self._outside,
+            self._service,
+            assign,
+            on_ack=lambda epoch, handle: self._ack(assign, epoch, handle),
+            on_ask=lambda: self.report(CheckpointWanted(self.incarnation, assign.job, assign.generation)),
+            on_released=lambda index, epoch: self.report(
+                Released(self.incarnation, assign.job, assign.vertex, index, epoch)
+            ),
+            on_failed=lambda error: self._failed(hosted, error),
+        )
+        if self._tasks.get(key) is not hosted:
+            await driver.close()
+            return
+        hosted.driver = driver
+        hosted.phase = "restored"
+        driver.start()
+        _log.info("task.restored", task=str(key[1]), job=assign.job, generation=assign.generation, epoch=assign.last)
+        self.report(TaskRestored(self.incarnation, assign.job, assign.generation, assign.vertex, assign.index))
+
+    async def _close_task(self, key: tuple[JobId, TaskId]) -> None:
+        hosted = self._tasks.pop(key, None)
+        if hosted is not None and hosted.driver is not None:
+            await hosted.driver.close()
+
+    def _ack(self, assign: Assign, epoch: Epoch, handle: TaskHandle) -> None:
+        self.report(Ack(self.incarnation, assign.job, assign.generation, epoch, handle))
+
+    def _failed(self, hosted: Hosted, error: BaseException) -> None:
+        """A task's error: report it, unless the task is a zombie, which only stops (L2)."""
+        assign = hosted.assign
+        key = (assign.job, TaskId(assign.vertex, assign.index))
+        if self._tasks.get(key) is not hosted:
+            return
+        _log.error(
+            "task.failed",
+            task=str(key[1]),
+            job=assign.job,
+            generation=assign.generation,
+            reason=str(error),
+            exc_info=error,
+        )
+        if not isinstance(error, ZombieError):
+            permanent, outage = failure_of(error)
+            reason = f"{type(error).__name__}: {error}"
+            failed = TaskFailed(
+                self.incarnation, assign.job, assign.generation, assign.vertex, assign.index, reason, permanent, outage
+            )
+            self.report(failed)
+        closing = self._close_task(key)
+        self._outside.executor.spawn(closing, f"close {key[1]}", self._broken)
+
+    # --- what goes round --------------------------------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        """Heartbeats; and R2: without a word of the coordinator for long, stop all tasks."""
+        settings, clock = self._outside.settings, self._outside.clock
+        while True:
+            await clock.sleep_ms(settings.heartbeat_interval_ms)
+            if self._outbox.backlog() < _BACKLOG_MAX:
+                self.report(self._heartbeat())
+            if clock.monotonic_ms() - self._heard_ms > settings.coordinator_silence_ms_max and self._tasks:
+                _log.error("worker.coordinator_silent", place=self.place, tasks=len(self._tasks))
+                for key in list(self._tasks):
+                    await self._close_task(key)
+
+    def _heartbeat(self) -> Heartbeat:
+        settings = self._outside.settings
+        tasks = tuple(self._task_beat(hosted) for hosted in self._tasks.values())
+        return Heartbeat(
+            self.incarnation, self.place, self._service.name, settings.slots, os.getpid(), socket.gethostname(), tasks
+        )
+
+    def _task_beat(self, hosted: Hosted) -> TaskBeat:
+        assign, driver = hosted.assign, hosted.driver
+        if driver is None:
+            counters: Mapping[str, int] = {}
+            return TaskBeat(
+                assign.name, assign.job, assign.generation, assign.vertex, assign.index, hosted.phase, assign.last, 0, 0
+            )
+        machine = driver.machine
+        counters = {**driver.body.counters(), **machine.drops}
+        return TaskBeat(
+            name=assign.name,
+            job=assign.job,
+            generation=assign.generation,
+            vertex=assign.vertex,
+            index=assign.index,
+            phase="ended" if machine.ended else hosted.phase,
+            epoch=machine.last_snapshot,
+            input_watermark_ms=machine.input_watermark_ms,
+            output_watermark_ms=machine.sender.watermark_ms,
+            counters=dict(counters),
+        )
+
+    async def _tick(self) -> None:
+        clock = self._outside.clock
+        while True:
+            await clock.sleep_ms(self._outside.settings.tick_interval_ms)
+            event = ev.Ticked(clock.now_ms())
+            for hosted in self._tasks.values():
+                if hosted.driver is not None:
+                    hosted.driver.post(event)
+
+    async def _tell_positions(self) -> None:
+        """F7, the receiver's side."""
+        flow = TopicPartition(self._outside.topics.flow, 0)
+        while True:
+            await self._outside.clock.sleep_ms(self._outside.settings.flow_interval_ms)
+            news = []
+            for hosted in self._tasks.values():
+                if hosted.driver is None:
+                    continue
+                for edge, offset in hosted.driver.read_offsets.items():
+                    incarnation = hosted.driver.wiring.inputs[edge].incarnation
+                    place = f"{incarnation}/{hosted.assign.index}"
+                    if offset > self._told.get(place, 0):
+                        self._told[place] = offset
+                        news.append(ReadPosition(incarnation, hosted.assign.index, offset))
+            if news:
+                self._seq += 1
+                data = encode_message(ReadPositions(tuple(news)))
+                self._outbox.send(Parcel(EdgeId("flow"), flow, Seq(self._seq), data))
+
+    async def _read_positions(self) -> None:
+        """F7, the sender's side."""
+        flow = TopicPartition(self._outside.topics.flow, 0)
+        while True:
+            reader = await self._outside.log.reader()
+            try:
+                await reader.assign(await self._outside.log.end_offsets([flow]))
+                while True:
+                    for record in await reader.fetch(500, self._outside.settings.fetch_timeout_ms):
+                        self._spread_positions(decode_positions(record.value or b""))
+            except LogUnavailable as error:
+                _log.warning("worker.log_away", place=self.place, reason=str(error))
+                await self._outside.clock.sleep_ms(self._outside.settings.fetch_timeout_ms)
+            finally:
+                await reader.close()
+
+    def _spread_positions(self, positions: ReadPositions) -> None:
+        for hosted in self._tasks.values():
+            if hosted.driver is None:
+                continue
+            edges = {b.incarnation: edge for edge, b in hosted.driver.wiring.outputs.items()}
+            for position in positions.positions:
+                if position.incarnation in edges:
+                    event = ev.ReadUpTo(edges[position.incarnation], position.partition, position.offset)
+                    hosted.driver.post(event)
