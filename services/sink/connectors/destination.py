@@ -1,0 +1,213 @@
+"""Where a file sink writes: few operations, each durable when it returns and safe beside a second writer (protocol, S4).
+
+`LocalDestination` is a directory: `create` writes under a temporary name, forces file and folder to disk, then links, so that a name
+either does not exist or is complete, and what exists is never replaced. `objects.ObjectDestination` does the same on S3 and others.
+Functions block: a sink calls them through the Executor port. Names are relative, with `/`.
+"""
+
+import errno
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Final, Protocol
+
+from shared.ports.sink import TargetRefused, TargetUnavailable
+
+TEMPORARY_PREFIX: Final = ".tmp-"
+"""Names of files that are being written; no reader looks at them."""
+_WAITING_HELPS: Final = frozenset(
+    {
+        errno.EAGAIN, errno.EBUSY, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOENT, errno.ENOSPC, errno.ESTALE,
+        errno.ETIMEDOUT,
+    }
+)  # fmt: skip
+
+
+class Destination(Protocol):
+    """A folder of immutable files, and one that is replaced (`_manifest.json`). TargetUnavailable, TargetRefused."""
+
+    def prepare(self) -> None:
+        """Make the root; check that it can be written to."""
+        ...
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a complete, durable file if there is none of this name; False if there is one, which stays as it is."""
+        ...
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write a complete, durable file over what was there; readers see the old one or the new one."""
+        ...
+
+    def read(self, name: str) -> bytes | None:
+        """The whole file; None if there is none."""
+        ...
+
+    def size(self, name: str) -> int | None:
+        """Bytes in the file; None if there is none."""
+        ...
+
+    def names(self, folder: str) -> list[str]:
+        """Names of all files below a folder, sorted, relative to the root; [] if there is no such folder."""
+        ...
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete those that exist."""
+        ...
+
+    def settle(self, folder: str) -> None:
+        """Make durable that the files of a folder exist, whoever created them."""
+        ...
+
+    def uri(self, name: str) -> str:
+        """For messages: where the file is."""
+        ...
+
+
+def sha256(data: bytes) -> str:
+    """The digest by which files are checked, hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def check_name(name: str) -> str:
+    """The name, if it stays inside its folder. ValueError otherwise."""
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or any(part in ("..", ".") for part in parts):
+        raise ValueError(f"file name {name!r}: expected a relative path without '.' and '..'")
+    return name
+
+
+class LocalDestination:
+    """A directory of this machine, or one that is mounted on it with POSIX semantics for link and rename."""
+
+    def __init__(self, root: str | Path, attempt: str, *, fsync: bool = True) -> None:
+        self._root = Path(root)
+        self._attempt = attempt
+        self._fsync = fsync
+        self._temporaries = 0
+
+    def prepare(self) -> None:
+        """Make the root; TargetRefused if this is not possible or it cannot be written to."""
+        with _as_target(self.uri("")):
+            self._folder(self._root)
+            if not os.access(self._root, os.W_OK | os.X_OK):
+                raise TargetRefused(
+                    f"{self._root}: no right to write there; change its owner or mode, or the path in $emit"
+                )
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `Destination.create`."""
+        return self._publish(name, data, os.link)
+
+    def replace(self, name: str, data: bytes) -> None:
+        """See `Destination.replace`."""
+        self._publish(name, data, os.replace)
+
+    def _publish(self, name: str, data: bytes, publish: Callable[[Path, Path], None]) -> bool:
+        final = self._root / check_name(name)
+        self._temporaries += 1
+        temporary = final.parent / f"{TEMPORARY_PREFIX}{self._attempt}-{self._temporaries}"
+        with _as_target(str(final)):
+            self._folder(final.parent)
+            try:
+                self._write(temporary, data)
+                try:
+                    publish(temporary, final)
+                    created = True
+                except FileExistsError:
+                    created = False
+            finally:
+                temporary.unlink(missing_ok=True)
+            self._force(final.parent)
+        return created
+
+    def _write(self, path: Path, data: bytes) -> None:
+        with path.open("xb") as file:
+            file.write(data)
+            file.flush()
+            if self._fsync:
+                os.fsync(file.fileno())
+
+    def _folder(self, folder: Path) -> None:
+        """Make a folder and those above it, each durable in its parent."""
+        missing = []
+        while not folder.is_dir():
+            missing.append(folder)
+            folder = folder.parent
+        for path in reversed(missing):
+            path.mkdir(exist_ok=True)
+            self._force(path.parent)
+
+    def _force(self, folder: Path) -> None:
+        if not self._fsync:
+            return
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def read(self, name: str) -> bytes | None:
+        """See `Destination.read`."""
+        with _as_target(self.uri(name)):
+            try:
+                return (self._root / check_name(name)).read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def size(self, name: str) -> int | None:
+        """See `Destination.size`."""
+        with _as_target(self.uri(name)):
+            try:
+                return (self._root / check_name(name)).stat().st_size
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def names(self, folder: str) -> list[str]:
+        """See `Destination.names`."""
+        found: list[str] = []
+        with _as_target(self.uri(folder)):
+            for at, _, files in os.walk(self._root / folder):
+                inside = Path(at).relative_to(self._root)
+                found += [(inside / file).as_posix() for file in files if not file.startswith(TEMPORARY_PREFIX)]
+        return sorted(found)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete those that exist, and the folders that this leaves empty."""
+        for name in names:
+            path = self._root / check_name(name)
+            with _as_target(str(path)):
+                path.unlink(missing_ok=True)
+                self._prune(path.parent)
+
+    def _prune(self, folder: Path) -> None:
+        """Remove a folder and those above it while they are empty; another writer may be filling them again."""
+        while folder != self._root:
+            try:
+                folder.rmdir()
+            except OSError:
+                return
+            folder = folder.parent
+
+    def settle(self, folder: str) -> None:
+        """See `Destination.settle`."""
+        path = self._root / folder
+        with _as_target(str(path)):
+            if path.is_dir():
+                self._force(path)
+
+    def uri(self, name: str) -> str:
+        """See `Destination.uri`."""
+        return str(self._root / name)
+
+
+@contextmanager
+def _as_target(place: str) -> Iterator[None]:
+    """The operating system's errors in the words of a sink."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _WAITING_HELPS:
+            raise TargetUnavailable(f"{place}: {error.strerror}; it is tried again") from error
+        raise TargetRefused(f"{place}: {error.strerror}; change the path in $emit, or the rights there") from error

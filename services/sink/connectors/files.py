@@ -1,0 +1,242 @@
+"""The file sink: Parquet, JSON lines or CSV, on a directory or an object store (protocol, S2 and S4).
+
+An epoch's rows are written at the destination under immutable, attempt-unique names, and become visible by one manifest for each
+(identity, checkpoint) that is created complete and only if absent. There is no fence: a zombie can only create the manifest of a
+commit that exists, byte for byte the same as its successor's, and files that no manifest lists.
+
+Which staged files may be removed (C12): a file's label is the last epoch that its writer had staged, or had been restored from. If a
+checkpoint r is committed and released (marker ≥ r), then a file with a label below r that no manifest lists is in no commit, present or
+to come: its writer's generation either committed r, then it staged r and the file is in a commit up to r or in none; or it ended before r
+was committed, then it commits nothing more; or it was restored from r or later, then the label is not below r. This holds whoever
+removes, also a zombie that opens late with an old r, so it needs no fence. Files of a generation that ended since r wait for the next.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from services.sink.connectors.destination import Destination, sha256
+from services.sink.connectors.filerows import Encoding, RowBuffer
+from services.sink.connectors.formats import SUFFIXES
+from services.sink.connectors.manifests import EPOCH_DIGITS, STAGED, Manifest, ManifestStore
+from services.sink.connectors.markers import check_open, is_due
+from services.sink.connectors.staging import FileList, Ledger, Part, StagedFile, decode_handle, encode_handle
+from shared.model.checkpoint import MirrorRow
+from shared.model.ids import Epoch
+from shared.ports.clock import Executor
+from shared.ports.sink import Identity, Rejected, TargetRefused
+
+_LIST: Final = msgspec.msgpack.Decoder(tuple[StagedFile, ...])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSinkSettings:
+    """Bounds of a file sink."""
+
+    buffer_bytes_max: int = 64 * 1024 * 1024
+    """Rows held in memory, as Arrow bytes, before they are written to staged files."""
+    handle_bytes_max: int = 64 * 1024
+    """A handle above this becomes a list of files at the destination (C7)."""
+    summary_every: int = 16
+    """`_manifest.json` lags at most so many releases behind the manifests while the pipeline runs; at its end, none."""
+
+
+class FileSink:
+    """`Sink` into files at one destination. `attempt` is a name that no other sink object has."""
+
+    def __init__(
+        self,
+        destination: Destination,
+        encoding: Encoding,
+        attempt: str,
+        executor: Executor,
+        settings: FileSinkSettings | None = None,
+    ) -> None:
+        self._destination = destination
+        self._encoding = encoding
+        self._attempt = attempt
+        self._executor = executor
+        self._settings = settings or FileSinkSettings()
+        self._manifests = ManifestStore(destination)
+        self._rows = RowBuffer(encoding)
+        self._ledger = Ledger()
+        self._folders = itertools.count()
+        self._identity: Identity | None = None
+        self._marker = Epoch(0)
+        self._restored_from = Epoch(0)
+        self._collected = False
+        self._since_summary = 0
+
+    async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
+        """See `Sink.open`. Nothing is fenced: see the module's text on zombies."""
+        return await self._executor.blocking(self._open, identity, restored_from, joins)
+
+    def _open(self, identity: Identity, restored_from: Epoch, joins: bool) -> Epoch:  # noqa: FBT001 - the port's word, handed on
+        self._destination.prepare()
+        marker = self._manifests.marker(str(identity))
+        if marker is not None:
+            check_open(identity, marker, restored_from, self._place)
+        self._identity = identity
+        self._ledger = Ledger(newest=restored_from)
+        self._rows = RowBuffer(self._encoding)
+        if marker is None or (joins and marker < restored_from):
+            self._manifests.publish(self._manifest(restored_from, marker, (), final=False))
+            marker = restored_from
+        self._marker = marker
+        self._restored_from = restored_from
+        self._collected = False
+        self._collect_once()
+        # A predecessor may have died between its last manifest and the summary.
+        self._manifests.summarise()
+        return marker
+
+    async def accept(self, batch: pa.RecordBatch) -> Sequence[Rejected]:
+        """See `Sink.accept`. After TargetUnavailable nothing of the batch was taken: it may be handed over again."""
+        return await self._executor.blocking(self._accept, batch)
+
+    def _accept(self, batch: pa.RecordBatch) -> list[Rejected]:
+        if self._rows.size_bytes >= self._settings.buffer_bytes_max:
+            self._write()
+        return self._rows.add(batch) if batch.num_rows else []
+
+    def _write(self) -> None:
+        """Rows in memory become staged files."""
+        folder = self._new_folder()
+        staged: list[StagedFile] = []
+        for number, content in enumerate(self._rows.files()):
+            inside = f"{content.folder}/" if content.folder else ""
+            name = f"{folder}/{inside}part-{number:05d}{SUFFIXES[self._encoding.format]}"
+            self._create(name, content.data)
+            staged.append(StagedFile(name, content.rows, len(content.data), sha256(content.data), content.partition))
+        for part in staged:
+            self._ledger.add(part)
+        self._rows.clear()
+
+    def _new_folder(self) -> str:
+        label = f"{self._ledger.newest:0{EPOCH_DIGITS}d}"
+        return f"{STAGED}/{self._identity}/{label}-{self._attempt}-{next(self._folders)}"
+
+    def _create(self, name: str, data: bytes) -> None:
+        if not self._destination.create(name, data):
+            raise TargetRefused(
+                f"{self._destination.uri(name)}: a staged file of this name exists; attempts need names of their own"
+            )
+
+    async def stage(self, epoch: Epoch, committed: Epoch) -> bytes:
+        """See `Sink.stage`. May be repeated after TargetUnavailable."""
+        return await self._executor.blocking(self._stage, epoch, committed)
+
+    def _stage(self, epoch: Epoch, committed: Epoch) -> bytes:
+        if self._rows.size_bytes:
+            self._write()
+        parts = self._ledger.stage(epoch, committed)
+        handle = encode_handle(parts)
+        if len(handle) <= self._settings.handle_bytes_max:
+            return handle
+        data = msgspec.msgpack.encode(parts)
+        name = f"{self._new_folder()}/files"
+        self._create(name, data)
+        rows = sum(part.rows for part in parts)
+        return encode_handle((FileList(name, rows, len(data), sha256(data)),))
+
+    async def release(self, row: MirrorRow, staged: bytes) -> None:
+        """See `Sink.release`."""
+        await self._executor.blocking(self._release, row, staged)
+
+    def _release(self, row: MirrorRow, staged: bytes) -> None:
+        identity = self._identity
+        if identity is None:
+            raise ValueError("file sink: release before open")
+        if is_due(identity, self._marker, row, self._place):
+            files = self._files(row, decode_handle(staged))
+            self._manifests.publish(self._manifest(row.epoch, row.predecessor, files, final=row.final))
+            self._marker = row.epoch
+            self._since_summary += 1
+            self._collect_once()
+        self._summarise(row, identity)
+
+    def _files(self, row: MirrorRow, parts: Sequence[Part]) -> tuple[StagedFile, ...]:
+        """The staged files of a commit, each still there in its size."""
+        files: list[StagedFile] = []
+        for part in parts:
+            match part:
+                case StagedFile():
+                    files.append(part)
+                case FileList():
+                    files += self._listed(row, part)
+                case _:
+                    raise TargetRefused(
+                        f"{self._place}: commit {row.epoch}: the handle is another sink's: {type(part).__name__}"
+                    )
+        for file in files:
+            size = self._destination.size(file.name)
+            if size != file.size_bytes:
+                raise TargetRefused(
+                    f"{self._destination.uri(file.name)}: commit {row.epoch} needs this staged file with {file.size_bytes} bytes,"
+                    f" found {'none' if size is None else f'{size} bytes'}; only the product may delete below {STAGED}"
+                )
+        return tuple(files)
+
+    def _listed(self, row: MirrorRow, part: FileList) -> tuple[StagedFile, ...]:
+        data = self._destination.read(part.name)
+        if data is None or sha256(data) != part.digest:
+            found = "none" if data is None else f"digest {sha256(data)}"
+            raise TargetRefused(
+                f"{self._destination.uri(part.name)}: commit {row.epoch} needs this list with digest {part.digest}, found {found}"
+            )
+        return _LIST.decode(data)
+
+    def _summarise(self, row: MirrorRow, identity: Identity) -> None:
+        """Task 0 keeps the summary; at the end every task leaves it complete before it reports the release."""
+        due = identity.index == 0 and self._since_summary >= self._settings.summary_every
+        if due or (row.final and row.epoch == self._marker):
+            self._manifests.summarise()
+            self._since_summary = 0
+
+    def _collect_once(self) -> None:
+        """Remove what can no longer be committed, once the marker has reached what was restored."""
+        if self._collected or self._marker < self._restored_from:
+            return
+        self._collected = True
+        folder = f"{STAGED}/{self._identity}"
+        labels = {name: _label(name) for name in self._destination.names(folder)}
+        old = [name for name, label in labels.items() if label is not None and label < self._restored_from]
+        if old:
+            listed = self._manifests.listed(str(self._identity))
+            self._destination.delete(name for name in old if name not in listed)
+
+    def _manifest(
+        self, epoch: Epoch, predecessor: Epoch | None, files: tuple[StagedFile, ...], *, final: bool
+    ) -> Manifest:
+        identity = self._identity
+        assert identity is not None
+        return Manifest(
+            identity=str(identity),
+            job=identity.job,
+            vertex=identity.vertex,
+            index=identity.index,
+            epoch=epoch,
+            predecessor=predecessor,
+            final=final,
+            format=self._encoding.format,
+            rows=sum(file.rows for file in files),
+            files=files,
+        )
+
+    @property
+    def _place(self) -> str:
+        return self._destination.uri("").rstrip("/")
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def _label(name: str) -> Epoch | None:
+    """The label in a staged file's name (its third part begins with it); None for a file that is not ours."""
+    parts = name.split("/")
+    digits = parts[2].partition("-")[0] if len(parts) > 3 else ""  # noqa: PLR2004 - `_staged/<identity>/<label>-…/<file>`
+    return Epoch(int(digits)) if digits.isdigit() else None

@@ -1,0 +1,88 @@
+"""The formats of a file sink: a table, or documents, as the bytes of one complete file, and back for whoever reads released files."""
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, get_args
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from services.sink.connectors.tables import EncodeValue
+from shared.model.values import Binary, Date, Document, Long, ObjectId
+
+Format = Literal["parquet", "jsonl", "csv"]
+FORMATS: Final[tuple[Format, ...]] = get_args(Format)
+SUFFIXES: Final[Mapping[Format, str]] = {"parquet": ".parquet", "jsonl": ".jsonl", "csv": ".csv"}
+
+
+def parquet_bytes(table: pa.Table, options: Mapping[str, Any]) -> bytes:
+    """A Parquet file. `options` go to the writer: compression, compression_level, row_group_size."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, **{"compression": "zstd", **options})
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def jsonl_bytes(documents: Sequence[Document], encode: EncodeValue) -> bytes:
+    """One document a line, relaxed extended JSON."""
+    return b"".join(encode(document) + b"\n" for document in documents)
+
+
+def csv_bytes(documents: Sequence[Document], encode: EncodeValue, options: Mapping[str, Any]) -> bytes:
+    """A header and a line a document; columns in the order in which fields first appear in this file.
+
+    Text as it is, numbers and ISO dates bare, null and missing empty, what is nested as relaxed extended JSON.
+    `options`: delimiter.
+    """
+    fields = list(dict.fromkeys(name for document in documents for name in document))
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, lineterminator="\r\n", delimiter=options.get("delimiter", ","))
+    writer.writerow(fields)
+    for document in documents:
+        writer.writerow([text_of(document.get(field), encode) for field in fields])
+    return out.getvalue().encode()
+
+
+def text_of(value: Any, encode: EncodeValue) -> str:
+    """A value as the text of a cell or a folder's name."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return value
+        case Date():
+            # Extended JSON has the one rendering of dates; outside years 0 to 9999 it is a number.
+            inner = json.loads(encode(value))["$date"]
+            return inner if isinstance(inner, str) else str(int(value))
+        case Long() | int():
+            return str(int(value))
+        case ObjectId():
+            return str(value)
+        case Binary():
+            return bytes(value).hex()
+        case float():
+            return repr(value)
+        case _:
+            return encode(value).decode()
+
+
+def rows_of(format_: Format, data: bytes) -> list[dict[str, Any]]:
+    """The rows of a file's bytes: Parquet's as Python values, JSON lines as JSON, CSV as text. ValueError if they are damaged."""
+    match format_:
+        case "parquet":
+            return list(table_from(data).to_pylist())
+        case "jsonl":
+            return [json.loads(line) for line in data.splitlines() if line]
+        case "csv":
+            return list(csv.DictReader(io.StringIO(data.decode(), newline="")))
+
+
+def table_from(data: bytes) -> pa.Table:
+    """A Parquet file's table. ValueError if it is damaged."""
+    try:
+        return pq.read_table(pa.BufferReader(data))
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"not a Parquet file: {error}") from error

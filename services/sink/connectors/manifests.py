@@ -1,0 +1,170 @@
+"""Manifests: what makes files released, and what readers go by (protocol, S4).
+
+Below a destination's root:
+
+- `_staged/<identity>/<label>-<attempt>-<k>/…`: immutable files; being there says nothing.
+- `_manifests/<identity>/<epoch>.json`: one for each released checkpoint of an identity, empty ones too, created complete and only if
+  absent. The union of them is what is released. The highest is the identity's marker.
+- `_manifest.json`: a summary for people and tools, rebuilt from the manifests, never read by the product.
+
+A manifest is a function of the commit alone, so that whoever writes it, writes the same bytes.
+"""
+
+import json
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from services.sink.connectors.destination import Destination, sha256
+from services.sink.connectors.staging import StagedFile
+from shared.model.ids import Epoch
+from shared.ports.sink import TargetRefused, TargetUnavailable
+
+STAGED: Final = "_staged"
+MANIFESTS: Final = "_manifests"
+SUMMARY: Final = "_manifest.json"
+EPOCH_DIGITS: Final = 20
+"""Epochs in names are padded so that names sort as numbers do."""
+SUMMARY_ROUNDS_MAX: Final = 16
+"""How often the summary is built anew because manifests came meanwhile."""
+
+
+class Manifest(Struct, frozen=True, kw_only=True):
+    """What one identity released with one checkpoint."""
+
+    version: int = 1
+    identity: str
+    job: str
+    vertex: str
+    index: int
+    epoch: int
+    predecessor: int | None
+    """The checkpoint before; None where the identity begins."""
+    final: bool = False
+    format: str
+    rows: int
+    files: tuple[StagedFile, ...]
+
+
+def manifest_name(identity: str, epoch: Epoch) -> str:
+    """The one name of a manifest."""
+    return f"{MANIFESTS}/{identity}/{epoch:0{EPOCH_DIGITS}d}.json"
+
+
+def epoch_of(name: str) -> Epoch:
+    """The epoch in a manifest's name. TargetRefused for a name that is none."""
+    stem = name.rpartition("/")[2].removesuffix(".json")
+    if len(stem) != EPOCH_DIGITS or not stem.isdigit():
+        raise TargetRefused(
+            f"{name}: expected {EPOCH_DIGITS} digits and .json; a manifests folder holds nothing else: move it away"
+        )
+    return Epoch(int(stem))
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """JSON with sorted keys: equal manifests have equal bytes."""
+    return (
+        json.dumps(msgspec.to_builtins(manifest), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+        + b"\n"
+    )
+
+
+def decode_manifest(name: str, data: bytes) -> Manifest:
+    """A manifest's content. TargetRefused if it is damaged or later than this version."""
+    try:
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except msgspec.DecodeError as error:
+        raise TargetRefused(f"{name}: not a manifest: {error}") from error
+    if manifest.version != 1:
+        raise TargetRefused(f"{name}: expected version 1, found {manifest.version}; run the version that wrote it")
+    if manifest_name(manifest.identity, Epoch(manifest.epoch)) != name:
+        raise TargetRefused(f"{name}: says that it is epoch {manifest.epoch} of {manifest.identity}; was it copied?")
+    return manifest
+
+
+class ManifestStore:
+    """The manifests at one destination. They never change, so each is read once. Functions block."""
+
+    def __init__(self, destination: Destination) -> None:
+        self._destination = destination
+        self._read: dict[str, Manifest] = {}
+
+    def names(self, identity: str | None = None) -> list[str]:
+        """Names of all manifests, or of one identity's, in the order of identity and epoch."""
+        return self._destination.names(MANIFESTS if identity is None else f"{MANIFESTS}/{identity}")
+
+    def marker(self, identity: str) -> Epoch | None:
+        """The highest epoch released, durable from now on; None for an identity without manifests."""
+        names = self.names(identity)
+        if not names:
+            return None
+        # Whoever linked it may have died before the folder was forced to disk, and the coordinator forgets what it is told.
+        self._destination.settle(f"{MANIFESTS}/{identity}")
+        return epoch_of(names[-1])
+
+    def get(self, name: str) -> Manifest:
+        """One manifest."""
+        if name not in self._read:
+            data = self._destination.read(name)
+            if data is None:
+                raise TargetUnavailable(f"{self._destination.uri(name)}: listed, but not there")
+            self._read[name] = decode_manifest(name, data)
+        return self._read[name]
+
+    def publish(self, manifest: Manifest) -> None:
+        """Create it. One that is there already must say the same: TargetRefused names both otherwise."""
+        name = manifest_name(manifest.identity, Epoch(manifest.epoch))
+        data = encode_manifest(manifest)
+        if not self._destination.create(name, data):
+            there = self._destination.read(name)
+            if there != data:
+                raise TargetRefused(
+                    f"{self._destination.uri(name)}: expected the manifest with digest {sha256(data)}, found"
+                    f" {'none' if there is None else sha256(there)}: another history wrote here; nothing is overwritten"
+                )
+            self._destination.settle(f"{MANIFESTS}/{manifest.identity}")
+        self._read[name] = manifest
+
+    def listed(self, identity: str) -> set[str]:
+        """All files that an identity's manifests list."""
+        return {file.name for name in self.names(identity) for file in self.get(name).files}
+
+    def summarise(self) -> None:
+        """Rebuild `_manifest.json` from all manifests.
+
+        Manifests that came while it was written make it start again: so the last of several writers leaves it complete.
+        """
+        for _ in range(SUMMARY_ROUNDS_MAX):
+            names = self.names()
+            self._destination.replace(SUMMARY, _summary([self.get(name) for name in names]))
+            if self.names() == names:
+                return
+
+
+def _summary(manifests: list[Manifest]) -> bytes:
+    markers: dict[str, int] = {}
+    files: list[dict[str, Any]] = []
+    for manifest in manifests:
+        markers[manifest.identity] = max(manifest.epoch, markers.get(manifest.identity, 0))
+        files += [
+            {
+                "path": file.name,
+                "rows": file.rows,
+                "bytes": file.size_bytes,
+                "sha256": file.digest,
+                "partition": file.partition,
+                "epoch": manifest.epoch,
+                "identity": manifest.identity,
+            }
+            for file in manifest.files
+        ]
+    content = {
+        "version": 1,
+        "format": sorted({manifest.format for manifest in manifests}),
+        "rows": sum(file["rows"] for file in files),
+        "released": dict(sorted(markers.items())),
+        "final": sorted(manifest.identity for manifest in manifests if manifest.final),
+        "files": files,
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n"

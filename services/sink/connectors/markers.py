@@ -1,0 +1,45 @@
+"""What a sink may do, given its release marker (protocol, S2). Every sink asks here, so that all refuse alike.
+
+The marker of an identity is the last checkpoint whose output is visible at the target. It moves from a commit to the one that names
+it as its predecessor, and in no other way.
+"""
+
+from shared.model.checkpoint import MirrorRow
+from shared.model.ids import Epoch
+from shared.ports.sink import Identity, MarkerAhead, ReleaseGap
+
+
+def check_open(identity: Identity, marker: Epoch, restored_from: Epoch, place: str) -> None:
+    """MarkerAhead if the target shows output that what is being restored has not committed (S2)."""
+    if marker > restored_from:
+        raise MarkerAhead(
+            f"{place}: output of {identity} is released up to checkpoint {marker}, but checkpoint {restored_from} is being restored;"
+            " going on would write what follows a second time. Restore a checkpoint at or above the marker, or start without state"
+        )
+
+
+def is_due(identity: Identity, marker: Epoch, row: MirrorRow, place: str) -> bool:
+    """Whether this commit is the next to release; False if it has been released.
+
+    Raises:
+        MarkerAhead: the marker is a number that the row's history does not have.
+        ReleaseGap: an earlier commit comes first.
+        ValueError: the row is another job's.
+    """
+    if row.job != identity.job:
+        raise ValueError(
+            f"{place}: a commit of job {row.job} came to the sink of {identity}; commits are filtered by job first"
+        )
+    if row.epoch <= marker:
+        return False
+    if row.predecessor == marker:
+        return True
+    if marker > row.predecessor:
+        raise MarkerAhead(
+            f"{place}: the marker of {identity} is {marker}, but commit {row.epoch} follows {row.predecessor}:"
+            " the target was written from another history; nothing is released"
+        )
+    raise ReleaseGap(
+        f"{place}: the marker of {identity} is {marker}, but commit {row.epoch} follows {row.predecessor}:"
+        f" the commits after {marker} are to be released first"
+    )

@@ -1,0 +1,105 @@
+"""A file sink's destination on an object store: S3 and what else fsspec reaches (protocol, S4).
+
+There are no folders and no rename. An object appears complete or not at all; "only if absent" is the store's own condition
+(`If-None-Match: *`, which fsspec calls mode `create`). A store without it must not be used: `prepare` proves that it is obeyed.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from services.sink.connectors.destination import check_name
+from shared.ports.sink import TargetRefused, TargetUnavailable
+
+PROBE: Final = "_manifests/.probe"
+"""An empty object by which `prepare` sees that the store refuses to create a name twice."""
+
+
+class ObjectDestination:
+    """A prefix of an fsspec file system whose `pipe_file` knows mode `create`."""
+
+    def __init__(self, filesystem: Any, root: str) -> None:
+        self._fs = filesystem
+        self._root = root.rstrip("/")
+
+    def prepare(self) -> None:
+        """TargetRefused if the store does not refuse a second object of a name: releases would overwrite each other."""
+        self.create(PROBE, b"")
+        if self.create(PROBE, b""):
+            raise TargetRefused(
+                f"{self._root}: the store overwrote an object that was to be created only if absent;"
+                " exactly-once output needs a store that obeys If-None-Match"
+            )
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `Destination.create`."""
+        with _as_target(self.uri(name)):
+            try:
+                self._fs.pipe_file(self.uri(check_name(name)), data, mode="create")
+            except FileExistsError:
+                return False
+            return True
+
+    def replace(self, name: str, data: bytes) -> None:
+        """See `Destination.replace`."""
+        with _as_target(self.uri(name)):
+            self._fs.pipe_file(self.uri(check_name(name)), data)
+
+    def read(self, name: str) -> bytes | None:
+        """See `Destination.read`."""
+        with _as_target(self.uri(name)):
+            try:
+                return bytes(self._fs.cat_file(self.uri(check_name(name))))
+            except FileNotFoundError:
+                return None
+
+    def size(self, name: str) -> int | None:
+        """See `Destination.size`."""
+        with _as_target(self.uri(name)):
+            try:
+                self._fs.invalidate_cache()
+                return int(self._fs.info(self.uri(check_name(name)))["size"])
+            except FileNotFoundError:
+                return None
+
+    def names(self, folder: str) -> list[str]:
+        """See `Destination.names`."""
+        with _as_target(self.uri(folder)):
+            try:
+                self._fs.invalidate_cache()
+                found = self._fs.find(self.uri(folder))
+            except FileNotFoundError:
+                return []
+        # File systems differ in whether they answer with their protocol or a leading slash: cut behind the root.
+        bare = self._fs._strip_protocol(self._root).rstrip("/") + "/"  # noqa: SLF001 - fsspec documents it for this use
+        inside = (str(self._fs._strip_protocol(path)) for path in found)  # noqa: SLF001
+        return sorted(path.removeprefix(bare) for path in inside if not path.endswith("/.probe"))
+
+    def delete(self, names: Iterable[str]) -> None:
+        """See `Destination.delete`."""
+        for name in names:
+            with _as_target(self.uri(name)):
+                try:
+                    self._fs.rm_file(self.uri(check_name(name)))
+                except FileNotFoundError:
+                    continue
+
+    def settle(self, folder: str) -> None:
+        """Nothing to do: an object that can be seen is durable."""
+
+    def uri(self, name: str) -> str:
+        """See `Destination.uri`."""
+        return f"{self._root}/{name}"
+
+
+@contextmanager
+def _as_target(place: str) -> Iterator[None]:
+    """The store's errors in the words of a sink."""
+    try:
+        yield
+    except PermissionError as error:
+        raise TargetRefused(
+            f"{place}: {error}; the store's credentials need the right to get, put, list and delete there"
+        ) from error
+    except (OSError, TimeoutError) as error:
+        raise TargetUnavailable(f"{place}: {error}; it is tried again") from error

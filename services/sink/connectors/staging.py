@@ -1,0 +1,171 @@
+"""What a sink has staged, and the handle that says so: it travels in the ack and comes back in the commit.
+
+Rules kept here:
+- C5: a handle covers all that was staged after the checkpoint named as committed, so what an aborted epoch staged is released
+  with the next one that is committed (`Ledger`).
+- S3: the division into parts is fixed when staged: a part of the handle is a part of the release.
+- C12: blobs are named for the epoch that first lists them, under an attempt-unique name; `blobs_of` tells which a handle lists.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from shared.model.checkpoint import BlobRef
+from shared.model.ids import NO_EPOCH, Epoch
+from shared.ports.blobs import BlobError, BlobStore, BlobUnavailable
+from shared.ports.sink import TargetRefused, TargetUnavailable
+
+INLINE_BYTES_MAX: Final = 64 * 1024
+"""A part up to this size travels in the handle itself (C7)."""
+HANDLE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A handle above this size is not decoded: no sink writes one."""
+
+T = TypeVar("T")
+BlobNamer = Callable[[Epoch], str]
+"""An attempt-unique blob name for the epoch that will first list it (C12)."""
+
+
+class InlinePart(Struct, frozen=True, tag="inline"):
+    """Encoded records inside the handle."""
+
+    rows: int
+    data: bytes
+
+
+class BlobPart(Struct, frozen=True, tag="blob"):
+    """Encoded records in the blob store."""
+
+    rows: int
+    blob: BlobRef
+
+
+class StagedFile(Struct, frozen=True, tag="file"):
+    """A file that lies at the destination under its final, immutable name."""
+
+    name: str
+    """Relative to the destination's root."""
+    rows: int
+    size_bytes: int
+    digest: str
+    """SHA-256, hex."""
+    partition: dict[str, str | None] = {}
+    """Values of `partitionBy`, as text; None for null."""
+
+
+class FileList(Struct, frozen=True, tag="list"):
+    """A file at the destination that lists staged files, where they are too many for the handle."""
+
+    name: str
+    rows: int
+    size_bytes: int
+    digest: str
+
+
+Part = InlinePart | BlobPart | StagedFile | FileList
+
+
+class Handle(Struct, frozen=True):
+    """What `stage` returns, decoded: parts in the order of their release."""
+
+    parts: tuple[Part, ...]
+    version: int = 1
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Handle)
+
+
+def encode_handle(parts: tuple[Part, ...]) -> bytes:
+    """The handle's bytes; b"" where nothing was staged. Equal parts give equal bytes."""
+    return _ENCODER.encode(Handle(parts)) if parts else b""
+
+
+def decode_handle(staged: bytes) -> tuple[Part, ...]:
+    """The parts of a handle. TargetRefused if the bytes are none: what was committed cannot be read."""
+    if not staged:
+        return ()
+    if len(staged) > HANDLE_BYTES_MAX:
+        raise TargetRefused(f"staged handle: expected at most {HANDLE_BYTES_MAX} bytes, found {len(staged)}")
+    try:
+        handle = _DECODER.decode(staged)
+    except msgspec.DecodeError as error:
+        raise TargetRefused(
+            f"staged handle of {len(staged)} bytes does not decode: {error}; was it written by a later version?"
+        ) from error
+    if handle.version != 1:
+        raise TargetRefused(f"staged handle: expected version 1, found {handle.version}; run the version that wrote it")
+    return handle.parts
+
+
+def blobs_of(staged: bytes) -> tuple[BlobRef, ...]:
+    """The blobs that a handle refers to: the acknowledgement lists them, so that they are kept while it may be released (C12)."""
+    return tuple(part.blob for part in decode_handle(staged) if isinstance(part, BlobPart))
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What one sink object has staged and no commit is known to cover.
+
+    Bounded by the number of checkpoints that may be aborted in a row (C10) and the size of a handle.
+    """
+
+    newest: Epoch = NO_EPOCH
+    """The last staged epoch, or the checkpoint that was restored: what is accepted now belongs to a later one."""
+    _open: list[Part] = field(default_factory=list)
+    _staged: list[tuple[Epoch, tuple[Part, ...]]] = field(default_factory=list)
+
+    def add(self, part: Part) -> None:
+        """A part of the epoch that is being accepted."""
+        self._open.append(part)
+
+    def stage(self, epoch: Epoch, committed: Epoch) -> tuple[Part, ...]:
+        """Close the epoch; all parts that were staged after `committed` (C5). May be repeated after an error."""
+        if epoch < self.newest:
+            raise ValueError(f"staging: epoch {epoch} after epoch {self.newest}; epochs are staged in ascending order")
+        self._staged = [entry for entry in self._staged if entry[0] > committed]
+        if self._open:
+            self._staged.append((epoch, tuple(self._open)))
+            self._open = []
+        self.newest = epoch
+        return tuple(part for _, parts in self._staged for part in parts)
+
+
+class PartStore:
+    """Encoded records of an epoch in parts: small ones inline, others in the blob store (C7)."""
+
+    def __init__(self, blobs: BlobStore, name_of: BlobNamer, inline_bytes_max: int = INLINE_BYTES_MAX) -> None:
+        self._blobs = blobs
+        self._name_of = name_of
+        self._inline_bytes_max = inline_bytes_max
+
+    async def keep(self, data: bytes, rows: int, epoch: Epoch, inline_left: int) -> Part:
+        """Make one part durable. `inline_left`: how many bytes the handle still has room for."""
+        if len(data) <= min(self._inline_bytes_max, inline_left):
+            return InlinePart(rows, data)
+        return BlobPart(rows, await _on_blobs(self._blobs.put(self._name_of(epoch), data)))
+
+    async def load(self, part: Part) -> bytes:
+        """The bytes of a part, checked. TargetRefused if they are lost or damaged."""
+        match part:
+            case InlinePart():
+                return part.data
+            case BlobPart():
+                return await _on_blobs(self._blobs.get(part.blob))
+            case _:
+                raise TargetRefused(
+                    f"staged part: expected records, found {type(part).__name__}; the handle is another sink's"
+                )
+
+
+async def _on_blobs(answer: Awaitable[T]) -> T:
+    """The blob store's errors in the words of a sink."""
+    try:
+        return await answer
+    except BlobUnavailable as error:
+        raise TargetUnavailable(f"staged output: {error}") from error
+    except BlobError as error:
+        raise TargetRefused(f"staged output: {error}") from error
