@@ -15,7 +15,7 @@ from typing import Literal
 
 from shared.language.expressions.ast import Expr
 from shared.language.schema import NO_SCHEMA, Schema
-from shared.language.stages import PositionHorizon, Source, Stateless, TimeHorizon, Window
+from shared.language.stages import Compute, PositionHorizon, Source, Stateless, TimeHorizon, Window
 
 Lateness = Literal["split", "merged"]
 
@@ -80,4 +80,22 @@ class StepSpec:
     window: WindowSpec
 
 
-OperatorSpec = FrontSpec | StatelessSpec | KeyBySpec | PartialSpec | StepSpec
+@dataclass(frozen=True, slots=True)
+class ComputeSpec:
+    """A keyed computation; its rows come with KEY and GROUP (`KeyBySpec` before the shuffle)."""
+
+    stage: Compute
+    lateness: Lateness = "merged"
+    from_source: bool = False
+    """Rows come straight from a source, with their split's watermark (WM)."""
+    key_groups: int = 128
+
+
+@dataclass(frozen=True, slots=True)
+class TapSpec:
+    """Gives its rows out on a port of their own, too, and passes them on: an `$emit` before the end of the pipeline."""
+
+    port: str
+
+
+OperatorSpec = FrontSpec | StatelessSpec | KeyBySpec | PartialSpec | StepSpec | ComputeSpec | TapSpec
