@@ -1,0 +1,149 @@
+"""A world for sinks: a coordinator that commits, tasks that stage and release, and crashes between them.
+
+Input is the numbers 0, 1, 2, …; each is one row. A task takes the next ones from where the last commit ended, so that after a crash the
+same numbers come again. `World.check` says what readers may see at any moment: what was committed, each once.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from shared.model.checkpoint import MirrorRow, ReleaseHandle
+from shared.model.ids import Epoch, Generation, JobId, VertexId
+from shared.operators.base import TS
+from shared.ports.clock import T
+from shared.ports.sink import Identity, Sink
+
+JOB = JobId("0" * 31 + "1")
+IDENTITY = Identity(JOB, VertexId("emit"), 0)
+ROWS_AN_EPOCH = 3
+
+
+class Target(Protocol):
+    """The outside of a sink: makes sink objects on it, and reads it as anybody would."""
+
+    def sink(self) -> Sink: ...
+
+    async def visible(self) -> list[int]: ...
+
+
+class Inline:
+    """An executor that runs blocking work at once."""
+
+    def spawn(self, activity: Any, name: str, on_error: Any) -> Any:
+        raise AssertionError(f"a sink starts nothing beside: {name}")
+
+    def blocking(self, work: Callable[..., T], *args: Any) -> Awaitable[T]:
+        async def at_once() -> T:
+            return work(*args)
+
+        return at_once()
+
+
+def batch_of(numbers: Sequence[int]) -> pa.RecordBatch:
+    """Rows of the user's columns `id`, `name` and `even`, and the engine's event time."""
+    return pa.RecordBatch.from_pydict(
+        {
+            TS: pa.array([1000 * n for n in numbers], pa.int64()),
+            "id": pa.array(list(numbers), pa.int64()),
+            "name": pa.array([f"n{n}" for n in numbers], pa.string()),
+            "even": pa.array([n % 2 == 0 for n in numbers], pa.bool_()),
+        }
+    )
+
+
+def documents_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The user's documents of a batch of declared columns."""
+    fields = [name for name in batch.schema.names if not name.startswith("__")]
+    return [{k: v for k, v in row.items() if v is not None} for row in batch.select(fields).to_pylist()]
+
+
+def encode(value: Any) -> bytes:
+    """Plain JSON stands for extended JSON here."""
+    return msgspec.json.encode(value)
+
+
+def row_of(epoch: int, predecessor: int, staged: bytes, *, final: bool = False, identity: Identity = IDENTITY) -> MirrorRow:
+    """A commit with one sink task."""
+    handle = ReleaseHandle(identity.vertex, identity.index, staged, "")
+    return MirrorRow(identity.job, Epoch(epoch), Epoch(predecessor), Generation(1), (handle,), final)
+
+
+@dataclass
+class World:
+    """The truth: what is committed."""
+
+    target: Target
+    commits: list[tuple[MirrorRow, bytes]] = field(default_factory=list)
+    committed_rows: int = 0
+    given: int = 0
+    """Checkpoint numbers given out: never twice (C1)."""
+
+    @property
+    def last(self) -> Epoch:
+        return self.commits[-1][0].epoch if self.commits else Epoch(0)
+
+    def next_epoch(self) -> Epoch:
+        self.given += 1
+        return Epoch(self.given)
+
+    def commit(self, epoch: Epoch, staged: bytes, rows: int, *, final: bool = False) -> None:
+        self.commits.append((row_of(epoch, self.last, staged, final=final), staged))
+        self.committed_rows = rows
+
+    async def check(self) -> None:
+        """Readers see committed rows only, each once (must hold at every moment)."""
+        seen = await self.target.visible()
+        assert len(seen) == len(set(seen)), f"a row is released twice: {sorted(seen)}"
+        assert set(seen) <= set(range(self.committed_rows)), f"not committed: {sorted(set(seen) - set(range(self.committed_rows)))}"
+
+    async def complete(self) -> None:
+        """Readers see all that is committed."""
+        assert sorted(await self.target.visible()) == list(range(self.committed_rows))
+
+
+class Task:
+    """One attempt of a sink's task."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.sink = world.target.sink()
+        self.marker = Epoch(0)
+        self.taken = world.committed_rows
+        self.committed = world.last
+        self.staged: tuple[Epoch, bytes, int] | None = None
+
+    async def start(self) -> None:
+        """Open, and release what was committed before (S1)."""
+        self.marker = await self.sink.open(IDENTITY, self.committed)
+        await self.release()
+
+    async def accept(self) -> None:
+        numbers = range(self.taken, self.taken + ROWS_AN_EPOCH)
+        assert not await self.sink.accept(batch_of(numbers))
+        self.taken += ROWS_AN_EPOCH
+
+    async def stage(self) -> None:
+        epoch = self.world.next_epoch()
+        self.staged = (epoch, await self.sink.stage(epoch, self.committed), self.taken)
+
+    async def commit(self) -> None:
+        assert self.staged is not None
+        self.world.commit(*self.staged)
+        self.committed = self.world.last
+
+    async def release(self) -> None:
+        """All that is committed and above the marker, in order."""
+        for row, staged in self.world.commits:
+            if row.epoch > self.marker:
+                await self.sink.release(row, staged)
+                self.marker = row.epoch
+
+    async def epoch(self) -> None:
+        """A whole epoch without a fault."""
+        for step in (self.accept, self.stage, self.commit, self.release):
+            await step()
+            await self.world.check()

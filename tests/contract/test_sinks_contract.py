@@ -1,0 +1,247 @@
+"""What every sink must keep, whatever it writes to (protocol, section 6)."""
+
+import contextlib
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from services.sink.connectors.staging import decode_handle
+from shared.model.ids import Epoch, VertexId
+from shared.ports.log import Fenced, LogError
+from shared.ports.sink import Identity, MarkerAhead, ReleaseGap, TargetRefused, TargetUnavailable
+from tests.contract.sinks_support import IDENTITY, JOB, Target, Task, World, batch_of, row_of
+from tests.contract.sinks_targets import FilesWorld, MemoryWorld, ObjectsWorld
+
+TARGETS: dict[str, Callable[[Path], Target]] = {
+    "memory": lambda _: MemoryWorld(),
+    "parquet": lambda path: FilesWorld(path, "parquet"),
+    "parquet-by-even": lambda path: FilesWorld(path, "parquet", partition_by=("even",)),
+    "jsonl": lambda path: FilesWorld(path, "jsonl"),
+    "jsonl-listed": lambda path: FilesWorld(path, "jsonl", handle_bytes_max=1),
+    "csv": lambda path: FilesWorld(path, "csv"),
+    "objects": lambda _: ObjectsWorld(),
+}
+
+PHASES = ("accept", "stage", "commit", "release")
+
+
+@pytest.fixture(params=list(TARGETS))
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
+    return TARGETS[request.param](tmp_path)
+
+
+async def crash_after(task: Task, phase: str) -> None:
+    """Run an epoch up to and with a phase; what follows never happens."""
+    for step in PHASES[: PHASES.index(phase) + 1]:
+        await getattr(task, step)()
+        await task.world.check()
+
+
+async def haunt(task: Task) -> None:
+    """What a zombie still tries: release what it knows of, and go on with its epoch. It may be refused, in any of the known ways."""
+    for step in (task.release, task.accept, task.stage, task.release):
+        with contextlib.suppress(Fenced, LogError, TargetUnavailable, TargetRefused):
+            await step()
+        await task.world.check()
+
+
+@pytest.mark.parametrize("zombies", [False, True], ids=["killed", "zombie"])
+@pytest.mark.parametrize(("first", "second"), list(itertools.product(PHASES, PHASES)))
+async def test_exactly_once_whatever_the_order_of_crashes(target: Target, first: str, second: str, zombies: bool) -> None:
+    """Two crashes, each between any two phases, with or without the old object going on: all that is committed is visible once."""
+    world = World(target)
+    old = Task(world)
+    await old.start()
+    await old.epoch()
+    await crash_after(old, first)
+    middle = Task(world)
+    if zombies:
+        await old.accept()
+    await middle.start()
+    await world.check()
+    if zombies:
+        await haunt(old)
+    await crash_after(middle, second)
+    if zombies:
+        await haunt(old)
+    new = Task(world)
+    await new.start()
+    await world.check()
+    await world.complete()
+    if zombies:
+        await haunt(middle)
+        await haunt(old)
+    # A zombie that was given a writer of its own may have fenced the newest, which is then replaced.
+    newest = Task(world)
+    await newest.start()
+    await newest.epoch()
+    await newest.epoch()
+    await world.complete()
+
+
+async def test_s2_staged_output_is_not_visible(target: Target) -> None:
+    """What is staged, but not released, is seen by no reader."""
+    task = Task(World(target))
+    await task.start()
+    await task.accept()
+    await task.accept()
+    await task.stage()
+    assert await target.visible() == []
+
+
+async def test_s2_release_is_idempotent(target: Target) -> None:
+    """Releasing a commit again, by the same object or a later one, changes nothing."""
+    world = World(target)
+    task = Task(world)
+    await task.start()
+    await task.epoch()
+    await task.sink.release(*world.commits[0])
+    later = target.sink()
+    assert await later.open(IDENTITY, world.last) == world.last
+    await later.release(*world.commits[0])
+    await world.complete()
+
+
+async def test_s2_a_gap_is_refused(target: Target) -> None:
+    """A commit whose predecessor is not released yet is not released."""
+    world = World(target)
+    task = Task(world)
+    await task.start()
+    for _ in range(2):
+        await task.accept()
+        await task.stage()
+        await task.commit()
+    with pytest.raises(ReleaseGap, match=r"marker .* is 0, but commit 2 follows 1"):
+        await task.sink.release(*world.commits[1])
+    assert await target.visible() == []
+    await task.release()
+    await world.complete()
+
+
+async def test_s2_a_marker_ahead_of_the_restored_checkpoint_is_refused_with_both_numbers(target: Target) -> None:
+    """Restoring an older checkpoint than what is released is refused at open; nothing is written."""
+    world = World(target)
+    task = Task(world)
+    await task.start()
+    await task.epoch()
+    await task.epoch()
+    with pytest.raises(MarkerAhead, match=r"checkpoint 2, but checkpoint 1 is being restored"):
+        await target.sink().open(IDENTITY, Epoch(1))
+    await world.complete()
+
+
+async def test_s2_a_commit_of_another_history_is_refused(target: Target) -> None:
+    """A commit whose predecessor lies below the marker, while itself lies above, is of another history."""
+    world = World(target)
+    task = Task(world)
+    await task.start()
+    await task.epoch()
+    await task.epoch()
+    with pytest.raises(MarkerAhead, match=r"marker .* is 2, but commit 3 follows 1"):
+        await task.sink.release(row_of(3, 1, b""), b"")
+    await world.complete()
+
+
+async def test_s2_empty_epochs_move_the_marker(target: Target) -> None:
+    """An epoch without rows has an empty handle and is released like any other."""
+    world = World(target)
+    task = Task(world)
+    await task.start()
+    for _ in range(3):
+        await task.stage()
+        assert task.staged is not None
+        assert task.staged[1] == b""
+        await task.commit()
+        await task.release()
+    assert await target.sink().open(IDENTITY, world.last) == 3
+    await task.epoch()
+    await world.complete()
+
+
+async def test_c5_an_aborted_epochs_output_is_released_with_the_next_commit(target: Target) -> None:
+    """A handle covers all that was staged after the checkpoint that is named as committed, and nothing before it."""
+    world = World(target)
+    task = Task(world)
+    await task.start()
+    await task.epoch()
+    await task.accept()
+    await task.stage()  # aborted
+    await task.accept()
+    await task.stage()  # aborted
+    await task.accept()
+    await task.stage()
+    await task.commit()
+    await task.release()
+    await world.complete()
+    await task.epoch()
+    await world.complete()
+    assert world.committed_rows == 5 * 3
+
+
+async def test_s2_a_new_identity_begins_at_what_was_restored(target: Target) -> None:
+    """An identity without a marker gets marker `restored_from`; its first release follows it."""
+    sink = target.sink()
+    identity = Identity(JOB, VertexId("emit"), 7)
+    assert await sink.open(identity, Epoch(4)) == 4
+    await sink.accept(batch_of([1, 2]))
+    staged = await sink.stage(Epoch(5), Epoch(4))
+    await sink.release(row_of(5, 4, staged, identity=identity), staged)
+    assert sorted(await target.visible()) == [1, 2]
+    assert await target.sink().open(identity, Epoch(5)) == 5
+
+
+async def test_s2_a_retired_identity_that_joins_again_begins_at_what_was_restored(target: Target) -> None:
+    """A marker left behind by a retired identity is raised when it joins; without that it stays, and its commits are awaited."""
+    sink = target.sink()
+    await sink.open(IDENTITY, Epoch(0))
+    await sink.release(row_of(1, 0, b""), b"")
+    assert await target.sink().open(IDENTITY, Epoch(9)) == 1
+    assert await target.sink().open(IDENTITY, Epoch(9), joins=True) == 9
+    assert await target.sink().open(IDENTITY, Epoch(9)) == 9
+
+
+async def test_s1_identities_have_markers_of_their_own(target: Target) -> None:
+    """What one identity releases moves no other's marker, and one's staged output is not another's."""
+    sinks = []
+    for index in range(2):
+        identity = Identity(JOB, VertexId("emit"), index)
+        sink = target.sink()
+        await sink.open(identity, Epoch(0))
+        await sink.accept(batch_of([index]))
+        sinks.append((identity, sink, await sink.stage(Epoch(1), Epoch(0))))
+    identity, sink, staged = sinks[1]
+    await sink.release(row_of(1, 0, staged, identity=identity), staged)
+    assert await target.visible() == [1]
+    assert await target.sink().open(sinks[0][0], Epoch(1)) == 0
+
+
+async def test_s3_s4_what_exceeds_the_buffer_is_spilled_and_released_whole(target: Target) -> None:
+    """Many batches in one epoch, more than the buffer holds, come out complete."""
+    sink = target.sink()
+    await sink.open(IDENTITY, Epoch(0))
+    for start in range(0, 500, 25):
+        assert not await sink.accept(batch_of(range(start, start + 25)))
+    staged = await sink.stage(Epoch(1), Epoch(0))
+    assert decode_handle(staged)
+    await sink.release(row_of(1, 0, staged), staged)
+    assert sorted(await target.visible()) == list(range(500))
+
+
+async def test_another_jobs_commit_is_our_own_mistake(target: Target) -> None:
+    """A commit of another job never reaches a sink: the driver filters; if it does, it is refused as a bug."""
+    sink = target.sink()
+    await sink.open(IDENTITY, Epoch(0))
+    other = Identity(VertexId("x" * 32), IDENTITY.vertex, 0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="another job|of job"):
+        await sink.release(row_of(1, 0, b"", identity=other), b"")
+
+
+async def test_what_was_committed_by_someone_else_is_refused_not_guessed(target: Target) -> None:
+    """A handle that does not decode is a permanent refusal."""
+    sink = target.sink()
+    await sink.open(IDENTITY, Epoch(0))
+    with pytest.raises(TargetRefused, match="handle"):
+        await sink.release(row_of(1, 0, b"\xc1"), b"\xc1")
+    assert await target.visible() == []
