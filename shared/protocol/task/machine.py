@@ -10,11 +10,13 @@
 | F4 F7 F8 | sender.py |
 | C2 | `_begin` (a source cuts between two reads) |
 | C6 C7 | `_snapshot_taken`, `_try_acknowledge` |
-| W1 W3 W5 | `_settle`, `_done` |
-| E1 | `_settle` (all inputs ended), `_produced` |
+| W1 W3 W5 | `_settle`, `_done`, `_ticked` |
+| E1 | `_settle` (all inputs ended), `_produced`, `_end_output` |
+| P1 | `_step`: what epoch n+1 brings is read while epoch n is being taken |
 
-Work goes one piece at a time: while a work command is unanswered, frames queue in `_agenda`, which the driver keeps short by reading no
-more until `may_read`. Everything else is handled at once.
+Work goes one piece at a time: while rows are being worked on, frames queue in `_agenda`, which the driver keeps short by reading no
+more until `may_read`. While a snapshot is being taken every channel is blocked, so a frame can only wait, be left or be dropped: that
+goes on, and no frame is on the agenda when the snapshot says where to resume. Everything else is handled at once.
 """
 
 from collections import deque
@@ -24,7 +26,7 @@ from shared.model.checkpoint import TaskProtocolState
 from shared.model.frames import BarrierFrame, DataFrame, EndFrame, WatermarkFrame
 from shared.model.ids import NO_EPOCH, EdgeId, Epoch, Seq
 from shared.model.time import MAX_TIME, MIN_TIME
-from shared.protocol.errors import LocalError
+from shared.protocol.errors import LocalError, PeerError
 from shared.protocol.task import commands as do
 from shared.protocol.task import events as ev
 from shared.protocol.task.receiver import (
@@ -84,7 +86,7 @@ class _Begin:
     committed: Epoch
 
 
-_AgendaItem = ev.FrameRead | _Regate | _Begin | _Firing
+_AgendaItem = ev.FrameRead | _Regate | _Begin
 
 
 @dataclass(slots=True)
@@ -119,18 +121,29 @@ class TaskMachine:
     _work: _Work | None = None
     _agenda: deque[_AgendaItem] = field(default_factory=deque)
     _next_processing_ms: int = MAX_TIME
+    _fire_due: bool = False
+    _named_committed: Epoch = NO_EPOCH
+    """What the barriers of the checkpoint being aligned name as the last committed one (C5)."""
     _pending: _PendingAck | None = None
     _out: list[do.Command] = field(default_factory=list)
 
     # --- what the driver asks -----------------------------------------------------------------------------------------
 
     def may_read(self) -> bool:
-        """Whether the driver may read frames, or a source its input: nothing is under way, and no one holds the task back (F7, F8)."""
-        if self.stopped or self._work is not None or self._agenda or self.sender.held_back_by_receivers():
+        """Whether the driver may read frames, or a source its input: no rows are being worked on, and no one holds the task back.
+
+        F7, F8; P1: a receiver reads on while a snapshot is being taken.
+        """
+        if self.stopped or self._agenda or self.sender.held_back_by_receivers():
             return False
         if not self.is_source:
-            return True
-        return not self.ended and not self._input_held and not self.sender.held_back_by_commits()
+            return self._work is None or self._taking()
+        return (
+            self._work is None
+            and not self.ended
+            and not self._input_held
+            and not self.sender.held_back_by_commits()
+        )
 
     def next_processing_ms(self) -> int:
         """When processing time next has something to do, ms; MAX_TIME for never."""
@@ -152,9 +165,7 @@ class TaskMachine:
             case ev.SnapshotTaken():
                 self._snapshot_taken(event)
             case ev.StateDurable():
-                if self._pending is not None and self._pending.epoch == event.epoch:
-                    self._pending.durable = event
-                    self._try_acknowledge()
+                self._state_durable(event)
             case ev.BrokerAcked():
                 self.sender.acked(event.edge, event.partition, event.seq, event.offset)
                 self._try_acknowledge()
@@ -186,26 +197,53 @@ class TaskMachine:
                 raise LocalError(message)
 
     def start(self) -> list[do.Command]:
-        """The first commands: R4's introductions on edges that begin anew."""
+        """The first commands: R4's introductions on edges that begin anew; then the restored watermark, for the operators.
+
+        After a rescale it may be above what some of their state has seen, and lets that fire now.
+        """
         for edge in self.introduce:
             self._out += self.sender.introduce(self.sender.edges[edge], ended=self.ended)
+        if not self.is_source and self.input_watermark_ms > MIN_TIME:
+            self._start(_Advancing(final=False))
         out, self._out = self._out, []
         return out
 
     # --- the agenda ---------------------------------------------------------------------------------------------------
 
+    def _taking(self) -> bool:
+        """A snapshot is under way: every channel is blocked."""
+        return isinstance(self._work, _Flushing | _Copying)
+
     def _run(self) -> None:
-        while self._agenda and self._work is None and not self.stopped:
-            match self._agenda.popleft():
-                case ev.FrameRead() as read:
-                    partition = self.receiver.partitions[read.edge]
-                    self._admitted(partition, self.receiver.admit(read.edge, read.offset, read.frame, read.size_bytes))
-                case _Regate(partition, waiting):
-                    self._admitted(partition, self.receiver.gate(partition, waiting))
-                case _Begin(epoch, committed):
-                    self._begin(epoch, committed)
-                case _Firing():
-                    self._start(_Firing())
+        going = True
+        while going and not self.stopped:
+            going = self._begin_work() if self._work is None else self._taking() and not self.is_source and self._step()
+
+    def _begin_work(self) -> bool:
+        """What comes first when nothing is under way: a complete alignment (C3), then timers, then what has come in."""
+        epoch = self.receiver.aligned()
+        if epoch is not None:
+            self._start(_Flushing(epoch, self._named_committed))
+            return True
+        if self._fire_due:
+            self._fire_due = False
+            if self._next_processing_ms <= self.processing_time_ms and not self.ended:
+                self._start(_Firing())
+            return True
+        return self._step()
+
+    def _step(self) -> bool:
+        if not self._agenda:
+            return False
+        match self._agenda.popleft():
+            case ev.FrameRead() as read:
+                partition = self.receiver.partitions[read.edge]
+                self._admitted(partition, self.receiver.admit(read.edge, read.offset, read.frame, read.size_bytes))
+            case _Regate(partition, waiting):
+                self._admitted(partition, self.receiver.gate(partition, waiting))
+            case _Begin(epoch, committed):
+                self._begin(epoch, committed)
+        return True
 
     def _admitted(self, partition: InputPartition, admission: Deliver | Drop | Wait | Zombie) -> None:
         match admission:
@@ -213,7 +251,7 @@ class TaskMachine:
                 self.drops[why] = self.drops.get(why, 0) + 1
             case Zombie(generation):
                 self.stopped = True
-                self._out.append(do.StopAsZombie(generation))
+                self._out = [do.StopAsZombie(generation)]
             case Wait(ended):
                 if ended is not None:
                     self._end_checkpoint(ended)
@@ -229,6 +267,9 @@ class TaskMachine:
         progress = channel.progress
         match frame:
             case DataFrame():
+                if progress.ended:
+                    message = f"edge {partition.edge}: {channel.sender} sent rows, seq {frame.header.seq}, behind its END (E1)"
+                    raise PeerError(message)
                 progress.idle = False
                 self._start(_Applying(channel, frame.header.watermark_ms), partition.edge, frame)
             case WatermarkFrame():
@@ -243,19 +284,14 @@ class TaskMachine:
                 self._learn_commit(frame.committed)
                 if self.receiver.barrier(channel, frame.header.epoch, frame.header.seq) is not None:
                     self._go_on_with_waiting()
+                if self.receiver.aligning == frame.header.epoch:
+                    self._named_committed = frame.committed
                 self._settle()
-                self._check_aligned(frame.committed)
-
-    def _check_aligned(self, committed: Epoch) -> None:
-        epoch = self.receiver.aligned()
-        if epoch is None:
-            return
-        if self._work is None:
-            self._start(_Flushing(epoch, committed))
-        else:
-            self._agenda.appendleft(_Begin(epoch, committed))
 
     def _start(self, work: _Work, edge: EdgeId | None = None, frame: DataFrame | None = None) -> None:
+        if self._work is not None:
+            message = f"{self.sender.task}: {work} begins while {self._work} is under way"
+            raise LocalError(message)
         self._work = work
         self._ticket += 1
         match work:
@@ -270,8 +306,8 @@ class TaskMachine:
                 self._out.append(do.FireProcessingTime(self._ticket, self.processing_time_ms))
             case _Flushing(epoch, _):
                 self._out.append(do.Flush(self._ticket, epoch))
-            case _Copying(epoch, _):
-                self._out.append(do.TakeSnapshot(self._ticket, epoch))
+            case _Copying(epoch, committed):
+                self._out.append(do.TakeSnapshot(self._ticket, epoch, committed))
 
     # --- answers to work ------------------------------------------------------------------------------------------------
 
@@ -347,12 +383,8 @@ class TaskMachine:
     # --- checkpoints ------------------------------------------------------------------------------------------------------
 
     def _begin(self, epoch: Epoch, committed: Epoch) -> None:
-        """C2 for a source; for a receiver, an aligned checkpoint whose last watermark had to be applied first.
-
-        C5: it may have ended since.
-        """
-        wanted = epoch > self.receiver.ended_up_to if self.is_source else self.receiver.aligned() == epoch
-        if wanted:
+        """C2, between two reads of a source; C5: the checkpoint may have ended since."""
+        if epoch > self.receiver.ended_up_to:
             self._start(_Flushing(epoch, committed))
 
     def _snapshot_taken(self, event: ev.SnapshotTaken) -> None:
@@ -374,11 +406,20 @@ class TaskMachine:
         self.last_snapshot = work.epoch
         self._end_checkpoint(work.epoch, taken=True)
 
+    def _state_durable(self, event: ev.StateDurable) -> None:
+        """C7; C5: of a checkpoint that has ended it is of no interest."""
+        if isinstance(self._work, _Copying) and self._work.epoch == event.epoch:
+            message = f"{self.sender.task}: state of {event.epoch} is durable before SnapshotTaken said what it is"
+            raise LocalError(message)
+        if self._pending is not None and self._pending.epoch == event.epoch:
+            self._pending.durable = event
+            self._try_acknowledge()
+
     def _end_checkpoint(self, epoch: Epoch, *, taken: bool = False) -> None:
         """C5: checkpoint `epoch` has ended here; frames that waited for it go on."""
         if not taken and self._pending is not None and self._pending.epoch <= epoch:
             self._pending = None
-        if not taken and isinstance(self._work, _Flushing | _Copying):
+        if not taken and self._taking():
             # It is being taken: the task goes on from that snapshot, and the coordinator ignores its ack.
             self.receiver.ended_up_to = max(self.receiver.ended_up_to, epoch)
             return
@@ -418,9 +459,30 @@ class TaskMachine:
         """W5: processing time never falls; watermarks that no row has carried go out."""
         self.processing_time_ms = max(self.processing_time_ms, now_ms)
         self._out += self.sender.watermarks()
-        if (
-            self._next_processing_ms <= self.processing_time_ms
-            and not self.ended
-            and not any(isinstance(i, _Firing) for i in self._agenda)
-        ):
-            self._agenda.append(_Firing())
+        self._fire_due = True
+
+    # --- what must hold between two events ------------------------------------------------------------------------------
+
+    def validate(self) -> None:
+        """Raise LocalError where the machine contradicts itself; for tests, after every event."""
+        me = self.sender.task
+        self.receiver.validate()
+        self.sender.validate()
+        taking = self._work.epoch if isinstance(self._work, _Flushing | _Copying) else None
+        frames = [item for item in self._agenda if not isinstance(item, _Begin)]
+        aligning = self.receiver.aligning
+        claims = {
+            "a stopped task has nothing to say": not (self.stopped and self._out),
+            "nothing is put off without a reason": self.stopped or not self._agenda or self._work is not None,
+            "frames are let wait, not put off, while a snapshot is taken": self.stopped or not (taking and frames),
+            "a receiver takes what it has aligned": taking is None or self.is_source or self.receiver.aligned() == taking,
+            "what has ended is not aligned": aligning is None or taking == aligning or aligning > self.receiver.ended_up_to,
+            "a complete alignment is taken": self.stopped or self._work is not None or self.receiver.aligned() is None,
+            "an acknowledgement is of the last snapshot": self._pending is None or self._pending.epoch == self.last_snapshot,
+            "the sender's epoch follows the last snapshot": self.sender.epoch > self.last_snapshot,
+            "idle and ended are told as they are": self.sender.idle == self.idle and self.sender.ended == self.ended,
+        }
+        broken = [claim for claim, holds in claims.items() if not holds]
+        if broken:
+            message = f"{me}: {'; '.join(broken)}: does not hold"
+            raise LocalError(message)
