@@ -1,0 +1,155 @@
+"""Topics and offsets of a Kafka cluster: one admin client and one consumer, opened at first use, anew after an error."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from aiokafka import errors
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+
+from shared.adapters.kafka_client import KAFKA_ERRORS, require_topics, translated
+from shared.adapters.kafka_reader import KafkaReader, partition_name, theirs
+from shared.adapters.kafka_settings import KafkaSettings
+from shared.model.ids import Offset
+from shared.ports.log import LogError, LogUnavailable, TopicPartition
+
+T = TypeVar("T")
+
+_POLL_S: Final = 0.02
+_REPLICAS: Final = 3
+
+
+class KafkaAdmin:
+    """What concerns topics, not records. Calls may come from several coroutines."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._admin: Any = None
+        self._reader: KafkaReader | None = None
+        self._opening = asyncio.Lock()
+
+    async def create_topic(self, topic: str, partitions: int, config: Mapping[str, str] | None) -> None:
+        """Make it, and wait until it is known and has leaders; quiet when it exists with as many partitions."""
+
+        async def make(admin: Any) -> None:
+            brokers = len(admin._client.cluster.brokers())  # noqa: SLF001
+            replicas = self._settings.replication or max(1, min(_REPLICAS, brokers))
+            new = NewTopic(topic, partitions, replicas, topic_configs=dict(config or {}))
+            answer = await admin.create_topics([new], self._settings.request_timeout_ms)
+            ((_, code, *rest),) = answer.topic_errors
+            if code not in (0, errors.TopicAlreadyExistsError.errno):
+                raise errors.for_code(code)(rest[0] if rest else "")
+            await self._await_leaders(admin, topic)
+            found = (await require_topics(admin._client, [topic], self._settings.topic_wait_ms))[topic]  # noqa: SLF001
+            if found != partitions:
+                raise LogError(
+                    f"topic {topic}: expected {partitions} partitions, found {found}; delete it or use another name"
+                )
+
+        await self._with_admin(make, f"creating topic {topic}")
+
+    async def _await_leaders(self, admin: Any, topic: str) -> None:
+        deadline = time.monotonic() + self._settings.request_timeout_ms / 1000
+        while True:
+            found = [t for t in await admin.describe_topics() if t["topic"] == topic and not t["error_code"]]
+            if found and all(p["leader"] >= 0 for p in found[0]["partitions"]):
+                return
+            if time.monotonic() >= deadline:
+                raise LogUnavailable(f"topic {topic}: was made, but has no leaders yet; see the brokers")
+            await asyncio.sleep(_POLL_S)
+
+    async def delete_topics(self, topics: Sequence[str]) -> None:
+        """Delete those that exist, and wait until they are gone."""
+
+        async def delete(admin: Any) -> None:
+            if not topics:
+                return
+            answer = await admin.delete_topics(list(topics), self._settings.request_timeout_ms)
+            for topic, code, *_ in answer.topic_error_codes:
+                if code not in (0, errors.UnknownTopicOrPartitionError.errno):
+                    raise LogError(f"topic {topic}: not deleted ({errors.for_code(code).__name__})")
+            deadline = time.monotonic() + self._settings.request_timeout_ms / 1000
+            while set(topics) & set(await admin.list_topics()):
+                if time.monotonic() >= deadline:
+                    raise LogUnavailable(f"topics {', '.join(topics)}: still there; see the brokers")
+                await asyncio.sleep(_POLL_S)
+
+        await self._with_admin(delete, f"deleting topics {', '.join(topics)}")
+
+    async def list_topics(self) -> dict[str, int]:
+        """All topics but the broker's own, with their numbers of partitions."""
+
+        async def describe(admin: Any) -> dict[str, int]:
+            return {
+                t["topic"]: len(t["partitions"])
+                for t in await admin.describe_topics()
+                if not t["error_code"] and not t.get("is_internal")
+            }
+
+        return await self._with_admin(describe, "listing topics")
+
+    async def delete_records(self, before: Mapping[TopicPartition, Offset]) -> None:
+        """Let go of records below these offsets."""
+
+        async def delete(admin: Any) -> None:
+            await self._require(admin._client, list(before))  # noqa: SLF001
+            await admin.delete_records({theirs(at): RecordsToDelete(offset) for at, offset in before.items()})
+
+        if before:
+            await self._with_admin(delete, f"deleting records of {', '.join(map(partition_name, before))}")
+
+    async def offsets(self, partitions: Sequence[TopicPartition], *, end: bool) -> dict[TopicPartition, Offset]:
+        """First offsets, or high watermarks: asked without isolation, which would give the last stable offset."""
+        if not partitions:
+            return {}
+        reader = await self._open_reader()
+        try:
+            await self._require(reader.client, partitions)
+            ask = reader.consumer.end_offsets if end else reader.consumer.beginning_offsets
+            found = await ask([theirs(partition) for partition in partitions])
+        except KAFKA_ERRORS as error:
+            await self.close()
+            raise translated(error, f"offsets of {', '.join(map(partition_name, partitions))}") from error
+        return {partition: Offset(found[theirs(partition)]) for partition in partitions}
+
+    async def _require(self, client: Any, partitions: Sequence[TopicPartition]) -> None:
+        counts = await require_topics(client, {p.topic for p in partitions}, self._settings.topic_wait_ms)
+        for partition in partitions:
+            if not 0 <= partition.partition < counts[partition.topic]:
+                raise LogError(
+                    f"{partition_name(partition)} does not exist: the topic has {counts[partition.topic]} partitions"
+                )
+
+    async def _open_reader(self) -> KafkaReader:
+        async with self._opening:
+            if self._reader is None:
+                reader = KafkaReader(self._settings, committed_only=False)
+                await reader.start()
+                self._reader = reader
+            return self._reader
+
+    async def _with_admin(self, work: Callable[[Any], Awaitable[T]], doing: str) -> T:
+        try:
+            async with self._opening:
+                if self._admin is None:
+                    admin = AIOKafkaAdminClient(**self._settings.connection("admin"))
+                    try:
+                        await admin.start()
+                    except BaseException:
+                        await admin.close()
+                        raise
+                    self._admin = admin
+            return await work(self._admin)
+        except KAFKA_ERRORS as error:
+            await self.close()
+            raise translated(error, doing) from error
+
+    async def close(self) -> None:
+        """Let go; the next call opens anew."""
+        admin, self._admin = self._admin, None
+        reader, self._reader = self._reader, None
+        if admin is not None:
+            await admin.close()
+        if reader is not None:
+            await reader.close()

@@ -1,0 +1,189 @@
+"""What all Kafka parts share: errors in the port's words, required topics, outages, discarding producers.
+
+The client library is aiokafka, whose private parts are touched here and in `kafka_raw` only where it has no
+public way: it tries again without end while a broker is away, its `stop` waits for that, and its log says so
+a hundred times a second.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from typing import Any, Final
+
+from aiokafka import errors
+from aiokafka.protocol.metadata import MetadataRequest
+
+from shared.ports.log import Fenced, LogError, LogUnavailable
+
+_FENCED: Final = (errors.ProducerFenced, errors.InvalidProducerEpoch, errors.TransactionCoordinatorFenced)
+_PASSING: Final = (
+    OSError,
+    TimeoutError,
+    errors.KafkaConnectionError,
+    errors.KafkaTimeoutError,
+    errors.KafkaUnavailableError,
+    errors.BrokerNotAvailableError,
+    errors.ReplicaNotAvailableError,
+    errors.NotControllerError,
+    errors.CorruptRecordException,
+    # These end a producer, but a new one goes on.
+    errors.OutOfOrderSequenceNumber,
+    errors.UnknownProducerId,
+    errors.InvalidProducerIdMapping,
+    errors.InvalidTxnState,
+    errors.ConcurrentTransactions,
+    errors.ProducerClosed,
+)
+_POLL_S: Final = 0.02
+_DISCARD_S: Final = 1.0
+"""Time for a thrown-away producer's tasks to end; what remains ends at its next request."""
+
+
+def translated(error: BaseException, doing: str) -> LogError:
+    """The port's error for one of the library, the broker or the network; `doing` says what was attempted, where."""
+    if isinstance(error, LogError):
+        return error
+    found = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, _FENCED):
+        return Fenced(f"{doing}: a newer writer has taken this identity ({found}); stop")
+    if isinstance(error, _PASSING) or getattr(error, "retriable", False):
+        return LogUnavailable(f"{doing}: the broker cannot do it now ({found}); try again")
+    return LogError(f"{doing}: refused ({found}); see the broker's log and the settings")
+
+
+KAFKA_ERRORS: Final = (errors.KafkaError, errors.IllegalOperation, OSError, TimeoutError, AssertionError)
+"""What a call of the library raises: its invalid states are plain assertions."""
+
+
+async def require_topics(client: Any, topics: Iterable[str], wait_ms: int) -> dict[str, int]:
+    """Numbers of partitions of topics, asked of a broker without making the topics.
+
+    Raises:
+        LogError: one does not exist, also after waiting so long.
+        LogUnavailable: no broker answers.
+    """
+    wanted = sorted(set(topics))
+    deadline = time.monotonic() + wait_ms / 1000
+    while True:
+        node = client.get_random_node()
+        if node is None:
+            raise LogUnavailable(f"topics {', '.join(wanted)}: no broker is known; try again")
+        answer = await client.send(node, MetadataRequest(wanted, allow_auto_topic_creation=False))
+        found = {t["topic"]: t for t in answer.to_object()["topics"] if not t["error_code"]}
+        missing = [topic for topic in wanted if topic not in found]
+        if not missing:
+            return {topic: len(found[topic]["partitions"]) for topic in wanted}
+        if time.monotonic() >= deadline:
+            raise LogError(f"topic {missing[0]} does not exist; create it first")
+        await asyncio.sleep(_POLL_S)
+
+
+class Heard:
+    """Whether a client's requests are answered: the library's fetching only logs that they are not."""
+
+    def __init__(self, client: Any) -> None:
+        self.failing_since: float | None = None
+        self.error: BaseException | None = None
+        self.answered_at = time.monotonic()
+        original = client.send
+
+        async def send(*args: Any, **named: Any) -> Any:
+            try:
+                answer = await original(*args, **named)
+            except (errors.KafkaError, OSError, TimeoutError) as error:
+                self.error = error
+                self.failing_since = self.failing_since or time.monotonic()
+                raise
+            self.failing_since = None
+            self.answered_at = time.monotonic()
+            return answer
+
+        client.send = send
+
+    def check(self, outage_after_ms: int, doing: str) -> None:
+        """Raise LogUnavailable if there have been only errors for so long."""
+        if self.failing_since is not None and self.error is not None:
+            failing_s = time.monotonic() - self.failing_since
+            if failing_s * 1000 >= outage_after_ms:
+                raise translated(self.error, f"{doing}, after {failing_s:.1f} s of errors") from self.error
+
+
+def seal(producer: Any, error: LogError) -> None:
+    """Let a producer send nothing more from here on; everything that waits for it gets the error."""
+
+    async def refuse(*_: Any, **__: Any) -> Any:
+        # A cancelled task is the one end that the library's loops do not try again after, nor log.
+        raise asyncio.CancelledError
+
+    producer.client.send = refuse
+    producer.client.ready = refuse
+    accumulator = producer._message_accumulator  # noqa: SLF001
+    batches = [b for waiting in accumulator._batches.values() for b in waiting]  # noqa: SLF001
+    batches += accumulator._pending_batches  # noqa: SLF001
+    accumulator.fail_all(errors.ProducerClosed(str(error)))
+    for batch in batches:
+        # Seen here, so that nobody is warned of an error that nobody waits for.
+        if batch.future.done() and not batch.future.cancelled():
+            batch.future.exception()
+        if batch._drain_waiter.done() and not batch._drain_waiter.cancelled():  # noqa: SLF001
+            batch._drain_waiter.exception()  # noqa: SLF001
+    task = producer._sender.sender_task  # noqa: SLF001
+    if task is not None:
+        task.cancel()
+
+
+async def discard(producer: Any) -> None:
+    """Throw a sealed producer away, in bounded time whatever state it and the broker are in."""
+    producer._closed = True  # noqa: SLF001 - `stop` would wait for what cannot be sent
+    client = producer.client
+    for connection in list(client._conns.values()):  # noqa: SLF001
+        connection.close()
+    task = producer._sender.sender_task  # noqa: SLF001
+    for _ in range(2):
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=_DISCARD_S)
+    if task is not None and task.done() and not task.cancelled():
+        task.exception()
+    await client.close()
+
+
+class LogLid(logging.Filter):
+    """Lets each message of a logger pass once in a while, and says how many were held back.
+
+    The library logs about a hundred errors a second while a broker is away.
+    """
+
+    KINDS_MAX: Final = 1000
+    """Messages told apart; beyond that all counts begin anew."""
+
+    def __init__(self, interval_s: float = 10.0) -> None:
+        super().__init__()
+        self._interval_s = interval_s
+        self._seen: dict[tuple[str, int, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Pass the first, then one an interval, with the number held back."""
+        if len(self._seen) > self.KINDS_MAX:
+            self._seen.clear()
+        kind = (record.name, record.levelno, str(record.msg))
+        now = time.monotonic()
+        passed_at, held = self._seen.get(kind, (None, 0))
+        if passed_at is not None and now - passed_at < self._interval_s:
+            self._seen[kind] = (passed_at, held + 1)
+            return False
+        self._seen[kind] = (now, 0)
+        if held:
+            record.msg = f"{record.msg} (and {held} more since the last)"
+        return True
+
+
+_LID: Final = LogLid()
+
+
+def quiet_library_log() -> None:
+    """Put the lid on every logger of the library; again is harmless. A parent's filter does not see its children."""
+    for name in list(logging.root.manager.loggerDict):
+        if name == "aiokafka" or name.startswith("aiokafka."):
+            logging.getLogger(name).addFilter(_LID)

@@ -1,0 +1,81 @@
+"""The log on Kafka. Readers and writers have connections of their own, so that one's trouble is not another's."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from shared.adapters.kafka_admin import KafkaAdmin
+from shared.adapters.kafka_client import quiet_library_log
+from shared.adapters.kafka_reader import KafkaReader
+from shared.adapters.kafka_settings import KafkaSettings
+from shared.adapters.kafka_transactions import KafkaTransactionalWriter
+from shared.adapters.kafka_writer import KafkaWriter, Producer
+from shared.model.ids import Offset
+from shared.ports.log import TopicPartition
+
+_Part = KafkaReader | KafkaWriter | KafkaTransactionalWriter
+P = TypeVar("P", KafkaReader, KafkaWriter, KafkaTransactionalWriter)
+
+
+class KafkaLog:
+    """`Log` on a Kafka cluster. Opening connects nothing; the first use does."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        quiet_library_log()
+        self._settings = settings
+        self._admin = KafkaAdmin(settings)
+        self._opened: list[_Part] = []
+
+    async def create_topic(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
+        """Make it, and wait until it has leaders; quiet when it exists with as many partitions."""
+        await self._admin.create_topic(topic, partitions, config)
+
+    async def delete_topics(self, topics: Sequence[str]) -> None:
+        """Delete those that exist, and wait until they are gone."""
+        await self._admin.delete_topics(topics)
+
+    async def list_topics(self) -> dict[str, int]:
+        """All topics but the broker's own, with their numbers of partitions."""
+        return await self._admin.list_topics()
+
+    async def begin_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Offset]:
+        """The first offset that is still there."""
+        return await self._admin.offsets(partitions, end=False)
+
+    async def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Offset]:
+        """The high watermark, open transactions included."""
+        return await self._admin.offsets(partitions, end=True)
+
+    async def delete_records(self, before: Mapping[TopicPartition, Offset]) -> None:
+        """Let go of records below these offsets."""
+        await self._admin.delete_records(before)
+
+    async def reader(self, *, committed_only: bool = False) -> KafkaReader:
+        """A connected reader with nothing assigned."""
+        reader = KafkaReader(self._settings, committed_only=committed_only)
+        await reader.start()
+        return self._keep(reader)
+
+    async def writer(self, client: str) -> KafkaWriter:
+        """A connected writer; `client` is in its client id."""
+        producer = Producer(self._settings, f"writer {client}")
+        await producer.start()
+        return self._keep(KafkaWriter(producer))
+
+    async def transactional_writer(self, identity: str) -> KafkaTransactionalWriter:
+        """Take the identity: fences earlier holders, ends what they left open."""
+        producer = Producer(self._settings, f"transactional writer {identity}", identity=identity)
+        await producer.start()
+        return self._keep(KafkaTransactionalWriter(producer))
+
+    async def close(self) -> None:
+        """Let go of everything that was opened here."""
+        for part in self._opened:
+            await part.close()
+        self._opened.clear()
+        await self._admin.close()
+
+    def _keep(self, part: P) -> P:
+        """Remember what to close, and forget what is closed."""
+        self._opened = [opened for opened in self._opened if not opened.closed]
+        self._opened.append(part)
+        return part

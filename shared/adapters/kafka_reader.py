@@ -1,0 +1,179 @@
+"""Reading Kafka without consumer groups: partitions and positions are assigned, never reset on their own.
+
+An outage is an error here, not an empty answer: what waits for a marker or an end must not take silence for
+the end (S3, W4).
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import aiokafka
+from aiokafka import errors
+
+from shared.adapters.kafka_client import KAFKA_ERRORS, Heard, require_topics, translated
+from shared.adapters.kafka_settings import KafkaSettings
+from shared.model.ids import Offset
+from shared.ports.log import LogError, LogRecord, LogUnavailable, OffsetOutOfRange, TopicPartition
+
+
+def partition_name(partition: TopicPartition) -> str:
+    """As messages name it."""
+    return f"topic {partition.topic} partition {partition.partition}"
+
+
+def theirs(partition: TopicPartition) -> Any:
+    """The library's type for the same."""
+    return aiokafka.TopicPartition(partition.topic, partition.partition)
+
+
+class KafkaReader:
+    """`Reader` on an aiokafka consumer of its own."""
+
+    def __init__(self, settings: KafkaSettings, *, committed_only: bool) -> None:
+        self._settings = settings
+        self._consumer: Any = aiokafka.AIOKafkaConsumer(
+            **settings.connection("reader"),
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            check_crcs=True,
+            fetch_max_wait_ms=settings.fetch_wait_ms,
+            fetch_max_bytes=settings.fetch_bytes_max,
+            max_partition_fetch_bytes=settings.partition_fetch_bytes_max,
+            isolation_level="read_committed" if committed_only else "read_uncommitted",
+        )
+        self._heard = Heard(self.client)
+        self._assigned: tuple[TopicPartition, ...] = ()
+        self.closed = False
+
+    @property
+    def client(self) -> Any:
+        """The library's client of this reader."""
+        return self._consumer._client  # noqa: SLF001
+
+    @property
+    def consumer(self) -> Any:
+        """The library's consumer."""
+        return self._consumer
+
+    async def start(self) -> None:
+        """Connect; LogUnavailable if no broker answers."""
+        try:
+            await self._consumer.start()
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, KAFKA_ERRORS):
+                raise translated(error, f"reader: connecting to {self._settings.bootstrap}") from error
+            raise
+
+    async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        """Read these from here; replaces what was assigned. LogError names a partition that does not exist."""
+        await self._require(positions)
+        self._assigned = tuple(positions)
+        self._consumer.assign([theirs(partition) for partition in positions])
+        for partition, offset in positions.items():
+            self._consumer.seek(theirs(partition), offset)
+
+    async def _require(self, partitions: Mapping[TopicPartition, Offset]) -> None:
+        try:
+            counts = await require_topics(
+                self.client, {partition.topic for partition in partitions}, self._settings.topic_wait_ms
+            )
+        except KAFKA_ERRORS as error:
+            raise translated(error, "reader: looking topics up") from error
+        for partition in partitions:
+            if not 0 <= partition.partition < counts[partition.topic]:
+                raise LogError(
+                    f"{partition_name(partition)} does not exist: the topic has {counts[partition.topic]} partitions"
+                )
+
+    async def seek(self, partition: TopicPartition, offset: Offset) -> None:
+        """Go on from here in one partition; what was fetched ahead of it is discarded."""
+        self._state(partition)
+        self._consumer.seek(theirs(partition), offset)
+
+    def position(self, partition: TopicPartition) -> Offset:
+        """The offset that `fetch` goes on from."""
+        return Offset(self._state(partition).position)
+
+    def _state(self, partition: TopicPartition) -> Any:
+        """The library's state of an assigned partition: its public `position` is a coroutine without need."""
+        if partition not in self._assigned:
+            raise LogError(f"reader: {partition_name(partition)} is not assigned")
+        return self._consumer._subscription.subscription.assignment.state_value(theirs(partition))  # noqa: SLF001
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        """Return nothing of these until `resume`."""
+        self._consumer.pause(*(theirs(partition) for partition in partitions))
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        """Return records of these again."""
+        self._consumer.resume(*(theirs(partition) for partition in partitions))
+
+    async def fetch(self, max_records: int, timeout_ms: int) -> list[LogRecord]:
+        """What is there, at most so many, waiting at most so long for the first; [] after the time.
+
+        Raises:
+            OffsetOutOfRange: a position is not in the log; every call says so until a seek or an assignment.
+            LogUnavailable: no broker has answered for `outage_after_ms`, or a partition has no leader.
+        """
+        if max_records < 1:
+            raise ValueError(f"fetch: expected max_records ≥ 1, found {max_records}")
+        if self.closed:
+            raise LogError("reader: used after close; open a new one")
+        if not self._assigned:
+            await asyncio.sleep(timeout_ms / 1000)
+            return []
+        try:
+            fetched = await self._consumer.getmany(timeout_ms=timeout_ms, max_records=max_records)
+        except errors.OffsetOutOfRangeError as error:
+            raise await self._out_of_range(error) from error
+        except KAFKA_ERRORS as error:
+            raise translated(error, "reader: fetching") from error
+        if not fetched:
+            self._check_answered()
+        return [
+            LogRecord(r.topic, r.partition, Offset(r.offset), r.timestamp, r.key, r.value, r.headers)
+            for records in fetched.values()
+            for r in records
+        ]
+
+    def _check_answered(self) -> None:
+        """Nothing came: because there is nothing, or because nobody answers?"""
+        self._heard.check(self._settings.outage_after_ms, "reader: fetching")
+        cluster = self.client.cluster
+        for partition in self._assigned:
+            if cluster.leader_for_partition(theirs(partition)) in (None, -1) and not self._paused(partition):
+                self.client.force_metadata_update()
+                raise LogUnavailable(
+                    f"{partition_name(partition)} has no leader now, or was deleted; try again, or see the broker"
+                )
+
+    def _paused(self, partition: TopicPartition) -> bool:
+        return bool(self._state(partition).paused)
+
+    async def _out_of_range(self, error: Any) -> LogError:
+        """The port's error, with what the log has."""
+        ((partition, position),) = error.args[0].items()
+        try:
+            begin = await self._consumer.beginning_offsets([partition])
+            end = await self._consumer.end_offsets([partition])
+        except KAFKA_ERRORS as outage:
+            return translated(outage, f"{partition_name(partition)}: position {position} is out of range")
+        return OffsetOutOfRange(
+            f"{partition_name(partition)}: position {position} is not in the log, which has {begin[partition]} to"
+            f" {end[partition]}; resume from a later checkpoint, or start without state"
+        )
+
+    async def close(self) -> None:
+        """Let go of connections; idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        stopping = asyncio.ensure_future(self._consumer.stop())
+        await asyncio.wait({stopping})
+        if stopping.cancelled() or stopping.exception() is not None:
+            # A fetch that was waiting to be tried again ends the library's `stop` half way: the rest by hand.
+            self._consumer._closed = True  # noqa: SLF001
+            await self.client.close()

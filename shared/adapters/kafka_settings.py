@@ -1,0 +1,101 @@
+"""How to reach a Kafka cluster, and the limits of what this process holds of it. Secrets never show in a repr."""
+
+import ssl
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER"]
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """A cluster's address, its security, and bounds.
+
+    Raises ValueError, naming the setting, where settings contradict each other.
+    """
+
+    bootstrap: str
+    """`host:port`, several separated by commas."""
+    security_protocol: SecurityProtocol = "PLAINTEXT"
+    sasl_mechanism: SaslMechanism = "PLAIN"
+    sasl_username: str | None = None
+    sasl_password: str | None = field(default=None, repr=False)
+    sasl_token_provider: Any = field(default=None, repr=False)
+    """For OAUTHBEARER: an `aiokafka.abc.AbstractTokenProvider`."""
+    ssl_ca_file: str | None = None
+    """Certificates that sign the brokers'; None: the system's."""
+    ssl_certificate_file: str | None = None
+    ssl_key_file: str | None = None
+    ssl_key_password: str | None = field(default=None, repr=False)
+    ssl_check_hostname: bool = True
+
+    client: str = "tidemark"
+    """Prefix of client ids, which the brokers' logs and quotas show."""
+    replication: int = 0
+    """Replicas of topics that are made here; 0: three, or as many as there are brokers."""
+    request_timeout_ms: int = 15_000
+    """For one request's answer."""
+    delivery_timeout_ms: int = 60_000
+    """For a record's acknowledgement, a transaction's end, or the opening of an identity: then LogUnavailable."""
+    transaction_timeout_ms: int = 60_000
+    """After this the broker aborts an open transaction; at most its `transaction.max.timeout.ms`."""
+    topic_wait_ms: int = 2_000
+    """For a new topic to be known, before it counts as missing."""
+    outage_after_ms: int = 1_000
+    """A reader that got only errors for so long raises LogUnavailable instead of giving nothing."""
+    fetch_wait_ms: int = 100
+    """The broker holds a fetch so long when there is nothing; a seek or resume may wait for it."""
+    fetch_bytes_max: int = 32 << 20
+    """Of one answer."""
+    partition_fetch_bytes_max: int = 4 << 20
+    """Of one partition in an answer; at least the largest record batch."""
+    message_bytes_max: int = 1_000_000
+    """Of one record, and of one batch: at most the topics' `max.message.bytes`."""
+    batches_in_flight_max: int = 64
+    """Batches of a transaction that wait for their acknowledgement."""
+    compression: Literal["gzip", "snappy", "lz4", "zstd"] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.bootstrap:
+            raise ValueError("kafka settings: bootstrap is empty; expected host:port")
+        password = self.sasl_mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+        if self.security_protocol.startswith("SASL") and password and not (self.sasl_username and self.sasl_password):
+            raise ValueError(
+                f"kafka settings: {self.security_protocol} with {self.sasl_mechanism} needs sasl_username and"
+                " sasl_password"
+            )
+        if self.partition_fetch_bytes_max < self.message_bytes_max:
+            raise ValueError(
+                f"kafka settings: partition_fetch_bytes_max {self.partition_fetch_bytes_max} is below"
+                f" message_bytes_max {self.message_bytes_max}: such a record could never be read"
+            )
+        if self.delivery_timeout_ms < self.request_timeout_ms:
+            raise ValueError(
+                f"kafka settings: delivery_timeout_ms {self.delivery_timeout_ms} is below request_timeout_ms"
+                f" {self.request_timeout_ms}: no request would be tried again"
+            )
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """For SSL and SASL_SSL; None for the others. Raises OSError where a file cannot be read."""
+        if self.security_protocol not in ("SSL", "SASL_SSL"):
+            return None
+        context = ssl.create_default_context(cafile=self.ssl_ca_file)
+        context.check_hostname = self.ssl_check_hostname
+        if self.ssl_certificate_file is not None:
+            context.load_cert_chain(self.ssl_certificate_file, self.ssl_key_file, self.ssl_key_password)
+        return context
+
+    def connection(self, client: str) -> dict[str, Any]:
+        """The arguments that every aiokafka client takes; `client` is appended to the client id."""
+        return {
+            "bootstrap_servers": [host.strip() for host in self.bootstrap.split(",")],
+            "client_id": f"{self.client}-{client}",
+            "request_timeout_ms": self.request_timeout_ms,
+            "security_protocol": self.security_protocol,
+            "ssl_context": self.ssl_context(),
+            "sasl_mechanism": self.sasl_mechanism,
+            "sasl_plain_username": self.sasl_username,
+            "sasl_plain_password": self.sasl_password,
+            "sasl_oauth_token_provider": self.sasl_token_provider,
+        }

@@ -1,0 +1,176 @@
+"""Transactions on Kafka under an identity (S1, S3).
+
+The library's commit can return normally although a batch was refused: every batch's result is awaited before.
+Any error breaks the writer, and its producer is thrown away: what was open is aborted by the broker when the
+identity is opened anew, or after its time-out.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from shared.adapters.kafka_client import KAFKA_ERRORS, translated
+from shared.adapters.kafka_reader import partition_name
+from shared.adapters.kafka_writer import Producer
+from shared.ports.log import LogError, NewRecord, TopicPartition
+
+
+class KafkaTransaction:
+    """`Transaction` of a `KafkaTransactionalWriter`."""
+
+    def __init__(self, writer: "KafkaTransactionalWriter", producer: Producer) -> None:
+        self._writer = writer
+        self._producer = producer
+        self._lanes: dict[TopicPartition, asyncio.Lock] = {}
+        self._sent: list[asyncio.Future[Any]] = []
+        self._ended = False
+
+    async def send_batch(self, partition: TopicPartition, records: Sequence[NewRecord]) -> None:
+        """Hand over records in order; waits while `batches_in_flight_max` batches are not acknowledged."""
+        self._check()
+        if not records:
+            return
+        doing = f"{self._producer.name}: writing to {partition_name(partition)}"
+        async with self._lanes.setdefault(partition, asyncio.Lock()):
+            self._producer.check()
+            try:
+                for record in records:
+                    self._admit_size(partition, record)
+                    await self._producer.admit(partition, record)
+                await self._send(partition, records)
+            except KAFKA_ERRORS as error:
+                raise self._writer.fail(translated(error, doing)) from error
+            except LogError as error:
+                self._writer.fail(error)
+                raise
+
+    def _admit_size(self, partition: TopicPartition, record: NewRecord) -> None:
+        """The library takes the first record of a batch whatever its size; the broker would refuse the batch."""
+        size = len(record.key or b"") + len(record.value or b"")
+        limit = self._producer.settings.message_bytes_max
+        if size > limit:
+            raise LogError(
+                f"{partition_name(partition)}: a record of {size} bytes exceeds message_bytes_max {limit}; split it,"
+                " or raise the limit here and at the topic"
+            )
+
+    async def _send(self, partition: TopicPartition, records: Sequence[NewRecord]) -> None:
+        batch = self._producer.raw.create_batch()
+        for record in records:
+            if not _append(batch, record):
+                await self._send_one(partition, batch)
+                batch = self._producer.raw.create_batch()
+                _append(batch, record)
+        await self._send_one(partition, batch)
+
+    async def _send_one(self, partition: TopicPartition, batch: Any) -> None:
+        batch.close()
+        limit = self._producer.settings.batches_in_flight_max
+        while len(self._sent) >= limit:
+            await asyncio.wait(self._sent, return_when=asyncio.FIRST_COMPLETED)
+            self._take_answers()
+        sent = await self._producer.raw.send_batch(batch, partition.topic, partition=partition.partition)
+        self._sent.append(sent)
+
+    def _take_answers(self) -> None:
+        """Raise the first error among the answers that are there; let go of the others."""
+        done = [sent for sent in self._sent if sent.done()]
+        self._sent = [sent for sent in self._sent if not sent.done()]
+        failed = [error for sent in done if (error := sent.exception()) is not None]
+        if failed:
+            raise failed[0]
+
+    async def commit(self) -> None:
+        """All records become visible at once, or an error is raised and it is not known which: read the markers (S3).
+
+        Raises:
+            Fenced: a newer writer has the identity; nothing of this transaction becomes visible.
+            LogUnavailable, LogError: it is not known whether it was committed.
+        """
+        await self._end("committing", self._commit)
+
+    async def _commit(self) -> None:
+        if self._sent:
+            await asyncio.wait(self._sent)
+            self._take_answers()
+        await self._producer.raw.commit_transaction()
+
+    async def abort(self) -> None:
+        """None of the records becomes visible."""
+        await self._end("aborting", self._producer_abort)
+
+    async def _producer_abort(self) -> None:
+        await self._producer.raw.abort_transaction()
+        # Their outcome no longer matters, but is looked at.
+        for sent in self._sent:
+            sent.add_done_callback(lambda f: f.cancelled() or f.exception())
+
+    async def _end(self, what: str, how: Any) -> None:
+        self._check()
+        self._producer.check()
+        self._ended = True
+        try:
+            async with asyncio.timeout(self._producer.settings.delivery_timeout_ms / 1000):
+                await how()
+        except KAFKA_ERRORS as error:
+            raise self._writer.fail(translated(error, f"{self._producer.name}: {what} a transaction")) from error
+        except asyncio.CancelledError:
+            self._writer.fail(LogError(f"{self._producer.name}: cancelled while {what} a transaction; open a new one"))
+            raise
+        self._writer.ended()
+
+    def _check(self) -> None:
+        if self._ended:
+            self._producer.check()
+            raise LogError(f"{self._producer.name}: the transaction was used after its end; begin a new one")
+
+
+def _append(batch: Any, record: NewRecord) -> bool:
+    """False if the batch is full; a batch takes its first record always."""
+    appended = batch.append(
+        timestamp=record.timestamp_ms, key=record.key, value=record.value, headers=list(record.headers)
+    )
+    return appended is not None
+
+
+class KafkaTransactionalWriter:
+    """`TransactionalWriter` on a producer of its own."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._open: KafkaTransaction | None = None
+        self.closed = False
+
+    async def begin(self) -> KafkaTransaction:
+        """Start a transaction; one at a time."""
+        self._producer.check()
+        if self._open is not None:
+            raise LogError(f"{self._producer.name}: the transaction before is still open; end it first")
+        try:
+            await self._producer.raw.begin_transaction()
+        except KAFKA_ERRORS as error:
+            raise self.fail(translated(error, f"{self._producer.name}: beginning a transaction")) from error
+        self._open = KafkaTransaction(self, self._producer)
+        return self._open
+
+    def ended(self) -> None:
+        """The open transaction has ended well."""
+        self._open = None
+
+    def fail(self, error: LogError) -> LogError:
+        """Break the writer; a copy of the first error, to raise."""
+        first = self._producer.broken(error)
+        return type(first)(str(first))
+
+    async def close(self) -> None:
+        """Let go; idempotent; aborts what is open, if the broker answers."""
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            if self._open is not None and self._producer.error is None:
+                await self._open.abort()
+        except LogError:
+            # It is aborted by the broker: when the identity is opened anew, or after its time-out.
+            self._open = None
+        await self._producer.close()
