@@ -1,5 +1,7 @@
 """Whose fault it was: a peer's broken frame, or a bug of ours. A user's document is refused long before."""
 
+from collections.abc import Mapping
+
 
 class ProtocolError(Exception):
     """Base of both."""
@@ -11,3 +13,11 @@ class PeerError(ProtocolError):
 
 class LocalError(ProtocolError):
     """The machine was driven wrongly, or contradicts itself: a bug on this side."""
+
+
+def require(where: str, claims: Mapping[str, bool]) -> None:
+    """Raise LocalError naming every claim that does not hold."""
+    broken = [claim for claim, holds in claims.items() if not holds]
+    if broken:
+        message = f"{where}: does not hold: {'; '.join(broken)}"
+        raise LocalError(message)

@@ -22,7 +22,10 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """Work: the input watermark is now this, ms; MAX_TIME is the end of input."""
+    """Work: the input watermark is now this, ms. MAX_TIME is the end of input: give out all that is left, for END follows.
+
+    A step task runs its last step here, not at Flush (E1).
+    """
 
     ticket: int
     watermark_ms: int
@@ -50,6 +53,8 @@ class TakeSnapshot:
 
     ticket: int
     epoch: Epoch
+    committed: Epoch
+    """The last committed checkpoint as the start command named it: the ack holds all that was staged or changed after it (C5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Seek:
-    """Read the task's partition of an in edge again from here (C4)."""
+    """Read the task's partition of an in edge again from here (C4); frames of it that were read ahead must not come any more."""
 
     edge: EdgeId
     offset: Offset

@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 
 from shared.model.checkpoint import TaskProtocolState
 from shared.model.frames import BarrierFrame, DataFrame, EndFrame, WatermarkFrame
-from shared.model.ids import NO_EPOCH, EdgeId, Epoch, Seq
+from shared.model.ids import NO_EPOCH, EdgeId, Epoch
 from shared.model.time import MAX_TIME, MIN_TIME
-from shared.protocol.errors import LocalError, PeerError
+from shared.protocol.errors import LocalError, PeerError, require
 from shared.protocol.task import commands as do
 from shared.protocol.task import events as ev
 from shared.protocol.task.receiver import (
@@ -36,65 +36,22 @@ from shared.protocol.task.receiver import (
     InputPartition,
     Receiver,
     Wait,
-    Waiting,
     Zombie,
 )
 from shared.protocol.task.sender import Sender
+from shared.protocol.task.work import (
+    Advancing,
+    AgendaItem,
+    Applying,
+    Begin,
+    Copying,
+    Firing,
+    Flushing,
+    PendingAck,
+    Regate,
+    Work,
+)
 from shared.protocol.watermarks import all_idle, combined_watermark
-
-
-@dataclass(frozen=True, slots=True)
-class _Applying:
-    channel: ChannelReceiver
-    watermark_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Advancing:
-    final: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Firing:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class _Flushing:
-    epoch: Epoch
-    committed: Epoch
-
-
-@dataclass(frozen=True, slots=True)
-class _Copying:
-    epoch: Epoch
-    committed: Epoch
-
-
-_Work = _Applying | _Advancing | _Firing | _Flushing | _Copying
-
-
-@dataclass(frozen=True, slots=True)
-class _Regate:
-    partition: InputPartition
-    waiting: Waiting
-
-
-@dataclass(frozen=True, slots=True)
-class _Begin:
-    epoch: Epoch
-    committed: Epoch
-
-
-_AgendaItem = ev.FrameRead | _Regate | _Begin
-
-
-@dataclass(slots=True)
-class _PendingAck:
-    epoch: Epoch
-    protocol: TaskProtocolState
-    behind: tuple[tuple[EdgeId, int, Seq], ...]
-    durable: ev.StateDurable | None = None
 
 
 @dataclass(slots=True)
@@ -118,13 +75,13 @@ class TaskMachine:
     _input_held: bool = False
     _asked: bool = False
     _ticket: int = 0
-    _work: _Work | None = None
-    _agenda: deque[_AgendaItem] = field(default_factory=deque)
+    _work: Work | None = None
+    _agenda: deque[AgendaItem] = field(default_factory=deque)
     _next_processing_ms: int = MAX_TIME
     _fire_due: bool = False
     _named_committed: Epoch = NO_EPOCH
     """What the barriers of the checkpoint being aligned name as the last committed one (C5)."""
-    _pending: _PendingAck | None = None
+    _pending: PendingAck | None = None
     _out: list[do.Command] = field(default_factory=list)
 
     # --- what the driver asks -----------------------------------------------------------------------------------------
@@ -138,12 +95,7 @@ class TaskMachine:
             return False
         if not self.is_source:
             return self._work is None or self._taking()
-        return (
-            self._work is None
-            and not self.ended
-            and not self._input_held
-            and not self.sender.held_back_by_commits()
-        )
+        return self._work is None and not self.ended and not self._input_held and not self.sender.held_back_by_commits()
 
     def next_processing_ms(self) -> int:
         """When processing time next has something to do, ms; MAX_TIME for never."""
@@ -183,7 +135,7 @@ class TaskMachine:
             case ev.CheckpointStarted():
                 self._learn_commit(event.committed)
                 if self.is_source:
-                    self._agenda.append(_Begin(event.epoch, event.committed))
+                    self._agenda.append(Begin(event.epoch, event.committed))
             case ev.CheckpointAborted():
                 self._end_checkpoint(event.epoch)
             case ev.CheckpointCommitted():
@@ -203,8 +155,8 @@ class TaskMachine:
         """
         for edge in self.introduce:
             self._out += self.sender.introduce(self.sender.edges[edge], ended=self.ended)
-        if not self.is_source and self.input_watermark_ms > MIN_TIME:
-            self._start(_Advancing(final=False))
+        if not self.is_source and not self.ended and self.input_watermark_ms > MIN_TIME:
+            self._start(Advancing(final=False))
         out, self._out = self._out, []
         return out
 
@@ -212,7 +164,7 @@ class TaskMachine:
 
     def _taking(self) -> bool:
         """A snapshot is under way: every channel is blocked."""
-        return isinstance(self._work, _Flushing | _Copying)
+        return isinstance(self._work, Flushing | Copying)
 
     def _run(self) -> None:
         going = True
@@ -223,12 +175,12 @@ class TaskMachine:
         """What comes first when nothing is under way: a complete alignment (C3), then timers, then what has come in."""
         epoch = self.receiver.aligned()
         if epoch is not None:
-            self._start(_Flushing(epoch, self._named_committed))
+            self._start(Flushing(epoch, self._named_committed))
             return True
         if self._fire_due:
             self._fire_due = False
             if self._next_processing_ms <= self.processing_time_ms and not self.ended:
-                self._start(_Firing())
+                self._start(Firing())
             return True
         return self._step()
 
@@ -239,9 +191,9 @@ class TaskMachine:
             case ev.FrameRead() as read:
                 partition = self.receiver.partitions[read.edge]
                 self._admitted(partition, self.receiver.admit(read.edge, read.offset, read.frame, read.size_bytes))
-            case _Regate(partition, waiting):
+            case Regate(partition, waiting):
                 self._admitted(partition, self.receiver.gate(partition, waiting))
-            case _Begin(epoch, committed):
+            case Begin(epoch, committed):
                 self._begin(epoch, committed)
         return True
 
@@ -271,7 +223,7 @@ class TaskMachine:
                     message = f"edge {partition.edge}: {channel.sender} sent rows, seq {frame.header.seq}, behind its END (E1)"
                     raise PeerError(message)
                 progress.idle = False
-                self._start(_Applying(channel, frame.header.watermark_ms), partition.edge, frame)
+                self._start(Applying(channel, frame.header.watermark_ms), partition.edge, frame)
             case WatermarkFrame():
                 progress.raise_to(frame.header.watermark_ms)
                 progress.idle = frame.idle
@@ -288,30 +240,30 @@ class TaskMachine:
                     self._named_committed = frame.committed
                 self._settle()
 
-    def _start(self, work: _Work, edge: EdgeId | None = None, frame: DataFrame | None = None) -> None:
+    def _start(self, work: Work, edge: EdgeId | None = None, frame: DataFrame | None = None) -> None:
         if self._work is not None:
             message = f"{self.sender.task}: {work} begins while {self._work} is under way"
             raise LocalError(message)
         self._work = work
         self._ticket += 1
         match work:
-            case _Applying():
+            case Applying():
                 if edge is None or frame is None:
                     message = "rows without a frame"
                     raise LocalError(message)
                 self._out.append(do.Apply(self._ticket, edge, frame.bodies))
-            case _Advancing():
+            case Advancing():
                 self._out.append(do.Advance(self._ticket, self.input_watermark_ms))
-            case _Firing():
+            case Firing():
                 self._out.append(do.FireProcessingTime(self._ticket, self.processing_time_ms))
-            case _Flushing(epoch, _):
+            case Flushing(epoch, _):
                 self._out.append(do.Flush(self._ticket, epoch))
-            case _Copying(epoch, committed):
+            case Copying(epoch, committed):
                 self._out.append(do.TakeSnapshot(self._ticket, epoch, committed))
 
     # --- answers to work ------------------------------------------------------------------------------------------------
 
-    def _answered(self, ticket: int) -> _Work:
+    def _answered(self, ticket: int) -> Work:
         if self._work is None or ticket != self._ticket:
             message = f"{self.sender.task}: answer to ticket {ticket}, but {self._ticket} is the last and {self._work} is under way"
             raise LocalError(message)
@@ -332,18 +284,18 @@ class TaskMachine:
         self._emit(event.emissions, event.output_watermark_ms)
         self._next_processing_ms = event.next_processing_ms
         match work:
-            case _Applying(channel, watermark_ms):
+            case Applying(channel, watermark_ms):
                 channel.progress.raise_to(watermark_ms)
                 self._settle()
-            case _Advancing(final):
+            case Advancing(final):
                 if final:
                     self._end_output()
-            case _Firing():
+            case Firing():
                 pass
-            case _Flushing(epoch, committed):
+            case Flushing(epoch, committed):
                 self._out += self.sender.watermarks()
-                self._start(_Copying(epoch, committed))
-            case _Copying():
+                self._start(Copying(epoch, committed))
+            case Copying():
                 message = f"{self.sender.task}: TakeSnapshot is answered by SnapshotTaken"
                 raise LocalError(message)
 
@@ -360,7 +312,7 @@ class TaskMachine:
             self._out += self.sender.watermarks()
         if watermark > self.input_watermark_ms or final:
             self.input_watermark_ms = max(self.input_watermark_ms, watermark)
-            self._start(_Advancing(final))
+            self._start(Advancing(final))
 
     def _end_output(self) -> None:
         self.ended = True
@@ -385,11 +337,11 @@ class TaskMachine:
     def _begin(self, epoch: Epoch, committed: Epoch) -> None:
         """C2, between two reads of a source; C5: the checkpoint may have ended since."""
         if epoch > self.receiver.ended_up_to:
-            self._start(_Flushing(epoch, committed))
+            self._start(Flushing(epoch, committed))
 
     def _snapshot_taken(self, event: ev.SnapshotTaken) -> None:
         work = self._answered(event.ticket)
-        if not isinstance(work, _Copying):
+        if not isinstance(work, Copying):
             message = f"{self.sender.task}: SnapshotTaken answers {work}"
             raise LocalError(message)
         self._out += self.sender.barriers(work.epoch, work.committed)
@@ -402,13 +354,13 @@ class TaskMachine:
             ended=self.ended,
             processing_time_ms=self.processing_time_ms,
         )
-        self._pending = _PendingAck(work.epoch, protocol, self.sender.next_seqs())
+        self._pending = PendingAck(work.epoch, protocol, self.sender.next_seqs())
         self.last_snapshot = work.epoch
         self._end_checkpoint(work.epoch, taken=True)
 
     def _state_durable(self, event: ev.StateDurable) -> None:
         """C7; C5: of a checkpoint that has ended it is of no interest."""
-        if isinstance(self._work, _Copying) and self._work.epoch == event.epoch:
+        if isinstance(self._work, Copying) and self._work.epoch == event.epoch:
             message = f"{self.sender.task}: state of {event.epoch} is durable before SnapshotTaken said what it is"
             raise LocalError(message)
         if self._pending is not None and self._pending.epoch == event.epoch:
@@ -428,7 +380,7 @@ class TaskMachine:
 
     def _go_on_with_waiting(self) -> None:
         for partition, waiting in reversed(self.receiver.take_waiting()):
-            self._agenda.appendleft(_Regate(partition, waiting))
+            self._agenda.appendleft(Regate(partition, waiting))
         for edge, offset in self.receiver.take_left_behind():
             kept = [item for item in self._agenda if not (isinstance(item, ev.FrameRead) and item.edge == edge)]
             self._agenda = deque(kept)
@@ -465,24 +417,25 @@ class TaskMachine:
 
     def validate(self) -> None:
         """Raise LocalError where the machine contradicts itself; for tests, after every event."""
-        me = self.sender.task
         self.receiver.validate()
         self.sender.validate()
-        taking = self._work.epoch if isinstance(self._work, _Flushing | _Copying) else None
-        frames = [item for item in self._agenda if not isinstance(item, _Begin)]
+        taking = self._work.epoch if isinstance(self._work, Flushing | Copying) else None
+        frames = [item for item in self._agenda if not isinstance(item, Begin)]
         aligning = self.receiver.aligning
         claims = {
             "a stopped task has nothing to say": not (self.stopped and self._out),
             "nothing is put off without a reason": self.stopped or not self._agenda or self._work is not None,
             "frames are let wait, not put off, while a snapshot is taken": self.stopped or not (taking and frames),
-            "a receiver takes what it has aligned": taking is None or self.is_source or self.receiver.aligned() == taking,
-            "what has ended is not aligned": aligning is None or taking == aligning or aligning > self.receiver.ended_up_to,
+            "a receiver takes what it has aligned": taking is None
+            or self.is_source
+            or self.receiver.aligned() == taking,
+            "what has ended is not aligned": aligning is None
+            or taking == aligning
+            or aligning > self.receiver.ended_up_to,
             "a complete alignment is taken": self.stopped or self._work is not None or self.receiver.aligned() is None,
-            "an acknowledgement is of the last snapshot": self._pending is None or self._pending.epoch == self.last_snapshot,
+            "an acknowledgement is of the last snapshot": self._pending is None
+            or self._pending.epoch == self.last_snapshot,
             "the sender's epoch follows the last snapshot": self.sender.epoch > self.last_snapshot,
             "idle and ended are told as they are": self.sender.idle == self.idle and self.sender.ended == self.ended,
         }
-        broken = [claim for claim, holds in claims.items() if not holds]
-        if broken:
-            message = f"{me}: {'; '.join(broken)}: does not hold"
-            raise LocalError(message)
+        require(str(self.sender.task), claims)

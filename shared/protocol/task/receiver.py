@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from shared.model.checkpoint import ChannelState, InputState
 from shared.model.frames import BarrierFrame, Frame
 from shared.model.ids import FIRST_SEQ, NO_EPOCH, EdgeId, Epoch, Incarnation, Offset, Seq, TaskId
-from shared.protocol.errors import PeerError
+from shared.protocol.errors import PeerError, require
 from shared.protocol.lineage import Lineage, Verdict
 from shared.protocol.watermarks import InputProgress
 
@@ -79,6 +79,29 @@ class InputPartition:
                 for c in self.channels.values()
             ),
         )
+
+    def validate(self, aligning: Epoch | None) -> None:
+        """Raise LocalError where the partition contradicts itself, or what is being aligned."""
+        offsets = [w.offset for w in self.waiting]
+        channels = self.channels.values()
+        claims = {
+            "frames wait in the order of the log": offsets == sorted(set(offsets)),
+            "what waits was read": not offsets or offsets[-1] < self.next_offset,
+            "what waits comes before what is left": self.left_behind is None
+            or not offsets
+            or offsets[-1] < self.left_behind,
+            "what is left was read": self.left_behind is None or self.left_behind < self.next_offset,
+            "frames wait and are left only for a checkpoint": aligning is not None
+            or not (offsets or self.left_behind is not None or any(c.blocked for c in channels)),
+            "a frame waits only behind its channel's barrier": all(
+                self.channels[w.frame.header.sender].blocked
+                and aligning is not None
+                and w.frame.header.epoch > aligning
+                for w in self.waiting
+            ),
+            "seqs go up": all(max(c.restored_seq, c.seq_behind_barrier) <= c.next_seq for c in channels),
+        }
+        require(f"edge {self.edge}", claims)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,3 +283,14 @@ class Receiver:
                 partition.next_offset = partition.left_behind
                 partition.left_behind = None
         return seeks
+
+    def validate(self) -> None:
+        """Raise LocalError where the receiver contradicts itself."""
+        held = sum(w.size_bytes for partition in self.partitions.values() for w in partition.waiting)
+        claims = {
+            "the bytes that wait are counted": held == self.waiting_bytes,
+            "no more waits than may (C4)": held <= self.waiting_bytes_max,
+        }
+        require(f"{held} bytes wait, {self.waiting_bytes} counted, {self.waiting_bytes_max} allowed", claims)
+        for partition in self.partitions.values():
+            partition.validate(self.aligning)

@@ -8,7 +8,7 @@ from shared.model.checkpoint import OutputState
 from shared.model.frames import BarrierFrame, Body, DataFrame, EndFrame, Header, WatermarkFrame
 from shared.model.ids import FIRST_OFFSET, EdgeId, Epoch, Generation, Incarnation, JobId, Offset, Seq, TaskId
 from shared.model.time import MIN_TIME
-from shared.protocol.errors import LocalError
+from shared.protocol.errors import LocalError, require
 from shared.protocol.task.commands import Send
 
 
@@ -61,6 +61,8 @@ class Sender:
     """V of F8; counts for sources."""
     watermark_ms: int = MIN_TIME
     idle: bool = False
+    ended: bool = False
+    """END has been sent (E1)."""
     uncommitted_bytes: dict[Epoch, int] = field(default_factory=dict)
 
     def _header(self, output: OutputEdge, partition: PartitionSender, watermark_ms: int) -> Header:
@@ -83,6 +85,9 @@ class Sender:
 
         batches: (bodies, size in bytes) a frame.
         """
+        if self.ended:
+            message = f"{self.task}: rows for edge {edge} partition {partition_index} behind END (E1)"
+            raise LocalError(message)
         output = self.edges[edge]
         partition = output.partitions[partition_index]
         partition.idle = False
@@ -97,7 +102,9 @@ class Sender:
             yield Send(edge, partition_index, frame)
 
     def watermarks(self) -> Iterator[Send]:
-        """WATERMARK to every partition that does not know the watermark or the idleness yet."""
+        """WATERMARK to every partition that does not know the watermark or the idleness yet; none behind END."""
+        if self.ended:
+            return
         for output, index, partition in self._every():
             if partition.watermark_ms < self.watermark_ms or partition.idle != self.idle:
                 partition.idle = self.idle
@@ -127,6 +134,7 @@ class Sender:
 
     def ends(self) -> Iterator[Send]:
         """END to every partition (E1)."""
+        self.ended = True
         for output, index, partition in self._every():
             yield Send(output.edge, index, EndFrame(self._header(output, partition, self.watermark_ms)))
 
@@ -179,3 +187,18 @@ class Sender:
         return tuple(
             OutputState(o.edge, o.incarnation, tuple(p.next_seq for p in o.partitions)) for o in self.edges.values()
         )
+
+    def validate(self) -> None:
+        """Raise LocalError where the sender contradicts itself."""
+        for output, index, partition in self._every():
+            claims = {
+                "unread bytes are those of the unread frames": partition.unread_bytes
+                == sum(entry.size_bytes for entry in partition.unread),
+                "what the broker has not is unread": list(partition.unacked)
+                == [entry for entry in partition.unread if entry.offset is None],
+                "nothing is acknowledged before it is sent": partition.acked_seq < partition.next_seq,
+                "no partition is told a watermark beyond the task's": partition.watermark_ms <= self.watermark_ms,
+            }
+            require(f"{self.task}: edge {output.edge} partition {index}", claims)
+        newest = max(self.uncommitted_bytes, default=self.epoch)
+        require(str(self.task), {"bytes are counted for epochs that have begun (F8)": newest <= self.epoch})

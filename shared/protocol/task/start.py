@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shared.model.checkpoint import ChannelState, InputState, LineageEntry, OutputState, TaskProtocolState
-from shared.model.ids import EdgeId, Epoch, Generation, JobId, Offset, Seq, TaskId, VertexId, owner_of
+from shared.model.ids import FIRST_SEQ, EdgeId, Epoch, Generation, JobId, Offset, Seq, TaskId, VertexId, owner_of
 from shared.model.messages import EdgeBinding
-from shared.model.time import MIN_TIME
+from shared.model.time import MAX_TIME, MIN_TIME
 from shared.protocol.lineage import Lineage
 from shared.protocol.task.machine import TaskMachine
 from shared.protocol.task.receiver import ChannelReceiver, InputPartition, Receiver
@@ -56,28 +56,33 @@ def start_task(start: TaskStart) -> TaskMachine:
         waiting_bytes_max=start.limits.waiting_bytes_max,
         ended_up_to=start.restored_from,
     )
-    outputs = {b.edge: _output(b, own) for b in start.outputs}
     known = {o.incarnation for o in own.outputs} if own is not None else set()
     watermark_ms = max((p.output_watermark_ms for p in previous), default=MIN_TIME)
+    ended = bool(previous) and all(p.ended for p in previous)
+    idle = bool(previous) and not ended and all(p.idle or p.ended for p in previous)
+    processing_time_ms = max((p.processing_time_ms for p in previous), default=0)
     sender = Sender(
         job=start.job,
         generation=start.generation,
         task=start.task,
         epoch=Epoch(start.restored_from + 1),
-        edges=outputs,
+        edges={b.edge: _output(b, own, watermark_ms, idle=idle) for b in start.outputs},
         ahead_bytes_max=start.limits.ahead_bytes_max,
         uncommitted_bytes_max=start.limits.uncommitted_bytes_max,
         watermark_ms=watermark_ms,
-        idle=bool(previous) and all(p.idle or p.ended for p in previous) and not all(p.ended for p in previous),
+        idle=idle,
+        ended=ended,
     )
     return TaskMachine(
         receiver=receiver,
         sender=sender,
         is_source=start.is_source,
         input_watermark_ms=max((p.input_watermark_ms for p in previous), default=MIN_TIME),
-        idle=sender.idle,
-        ended=bool(previous) and all(p.ended for p in previous),
-        processing_time_ms=max((p.processing_time_ms for p in previous), default=0),
+        idle=idle,
+        ended=ended,
+        processing_time_ms=processing_time_ms,
+        # Restored timers are known to the operators alone: the first tick asks them.
+        _next_processing_ms=processing_time_ms if previous and not start.is_source else MAX_TIME,
         introduce=tuple(b.edge for b in start.outputs if start.restored and b.incarnation not in known),
         committed=start.restored_from,
         last_snapshot=start.restored_from,
@@ -136,9 +141,13 @@ def _channel(sender: TaskId, saved: ChannelState, restored_from: Epoch) -> Chann
     )
 
 
-def _output(binding: EdgeBinding, own: TaskProtocolState | None) -> OutputEdge:
+def _output(binding: EdgeBinding, own: TaskProtocolState | None, watermark_ms: int, *, idle: bool) -> OutputEdge:
+    """Behind BARRIER n all partitions know the watermark and the idleness of the snapshot; those of a new edge know nothing."""
     saved: OutputState | None = None
     if own is not None:
         saved = next((o for o in own.outputs if o.incarnation == binding.incarnation), None)
-    seqs = saved.next_seq if saved is not None else (Seq(0),) * binding.receivers
-    return OutputEdge(EdgeId(binding.edge), binding.incarnation, [PartitionSender(seq) for seq in seqs])
+    if saved is None:
+        partitions = [PartitionSender(FIRST_SEQ) for _ in range(binding.receivers)]
+    else:
+        partitions = [PartitionSender(seq, watermark_ms, idle) for seq in saved.next_seq]
+    return OutputEdge(EdgeId(binding.edge), binding.incarnation, partitions)

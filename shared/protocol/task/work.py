@@ -1,0 +1,81 @@
+"""What a task machine has under way and before it.
+
+At most one piece of work at a time, from its command to the driver's answer; an agenda of what comes next; at most one snapshot that is
+taken but not yet acknowledged.
+"""
+
+from dataclasses import dataclass
+
+from shared.model.checkpoint import TaskProtocolState
+from shared.model.ids import EdgeId, Epoch, Seq
+from shared.protocol.task.events import FrameRead, StateDurable
+from shared.protocol.task.receiver import ChannelReceiver, InputPartition, Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Applying:
+    """Rows of a frame; its watermark counts once they have been applied (F4)."""
+
+    channel: ChannelReceiver
+    watermark_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Advancing:
+    """The input watermark; `final`: all inputs have ended (E1)."""
+
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """Processing time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flushing:
+    """The end of an epoch; `committed` as the checkpoint's start command named it (C5)."""
+
+    epoch: Epoch
+    committed: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Copying:
+    """The snapshot."""
+
+    epoch: Epoch
+    committed: Epoch
+
+
+Work = Applying | Advancing | Firing | Flushing | Copying
+
+
+@dataclass(frozen=True, slots=True)
+class Regate:
+    """A frame that waited for a checkpoint which has ended (C4)."""
+
+    partition: InputPartition
+    waiting: Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A source is to take a checkpoint (C2)."""
+
+    epoch: Epoch
+    committed: Epoch
+
+
+AgendaItem = FrameRead | Regate | Begin
+
+
+@dataclass(slots=True)
+class PendingAck:
+    """A snapshot that has been taken: waits for its state to be durable and its frames to be at the broker (C7)."""
+
+    epoch: Epoch
+    protocol: TaskProtocolState
+    behind: tuple[tuple[EdgeId, int, Seq], ...]
+    """Seqs that the broker must have all below of, by edge and partition."""
+    durable: StateDurable | None = None
