@@ -1,0 +1,122 @@
+"""`$group` accumulators from a JSON tree to their parsed form."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from shared.language.accumulators.spec import Accumulator
+from shared.language.expressions.ast import Expr, Literal
+from shared.language.expressions.forms import parse_sort_keys
+from shared.language.expressions.parse import parse_expression
+from shared.language.expressions.registry import LEFT_OUT
+from shared.language.expressions.scope import Scope
+from shared.language.problems import join
+from shared.language.values.types import is_integral
+
+N_MAX: Final = 100_000
+"""The largest `n`: what is kept for a group stays bounded."""
+PERCENTILES_MAX: Final = 1000
+_ONE: Final = Literal(1)
+
+
+def _plain(name: str, tree: Any, path: str, scope: Scope) -> Accumulator | None:
+    if type(tree) is list and len(tree) != 1 and name not in ("$push", "$addToSet", "$first", "$last"):
+        scope.problems.add(path, f"the accumulator {name} takes one expression, found a list of {len(tree)}")
+        return None
+    if type(tree) is list and len(tree) == 1 and name not in ("$push", "$addToSet", "$first", "$last"):
+        tree = tree[0]
+    return Accumulator(name, parse_expression(tree, path, scope), path)
+
+
+def _count(name: str, tree: Any, path: str, scope: Scope) -> Accumulator | None:
+    if tree != {}:
+        scope.problems.add(path, "$count takes {}")
+        return None
+    return Accumulator(name, _ONE, path)
+
+
+def _arguments(
+    name: str, tree: Any, path: str, scope: Scope, required: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> bool:
+    if type(tree) is not dict:
+        scope.problems.add(path, f"{name} takes an object of named arguments: {', '.join(required)}")
+        return False
+    for key in tree:
+        if key not in required + optional:
+            accepted = required + optional
+            scope.problems.add(join(path, key), f"unknown argument {key} of {name}", accepted=accepted, found=key)
+    lacking = [key for key in required if key not in tree]
+    for key in lacking:
+        scope.problems.add(path, f"{name} needs the argument {key}")
+    return not lacking
+
+
+def _n(tree: Any, path: str, scope: Scope) -> int | None:
+    """A constant expression that gives a whole number from 1."""
+    expr: Expr = parse_expression(tree, path, scope)
+    value = expr.value if isinstance(expr, Literal) else None
+    if not is_integral(value) or not 1 <= int(value) <= N_MAX:
+        scope.problems.add(path, f"n is a constant whole number from 1 to {N_MAX}, found {tree!r}")
+        return None
+    return int(value)
+
+
+def _first_n(name: str, tree: Any, path: str, scope: Scope) -> Accumulator | None:
+    if not _arguments(name, tree, path, scope, ("input", "n")):
+        return None
+    n = _n(tree["n"], join(path, "n"), scope)
+    return Accumulator(name, parse_expression(tree["input"], join(path, "input"), scope), path, n=n)
+
+
+def _top(name: str, tree: Any, path: str, scope: Scope) -> Accumulator | None:
+    many = name.endswith("N")
+    if not _arguments(name, tree, path, scope, ("output", "sortBy", "n") if many else ("output", "sortBy")):
+        return None
+    n = _n(tree["n"], join(path, "n"), scope) if many else 1
+    keys = parse_sort_keys(tree["sortBy"], join(path, "sortBy"), scope)
+    return Accumulator(name, parse_expression(tree["output"], join(path, "output"), scope), path, n=n, sort_by=keys)
+
+
+def _percentile(name: str, tree: Any, path: str, scope: Scope) -> Accumulator | None:
+    required = ("input", "p", "method") if name == "$percentile" else ("input", "method")
+    if not _arguments(name, tree, path, scope, required):
+        return None
+    if tree["method"] != "approximate":
+        scope.problems.add(join(path, "method"), f"the method is approximate, found {tree['method']!r}", accepted=("approximate",))
+    points = tree["p"] if name == "$percentile" else [0.5]
+    good = type(points) is list and 1 <= len(points) <= PERCENTILES_MAX
+    if not good or not all(type(p) in (int, float) and 0 <= p <= 1 for p in points):
+        scope.problems.add(join(path, "p"), f"p is a list of numbers from 0 to 1, found {points!r}")
+        return None
+    source = parse_expression(tree["input"], join(path, "input"), scope)
+    return Accumulator(name, source, path, percentiles=tuple(float(p) for p in points))
+
+
+_PARSERS: Final[dict[str, Callable[[str, Any, str, Scope], Accumulator | None]]] = {
+    **dict.fromkeys(
+        ("$sum", "$avg", "$min", "$max", "$first", "$last", "$push", "$addToSet", "$stdDevPop", "$stdDevSamp", "$mergeObjects",
+         "$approxCountDistinct"),
+        _plain,
+    ),
+    "$count": _count,
+    **dict.fromkeys(("$firstN", "$lastN", "$minN", "$maxN"), _first_n),
+    **dict.fromkeys(("$top", "$topN", "$bottom", "$bottomN"), _top),
+    **dict.fromkeys(("$percentile", "$median"), _percentile),
+}  # fmt: skip
+ACCUMULATOR_NAMES: Final = tuple(sorted(_PARSERS))
+
+
+def parse_accumulator(tree: Any, path: str, scope: Scope) -> Accumulator | None:
+    """`{$sum: expr}` and its kin; errors are noted."""
+    if type(tree) is not dict or len(tree) != 1:
+        scope.problems.add(path, f"a field of $group is one accumulator, such as {{$sum: 1}}; found {str(tree)[:80]}")
+        return None
+    name = next(iter(tree))
+    place = join(path, name)
+    parser = _PARSERS.get(name)
+    if parser is not None:
+        return parser(name, tree[name], place, scope)
+    if name == "$accumulator":
+        scope.problems.add(place, f"{name} is not supported: {LEFT_OUT[name]}")
+    else:
+        scope.problems.add(place, f"unknown accumulator {name}", accepted=ACCUMULATOR_NAMES, found=name)
+    return None

@@ -1,0 +1,86 @@
+"""Connections: where `${NAME}` stands for a value of the environment, so that documents carry no secrets."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from shared.language.documents.kinds import DOCUMENT, STRING, Option, choice, read_options
+from shared.language.expressions.scope import Scope
+from shared.language.problems import Problems, join
+from shared.language.stages.source import Connection
+
+REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+_TYPE: Final = Option("type", choice("kafka", "files", "sql", "gateway"), "what is at the other end", required=True)
+SETTINGS: Final = {
+    "kafka": (
+        Option("bootstrapServers", STRING, "host:port, separated by commas", required=True),
+        Option("config", DOCUMENT, "of the client: security_protocol, sasl_mechanism, …"),
+    ),
+    "gateway": (
+        Option("bootstrapServers", STRING, "of the broker that the gateway writes to", required=True),
+        Option("config", DOCUMENT, "of the client"),
+    ),
+    "files": (
+        Option("path", STRING, "the folder, or a URL such as s3://bucket/prefix", required=True),
+        Option("config", DOCUMENT, "of the file system: endpoint, key, …"),
+    ),
+    "sql": (
+        Option("url", STRING, "postgresql://… or sqlite:///…", required=True),
+        Option("config", DOCUMENT, "of the engine"),
+    ),
+}
+"""The options of each type of connection."""
+
+
+def read_connections(tree: Any, path: str, scope: Scope) -> dict[str, Connection]:
+    """`{name: {type, settings…}}`."""
+    if type(tree) is not dict:
+        scope.problems.add(path, "expected an object of name: {type, …}")
+        return {}
+    found = {}
+    for name, item in tree.items():
+        place = join(path, name)
+        kind = item.get("type") if type(item) is dict else None
+        if kind not in list(SETTINGS):
+            read_options(item if type(item) is dict and "type" in item else {"type": kind}, place, scope, (_TYPE,), "a connection")
+            continue
+        options = read_options(item, place, scope, (_TYPE, *SETTINGS[kind]), f"a connection of type {kind}")
+        settings = {key: value for key, value in options.items() if key != "type"}
+        found[name] = Connection(name, kind, settings)
+    return found
+
+
+def resolve(connection: Connection, environment: Mapping[str, str]) -> Connection:
+    """The connection with its `${NAME}` references replaced; InvalidDocument for names that the environment lacks."""
+    problems = Problems()
+    path = f"connections.{connection.name}"
+    settings = {key: _replace(value, join(path, key), environment, problems) for key, value in connection.settings.items()}
+    problems.check()
+    return Connection(connection.name, connection.type, settings)
+
+
+def _replace(value: Any, path: str, environment: Mapping[str, str], problems: Problems) -> Any:
+    if type(value) is dict:
+        return {key: _replace(item, join(path, key), environment, problems) for key, item in value.items()}
+    if type(value) is list:
+        return [_replace(item, f"{path}[{i}]", environment, problems) for i, item in enumerate(value)]
+    if type(value) is not str:
+        return value
+    for name in REFERENCE.findall(value):
+        if name not in environment:
+            problems.add(path, f"${{{name}}} is not set in the environment")
+    return REFERENCE.sub(lambda found: environment.get(found[1], ""), value)
+
+
+def forbid_references(tree: Any, path: str, problems: Problems) -> None:
+    """Note every `${NAME}` outside connections: what a pipeline does must not depend on where it is read."""
+    stack: list[tuple[Any, str]] = [(tree, path)]
+    while stack:
+        value, place = stack.pop()
+        if type(value) is dict:
+            stack.extend((item, join(place, str(key))) for key, item in value.items())
+        elif type(value) is list:
+            stack.extend((item, f"{place}[{i}]") for i, item in enumerate(value))
+        elif type(value) is str and REFERENCE.fullmatch(value):
+            problems.add(place, f"{value} may stand in the settings of connections only")

@@ -1,0 +1,245 @@
+"""Kinds of options: how one is read from the tree, and its JSON Schema. Stages declare their options with these, once.
+
+A kind's `read` notes errors in the scope's problems and then gives None.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from shared.language.expressions.parse import parse_expression
+from shared.language.expressions.scope import Scope
+from shared.language.problems import join
+from shared.language.query.parse import parse_predicate
+from shared.language.stages.base import UNITS_MS
+from shared.language.values.extended_json import ExtendedJsonError, from_json
+from shared.model.values import Date
+
+DURATION_MAX_MS: Final = 2**53
+"""No duration is longer: sums of a few stay within 64 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of option: `read(tree, path, scope)`, and the JSON Schema of what it accepts."""
+
+    read: Callable[[Any, str, Scope], Any]
+    schema: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of a closed object."""
+
+    name: str
+    kind: Kind
+    doc: str
+    required: bool = False
+
+
+class Read(dict[str, Any]):
+    """The options that were read, by name; `get` gives None for what was not written."""
+
+
+def read_options(tree: Any, path: str, scope: Scope, options: Sequence[Option], what: str = "") -> Read:
+    """Read a closed object: unknown, missing and wrong options are noted, what is right is returned."""
+    name = what or path.rpartition(".")[2]
+    if type(tree) is not dict:
+        scope.problems.add(path, f"{name} takes an object, found {_shown(tree)}", accepted=[o.name for o in options])
+        return Read()
+    known = {option.name: option for option in options}
+    for key in tree:
+        if key not in known:
+            scope.problems.add(join(path, key), f"unknown option {key} of {name}", accepted=known, found=key)
+    result = Read()
+    for option in options:
+        if option.name in tree:
+            value = option.kind.read(tree[option.name], join(path, option.name), scope)
+            if value is not None:
+                result[option.name] = value
+        elif option.required:
+            scope.problems.add(path, f"{name} needs {option.name}: {option.doc}")
+    return result
+
+
+def _shown(tree: Any) -> str:
+    text = "null" if tree is None else repr(tree)
+    return text if len(text) <= 80 else text[:77] + "..."  # noqa: PLR2004 - a line's worth
+
+
+def _wrong(tree: Any, path: str, scope: Scope, expected: str) -> None:
+    scope.problems.add(path, f"expected {expected}, found {_shown(tree)}")
+
+
+def _string(tree: Any, path: str, scope: Scope) -> str | None:
+    if type(tree) is str and tree:
+        return tree
+    return _wrong(tree, path, scope, "a non-empty string")
+
+
+STRING: Final = Kind(_string, {"type": "string", "minLength": 1})
+
+
+def _boolean(tree: Any, path: str, scope: Scope) -> bool | None:
+    if type(tree) is bool:
+        return tree
+    return _wrong(tree, path, scope, "true or false")
+
+
+BOOLEAN: Final = Kind(_boolean, {"type": "boolean"})
+
+
+def integer(least: int, most: int = 2**53) -> Kind:
+    """A whole number within bounds."""
+
+    def read(tree: Any, path: str, scope: Scope) -> int | None:
+        value = tree
+        if type(tree) is dict and set(tree) <= {"$numberInt", "$numberLong"} and len(tree) == 1:
+            value = _extended(tree)
+        if type(value) in (int, float) and least <= value <= most and value == int(value):
+            return int(value)
+        return _wrong(tree, path, scope, f"a whole number from {least} to {most}")
+
+    return Kind(read, {"type": "integer", "minimum": least, "maximum": most})
+
+
+def _extended(tree: Any) -> Any:
+    try:
+        return from_json(tree)
+    except ExtendedJsonError:
+        return None
+
+
+def fraction() -> Kind:
+    """A number from 0 up to, but not, 1."""
+
+    def read(tree: Any, path: str, scope: Scope) -> float | None:
+        if type(tree) in (int, float) and 0 <= tree < 1:
+            return float(tree)
+        return _wrong(tree, path, scope, "a fraction, at least 0 and below 1")
+
+    return Kind(read, {"type": "number", "minimum": 0, "exclusiveMaximum": 1})
+
+
+def choice(*names: str) -> Kind:
+    """One of some words."""
+
+    def read(tree: Any, path: str, scope: Scope) -> str | None:
+        if type(tree) is str and tree in names:
+            return tree
+        scope.problems.add(path, f"unknown value {_shown(tree)}", accepted=names, found=str(tree))
+        return None
+
+    return Kind(read, {"enum": list(names)})
+
+
+_UNIT: Final = choice(*UNITS_MS)
+
+
+def duration(*, least: int, zero_alone: bool = False, size_name: str = "size") -> Kind:
+    """`{size, unit}` in ms, `size` at least `least`; with `zero_alone` also the bare integer 0."""
+    size = integer(least, 2**31)
+    options = (Option(size_name, size, "how many units", required=True), Option("unit", _UNIT, "ms to day", required=True))
+
+    def read(tree: Any, path: str, scope: Scope) -> int | None:
+        if zero_alone and type(tree) is int and tree == 0:
+            return 0
+        found = read_options(tree, path, scope, options)
+        if size_name not in found or "unit" not in found:
+            return None
+        total = int(found[size_name]) * UNITS_MS[found["unit"]]
+        if abs(total) > DURATION_MAX_MS:
+            return _wrong(tree, path, scope, f"a duration of at most {DURATION_MAX_MS} ms")
+        return total
+
+    schema = closed_schema(options)
+    return Kind(read, {"anyOf": [schema, {"const": 0}]} if zero_alone else schema)
+
+
+EXPRESSION: Final = Kind(parse_expression, {"$ref": "#/$defs/expression"})
+PREDICATE: Final = Kind(parse_predicate, {"$ref": "#/$defs/query"})
+
+
+def _value(tree: Any, path: str, scope: Scope) -> Any:
+    try:
+        return from_json(tree)
+    except ExtendedJsonError as e:
+        scope.problems.add(path, str(e))
+        return None
+
+
+def _document(tree: Any, path: str, scope: Scope) -> Any:
+    if type(tree) is not dict:
+        return _wrong(tree, path, scope, "an object")
+    return _value(tree, path, scope)
+
+
+DOCUMENT: Final = Kind(_document, {"type": "object"})
+
+
+def _date(tree: Any, path: str, scope: Scope) -> Any:
+    value = _value(tree, path, scope) if type(tree) is dict else None
+    if type(value) is Date:
+        return value
+    return _wrong(tree, path, scope, "a date, {$date: …}")
+
+
+DATE: Final = Kind(_date, {"type": "object", "required": ["$date"]})
+
+
+def read_names(tree: Any, path: str, scope: Scope) -> tuple[str, ...] | None:
+    """A dotted field path, without a leading dollar, as its names."""
+    names = tuple(tree.split(".")) if type(tree) is str else ()
+    if not names or not all(names) or names[0].startswith("$"):
+        return _wrong(tree, path, scope, "a field path such as a.b")
+    return names
+
+
+PATH: Final = Kind(read_names, {"type": "string", "minLength": 1})
+
+
+def one_or_more(kind: Kind) -> Kind:
+    """One value, or a list of at least one: read as a tuple."""
+
+    def read(tree: Any, path: str, scope: Scope) -> tuple[Any, ...] | None:
+        if type(tree) is not list:
+            value = kind.read(tree, path, scope)
+            return None if value is None else (value,)
+        if not tree:
+            return _wrong(tree, path, scope, "at least one")
+        values = [kind.read(item, f"{path}[{i}]", scope) for i, item in enumerate(tree)]
+        return None if any(v is None for v in values) else tuple(values)
+
+    return Kind(read, {"anyOf": [kind.schema, {"type": "array", "items": kind.schema, "minItems": 1}]})
+
+
+def list_of(kind: Kind) -> Kind:
+    """A list, possibly empty: read as a tuple."""
+
+    def read(tree: Any, path: str, scope: Scope) -> tuple[Any, ...] | None:
+        if type(tree) is not list:
+            return _wrong(tree, path, scope, "a list")
+        values = [kind.read(item, f"{path}[{i}]", scope) for i, item in enumerate(tree)]
+        return None if any(v is None for v in values) else tuple(values)
+
+    return Kind(read, {"type": "array", "items": kind.schema})
+
+
+def closed(*options: Option) -> Kind:
+    """A closed object of its own: read as `Read`."""
+
+    def read(tree: Any, path: str, scope: Scope) -> Read:
+        return read_options(tree, path, scope, options)
+
+    return Kind(read, closed_schema(options))
+
+
+def closed_schema(options: Sequence[Option]) -> dict[str, Any]:
+    """The JSON Schema of a closed object."""
+    schema: dict[str, Any] = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {o.name: {"description": o.doc, **o.kind.schema} for o in options},
+    }
+    required = [o.name for o in options if o.required]
+    return {**schema, "required": required} if required else schema

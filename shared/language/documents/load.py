@@ -1,0 +1,109 @@
+"""YAML or JSON text to a plain tree and the lines of its places.
+
+YAML's types are those of JSON (YAML 1.2's core schema): `on` and `yes` are strings, dates stay strings. Anchors are allowed within a
+bound, tags and further documents are not.
+"""
+
+import math
+import re
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from shared.language.problems import DocumentError, InvalidDocument, join
+
+NODES_MAX: Final = 1_000_000
+"""Default bound of the values in one document, aliases written out."""
+DEPTH_MAX: Final = 300
+SIZE_MAX_BYTES: Final = 16 * 1024 * 1024
+
+_NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
+_BOOL: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_INT: Final = re.compile(r"[-+]?[0-9]+|0x[0-9a-fA-F]+|0o[0-7]+")
+_FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_SPECIAL: Final = re.compile(r"([-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def load(text: str) -> tuple[Any, dict[str, int]]:
+    """The tree of a text, and the line of each place in it (empty for JSON). InvalidDocument if it is neither YAML nor JSON."""
+    if len(text) > SIZE_MAX_BYTES:
+        raise _invalid(f"the document has {len(text)} characters, at most {SIZE_MAX_BYTES} are allowed")
+    if text.lstrip().startswith("{"):
+        try:
+            return msgspec.json.decode(text), {}
+        except RecursionError:
+            raise _invalid("the document nests too deeply") from None
+        except msgspec.DecodeError:
+            pass  # flow style YAML begins with a brace, too: its parser says what is wrong, with the line
+    try:
+        node = yaml.compose(text, Loader=_LOADER)
+    except yaml.MarkedYAMLError as e:
+        line = e.problem_mark.line + 1 if e.problem_mark else None
+        raise _invalid(f"not YAML: {e.problem or e.context or 'unreadable'}", line) from e
+    except (yaml.YAMLError, RecursionError) as e:
+        raise _invalid(f"not YAML: {e}") from e
+    if node is None:
+        raise _invalid("the document is empty")
+    reader = _Reader()
+    return reader.read(node, "", 0), reader.lines
+
+
+def _invalid(message: str, line: int | None = None) -> InvalidDocument:
+    return InvalidDocument([DocumentError("", message, line)])
+
+
+class _Reader:
+    """Walks YAML nodes, counting them."""
+
+    def __init__(self) -> None:
+        self.lines: dict[str, int] = {}
+        self.nodes = 0
+
+    def read(self, node: Any, path: str, depth: int) -> Any:
+        """The tree of a node; notes lines by path."""
+        self.nodes += 1
+        line = node.start_mark.line + 1
+        if self.nodes > NODES_MAX or depth > DEPTH_MAX:
+            raise _invalid(f"more than {NODES_MAX} values or {DEPTH_MAX} levels", line)
+        self.lines.setdefault(path, line)
+        if isinstance(node, yaml.ScalarNode):
+            return _scalar(node, line)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.read(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(node.value)]
+        fields: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = self._key(key_node)
+            place = join(path, key)
+            self.lines[place] = key_node.start_mark.line + 1
+            if key in fields:
+                raise InvalidDocument([DocumentError(place, f"{key} is written twice", key_node.start_mark.line + 1)])
+            fields[key] = self.read(value_node, place, depth + 1)
+        return fields
+
+    @staticmethod
+    def _key(node: Any) -> str:
+        if not isinstance(node, yaml.ScalarNode):
+            raise _invalid("a field name must be a scalar", node.start_mark.line + 1)
+        return str(node.value)
+
+
+def _scalar(node: Any, line: int) -> Any:
+    text: str = node.value
+    if node.tag and not node.tag.startswith("tag:yaml.org,2002:"):
+        raise _invalid(f"the tag {node.tag} is not allowed", line)
+    if node.style:  # quoted or a block: a string, whatever it looks like (the C parser says '' for plain)
+        return text
+    if text in _NULL:
+        return None
+    if text in _BOOL:
+        return _BOOL[text]
+    if _INT.fullmatch(text):
+        return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    special = _SPECIAL.fullmatch(text)
+    if special:
+        return math.nan if special[3] else math.copysign(math.inf, -1 if special[1] == "-" else 1)
+    return text

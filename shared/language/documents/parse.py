@@ -1,0 +1,155 @@
+"""A processor's document, from text or a tree, to its typed form; all its errors at once."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from shared.language.documents.connections import forbid_references, read_connections
+from shared.language.documents.kinds import Kind, Option, STRING, choice, closed, closed_schema, duration, read_options
+from shared.language.documents.load import load
+from shared.language.documents.model import FileDlq, KafkaDlq, Options, Processor, TableDlq
+from shared.language.documents.pipeline import read_pipeline
+from shared.language.expressions.scope import Scope
+from shared.language.problems import DocumentError, InvalidDocument, Problems
+from shared.language.stages import Join, Stage, Union
+from shared.language.stages.source import Connection
+from shared.model.ids import ProcessorName
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+def _name(tree: Any, path: str, scope: Scope) -> str | None:
+    if type(tree) is str and _NAME.fullmatch(tree):
+        return tree
+    scope.problems.add(path, f"a name has 1 to 100 letters, digits, _, . and -, and begins with a letter or digit; found {tree!r}")
+    return None
+
+
+_DLQ: Final = {
+    "topic": (Option("connectionName", STRING, "a Kafka connection", required=True), Option("topic", STRING, "the topic", required=True)),
+    "path": (Option("connectionName", STRING, "a files connection"), Option("path", STRING, "the folder", required=True)),
+    "table": (
+        Option("connectionName", STRING, "a SQL connection", required=True),
+        Option("table", STRING, "the table", required=True),
+    ),
+}
+
+
+def _dlq(tree: Any, path: str, scope: Scope) -> KafkaDlq | FileDlq | TableDlq | None:
+    kind = next((key for key in ("topic", "path", "table") if type(tree) is dict and key in tree), "topic")
+    before = len(scope.problems.errors)
+    o = read_options(tree, path, scope, _DLQ[kind])
+    if len(scope.problems.errors) > before:
+        return None
+    if kind == "topic":
+        return KafkaDlq(o["connectionName"], o["topic"])
+    if kind == "path":
+        return FileDlq(o["path"], o.get("connectionName"))
+    return TableDlq(o["connectionName"], o["table"])
+
+
+_OPTIONS: Final = (
+    Option("dlq", Kind(_dlq, {"oneOf": [closed_schema(o) for o in _DLQ.values()]}), "where dead letters go"),
+    Option("checkpoint", closed(Option("interval", duration(least=1), "time between checkpoints")), "checkpoints"),
+    Option("lateness", choice("merged", "split"), "whose watermark decides what is late (default merged)"),
+    Option("streamMetaFieldName", STRING, "the field of outputs that carries metadata; without it they carry none"),
+)
+
+
+def _options(tree: Any, path: str, scope: Scope) -> Options:
+    o = read_options(tree, path, scope, _OPTIONS)
+    return Options(
+        dlq=o.get("dlq"),
+        checkpoint_interval_ms=o.get("checkpoint", {}).get("interval"),
+        lateness=o.get("lateness", "merged"),
+        stream_meta_field_name=o.get("streamMetaFieldName"),
+    )
+
+
+DOCUMENT_OPTIONS: Final = (
+    Option("name", Kind(_name, {"type": "string", "pattern": f"^{_NAME.pattern}$"}), "the processor's name"),
+    Option(
+        "connections",
+        Kind(read_connections, {"type": "object", "additionalProperties": {"$ref": "#/$defs/connection"}}),
+        "connections that only this processor knows; others are kept in the registry",
+    ),
+    Option("pipeline", Kind(read_pipeline, {"$ref": "#/$defs/pipeline"}), "the stages", required=True),
+    Option("options", Kind(_options, closed_schema(_OPTIONS)), "of the processor as a whole"),
+)
+"""What a processor's document has."""
+
+
+def parse(document: str | Mapping[str, Any], *, known_connections: Mapping[str, Connection] | None = None) -> Processor:
+    """The processor of a YAML or JSON text, or of a plain tree.
+
+    With `known_connections` (the registry's), every connection that a stage names must be there or in the document, and of the right
+    type.
+
+    Raises:
+        InvalidDocument: with all errors.
+    """
+    lines: Mapping[str, int] = {}
+    tree: Any = document
+    if isinstance(document, str):
+        tree, lines = load(document)
+    if type(tree) is not dict:
+        raise InvalidDocument([DocumentError("", f"a processor's document is an object, found {type(tree).__name__}")])
+    problems = Problems(lines)
+    scope = Scope(problems)
+    for key in ("pipeline", "options"):
+        forbid_references(tree.get(key), key, problems)
+    found = read_options(tree, "", scope, DOCUMENT_OPTIONS, "the document")
+    connections = found.get("connections", {})
+    if known_connections is not None:
+        known = {**known_connections, **connections}
+        _check_connections(found.get("pipeline", ()), found.get("options", Options()), known, problems)
+    problems.check()
+    name = found.get("name")
+    return Processor(
+        name=None if name is None else ProcessorName(name),
+        pipeline=found["pipeline"],
+        options=found.get("options", Options()),
+        connections=connections,
+    )
+
+
+_WANTED: Final = {
+    "KafkaSource": ("kafka", "gateway"),
+    "KafkaEmit": ("kafka",),
+    "FileSource": ("files",),
+    "FileEmit": ("files",),
+    "Merge": ("sql",),
+    "Lookup": ("sql", "files"),
+    "CachedLookup": ("sql", "files"),
+    "KafkaDlq": ("kafka",),
+    "FileDlq": ("files",),
+    "TableDlq": ("sql",),
+}
+
+
+def _check_connections(
+    pipeline: tuple[Stage, ...], options: Options, known: Mapping[str, Connection], problems: Problems
+) -> None:
+    """Note every name of a connection that is unknown, or of the wrong type."""
+    for stage in pipeline:
+        if isinstance(stage, Join):
+            _check_connections(stage.from_, Options(), known, problems)
+        elif isinstance(stage, Union):
+            for inner in stage.pipelines:
+                _check_connections(inner, Options(), known, problems)
+        _check_connection(getattr(stage, "from_", stage), type(stage).__name__, stage.path, known, problems)
+    if options.dlq is not None:
+        _check_connection(options.dlq, type(options.dlq).__name__, "options.dlq", known, problems)
+
+
+def _check_connection(holder: Any, kind: str, path: str, known: Mapping[str, Connection], problems: Problems) -> None:
+    name = getattr(holder, "connection_name", None)
+    wanted = _WANTED.get(kind)
+    if name is None or wanted is None:
+        return
+    connection = known.get(name)
+    if connection is None:
+        problems.add(f"{path}.connectionName", f"unknown connection {name}", accepted=sorted(known), found=name)
+    elif connection.type not in wanted:
+        message = f"the connection {name} is of type {connection.type}, expected {' or '.join(wanted)}"
+        problems.add(f"{path}.connectionName", message)

@@ -1,0 +1,58 @@
+"""The pipeline: which stages there are, and where each may stand."""
+
+from typing import Any, Final
+
+from shared.language.documents.relational import relational
+from shared.language.documents.sinks import SINKS
+from shared.language.documents.source import SOURCE
+from shared.language.documents.specs import StageSpec, read_stage
+from shared.language.documents.stateless import STATELESS
+from shared.language.documents.windows import ONLY_INSIDE, WINDOWS
+from shared.language.expressions.scope import Scope
+from shared.language.stages import Stage
+
+STAGES_MAX: Final = 200
+"""How many stages one pipeline may have."""
+NESTING_MAX: Final = 10
+"""How deep pipelines of joins and unions may nest."""
+
+
+def read_pipeline(tree: Any, path: str, scope: Scope) -> tuple[Stage, ...]:
+    """A whole pipeline: one source first, then any stages; errors are noted."""
+    problems = scope.problems
+    if type(tree) is not list or not tree:
+        problems.add(path, "a pipeline is a list of stages that begins with $source")
+        return ()
+    if len(tree) > STAGES_MAX or path.count("pipelines[") + path.count(".from") > NESTING_MAX:
+        problems.add(path, f"a pipeline has at most {STAGES_MAX} stages, and nests at most {NESTING_MAX} deep")
+        return ()
+    stages = []
+    for i, item in enumerate(tree):
+        place = f"{path}[{i}]"
+        name = next(iter(item)) if type(item) is dict and len(item) == 1 else None
+        if i == 0 and name != "$source":
+            problems.add(place, f"a pipeline begins with $source, found {name or 'no stage'}")
+        if i > 0 and name == "$source":
+            problems.add(f"{place}.$source", "there is exactly one $source, at the beginning; $union brings further ones in")
+            continue
+        stage = read_stage(item, place, scope, STAGES, _ELSEWHERE)
+        if stage is not None:
+            stages.append(stage)
+    return tuple(stages)
+
+
+_ELSEWHERE: Final = {
+    **dict.fromkeys(ONLY_INSIDE, "belongs inside the pipeline of a window ($tumblingWindow, $hoppingWindow, $sessionWindow)"),
+    "$out": "is not a stage of streams: use $merge or $emit",
+    "$facet": "is not a stage of streams: use several processors",
+    "$externalFunction": "is not supported: write a $compute",
+    "$https": "is not supported: write a $compute or use a $lookup",
+}
+STAGES: Final[dict[str, StageSpec]] = {
+    "$source": SOURCE,
+    **STATELESS,
+    **WINDOWS,
+    **relational(read_pipeline),
+    **SINKS,
+}
+"""All stages that stand at the top of a pipeline."""

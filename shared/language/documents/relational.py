@@ -1,0 +1,190 @@
+"""`$lookup`, `$cachedLookup`, `$join`, `$union` and `$compute`."""
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from shared.language.documents.kinds import (
+    DOCUMENT,
+    EXPRESSION,
+    PATH,
+    STRING,
+    Kind,
+    Option,
+    Read,
+    choice,
+    closed,
+    closed_schema,
+    duration,
+    integer,
+    list_of,
+    read_options,
+)
+from shared.language.documents.specs import StageSpec, read_stage, with_options
+from shared.language.documents.stateless import STATELESS
+from shared.language.expressions.scope import Scope
+from shared.language.problems import join
+from shared.language.stages.relational import CachedLookup, Compute, InlineTable, Join, Lookup, TableRef, Union
+
+ReadPipeline = Callable[[Any, str, Scope], Any]
+_TABLE: Final = (
+    Option("connectionName", STRING, "the connection", required=True),
+    Option("table", STRING, "a table, or a file of the connection"),
+    Option("db", STRING, "with coll: the table db.coll"),
+    Option("coll", STRING, "with db: the table db.coll"),
+)
+_INLINE: Final = (Option("documents", list_of(DOCUMENT), "the documents themselves", required=True),)
+
+
+def read_table(tree: Any, path: str, scope: Scope) -> TableRef | None:
+    """`{connectionName, table}` or `{connectionName, db, coll}`."""
+    found = read_options(tree, path, scope, _TABLE)
+    table = found.get("table") or ".".join(found[key] for key in ("db", "coll") if key in found)
+    if "connectionName" not in found:
+        return None
+    if not table:
+        scope.problems.add(path, "needs table, or coll (and db)", accepted=("table", "db", "coll"))
+        return None
+    return TableRef(found["connectionName"], table)
+
+
+def _from(tree: Any, path: str, scope: Scope) -> TableRef | InlineTable | None:
+    if type(tree) is dict and "documents" in tree:
+        found = read_options(tree, path, scope, _INLINE)
+        return InlineTable(found["documents"]) if "documents" in found else None
+    return read_table(tree, path, scope)
+
+
+TABLE: Final = Kind(read_table, closed_schema(_TABLE))
+_FROM: Final = Option("from", Kind(_from, {"anyOf": [closed_schema(_TABLE), closed_schema(_INLINE)]}), "what to look up in", required=True)
+_LOOKUP: Final = (
+    _FROM,
+    Option("localField", PATH, "the document's field"),
+    Option("foreignField", PATH, "the foreign document's field that equals it"),
+    Option("let", Kind(lambda tree, path, scope: tree, {"type": "object"}), "variables for the pipeline"),
+    Option("pipeline", Kind(lambda tree, path, scope: tree, {"type": "array"}), "stateless stages on the foreign documents"),
+    Option("as", PATH, "the field that takes the array of what was found", required=True),
+)
+_CACHED: Final = (
+    Option("ttl", duration(least=1), "how long an answer is kept", required=True),
+    Option("maxEntries", integer(1, 10_000_000), "how many answers are kept (default 10000)"),
+    *_LOOKUP,
+)
+
+
+def _lookup_fields(o: Read, path: str, scope: Scope) -> dict[str, Any]:
+    if ("localField" in o) != ("foreignField" in o):
+        scope.problems.add(path, "localField and foreignField stand together or not at all")
+    if "localField" not in o and "pipeline" not in o:
+        scope.problems.add(path, "needs localField and foreignField, or a pipeline")
+    variables = _let(o.get("let", {}), join(path, "let"), scope)
+    inner = scope.bind(*(name for name, _ in variables))
+    stages = []
+    trees = o.get("pipeline", [])
+    place = join(path, "pipeline")
+    if type(trees) is not list:
+        scope.problems.add(place, "expected a list of stages")
+        trees = []
+    for i, tree in enumerate(trees):
+        stage = read_stage(tree, f"{place}[{i}]", inner, STATELESS, {})
+        if stage is not None:
+            stages.append(stage)
+    return {
+        "from_": o["from"],
+        "as_": o["as"],
+        "local_field": o.get("localField"),
+        "foreign_field": o.get("foreignField"),
+        "let": variables,
+        "pipeline": tuple(stages),
+    }
+
+
+def _let(tree: Any, path: str, scope: Scope) -> tuple[tuple[str, Any], ...]:
+    if type(tree) is not dict:
+        scope.problems.add(path, "expected an object of variable: expression")
+        return ()
+    bad = [name for name in tree if not re.fullmatch(r"[a-z][A-Za-z0-9_]*", name)]
+    for name in bad:
+        scope.problems.add(join(path, name), f"{name!r} is no name for a variable")
+    return tuple((name, EXPRESSION.read(item, join(path, name), scope)) for name, item in tree.items())
+
+
+def _cached(o: Read, path: str, scope: Scope) -> CachedLookup:
+    fields = _lookup_fields(o, path, scope)
+    return CachedLookup(path=path, ttl_ms=o["ttl"], max_entries=o.get("maxEntries", 10_000), **fields)
+
+
+def _class(tree: Any, path: str, scope: Scope) -> str | None:
+    if type(tree) is str and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", tree):
+        return tree
+    scope.problems.add(path, f'expected "module:Class", found {tree!r}')
+    return None
+
+
+_COMPUTE: Final = (
+    Option("class", Kind(_class, {"type": "string", "pattern": "^[A-Za-z_][\\w.]*:[A-Za-z_]\\w*$"}), "module:Class", required=True),
+    Option("key", EXPRESSION, "the key that state and timers belong to", required=True),
+    Option("config", DOCUMENT, "handed to the class"),
+    Option("order", choice("eventTime", "arrival"), "in which order records are applied (default eventTime)"),
+)
+_WITHIN: Final = closed(
+    Option("before", duration(least=0, zero_alone=True), "how much earlier than the left one the right one may be"),
+    Option("after", duration(least=0, zero_alone=True), "how much later"),
+)
+
+
+def _join_spec(read_pipeline: ReadPipeline) -> StageSpec:
+    kind = Kind(read_pipeline, {"$ref": "#/$defs/pipeline"})
+    options = (
+        Option("from", kind, "a pipeline that starts with $source", required=True),
+        Option("leftKey", EXPRESSION, "equal to rightKey for a pair", required=True),
+        Option("rightKey", EXPRESSION, "equal to leftKey for a pair", required=True),
+        Option("within", _WITHIN, "right time in [left − before, left + after]", required=True),
+        Option("type", choice("inner", "left", "right", "full"), "what becomes of those without a match (default inner)"),
+        Option("as", STRING, "the field that takes the right document", required=True),
+    )
+
+    def build(o: Read, path: str, scope: Scope) -> Join | None:
+        if "." in o["as"] or o["as"].startswith("$"):
+            scope.problems.add(join(path, "as"), "a top-level field name, without dots and $")
+        return Join(
+            path=path,
+            from_=o["from"],
+            left_key=o["leftKey"],
+            right_key=o["rightKey"],
+            before_ms=o["within"].get("before", 0),
+            after_ms=o["within"].get("after", 0),
+            type=o.get("type", "inner"),
+            as_=o["as"],
+        )
+
+    return with_options("Pairs documents of two streams that are near in time.", options, build)
+
+
+def _union_spec(read_pipeline: ReadPipeline) -> StageSpec:
+    kind = Kind(read_pipeline, {"$ref": "#/$defs/pipeline"})
+    pipelines = Option("pipelines", list_of(kind), "each starts with $source", required=True)
+    return with_options(
+        "Other streams flow into this one.", (pipelines,), lambda o, path, _: Union(path=path, pipelines=o["pipelines"])
+    )
+
+
+def relational(read_pipeline: ReadPipeline) -> dict[str, StageSpec]:
+    """The specs; `read_pipeline` reads a whole pipeline that starts with a source."""
+    return {
+        "$lookup": with_options(
+            "Adds what a table has about a document.",
+            _LOOKUP,
+            lambda o, path, scope: Lookup(path=path, **_lookup_fields(o, path, scope)),
+        ),
+        "$cachedLookup": with_options("A $lookup that keeps answers for a while.", _CACHED, _cached),
+        "$compute": with_options(
+            "A computation of the user's, with state and timers by key.",
+            _COMPUTE,
+            lambda o, path, _: Compute(
+                path=path, class_=o["class"], key=o["key"], config=o.get("config", {}), order=o.get("order", "eventTime")
+            ),
+        ),
+        "$join": _join_spec(read_pipeline),
+        "$union": _union_spec(read_pipeline),
+    }

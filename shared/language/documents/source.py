@@ -1,0 +1,251 @@
+"""`$source`: which of its kinds is meant is told by its options, then all of them are checked."""
+
+from typing import Any, Final
+
+from shared.language.documents.kinds import (
+    BOOLEAN,
+    DATE,
+    DOCUMENT,
+    EXPRESSION,
+    STRING,
+    Kind,
+    Option,
+    Read,
+    choice,
+    closed,
+    closed_schema,
+    duration,
+    fraction,
+    integer,
+    list_of,
+    one_or_more,
+    read_options,
+)
+from shared.language.documents.specs import StageSpec
+from shared.language.expressions.scope import Scope
+from shared.language.problems import join
+from shared.language.schema import FIELD_TYPES, NO_SCHEMA, parse_schema
+from shared.language.stages.source import (
+    BoundedDisorder,
+    DataStep,
+    DocumentsSource,
+    FileSource,
+    IdleStep,
+    KafkaSource,
+    MaxSeen,
+    Percentile,
+    Perfect,
+    PositionHorizon,
+    ProcessingTimeStep,
+    ScriptSource,
+    ScriptStep,
+    Source,
+    StartAtOffsets,
+    StartAtTime,
+    TimeHorizon,
+    Watermark,
+    WatermarkStep,
+)
+
+_STRATEGIES: Final = {
+    "maxSeen": (),
+    "boundedDisorder": (Option("maxDelay", duration(least=0), "how far behind the highest time data may come", required=True),),
+    "percentile": (
+        Option("lateFraction", fraction(), "at most this fraction may come late", required=True),
+        Option("window", duration(least=1), "over how much event time the fraction is taken", required=True),
+    ),
+    "perfect": (),
+}
+_STRATEGY: Final = Option("strategy", choice(*_STRATEGIES), "how the watermark is made", required=True)
+
+
+def _watermark(tree: Any, path: str, scope: Scope) -> Watermark | None:
+    if type(tree) is not dict or tree.get("strategy") not in list(_STRATEGIES):
+        read_options(tree, path, scope, (_STRATEGY,), "watermark")
+        return None
+    before = len(scope.problems.errors)
+    strategy = tree["strategy"]
+    found = read_options(tree, path, scope, (_STRATEGY, *_STRATEGIES[strategy]), f"the watermark strategy {strategy}")
+    if len(scope.problems.errors) > before:
+        return None
+    if strategy == "boundedDisorder":
+        return BoundedDisorder(found["maxDelay"])
+    if strategy == "percentile":
+        return Percentile(found["lateFraction"], found["window"])
+    return Perfect() if strategy == "perfect" else MaxSeen()
+
+
+_WATERMARK: Final = Kind(
+    _watermark, {"oneOf": [closed_schema((_STRATEGY, *options)) for options in _STRATEGIES.values()]}
+)
+
+
+def _horizon(tree: Any, path: str, scope: Scope) -> TimeHorizon | PositionHorizon | None:
+    if type(tree) is dict and "positions" in tree:
+        found = read_options(tree, path, scope, (Option("positions", integer(1), "how many positions", required=True),))
+        return PositionHorizon(found["positions"]) if "positions" in found else None
+    ms = duration(least=1).read(tree, path, scope)
+    return None if ms is None else TimeHorizon(ms)
+
+
+def _offsets(tree: Any, path: str, scope: Scope) -> StartAtOffsets | None:
+    pairs = []
+    for partition, offset in tree.items():
+        if not partition.isdigit() or type(offset) is not int or offset < 0:
+            scope.problems.add(join(path, partition), f"expected partition: offset, both whole and ≥ 0, found {offset!r}")
+            return None
+        pairs.append((int(partition), offset))
+    return StartAtOffsets(tuple(sorted(pairs)))
+
+
+def _position(names: tuple[str, ...], *, time: bool) -> Kind:
+    """A word, a date where allowed, or offsets by partition."""
+
+    def read(tree: Any, path: str, scope: Scope) -> Any:
+        if type(tree) is dict and "$date" in tree and time:
+            date = DATE.read(tree, path, scope)
+            return None if date is None else StartAtTime(int(date))
+        if type(tree) is dict and tree:
+            return _offsets(tree, path, scope)
+        return choice(*names).read(tree, path, scope)
+
+    return Kind(read, {"anyOf": [{"enum": list(names)}, {"type": "object"}]})
+
+
+_KEY_FORMAT: Final = choice("binData", "string", "json", "int", "long", "double")
+_CONFIG: Final = closed(
+    Option("auto_offset_reset", choice("earliest", "latest"), "where to begin without a checkpoint (default latest)"),
+    Option("startAt", _position(("earliest", "latest"), time=True), "earliest, latest, a date, or offsets by partition"),
+    Option("keyFormat", _KEY_FORMAT, "how the record's key is read (default binData)"),
+    Option("keyFormatError", choice("dlq", "passThrough"), "what becomes of a key that is not of that format (default dlq)"),
+    Option("group_id", STRING, "accepted and without effect: positions are part of the checkpoint"),
+    Option("enable_auto_commit", BOOLEAN, "accepted and without effect: positions are part of the checkpoint"),
+)
+
+_SCHEMA: Final = Kind(
+    lambda tree, path, scope: parse_schema(tree, path, scope.problems),
+    {"type": "object", "additionalProperties": {"enum": [t + mark for t in FIELD_TYPES for mark in ("", "?")]}},
+)
+_TIMING: Final = (
+    Option("timeField", EXPRESSION, "the event time, a date; without it the record's own timestamp"),
+    Option("schema", _SCHEMA, "declared fields: field: type, a trailing ? for what may be null or missing"),
+    Option("recordId", EXPRESSION, "a repeated record, one with the same id, counts once"),
+    Option("recordIdHorizon", Kind(_horizon, {"type": "object"}), "{size, unit} of event time or {positions}: how far back repeats are noticed"),
+    Option("watermark", _WATERMARK, "how the watermark is made (default maxSeen)"),
+    Option("partitionIdleTimeout", duration(least=0, zero_alone=True), "after which a silent partition no longer holds the watermark"),
+    Option("maxEventTimeJump", duration(least=1), "a document further ahead than this goes to the dead letters"),
+)  # fmt: skip
+_CONNECTION: Final = Option("connectionName", STRING, "the connection to read from", required=True)
+_KAFKA: Final = (
+    _CONNECTION,
+    Option("topic", one_or_more(STRING), "a topic, or a list of them", required=True),
+    Option("config", _CONFIG, "how the topic is read"),
+    Option("until", _position(("latest",), time=False), "latest, or offsets by partition: then the source ends"),
+    *_TIMING,
+)
+_FILES: Final = (
+    Option("connectionName", STRING, "the connection of the files; without it a local path"),
+    Option("path", STRING, "a glob", required=True),
+    Option("format", choice("json", "csv", "parquet"), "json is a document a line", required=True),
+    Option("ordered", BOOLEAN, "one file after the other, by name (default), or each a split of its own"),
+    Option("follow", BOOLEAN, "the directory grows: go on looking for files (default false)"),
+    *_TIMING,
+)
+_DOCUMENTS: Final = (Option("documents", list_of(DOCUMENT), "the documents", required=True), *_TIMING)
+
+
+def _common(found: Read) -> dict[str, Any]:
+    return {
+        "time_field": found.get("timeField"),
+        "schema": found.get("schema", NO_SCHEMA),
+        "record_id": found.get("recordId"),
+        "record_id_horizon": found.get("recordIdHorizon"),
+        "watermark": found.get("watermark", MaxSeen()),
+        "partition_idle_timeout_ms": found.get("partitionIdleTimeout"),
+        "max_event_time_jump_ms": found.get("maxEventTimeJump"),
+    }
+
+
+def _kafka(found: Read, path: str) -> Source:
+    config = found.get("config", {})
+    return KafkaSource(
+        path=path,
+        connection_name=found["connectionName"],
+        topics=found["topic"],
+        start_at=config.get("startAt", config.get("auto_offset_reset", "latest")),
+        until=found.get("until"),
+        key_format=config.get("keyFormat", "binData"),
+        key_format_error=config.get("keyFormatError", "dlq"),
+        **_common(found),
+    )
+
+
+def _files(found: Read, path: str) -> Source:
+    return FileSource(
+        path=path,
+        path_glob=found["path"],
+        format=found["format"],
+        connection_name=found.get("connectionName"),
+        ordered=found.get("ordered", True),
+        follow=found.get("follow", False),
+        **_common(found),
+    )
+
+
+_STEP_PARTITION: Final = Option("partition", integer(0, 10_000), "0 by default")
+_STEPS: Final = {
+    "data": (Option("data", DOCUMENT, "a document that arrives", required=True), _STEP_PARTITION),
+    "watermark": (Option("watermark", DATE, "the watermark rises to this", required=True), _STEP_PARTITION),
+    "processingTime": (Option("processingTime", DATE, "processing time goes to this", required=True),),
+    "idle": (Option("idle", BOOLEAN, "true: the partition is idle", required=True), _STEP_PARTITION),
+}
+
+
+def _step(tree: Any, path: str, scope: Scope) -> ScriptStep | None:
+    kinds = [name for name in _STEPS if type(tree) is dict and name in tree]
+    if len(kinds) != 1:
+        scope.problems.add(path, "a step is one of {data}, {watermark}, {processingTime}, {idle: true}", accepted=_STEPS)
+        return None
+    found = read_options(tree, path, scope, _STEPS[kinds[0]], "a step")
+    if kinds[0] not in found:
+        return None
+    value, partition = found[kinds[0]], found.get("partition")
+    if kinds[0] == "data":
+        return DataStep(value, partition or 0)
+    if kinds[0] == "watermark":
+        return WatermarkStep(int(value), partition)
+    return ProcessingTimeStep(int(value)) if kinds[0] == "processingTime" else IdleStep(partition)
+
+
+_SCRIPT: Final = (
+    Option("script", list_of(Kind(_step, {"anyOf": [closed_schema(o) for o in _STEPS.values()]})), "the steps", required=True),
+    *_TIMING,
+)
+_KINDS: Final = {"script": _SCRIPT, "documents": _DOCUMENTS, "path": _FILES, "topic": _KAFKA}
+
+
+def _read(tree: Any, path: str, scope: Scope) -> Source | None:
+    kinds = [name for name in _KINDS if type(tree) is dict and name in tree]
+    if len(kinds) > 1:
+        scope.problems.add(path, f"a source is one of Kafka (topic), files (path), documents or script; found {' and '.join(kinds)}")
+        return None
+    if not kinds and (type(tree) is not dict or "connectionName" not in tree):
+        scope.problems.add(path, "a source needs topic (Kafka), path (files), documents or script", accepted=_KINDS)
+        return None
+    kind = kinds[0] if kinds else "topic"
+    before = len(scope.problems.errors)
+    found = read_options(tree, path, scope, _KINDS[kind])
+    if len(scope.problems.errors) > before:
+        return None
+    if kind == "script":
+        return ScriptSource(path=path, script=found["script"], **_common(found))
+    if kind == "documents":
+        return DocumentsSource(path=path, documents=found["documents"], **_common(found))
+    return _files(found, path) if kind == "path" else _kafka(found, path)
+
+
+SOURCE: Final = StageSpec(
+    "Where documents come from, their event time and watermark.",
+    _read,
+    {"oneOf": [closed_schema(options) for options in _KINDS.values()]},
+)

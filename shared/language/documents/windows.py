@@ -1,0 +1,171 @@
+"""Window stages, and the stages that only stand inside a window."""
+
+from typing import Any, Final
+
+from shared.language.accumulators.parse import ACCUMULATOR_NAMES, parse_accumulator
+from shared.language.documents.kinds import (
+    EXPRESSION,
+    Kind,
+    Option,
+    Read,
+    choice,
+    closed_schema,
+    duration,
+    integer,
+    read_options,
+)
+from shared.language.documents.specs import StageSpec, read_stage
+from shared.language.documents.stateless import STATELESS
+from shared.language.expressions.forms import parse_sort_keys
+from shared.language.expressions.parse import parse_expression
+from shared.language.expressions.scope import Scope
+from shared.language.problems import join
+from shared.language.stages.windows import (
+    DEFAULT_LATENESS_MS,
+    Count,
+    Group,
+    GroupField,
+    HoppingWindow,
+    InnerStage,
+    Limit,
+    SessionWindow,
+    Sort,
+    TumblingWindow,
+    Window,
+)
+
+
+def _group(tree: Any, path: str, scope: Scope) -> Group | None:
+    if type(tree) is not dict or "_id" not in tree:
+        scope.problems.add(path, "$group needs _id, the key (null for one group of all)")
+        return None
+    fields = []
+    for name, item in tree.items():
+        place = join(path, name)
+        if name == "_id":
+            continue
+        if "." in name or name.startswith("$") or not name:
+            scope.problems.add(place, f"{name!r} is no name for an output field: no dots, no leading $")
+            continue
+        accumulator = parse_accumulator(item, place, scope)
+        if accumulator is not None:
+            fields.append(GroupField(name, accumulator))
+    return Group(path=path, id=parse_expression(tree["_id"], join(path, "_id"), scope), fields=tuple(fields))
+
+
+def _sort(tree: Any, path: str, scope: Scope) -> Sort | None:
+    keys = parse_sort_keys(tree, path, scope)
+    return Sort(path=path, keys=keys) if keys else None
+
+
+def _limit(tree: Any, path: str, scope: Scope) -> Limit | None:
+    limit = integer(1).read(tree, path, scope)
+    return None if limit is None else Limit(path=path, limit=limit)
+
+
+def _count(tree: Any, path: str, scope: Scope) -> Count | None:
+    if type(tree) is not str or not tree or tree.startswith("$") or "." in tree:
+        scope.problems.add(path, f"$count takes the name of the output field, without $ and dots; found {tree!r}")
+        return None
+    return Count(path=path, field=tree)
+
+
+_GROUP_SCHEMA: Final = {
+    "type": "object",
+    "required": ["_id"],
+    "properties": {"_id": EXPRESSION.schema},
+    "additionalProperties": {
+        "type": "object",
+        "minProperties": 1,
+        "maxProperties": 1,
+        "propertyNames": {"enum": list(ACCUMULATOR_NAMES)},
+    },
+}
+ONLY_INSIDE: Final[dict[str, StageSpec]] = {
+    "$group": StageSpec("One document for each key, filled by accumulators.", _group, _GROUP_SCHEMA),
+    "$sort": StageSpec(
+        "Orders the window's documents.", _sort, {"type": "object", "minProperties": 1, "additionalProperties": {"enum": [1, -1]}}
+    ),
+    "$limit": StageSpec("The first documents of the window.", _limit, {"type": "integer", "minimum": 1}),
+    "$count": StageSpec("The number of the window's documents.", _count, {"type": "string", "minLength": 1}),
+}
+INNER: Final[dict[str, StageSpec]] = {**STATELESS, **ONLY_INSIDE}
+_OUTSIDE: Final = dict.fromkeys(
+    ("$source", "$emit", "$merge", "$tumblingWindow", "$hoppingWindow", "$sessionWindow", "$join", "$union", "$compute", "$lookup",
+     "$cachedLookup"),
+    "does not belong inside a window's pipeline",
+)  # fmt: skip
+
+
+def _pipeline(tree: Any, path: str, scope: Scope) -> tuple[InnerStage, ...] | None:
+    if type(tree) is not list:
+        scope.problems.add(path, "a window's pipeline is a list of stages")
+        return None
+    stages = [read_stage(item, f"{path}[{i}]", scope, INNER, _OUTSIDE) for i, item in enumerate(tree)]
+    return tuple(stage for stage in stages if stage is not None)
+
+
+_PIPELINE: Final = Option(
+    "pipeline", Kind(_pipeline, {"type": "array", "items": {"$ref": "#/$defs/innerStage"}}), "what is done with a window's documents",
+    required=True,
+)  # fmt: skip
+_BOUNDARY: Final = Option("boundary", choice("eventTime", "processingTime"), "which time windows go by (default eventTime)")
+_LATENESS: Final = Option(
+    "allowedLateness", duration(least=0, zero_alone=True), "how long after its end a window stays open (default 3 s)"
+)
+_IDLE: Final = Option("idleTimeout", duration(least=0, zero_alone=True), "after which a window without arrivals closes")
+_OUTPUT: Final = Option("outputTime", choice("end", "earliest", "latest"), "the event time of what comes out (default end)")
+_OFFSET: Final = Option(
+    "offset", duration(least=-(2**31), size_name="offsetFromUtc"), "how much later than 1970 modulo the hop windows begin"
+)
+_INTERVAL: Final = Option("interval", duration(least=1), "the length of a window", required=True)
+_HOP: Final = Option("hopSize", duration(least=1), "how far apart windows begin", required=True)
+_GAP: Final = Option("gap", duration(least=1), "how long after its last document a session ends", required=True)
+_PARTITION: Final = Option("partitionBy", EXPRESSION, "the key of a session; without it all documents share sessions")
+
+_TUMBLING: Final = (_BOUNDARY, _INTERVAL, _OFFSET, _IDLE, _LATENESS, _OUTPUT, _PIPELINE)
+_HOPPING: Final = (_BOUNDARY, _INTERVAL, _HOP, _OFFSET, _IDLE, _LATENESS, _OUTPUT, _PIPELINE)
+_SESSION: Final = (_PARTITION, _GAP, _BOUNDARY, _LATENESS, _OUTPUT, _PIPELINE)
+
+
+def _common(o: Read) -> dict[str, Any]:
+    boundary = o.get("boundary", "eventTime")
+    lateness = o.get("allowedLateness", DEFAULT_LATENESS_MS if boundary == "eventTime" else 0)
+    return {
+        "boundary": boundary,
+        "allowed_lateness_ms": lateness,
+        "output_time": o.get("outputTime", "end"),
+        "pipeline": o["pipeline"],
+    }
+
+
+def _fixed(o: Read) -> dict[str, Any]:
+    return {"interval_ms": o["interval"], "offset_ms": o.get("offset", 0), "idle_timeout_ms": o.get("idleTimeout"), **_common(o)}
+
+
+def _build(name: str, o: Read, path: str) -> Window:
+    if name == "$tumblingWindow":
+        return TumblingWindow(path=path, **_fixed(o))
+    if name == "$hoppingWindow":
+        return HoppingWindow(path=path, hop_size_ms=o["hopSize"], **_fixed(o))
+    return SessionWindow(path=path, gap_ms=o["gap"], partition_by=o.get("partitionBy"), **_common(o))
+
+
+def _window(name: str, doc: str, options: tuple[Option, ...]) -> StageSpec:
+    def read(tree: Any, path: str, scope: Scope) -> Window | None:
+        before = len(scope.problems.errors)
+        found = read_options(tree, path, scope, options)
+        if type(tree) is dict and tree.get("boundary") == "processingTime":
+            for banned in ("allowedLateness", "idleTimeout"):
+                if banned in tree:
+                    scope.problems.add(join(path, banned), f"{banned} cannot be set where boundary is processingTime")
+        return None if len(scope.problems.errors) > before else _build(name, found, path)
+
+    return StageSpec(doc, read, closed_schema(options))
+
+
+WINDOWS: Final[dict[str, StageSpec]] = {
+    "$tumblingWindow": _window("$tumblingWindow", "Windows that follow each other.", _TUMBLING),
+    "$hoppingWindow": _window("$hoppingWindow", "Windows that overlap, or leave gaps.", _HOPPING),
+    "$sessionWindow": _window("$sessionWindow", "Windows of activity by key, ended by a gap.", _SESSION),
+}

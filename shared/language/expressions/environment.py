@@ -1,0 +1,70 @@
+"""What an expression is evaluated in: the document, the time, variables, metadata, and what it may still spend."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from shared.language.expressions.errors import SIZE, ExpressionError
+from shared.model.values import MISSING, Date, Document, Value
+
+RESULT_UNITS_MAX: Final = 16 * 1024 * 1024
+"""Default bound of what one evaluation may produce: characters, array items and fields, steps of loops included."""
+
+_EMPTY: Final[dict[str, Any]] = {}
+
+
+@dataclass(slots=True)
+class Budget:
+    """Units (characters, items, loop steps) that one evaluation may still produce."""
+
+    left: int
+
+
+class Environment:
+    """Where `evaluate` looks things up.
+
+    root: `$$ROOT`; current: `$$CURRENT`, the same but inside `$redact`. now: `$$NOW`, None where the caller has none, then it is missing.
+    meta: `{$meta: "stream…"}`, e.g. `{"window": {"start": …, "end": …, "partition": …}, "source": {…}}`. variables: by name.
+    """
+
+    __slots__ = ("budget", "current", "meta", "now", "root", "variables")
+
+    def __init__(  # noqa: PLR0913 - each is one thing to look up
+        self,
+        root: Document,
+        *,
+        now: Date | None = None,
+        meta: Document = _EMPTY,
+        variables: Mapping[str, Value] = _EMPTY,
+        current: Value = MISSING,
+        budget: Budget | None = None,
+    ) -> None:
+        self.root = root
+        self.current: Value = root if current is MISSING else current
+        self.now = now
+        self.meta = meta
+        self.variables = variables
+        self.budget = budget if budget is not None else Budget(RESULT_UNITS_MAX)
+
+    def bind(self, variables: Mapping[str, Value]) -> "Environment":
+        """The same with further variables; inner ones hide outer ones of the same name."""
+        merged = {**self.variables, **variables} if self.variables else variables
+        return Environment(
+            self.root, now=self.now, meta=self.meta, variables=merged, current=self.current, budget=self.budget
+        )
+
+    def at(self, current: Document) -> "Environment":
+        """The same with another `$$CURRENT`."""
+        return Environment(
+            self.root, now=self.now, meta=self.meta, variables=self.variables, current=current, budget=self.budget
+        )
+
+    def on(self, root: Document) -> "Environment":
+        """The same time, variables and metadata on another document, with the whole budget again."""
+        return Environment(root, now=self.now, meta=self.meta, variables=self.variables)
+
+    def spend(self, units: int) -> None:
+        """Take from the budget; ExpressionError when it is used up."""
+        self.budget.left -= units
+        if self.budget.left < 0:
+            raise ExpressionError(f"the result has more than {RESULT_UNITS_MAX} characters and items", SIZE)

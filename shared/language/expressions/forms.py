@@ -1,0 +1,216 @@
+"""Expressions that are not plain calls: those that bind variables, quote, or hold something besides expressions."""
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from shared.language.expressions.ast import (
+    NULL,
+    Call,
+    Expr,
+    FilterArray,
+    Let,
+    Literal,
+    MapArray,
+    Meta,
+    ReduceArray,
+    SortArray,
+    SortKey,
+    Switch,
+)
+from shared.language.expressions.scope import Scope
+from shared.language.problems import join
+from shared.language.values.extended_json import ExtendedJsonError, from_json
+
+Parse = Callable[[Any, str, Scope], Expr]
+_VARIABLE: Final = re.compile(r"[a-z\u0080-\U0010ffff][A-Za-z0-9_\u0080-\U0010ffff]*")
+
+META_NAMES: Final = (
+    "stream",
+    "stream.source",
+    "stream.source.type",
+    "stream.source.topic",
+    "stream.source.partition",
+    "stream.source.offset",
+    "stream.source.key",
+    "stream.source.headers",
+    "stream.source.ts",
+    "stream.window",
+    "stream.window.start",
+    "stream.window.end",
+    "stream.window.partition",
+)
+"""What `{$meta: …}` may name."""
+
+
+def _closed(name: str, tree: Any, path: str, scope: Scope, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> bool:
+    """Whether a tree is an object with these arguments; errors are noted."""
+    if type(tree) is not dict:
+        scope.problems.add(path, f"{name} takes an object of named arguments: {', '.join(required + optional)}")
+        return False
+    for key in tree:
+        if key not in required and key not in optional:
+            scope.problems.add(
+                join(path, key), f"unknown argument {key} of {name}", accepted=required + optional, found=key
+            )
+    lacking = [key for key in required if key not in tree]
+    for key in lacking:
+        scope.problems.add(path, f"{name} needs the argument {key}", accepted=required + optional)
+    return not lacking
+
+
+def _variable(name: Any, path: str, scope: Scope) -> str:
+    if type(name) is not str or not _VARIABLE.fullmatch(name):
+        scope.problems.add(path, f"{name!r} is no name for a variable: it starts with a small letter, then letters, digits, _")
+        return "this"
+    return name
+
+
+def _literal(tree: Any, path: str, scope: Scope, _: Parse) -> Expr:
+    """`$literal`: the value as it is written, dollars and all."""
+    try:
+        return Literal(from_json(tree))
+    except ExtendedJsonError as e:
+        scope.problems.add(path, str(e))
+        return NULL
+
+
+def _let(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
+    """`$let`: binds variables for an expression."""
+    if not _closed("$let", tree, path, scope, ("vars", "in")):
+        return NULL
+    place = join(path, "vars")
+    if type(tree["vars"]) is not dict:
+        scope.problems.add(place, "vars takes an object of variable: expression")
+        return NULL
+    bound = tuple(
+        (_variable(name, join(place, name), scope), parse(item, join(place, name), scope)) for name, item in tree["vars"].items()
+    )
+    return Let(bound, parse(tree["in"], join(path, "in"), scope.bind(*(name for name, _ in bound))))
+
+
+def _cond(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
+    """`$cond`: the second if the first is true, else the third."""
+    if type(tree) is list:
+        if len(tree) != 3:  # noqa: PLR2004 - if, then, else
+            scope.problems.add(path, f"$cond takes 3 arguments (if, then, else), found {len(tree)}")
+            return NULL
+        return Call("$cond", tuple(parse(item, f"{path}[{i}]", scope) for i, item in enumerate(tree)), path)
+    names = ("if", "then", "else")
+    if not _closed("$cond", tree, path, scope, names):
+        return NULL
+    return Call("$cond", tuple(parse(tree[name], join(path, name), scope) for name in names), path)
+
+
+def _switch(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
+    """`$switch`: the first branch whose case is true, else the default."""
+    if not _closed("$switch", tree, path, scope, ("branches",), ("default",)):
+        return NULL
+    place = join(path, "branches")
+    branches = tree["branches"]
+    if type(branches) is not list or not branches:
+        scope.problems.add(place, "branches takes a list of at least one {case, then}")
+        return NULL
+    parsed = []
+    for i, branch in enumerate(branches):
+        at = f"{place}[{i}]"
+        if _closed("a branch", branch, at, scope, ("case", "then")):
+            parsed.append((parse(branch["case"], join(at, "case"), scope), parse(branch["then"], join(at, "then"), scope)))
+    default = parse(tree["default"], join(path, "default"), scope) if "default" in tree else None
+    return Switch(tuple(parsed), default, path)
+
+
+def _map(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
+    """`$map`: an expression for every item of an array."""
+    if not _closed("$map", tree, path, scope, ("input", "in"), ("as",)):
+        return NULL
+    name = _variable(tree.get("as", "this"), join(path, "as"), scope)
+    source = parse(tree["input"], join(path, "input"), scope)
+    return MapArray(source, name, parse(tree["in"], join(path, "in"), scope.bind(name)), path)
+
+
+def _filter(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
+    """`$filter`: the items of an array for which a condition is true."""
+    if not _closed("$filter", tree, path, scope, ("input", "cond"), ("as", "limit")):
+        return NULL
+    name = _variable(tree.get("as", "this"), join(path, "as"), scope)
+    source = parse(tree["input"], join(path, "input"), scope)
+    condition = parse(tree["cond"], join(path, "cond"), scope.bind(name))
+    limit = parse(tree["limit"], join(path, "limit"), scope) if "limit" in tree else None
+    return FilterArray(source, name, condition, limit, path)
+
+
+def _reduce(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
+    """`$reduce`: folds the items of an array into one value."""
+    if not _closed("$reduce", tree, path, scope, ("input", "initialValue", "in")):
+        return NULL
+    source = parse(tree["input"], join(path, "input"), scope)
+    initial = parse(tree["initialValue"], join(path, "initialValue"), scope)
+    return ReduceArray(source, initial, parse(tree["in"], join(path, "in"), scope.bind("value", "this")), path)
+
+
+def parse_sort_keys(tree: Any, path: str, scope: Scope) -> tuple[SortKey, ...]:
+    """`{field: 1 or -1, …}`: at least one key, at most 32."""
+    if type(tree) is not dict or not 1 <= len(tree) <= 32:  # noqa: PLR2004 - MongoDB's bound
+        scope.problems.add(path, f"expected an object of 1 to 32 fields with 1 (ascending) or -1 (descending), found {tree!r}")
+        return ()
+    keys = []
+    for name, direction in tree.items():
+        names = tuple(name.split("."))
+        if not all(names) or name.startswith("$"):
+            scope.problems.add(join(path, name), f"{name!r} is no field path")
+        elif type(direction) not in (int, float) or direction not in (1, -1):
+            scope.problems.add(join(path, name), f"a sort direction is 1 or -1, found {direction!r}", accepted=("1", "-1"))
+        else:
+            keys.append(SortKey(names, direction == -1))
+    return tuple(keys)
+
+
+def _sort_array(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
+    """`$sortArray`: an array in the order of its items or of their fields."""
+    if not _closed("$sortArray", tree, path, scope, ("input", "sortBy")):
+        return NULL
+    source = parse(tree["input"], join(path, "input"), scope)
+    order = tree["sortBy"]
+    if type(order) is dict:
+        return SortArray(source, parse_sort_keys(order, join(path, "sortBy"), scope), path)
+    if type(order) not in (int, float) or order not in (1, -1):
+        scope.problems.add(join(path, "sortBy"), f"sortBy takes 1, -1 or an object of fields, found {order!r}")
+    return SortArray(source, (SortKey((), order == -1),), path)
+
+
+def _meta(tree: Any, path: str, scope: Scope, _: Parse) -> Expr:
+    """`$meta`: what the engine knows about a document, such as its window."""
+    if type(tree) is not str or tree not in META_NAMES:
+        scope.problems.add(path, f"unknown metadata {tree!r}", accepted=META_NAMES, found=str(tree))
+        return NULL
+    return Meta(tuple(tree.split(".")[1:]))
+
+
+def _field_name(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
+    """A field's name: a string is taken as it is written, dollars and all."""
+    return Literal(tree) if type(tree) is str and not tree.startswith("$") else parse(tree, path, scope)
+
+
+def _get_field(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
+    """`$getField`: a field by name, which may have dots and dollars."""
+    if type(tree) is not dict or any(key.startswith("$") for key in tree):
+        return Call("$getField", (_field_name(tree, path, scope, parse), None), path)
+    if not _closed("$getField", tree, path, scope, ("field",), ("input",)):
+        return NULL
+    source = parse(tree["input"], join(path, "input"), scope) if "input" in tree else None
+    return Call("$getField", (_field_name(tree["field"], join(path, "field"), scope, parse), source), path)
+
+
+FORMS: Final[dict[str, Callable[[Any, str, Scope, Parse], Expr]]] = {
+    "$literal": _literal,
+    "$let": _let,
+    "$cond": _cond,
+    "$switch": _switch,
+    "$map": _map,
+    "$filter": _filter,
+    "$reduce": _reduce,
+    "$sortArray": _sort_array,
+    "$meta": _meta,
+    "$getField": _get_field,
+}

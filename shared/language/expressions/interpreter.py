@@ -1,0 +1,169 @@
+"""The plain interpreter: it defines what an expression gives on a document.
+
+`evaluate` is pure: the same expression and environment give the same value, and nothing it returns is changed later (values may share
+parts with the document).
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from shared.language.expressions.ast import (
+    ArrayExpr,
+    Call,
+    Expr,
+    FieldPath,
+    FilterArray,
+    Let,
+    Literal,
+    MapArray,
+    Meta,
+    ObjectExpr,
+    ReduceArray,
+    SortArray,
+    Switch,
+    Variable,
+)
+from shared.language.expressions.environment import Environment
+from shared.language.expressions.errors import NO_BRANCH, TYPE, ExpressionError
+from shared.language.expressions.paths import read_path
+from shared.language.expressions.registry import ABSENT, OPERATORS
+from shared.language.expressions.sorting import sort_items
+from shared.language.values.types import is_integral, truth, type_name
+from shared.model.values import MISSING, Value
+
+
+def evaluate(expr: Expr, env: Environment) -> Value:
+    """The value of an expression, MISSING included. ExpressionError, with the place, where it has none."""
+    return _EVALUATE[type(expr)](expr, env)
+
+
+def _field_path(expr: FieldPath, env: Environment) -> Value:
+    names = expr.names
+    if len(names) == 1 and type(env.current) is dict:
+        return env.current.get(names[0], MISSING)
+    return read_path(env.current, names)
+
+
+def _variable(expr: Variable, env: Environment) -> Value:
+    name = expr.name
+    if name in env.variables:
+        value = env.variables[name]
+    elif name == "ROOT":
+        value = env.root
+    elif name == "NOW":
+        value = env.now if env.now is not None else MISSING
+    else:
+        value = MISSING
+    return read_path(value, expr.names) if expr.names else value
+
+
+def _object(expr: ObjectExpr, env: Environment) -> Value:
+    result = {}
+    for name, item in expr.fields:
+        value = _EVALUATE[type(item)](item, env)
+        if value is not MISSING:
+            result[name] = value
+    return result
+
+
+def _array(expr: ArrayExpr, env: Environment) -> Value:
+    values = [_EVALUATE[type(item)](item, env) for item in expr.items]
+    return [None if value is MISSING else value for value in values]
+
+
+def _call(expr: Call, env: Environment) -> Value:
+    operator = OPERATORS[expr.op]
+    try:
+        if operator.lazy:
+            return operator.function(expr.args, env, evaluate)
+        args = [ABSENT if arg is None else _EVALUATE[type(arg)](arg, env) for arg in expr.args]
+        value = operator.function(*args)
+        if type(value) is str or type(value) is list:
+            env.spend(len(value))
+    except ExpressionError as e:
+        if not e.path:
+            raise ExpressionError(e.reason, e.code, expr.path) from None
+        raise
+    return value
+
+
+def _let(expr: Let, env: Environment) -> Value:
+    bound = {name: evaluate(item, env) for name, item in expr.variables}
+    return evaluate(expr.body, env.bind(bound))
+
+
+def _switch(expr: Switch, env: Environment) -> Value:
+    for case, then in expr.branches:
+        if truth(evaluate(case, env)):
+            return evaluate(then, env)
+    if expr.default is None:
+        raise ExpressionError("no branch of $switch is true, and it has no default", NO_BRANCH, expr.path)
+    return evaluate(expr.default, env)
+
+
+def _items(source: Expr, env: Environment, name: str, path: str) -> list[Any] | None:
+    """The array of a source; None for null and missing."""
+    value = evaluate(source, env)
+    if value is None or value is MISSING:
+        return None
+    if type(value) is not list:
+        raise ExpressionError(f"{name} takes an array, found {type_name(value)}", TYPE, path)
+    env.spend(len(value))
+    return value
+
+
+def _map(expr: MapArray, env: Environment) -> Value:
+    items = _items(expr.source, env, "$map", expr.path)
+    if items is None:
+        return None
+    values = [evaluate(expr.body, env.bind({expr.variable: item})) for item in items]
+    return [None if value is MISSING else value for value in values]
+
+
+def _filter(expr: FilterArray, env: Environment) -> Value:
+    items = _items(expr.source, env, "$filter", expr.path)
+    limit = None if expr.limit is None else evaluate(expr.limit, env)
+    if limit is not None and limit is not MISSING and (not is_integral(limit) or limit < 1):
+        raise ExpressionError("the limit of $filter is a whole number of at least 1", TYPE, expr.path)
+    if items is None:
+        return None
+    most = len(items) if limit is None or limit is MISSING else int(limit)
+    kept: list[Any] = []
+    for item in items:
+        if len(kept) >= most:
+            break
+        if truth(evaluate(expr.condition, env.bind({expr.variable: item}))):
+            kept.append(item)
+    return kept
+
+
+def _reduce(expr: ReduceArray, env: Environment) -> Value:
+    items = _items(expr.source, env, "$reduce", expr.path)
+    if items is None:
+        return None
+    value = evaluate(expr.initial, env)
+    for item in items:
+        value = evaluate(expr.body, env.bind({"value": value, "this": item}))
+    return value
+
+
+def _sort_array(expr: SortArray, env: Environment) -> Value:
+    items = _items(expr.source, env, "$sortArray", expr.path)
+    return None if items is None else sort_items(items, expr.keys)
+
+
+_EVALUATE: Final[dict[type, Callable[[Any, Environment], Value]]] = {
+    Literal: lambda expr, _: expr.value,
+    FieldPath: _field_path,
+    Variable: _variable,
+    Meta: lambda expr, env: read_path(env.meta, expr.names),
+    ObjectExpr: _object,
+    ArrayExpr: _array,
+    Call: _call,
+    Let: _let,
+    Switch: _switch,
+    MapArray: _map,
+    FilterArray: _filter,
+    ReduceArray: _reduce,
+    SortArray: _sort_array,
+}

@@ -1,0 +1,91 @@
+"""The table of operators: name, arguments, meaning, and the line of documentation, declared together.
+
+An eager operator gets its arguments' values in the order of its signature, `ABSENT` for an optional one that was not written. A lazy
+one gets the expressions and the environment. The first line of the function's docstring is the operator's documentation.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Absent(Enum):
+    """The type of `ABSENT`."""
+
+    ABSENT = "absent"
+
+
+ABSENT: Final = Absent.ABSENT
+"""The value of an optional argument that was not written: not missing, not null."""
+
+
+@dataclass(frozen=True, slots=True)
+class Positional:
+    """Arguments by position: `[a, b]`, or one alone without brackets. `most` None: any number."""
+
+    least: int
+    most: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Arguments by name, in this order. With `alone`, the first may also stand alone, without a name."""
+
+    names: tuple[str, ...]
+    required: frozenset[str]
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator of the language."""
+
+    name: str
+    signature: Positional | Named
+    function: Callable[..., Any]
+    lazy: bool
+    doc: str
+
+
+OPERATORS: Final[dict[str, Operator]] = {}
+"""All operators that take expressions as arguments; forms that bind variables are in `parse`."""
+
+LEFT_OUT: Final[dict[str, str]] = {
+    "$function": "foreign code does not run inside a stream; write a $compute",
+    "$accumulator": "foreign code does not run inside a stream; write a $compute",
+    "$where": "foreign code does not run inside a stream; write an $expr",
+    "$rand": "a replay would not give the same answer",
+    "$sampleRate": "a replay would not give the same answer",
+    "$toHashedIndexKey": "it belongs to MongoDB's indexes",
+    "$bottom": "it is an accumulator: it belongs into $group",
+    "$top": "it is an accumulator: it belongs into $group",
+    "$push": "it is an accumulator: it belongs into $group",
+    "$addToSet": "it is an accumulator: it belongs into $group",
+    "$encStrStartsWith": "it belongs to MongoDB's encryption",
+}
+"""Operators of MongoDB's reference that the language leaves out, each with the reason."""
+
+
+def positional(name: str, least: int, most: int | None = -1, *, lazy: bool = False) -> Callable[[F], F]:
+    """Declare an operator with positional arguments, `least` to `most` of them (just `least` by default)."""
+    return _declare(name, Positional(least, least if most == -1 else most), lazy=lazy)
+
+
+def named(name: str, required: str, optional: str = "", *, alone: bool = False, order: str = "") -> Callable[[F], F]:
+    """Declare an operator with named arguments; names are separated by blanks, required ones first unless `order` is given."""
+    names = tuple((order or f"{required} {optional}").split())
+    return _declare(name, Named(names, frozenset(required.split()), alone), lazy=False)
+
+
+def _declare(name: str, signature: Positional | Named, *, lazy: bool) -> Callable[[F], F]:
+    def register(function: F) -> F:
+        assert name not in OPERATORS, f"{name} is declared twice"
+        doc = (function.__doc__ or "").strip().splitlines()
+        assert doc, f"{name} has no documentation"
+        OPERATORS[name] = Operator(name, signature, function, lazy, doc[0])
+        return function
+
+    return register

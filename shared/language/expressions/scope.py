@@ -1,0 +1,24 @@
+"""What the parser knows at a place of the document: where to put errors, and which variables are bound."""
+
+from dataclasses import dataclass, replace
+
+from shared.language.problems import Problems
+
+SYSTEM_VARIABLES = frozenset({"ROOT", "CURRENT", "NOW", "REMOVE"})
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """`variables` are those bound around the place, besides the system's; `depth` counts the nesting so far."""
+
+    problems: Problems
+    variables: frozenset[str] = frozenset()
+    depth: int = 0
+
+    def bind(self, *names: str) -> "Scope":
+        """Inside a form that binds these variables."""
+        return replace(self, variables=self.variables | set(names))
+
+    def deeper(self) -> "Scope":
+        """One level further in."""
+        return replace(self, depth=self.depth + 1)

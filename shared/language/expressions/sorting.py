@@ -1,0 +1,50 @@
+"""Sorting documents and items by keys, as `$sort` and `$sortArray` do.
+
+Null and missing are equal. An array counts by its least item in ascending order and by its greatest in descending order; an empty one
+is below null.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from shared.language.expressions.ast import SortKey
+from shared.language.values.order import sort_key
+from shared.model.values import MISSING, Value
+
+_EMPTY_ARRAY = (0,)
+_NULL = (5,)
+
+
+def values_at(value: Value, names: Sequence[str]) -> list[Any]:
+    """All values that a sort key sees at a path: through arrays, of which names of digits pick an item."""
+    if not names:
+        return value if type(value) is list else [value]
+    if type(value) is dict:
+        return values_at(value.get(names[0], MISSING), names[1:])
+    if type(value) is list:
+        found: list[Any] = []
+        if names[0].isdigit() and int(names[0]) < len(value):
+            found.extend(values_at(value[int(names[0])], names[1:]))
+        for item in value:
+            if type(item) is dict:
+                found.extend(values_at(item, names))
+        return found or [MISSING]
+    return [MISSING]
+
+
+def key_of(value: Value, key: SortKey) -> tuple[Any, ...]:
+    """The orderable form of a document's sort key, ascending; the greatest of an array for a descending key."""
+    if not key.names:
+        return _NULL if value is MISSING else sort_key(value)
+    keys = [_NULL if item is MISSING else sort_key(item) for item in values_at(value, key.names)]
+    if not keys:
+        return _EMPTY_ARRAY
+    return max(keys) if key.descending else min(keys)
+
+
+def sort_items(items: Sequence[Any], keys: Sequence[SortKey]) -> list[Any]:
+    """Items in the order of the keys; equal ones stay as they stood."""
+    ordered = list(items)
+    for key in reversed(keys):
+        ordered.sort(key=lambda item, key=key: key_of(item, key), reverse=key.descending)  # type: ignore[misc]
+    return ordered
