@@ -11,8 +11,9 @@ from typing import Any, Literal
 from shared.model.ids import EdgeId, VertexId
 
 Service = Literal["source", "operator", "spark", "sink"]
-Partitioning = Literal["key", "spread", "single"]
-"""How a sender picks the partition: by key group; round robin by batch; always partition 0."""
+Partitioning = Literal["key", "spread", "single", "copy"]
+"""How a sender picks the partition: by key group; round robin by batch; always partition 0; every partition gets
+all rows, and each receiver keeps those of its own key groups (behind a Spark stage, whose driver splits nothing)."""
 Port = str
 """A vertex's output: `out`, or `dlq` for dead letters."""
 OUT: Port = "out"

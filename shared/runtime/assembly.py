@@ -1,6 +1,6 @@
 """Puts a task together from its assignment: plan, machine, body, state, driver (R1, R4)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from shared.language.documents import parse
 from shared.model.checkpoint import TaskHandle
@@ -106,7 +106,7 @@ async def _ownership(context: TaskContext, body: TaskBody) -> Callable[[StatePar
     assign = context.assign
     tasks, groups = assign.plan.tasks[assign.vertex], assign.plan.key_groups
     own = {p.part for h in assign.handles if h.index == assign.index for p in h.parts}
-    ordinals: Mapping[str, int] = await body.splits() if isinstance(body, SourceBody) else {}
+    ordinals = {str(s): o for s, o in (await body.splits()).items()} if isinstance(body, SourceBody) else {}
 
     def wanted(part: StatePart) -> bool:
         kind, _, name = part.rpartition("|")[2].partition(":")

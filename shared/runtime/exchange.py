@@ -87,6 +87,9 @@ class Exchange:
         edge, receivers = output.edge, output.receivers
         if receivers == 1 or edge.partitioning == "single":
             yield 0, batch
+        elif edge.partitioning == "copy":
+            for partition in range(receivers):
+                yield partition, batch
         elif edge.partitioning == "spread":
             turn = self._turn.get(edge.id, 0)
             self._turn[edge.id] = turn + 1

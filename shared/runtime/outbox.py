@@ -22,7 +22,8 @@ class Parcel:
     edge: EdgeId
     partition: TopicPartition
     seq: Seq
-    data: bytes
+    data: bytes | None
+    key: bytes | None = None
 
 
 class Outbox:
@@ -86,7 +87,7 @@ class Outbox:
         while True:
             while self._unsent:
                 parcel = self._unsent[0]
-                pending = await self._writer.send(parcel.partition, NewRecord(parcel.data))
+                pending = await self._writer.send(parcel.partition, NewRecord(parcel.data, parcel.key))
                 self._unsent.popleft()
                 self._unacked.append((parcel, pending))
             if self._unacked:

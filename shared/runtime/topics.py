@@ -1,8 +1,11 @@
-"""Names of Tidemark's own topics, all below one prefix so that installations can share a cluster."""
+"""Names of Tidemark's own topics, all below one prefix so that installations can share a cluster.
+
+Topics of edges are named by the coordinator, below the same prefix (`shared.protocol.coordinator.plans`).
+"""
 
 from dataclasses import dataclass
 
-from shared.model.ids import EdgeId, Incarnation, JobId
+from shared.model.ids import JobId
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +21,13 @@ class Topics:
 
     @property
     def reports(self) -> str:
-        """Workers and users to the coordinator; one partition."""
+        """Workers to the coordinator; one partition."""
         return f"{self.prefix}.reports"
+
+    @property
+    def requests(self) -> str:
+        """Users to the coordinator; one partition. What has been decided is deleted."""
+        return f"{self.prefix}.requests"
 
     @property
     def registry(self) -> str:
@@ -35,7 +43,8 @@ class Topics:
         """The mirror of a job's commits (C9); one partition."""
         return f"{self.prefix}.{job}.commits"
 
-    def edge(self, job: JobId, edge: EdgeId, incarnation: Incarnation) -> str:
-        """One life of an edge; as many partitions as the receiving vertex has tasks."""
-        plain = "".join(c if c.isalnum() or c in "._-" else "_" for c in edge)
-        return f"{self.prefix}.{job}.{plain}.{incarnation[:8]}"
+    def plain(self) -> dict[str, dict[str, str]]:
+        """The topics that every installation has, with their configuration; one partition each."""
+        kept = {"retention.ms": "-1", "retention.bytes": "-1"}
+        names = (self.commands, self.reports, self.requests, self.flow)
+        return {**dict.fromkeys(names, kept), self.registry: {"cleanup.policy": "compact"}}

@@ -1,0 +1,196 @@
+"""Phase two: vertices and edges from a document's stages, deterministically.
+
+    $source … stateless … $window … stateless … $compute … $emit
+    └ source ───────────┘ └ spark ────────────┘ └ operator ┘ └ sink
+
+- Stateless stages are fused into the vertex before them; behind a window into the window's own pipeline.
+- The sender's half of a window (`PartialSpec`) and of a shuffle (`KeyBySpec`) end the chain of the vertex before.
+- A Spark stage cannot split what it writes by key (the data do not go through its driver): its edge to keyed tasks is `copy`, and the
+  receiver keys and filters (`shared.model.plan.Partitioning`).
+- An `$emit` before the end is a tap: a port of its own on the vertex before it.
+- Every vertex that can fail on a document has an edge to the dead letter queue, if there is one.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from shared.language.documents import Processor
+from shared.language.stages import (
+    Compute,
+    FileEmit,
+    HoppingWindow,
+    KafkaEmit,
+    Merge,
+    SessionWindow,
+    Sink,
+    Source,
+    Stage,
+    Stateless,
+    TumblingWindow,
+    Window,
+)
+from shared.model.ids import EdgeId, VertexId
+from shared.model.plan import DLQ, OUT, Edge, Partitioning, PhysicalPlan, Port, Vertex
+from shared.operators.specs import (
+    ComputeSpec,
+    FrontSpec,
+    KeyBySpec,
+    OperatorSpec,
+    PartialSpec,
+    StatelessSpec,
+    StepSpec,
+    TapSpec,
+    WindowSpec,
+)
+from shared.planning.specs import DeadLetterHead, Head, ReadHead, StepHead, WriteHead
+
+
+class PlanError(Exception):
+    """A document that is right but cannot be planned: names the stage and what to do."""
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A vertex while stages are still being fused into it."""
+
+    id: VertexId
+    service: str
+    head: Head
+    chain: list[OperatorSpec] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    max_tasks: int | None = None
+    sealed: bool = False
+    """A sink already takes what comes out here: no stage may be fused in behind it."""
+
+    def finished(self) -> Vertex:
+        chain, head = tuple(self.chain), self.head
+        return Vertex(self.id, self.service, head, chain, self.max_tasks, " ".join(self.labels))  # type: ignore[arg-type]
+
+
+@dataclass(slots=True)
+class _Planner:
+    """Walks one pipeline."""
+
+    processor: Processor
+    key_groups: int
+    drafts: list[_Draft] = field(default_factory=list)
+    edges: list[Edge] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def _name(self, kind: str) -> VertexId:
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        return VertexId(f"{kind}-{self.counts[kind]}")
+
+    def _add(self, draft: _Draft) -> _Draft:
+        self.drafts.append(draft)
+        return draft
+
+    def _connect(
+        self, sender: _Draft, receiver: _Draft, port: Port, partitioning: Partitioning, *, by_reference: bool = False
+    ) -> None:
+        name = f"{sender.id}>{receiver.id}" if port == OUT else f"{sender.id}:{port}>{receiver.id}"
+        self.edges.append(Edge(EdgeId(name), sender.id, receiver.id, port, partitioning, by_reference))
+
+    # --- stages ---------------------------------------------------------------------------------------------------------
+
+    def walk(self) -> None:
+        stages = self.processor.pipeline
+        current: _Draft | None = None
+        for position, stage in enumerate(stages):
+            current = self._stage(stage, current, last=position == len(stages) - 1)
+
+    def _stage(self, stage: Stage, current: _Draft | None, *, last: bool) -> _Draft:
+        if isinstance(stage, Source):
+            front = FrontSpec(stage)
+            draft = _Draft(self._name("source"), "source", ReadHead(stage), [front], [stage.name])
+            return self._add(draft)
+        if current is None:
+            message = f"{stage.path}: expected $source as the first stage, found {stage.name}"
+            raise PlanError(message)
+        if isinstance(stage, Stateless):
+            return self._stateless(stage, current)
+        if isinstance(stage, Window):
+            return self._window(stage, current)
+        if isinstance(stage, Compute):
+            return self._compute(stage, current)
+        if isinstance(stage, Sink):
+            return self._sink(stage, current, last=last)
+        message = f"{stage.path}: {stage.name} cannot be run yet"
+        raise PlanError(message)
+
+    def _stateless(self, stage: Stateless, current: _Draft) -> _Draft:
+        current.labels.append(stage.name)
+        if isinstance(current.head, StepHead) and current.sealed:
+            current = self._relay(current)
+        if isinstance(current.head, StepHead):
+            window = current.head.step.window
+            inner = replace(window.stage, pipeline=(*window.stage.pipeline, stage))
+            current.head = StepHead(replace(current.head.step, window=replace(window, stage=inner)))
+            return current
+        if current.chain and isinstance(current.chain[-1], StatelessSpec):
+            current.chain[-1] = replace(current.chain[-1], stages=(*current.chain[-1].stages, stage))
+        else:
+            current.chain.append(StatelessSpec((stage,)))
+        return current
+
+    def _window(self, stage: TumblingWindow | HoppingWindow | SessionWindow, current: _Draft) -> _Draft:
+        if isinstance(current.head, StepHead):
+            current = self._relay(current)
+        spec = WindowSpec(
+            stage, lateness=self.processor.options.lateness, from_source=isinstance(current.head, ReadHead)
+        )
+        current.chain.append(PartialSpec(spec))
+        current.labels.append(f"partial {stage.name}")
+        draft = _Draft(self._name("window"), "spark", StepHead(StepSpec(spec)), [], [stage.name], max_tasks=1)
+        self._connect(current, self._add(draft), OUT, "single", by_reference=True)
+        return draft
+
+    def _relay(self, current: _Draft) -> _Draft:
+        """An operator between a Spark stage and what must be prepared for the next shuffle."""
+        relay = self._add(_Draft(self._name("relay"), "operator", None))
+        self._connect(current, relay, OUT, "spread", by_reference=True)
+        return relay
+
+    def _compute(self, stage: Compute, current: _Draft) -> _Draft:
+        key = KeyBySpec(stage.key, stage.path, self.key_groups)
+        from_source = isinstance(current.head, ReadHead)
+        spec = ComputeSpec(stage, self.processor.options.lateness, from_source, self.key_groups)
+        draft = _Draft(self._name("compute"), "operator", None, [spec], [stage.name])
+        if isinstance(current.head, StepHead):
+            draft.chain.insert(0, key)
+            self._connect(current, self._add(draft), OUT, "copy", by_reference=True)
+        else:
+            current.chain.append(key)
+            self._connect(current, self._add(draft), OUT, "key")
+        return draft
+
+    def _sink(self, stage: KafkaEmit | FileEmit | Merge, current: _Draft, *, last: bool) -> _Draft:
+        sink = self._add(_Draft(self._name("emit"), "sink", WriteHead(stage), [], [stage.name]))
+        step = isinstance(current.head, StepHead)
+        if last or step:
+            self._connect(current, sink, OUT, "spread", by_reference=step)
+            current.sealed = True
+            return current
+        port = f"tap-{sink.id}"
+        current.chain.append(TapSpec(port))
+        self._connect(current, sink, port, "spread")
+        return current
+
+    # --- dead letters ---------------------------------------------------------------------------------------------------
+
+    def dead_letters(self) -> None:
+        """A sink for the queue, with an edge from every vertex."""
+        stage = self.processor.options.dlq
+        if stage is None:
+            return
+        senders = list(self.drafts)
+        queue = self._add(_Draft(VertexId("dlq"), "sink", DeadLetterHead(stage), [], ["dead letters"]))
+        for sender in senders:
+            self._connect(sender, queue, DLQ, "spread", by_reference=isinstance(sender.head, StepHead))
+
+
+def plan_processor(processor: Processor, key_groups: int = 128) -> PhysicalPlan:
+    """The physical plan of a checked document. PlanError names a stage that cannot stand where it does."""
+    planner = _Planner(processor, key_groups)
+    planner.walk()
+    planner.dead_letters()
+    return PhysicalPlan(tuple(d.finished() for d in planner.drafts), tuple(planner.edges))

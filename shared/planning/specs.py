@@ -1,0 +1,38 @@
+"""Heads of vertices: what only one kind of service does. The operators fused behind a head are specs of `shared.operators.specs`."""
+
+from dataclasses import dataclass
+
+from shared.language.documents import FileDlq, KafkaDlq, TableDlq
+from shared.language.stages import Sink, Source
+from shared.operators.specs import StepSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ReadHead:
+    """A source: read splits, decode, watermark, dedupe."""
+
+    stage: Source
+
+
+@dataclass(frozen=True, slots=True)
+class StepHead:
+    """A Spark stage: one step an epoch (protocol, section 8)."""
+
+    step: StepSpec
+
+
+@dataclass(frozen=True, slots=True)
+class WriteHead:
+    """A sink: stage, and release when the checkpoint is committed (protocol, section 6)."""
+
+    stage: Sink
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterHead:
+    """The dead letter queue: a sink whose documents have the shape of dead letters already (`shared.operators.dead_letters`)."""
+
+    queue: KafkaDlq | FileDlq | TableDlq
+
+
+Head = ReadHead | StepHead | WriteHead | DeadLetterHead | None

@@ -1,0 +1,454 @@
+"""Drives the coordinator machine (`shared.protocol.coordinator`): leadership, reports and requests in; store, mirror, topics, blobs out.
+
+What must keep its order (publications, the mirror) goes through one sender each; everything that is answered runs beside.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any
+
+import structlog
+
+from shared.model.checkpoint import BlobRef, MirrorRow
+from shared.model.ids import EdgeId, Epoch, JobId, LeaderToken, Offset, Seq
+from shared.model.messages import CoordinatorBeat, Request
+from shared.ports.blobs import BlobError
+from shared.ports.commits import Ambiguous, CommitStore, Stale, StoreUnavailable
+from shared.ports.log import (
+    Log,
+    LogError,
+    LogRecord,
+    LogUnavailable,
+    NewRecord,
+    OffsetOutOfRange,
+    TopicPartition,
+    Writer,
+)
+from shared.protocol.coordinator import commands as do
+from shared.protocol.coordinator import events as ev
+from shared.protocol.coordinator.machine import CoordinatorMachine
+from shared.protocol.coordinator.retention import blob_may_go
+from shared.runtime.context import Outside
+from shared.runtime.outbox import Outbox, Parcel
+from shared.wire.errors import WireError
+from shared.wire.messages import decode_mirror_row, decode_report, encode_message
+
+_log = structlog.get_logger()
+_TICK_MS = 50
+_RETRY_MS = 300
+_PUBLISHED = EdgeId("published")
+
+Planner = Callable[[str, dict[str, int], Any], ev.PlannedPipeline]
+"""(document, parallelism, previous RunningPlan or None) → plan; raises PlanRefusal."""
+
+
+class PlanRefusal(Exception):
+    """The document cannot run, or its state cannot be kept: the message is for the user."""
+
+
+class CoordinatorDriver:
+    """One coordinator process: leader, or standby until the lease is free."""
+
+    def __init__(
+        self,
+        holder: str,
+        outside: Outside,
+        store: CommitStore,
+        planner: Planner,
+        machine: CoordinatorMachine,
+        *,
+        lease_ms: int = 5_000,
+        on_wish: Callable[[do.SpawnWorker | do.RetireWorker], None] | None = None,
+    ) -> None:
+        self._holder = holder
+        self._outside = outside
+        self._store = store
+        self._planner = planner
+        self._machine = machine
+        self._lease_ms = lease_ms
+        self._on_wish = on_wish or (lambda _wish: None)
+        self._token: LeaderToken | None = None
+        self._term = 0
+        self._inbox: deque[tuple[int, ev.CoordinatorEvent]] = deque()
+        self._wake = asyncio.Event()
+        self._lead_now = asyncio.Event()
+        self._store_queue: asyncio.Queue[tuple[int, do.CoordinatorCommand]] = asyncio.Queue()
+        self._mirror_queue: asyncio.Queue[tuple[int, do.AppendMirror]] = asyncio.Queue()
+        self._outbox = Outbox(outside.log, outside.clock, f"coordinator {holder}", lambda _p, _o: None)
+        self._seq = 0
+        self._stopped = asyncio.Event()
+        self._error: BaseException | None = None
+        self._mirror = MirrorWriter(outside.log, outside.topics.commits)
+        self._undecided: dict[str, Offset] = {}
+        self._requests_read = Offset(0)
+
+    # --- life -----------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Coordinate until `stop`; raises what cannot be waited out."""
+        await self._patiently(self._store.open, "store")
+        await self._patiently(self._create_topics, "broker")
+        self._outbox.open(self._outside.executor, self._broken)
+        loops: tuple[Coroutine[Any, Any, None], ...] = (
+            self._main(),
+            self._lead(),
+            self._tick(),
+            self._read_reports(),
+            self._read_requests(),
+            self._run_store(),
+            self._run_mirror(),
+        )
+        handles = [self._outside.executor.spawn(loop, "coordinator", self._broken) for loop in loops]
+        await self._stopped.wait()
+        for handle in handles:
+            handle.cancel()
+        await self._outbox.close()
+        await self._store.close()
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """End `run`; the lease runs out by itself."""
+        self._stopped.set()
+
+    def _broken(self, error: BaseException) -> None:
+        _log.error("coordinator.broken", error=repr(error), exc_info=error)
+        self._error = self._error or error
+        self._stopped.set()
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[None]], what: str) -> None:
+        while True:
+            try:
+                await attempt()
+            except (LogUnavailable, StoreUnavailable, OSError) as error:
+                _log.warning("coordinator.waiting", what=what, reason=str(error))
+                await self._outside.clock.sleep_ms(_RETRY_MS)
+            else:
+                return
+
+    async def _create_topics(self) -> None:
+        for name, config in self._outside.topics.plain().items():
+            await self._outside.log.create_topic(name, 1, config)
+
+    # --- the machine ------------------------------------------------------------------------------------------------------
+
+    def _now(self) -> int:
+        return self._outside.clock.monotonic_ms()
+
+    def _post(self, term: int, event: ev.CoordinatorEvent) -> None:
+        self._inbox.append((term, event))
+        self._wake.set()
+
+    async def _main(self) -> None:
+        while True:
+            while self._inbox:
+                term, event = self._inbox.popleft()
+                if term != self._term:
+                    continue  # an answer to what an earlier term asked
+                for command in self._machine.handle(event):
+                    self._carry_out(command)
+            self._wake.clear()
+            await self._wake.wait()
+
+    def _carry_out(self, command: do.CoordinatorCommand) -> None:
+        term = self._term
+        match command:
+            case do.TakeLeadership(reason):
+                _log.warning("coordinator.leadership_anew", reason=reason)
+                self._term += 1
+                self._token = None
+                self._lead_now.set()
+            case do.Publish(message):
+                self._publish(self._outside.topics.commands, None, encode_message(message))
+            case do.PublishStatus(status):
+                self._publish(self._outside.topics.registry, status.name.encode(), encode_message(status))
+            case do.RetractStatus(name):
+                self._publish(self._outside.topics.registry, name.encode(), None)
+            case do.Answer(request, name, error):
+                _log.info("coordinator.answer", request=request, processor=name, error=error)
+                self._outside.executor.spawn(self._decided(request), "decided", self._broken)
+            case do.AppendMirror():
+                self._mirror_queue.put_nowait((term, command))
+            case do.SpawnWorker() | do.RetireWorker():
+                self._on_wish(command)
+            case (
+                do.StoreCreate()
+                | do.StoreUpdate()
+                | do.StoreNewGeneration()
+                | do.StoreCommit()
+                | do.StoreDrop()
+                | do.StoreForget()
+            ):
+                self._store_queue.put_nowait((term, command))
+            case _:
+                beside = self._beside(term, command)
+                self._outside.executor.spawn(beside, type(command).__name__, self._broken)
+
+    def _publish(self, topic: str, key: bytes | None, value: bytes | None) -> None:
+        self._seq += 1
+        self._outbox.send(Parcel(_PUBLISHED, TopicPartition(topic, 0), Seq(self._seq), value, key))
+
+    # --- what is answered ---------------------------------------------------------------------------------------------------
+
+    async def _run_store(self) -> None:
+        while True:
+            term, command = await self._store_queue.get()
+            if term == self._term:
+                self._post(term, await self._store_answer(command))
+
+    async def _store_answer(self, command: do.CoordinatorCommand) -> ev.CoordinatorEvent:
+        op = command.op  # type: ignore[union-attr]
+        try:
+            match command:
+                case do.StoreCreate(_, row):
+                    await self._store.create(row)
+                case do.StoreUpdate(_, expected, row):
+                    await self._store.update(expected, row)
+                case do.StoreNewGeneration(_, expected, row, entry):
+                    await self._store.new_generation(expected, row, entry)
+                case do.StoreCommit(_, expected, row, commit):
+                    await self._store.commit(expected, row, commit)
+                    _log.info("checkpoint.committed", job=commit.job, epoch=commit.epoch, generation=commit.generation)
+                case do.StoreDrop(_, expected):
+                    await self._store.drop(expected)
+                case do.StoreForget(_, job, epochs):
+                    await self._store.forget_commits(job, epochs)
+        except Stale as error:
+            _log.warning("store.stale", command=type(command).__name__, reason=str(error))
+            return ev.StoreStale(self._now(), op)
+        except Ambiguous as error:
+            _log.warning("store.ambiguous", command=type(command).__name__, reason=str(error))
+            return ev.StoreAmbiguous(self._now(), op)
+        except StoreUnavailable as error:
+            _log.warning("store.away", command=type(command).__name__, reason=str(error))
+            return ev.StoreAway(self._now(), op)
+        return ev.StoreDone(self._now(), op)
+
+    async def _run_mirror(self) -> None:
+        """C9: one row at a time, each only after the one before was acknowledged."""
+        while True:
+            term, command = await self._mirror_queue.get()
+            if term != self._term:
+                continue
+            row = command.row
+            try:
+                await self._mirror.append(row.job, encode_message(row))
+            except LogError as error:
+                _log.warning("mirror.failed", job=row.job, epoch=row.epoch, reason=str(error))
+                self._post(term, ev.MirrorFailed(self._now(), row.job, row.epoch))
+            else:
+                self._post(term, ev.MirrorAppended(self._now(), row.job, row.epoch))
+
+    async def _beside(self, term: int, command: do.CoordinatorCommand) -> None:
+        match command:
+            case do.MakePlan(op, name, document, parallelism, previous):
+                try:
+                    planned = self._planner(document, parallelism, previous)
+                except PlanRefusal as refusal:
+                    _log.info("plan.refused", processor=name, reason=str(refusal))
+                    self._post(term, ev.PlanRefused(self._now(), op, str(refusal)))
+                else:
+                    self._post(term, ev.PlanMade(self._now(), op, planned))
+            case do.CreateTopics(op, topics):
+                await self._make_topics(term, op, topics)
+            case do.WriteBlobs(op, wanted):
+                try:
+                    refs: tuple[BlobRef, ...] = tuple([await self._outside.blobs.put(b.name, b.data) for b in wanted])
+                except BlobError as error:
+                    self._post(term, ev.BlobsFailed(self._now(), op, str(error)))
+                else:
+                    self._post(term, ev.BlobsWritten(self._now(), op, refs))
+            case do.DeleteTopics() | do.DeleteRecords() | do.DeleteBlobs():
+                await self._delete(term, command)
+            case _:
+                message = f"the driver knows no {type(command).__name__}"
+                raise TypeError(message)
+
+    async def _make_topics(self, term: int, op: do.OpId, topics: tuple[do.TopicWanted, ...]) -> None:
+        config = {"retention.ms": "-1", "retention.bytes": "-1"}
+        try:
+            for wanted in topics:
+                await self._outside.log.create_topic(wanted.topic, wanted.partitions, config)
+        except LogUnavailable as error:
+            self._post(term, ev.TopicsFailed(self._now(), op, str(error)))
+        except LogError as error:
+            self._post(term, ev.TopicsFailed(self._now(), op, str(error), permanent=True))
+        else:
+            self._post(term, ev.TopicsReady(self._now(), op))
+
+    async def _delete(self, term: int, command: do.DeleteTopics | do.DeleteRecords | do.DeleteBlobs) -> None:
+        """C12: only ever what the machine names."""
+        try:
+            match command:
+                case do.DeleteTopics(_, topics):
+                    await self._outside.log.delete_topics(topics)
+                case do.DeleteRecords(_, floors):
+                    before = {TopicPartition(f.topic, f.partition): f.offset for f in floors}
+                    await self._outside.log.delete_records(before)
+                case do.DeleteBlobs(_, job, up_to, keep):
+                    names = await self._outside.blobs.list(f"{job}/")
+                    doomed = [n for n in names if blob_may_go(n, job, up_to, keep)]
+                    await self._outside.blobs.delete(doomed)
+        except (LogError, BlobError) as error:
+            _log.warning("cleanup.failed", command=type(command).__name__, reason=str(error))
+            self._post(term, ev.DeletionFailed(self._now(), command.op, str(error)))
+        else:
+            self._post(term, ev.Deleted(self._now(), command.op))
+
+    # --- leadership -----------------------------------------------------------------------------------------------------------
+
+    async def _lead(self) -> None:
+        clock = self._outside.clock
+        while True:
+            try:
+                await self._lead_once()
+            except (StoreUnavailable, Ambiguous, LogUnavailable) as error:
+                _log.warning("coordinator.leadership_waits", reason=str(error))
+            self._lead_now.clear()
+            await clock.sleep_ms(self._lease_ms // 4 if self._token is not None else _RETRY_MS)
+
+    async def _lead_once(self) -> None:
+        now_ms = self._outside.clock.now_ms()
+        if self._token is not None:
+            if not await self._store.renew(self._token, self._lease_ms, now_ms):
+                _log.warning("coordinator.lease_lost", holder=self._holder)
+                self._post(self._term, ev.LeadershipLost(self._now()))
+                self._token = None
+            return
+        token = await self._store.lead(self._holder, self._lease_ms, now_ms)
+        if token is None:
+            return
+        stored = []
+        for row in await self._store.processors():
+            lineage = tuple(await self._store.lineage(row.job))
+            commits = tuple(await self._store.commits(row.job, Epoch(0)))
+            stored.append(ev.StoredProcessor(row, lineage, commits, await self._mirrored(row.job)))
+        self._term += 1
+        self._token = token
+        _log.info("coordinator.leads", holder=self._holder, token=token, processors=len(stored))
+        self._post(self._term, ev.LeadershipTaken(self._now(), token, tuple(stored)))
+
+    async def _mirrored(self, job: JobId) -> Epoch:
+        """C9: the last row of the mirror, read to its end."""
+        rows = await read_mirror(self._outside.log, self._outside.topics.commits(job))
+        return max((row.epoch for _, row in rows), default=Epoch(0))
+
+    # --- what comes in ----------------------------------------------------------------------------------------------------------
+
+    async def _tick(self) -> None:
+        beat_ms = self._now()
+        while True:
+            await self._outside.clock.sleep_ms(_TICK_MS)
+            if self._token is not None:
+                self._post(self._term, ev.Tick(self._now()))
+                if self._now() - beat_ms >= self._outside.settings.heartbeat_interval_ms:
+                    beat_ms = self._now()
+                    self._publish(self._outside.topics.commands, None, encode_message(CoordinatorBeat(self._token)))
+
+    async def _read_reports(self) -> None:
+        topic = TopicPartition(self._outside.topics.reports, 0)
+        start = (await self._outside.log.end_offsets([topic]))[topic]
+        await self._follow(topic, start, lambda: True)
+
+    async def _read_requests(self) -> None:
+        """Every leader reads all requests that are still there: what was decided has been deleted, or is known by its id."""
+        topic = TopicPartition(self._outside.topics.requests, 0)
+        while True:
+            if self._token is None:
+                await self._outside.clock.sleep_ms(_TICK_MS)
+                continue
+            term = self._term
+            start = (await self._outside.log.begin_offsets([topic]))[topic]
+            await self._follow(topic, start, partial(self._leads_in, term))
+
+    def _leads_in(self, term: int) -> bool:
+        return self._token is not None and self._term == term
+
+    async def _follow(self, topic: TopicPartition, position: Offset, go_on: Callable[[], bool]) -> None:
+        while go_on():
+            reader = await self._outside.log.reader()
+            try:
+                await reader.assign({topic: position})
+                while go_on():
+                    for record in await reader.fetch(500, self._outside.settings.fetch_timeout_ms):
+                        position = Offset(record.offset + 1)
+                        self._hear(record)
+            except LogUnavailable as error:
+                _log.warning("coordinator.log_away", topic=topic.topic, reason=str(error))
+                self._post(self._term, ev.OutageSeen(self._now()))
+                await self._outside.clock.sleep_ms(_RETRY_MS)
+            except OffsetOutOfRange:
+                position = (await self._outside.log.begin_offsets([topic]))[topic]
+            finally:
+                await reader.close()
+
+    def _hear(self, record: LogRecord) -> None:
+        try:
+            message = decode_report(record.value or b"")
+        except WireError as error:
+            _log.error("coordinator.unreadable", topic=record.topic, offset=record.offset, reason=str(error))
+            return
+        if self._token is None:
+            return
+        if isinstance(message, Request):
+            self._undecided[message.request] = record.offset
+            self._requests_read = Offset(record.offset + 1)
+            self._post(self._term, ev.RequestReceived(self._now(), message))
+        else:
+            self._post(self._term, ev.ReportReceived(self._now(), message))
+
+    async def _decided(self, request: str) -> None:
+        """Let go of requests that no leader will have to decide again."""
+        self._undecided.pop(request, None)
+        topic = TopicPartition(self._outside.topics.requests, 0)
+        floor = min(self._undecided.values(), default=self._requests_read)
+        try:
+            await self._outside.log.delete_records({topic: floor})
+        except LogError as error:
+            _log.warning("cleanup.failed", topic=topic.topic, reason=str(error))
+
+
+class MirrorWriter:
+    """Appends rows to jobs' mirrors; after an error everything is opened anew."""
+
+    def __init__(self, log: Log, topic_of: Callable[[JobId], str]) -> None:
+        self._log = log
+        self._topic_of = topic_of
+        self._writer: Writer | None = None
+        self._made: set[str] = set()
+
+    async def append(self, job: JobId, data: bytes) -> None:
+        """Append one row and wait for the broker's word; the topic is made when it is not there. LogError if it may not be there."""
+        topic = self._topic_of(job)
+        if topic not in self._made:
+            await self._log.create_topic(topic, 1, {"retention.ms": "-1", "retention.bytes": "-1"})
+            self._made.add(topic)
+        if self._writer is None:
+            self._writer = await self._log.writer("mirror")
+        try:
+            await (await self._writer.send(TopicPartition(topic, 0), NewRecord(data)))
+        except LogError:
+            writer, self._writer = self._writer, None
+            await writer.close()
+            raise
+
+
+async def read_mirror(log: Log, topic: str) -> list[tuple[Offset, MirrorRow]]:
+    """All rows of a job's mirror, up to where it ends now: (offset, MirrorRow)."""
+    if topic not in await log.list_topics():
+        return []
+    partition = TopicPartition(topic, 0)
+    end = (await log.end_offsets([partition]))[partition]
+    position = (await log.begin_offsets([partition]))[partition]
+    rows: list[tuple[Offset, MirrorRow]] = []
+    reader = await log.reader()
+    try:
+        await reader.assign({partition: position})
+        while reader.position(partition) < end:
+            for record in await reader.fetch(1000, 200):
+                rows.append((record.offset, decode_mirror_row(record.value or b"")))  # noqa: PERF401 - awaits in between
+    finally:
+        await reader.close()
+    return rows
