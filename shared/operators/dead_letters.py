@@ -1,0 +1,101 @@
+"""Dead letters: the documents that a stage could not take, with the reason (language.md, Dead letters).
+
+`dlqTime` is the record's arrival, so that a replay writes the same letter. Letters leave on port `dlq` in the order of the rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from shared.model.plan import DLQ
+from shared.model.values import Binary, Date, Document, long
+from shared.operators.base import ARRIVAL, PART, POS, RAW, SRCKEY, TS, Out
+from shared.operators.batches import batch_of, documents_of
+from shared.operators.context import TaskContext
+
+LATE: Final = "Input document arrived late."
+INVALID: Final = "Input document found to be invalid in $validate stage."
+LATE_CODE: Final = "DocumentLate"
+_KEPT: Final = (TS, PART, POS, ARRIVAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a row of a batch cannot go on."""
+
+    row: int
+    reason: str
+    code: str
+    path: str = ""
+    missed_starts_ms: tuple[int, ...] = ()
+    """Starts of the windows that the row came too late for."""
+    document: Document | Binary | None = None
+    """What goes into `doc`; None: the row's own document."""
+
+
+def dead_letters(batch: pa.RecordBatch, failures: Sequence[Failure], operator: str, context: TaskContext) -> list[Out]:
+    """The letters of failed rows of a batch; nothing for none."""
+    if not failures:
+        return []
+    ordered = sorted(failures, key=lambda f: f.row)
+    rows = batch.take(pa.array([f.row for f in ordered], type=pa.int64()))
+    own = documents_of(rows) if any(f.document is None for f in ordered) else [{}] * len(ordered)
+    meta = _stream_meta(rows, context)
+    arrivals = rows.column(ARRIVAL).to_pylist() if ARRIVAL in rows.schema.names else rows.column(TS).to_pylist()
+    letters = [
+        letter(failure, document if failure.document is None else failure.document, operator, context, arrival, source)
+        for failure, document, arrival, source in zip(ordered, own, arrivals, meta, strict=True)
+    ]
+    engine = {name: rows.column(name) for name in _KEPT if name in rows.schema.names}
+    return [Out(DLQ, "rows", batch_of(letters, engine))]
+
+
+def letter(
+    failure: Failure,
+    document: Document | Binary,
+    operator: str,
+    context: TaskContext,
+    arrival_ms: int,
+    source: Mapping[str, Any],
+) -> Document:
+    """One dead letter."""
+    out: Document = {
+        "processorName": context.processor,
+        "instanceName": context.instance,
+        "dlqTime": Date(arrival_ms),
+        "operatorName": operator,
+        "errInfo": {"reason": failure.reason, "code": failure.code, "path": failure.path},
+        "doc": document,
+    }
+    if failure.missed_starts_ms:
+        out["missedWindowStartTimes"] = [Date(t) for t in failure.missed_starts_ms]
+    out["_stream_meta"] = {"source": dict(source)}
+    return out
+
+
+def _stream_meta(rows: pa.RecordBatch, context: TaskContext) -> list[dict[str, Any]]:
+    names = rows.schema.names
+    parts = rows.column(PART).to_pylist() if PART in names else [None] * rows.num_rows
+    positions = rows.column(POS).to_pylist() if POS in names else [None] * rows.num_rows
+    keys = rows.column(SRCKEY).to_pylist() if SRCKEY in names else [None] * rows.num_rows
+    found = []
+    for part, position, key in zip(parts, positions, keys, strict=True):
+        meta: dict[str, Any] = {}
+        if context.topic is not None:
+            meta["topic"] = context.topic
+        if part is not None:
+            meta["partition"] = part
+        if position is not None:
+            meta["offset"] = long(position)
+        if key is not None:
+            meta["key"] = Binary(key)
+        found.append(meta)
+    return found
+
+
+def without_document(raw: pa.RecordBatch, row: int) -> Binary:
+    """The bytes of a record that does not decode."""
+    data = raw.column(RAW)[row].as_py()
+    return Binary(data or b"")

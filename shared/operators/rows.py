@@ -1,0 +1,60 @@
+"""Expressions over the rows of a batch: one by one, through the interpreter.
+
+Vectorised forms stand beside the operators that use them; this is what they must agree with.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from shared.language.expressions.ast import Expr
+from shared.language.expressions.environment import Environment
+from shared.language.expressions.errors import ExpressionError
+from shared.language.expressions.interpreter import evaluate
+from shared.model.values import MISSING, Date, Document, Value, long
+from shared.operators.base import ARRIVAL, PART, POS, WEND, WSTART
+from shared.operators.dead_letters import Failure
+
+_NOTHING: Final[dict[str, Any]] = {}
+
+
+def environments(batch: pa.RecordBatch, documents: Sequence[Document], topic: str | None = None) -> list[Environment]:
+    """One environment a row: `$$NOW` is the record's arrival, `$meta` what the engine's columns say."""
+    names = batch.schema.names
+    arrivals = batch.column(ARRIVAL).to_pylist() if ARRIVAL in names else [None] * len(documents)
+    metas = _metas(batch, topic)
+    return [
+        Environment(document, now=None if arrival is None else Date(arrival), meta=meta)
+        for document, arrival, meta in zip(documents, arrivals, metas, strict=True)
+    ]
+
+
+def _metas(batch: pa.RecordBatch, topic: str | None) -> list[dict[str, Value]]:
+    names = batch.schema.names
+    columns = {name: batch.column(name).to_pylist() for name in (WSTART, WEND, PART, POS) if name in names}
+    found: list[dict[str, Value]] = []
+    for row in range(batch.num_rows):
+        meta: dict[str, Any] = {}
+        if WSTART in columns and columns[WSTART][row] is not None:
+            meta["window"] = {"start": Date(columns[WSTART][row]), "end": Date(columns[WEND][row])}
+        if PART in columns and columns[PART][row] is not None:
+            source: dict[str, Any] = {"partition": columns[PART][row], "offset": long(columns[POS][row])}
+            if topic is not None:
+                source["topic"] = topic
+            meta["source"] = source
+        found.append(meta or _NOTHING)
+    return found
+
+
+def evaluate_rows(expr: Expr, environments: Sequence[Environment]) -> tuple[list[Value], list[Failure]]:
+    """The value for each row, MISSING where it failed; and the failures."""
+    values: list[Value] = []
+    failures: list[Failure] = []
+    for row, env in enumerate(environments):
+        try:
+            values.append(evaluate(expr, env))
+        except ExpressionError as e:
+            values.append(MISSING)
+            failures.append(Failure(row, e.reason, e.code, e.path))
+    return values, failures
