@@ -1,0 +1,55 @@
+"""From what the document says (`class`, `config`) to a computation that is ready to run."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from shared.computation.base import Computation
+from shared.computation.problems import ComputationError, ConfigError
+from shared.computation.state import StateCodec
+
+
+def load_computation(path: str, config: Mapping[str, Any] | None = None) -> Computation[Any, Any]:
+    """The computation `module:Class` with this config; ComputationError says what is wrong with either."""
+    module_name, colon, class_name = path.partition(":")
+    if not colon or not module_name or not class_name.isidentifier():
+        raise ComputationError(f'class: expected "module:Class", found {path!r}')
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as e:
+        raise ComputationError(
+            f"class {path!r}: module {module_name} cannot be imported ({e}); is it on PYTHONPATH?"
+        ) from e
+    kind = getattr(module, class_name, None)
+    if not isinstance(kind, type) or not issubclass(kind, Computation):
+        found = "nothing of that name" if kind is None else f"a {type(kind).__name__} that is no Computation"
+        raise ComputationError(f"class {path!r}: expected a subclass of shared.computation.Computation, found {found}")
+    return make_computation(kind, config)
+
+
+def make_computation(
+    kind: type[Computation[Any, Any]], config: Mapping[str, Any] | None = None
+) -> Computation[Any, Any]:
+    """A computation of this class; ConfigError for a config that does not fit, StateError for a State that does not serve."""
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    given = dict(config or {})
+    unknown = sorted(given.keys() - set(_fields(kind.Config)))
+    if unknown:
+        known = ", ".join(_fields(kind.Config)) or "none"
+        raise ConfigError(f"{name}: config.{unknown[0]} is not known; known: {known}")
+    try:
+        computation = kind(msgspec.convert(given, kind.Config))
+    except (msgspec.ValidationError, ValueError) as e:
+        raise ConfigError(f"{name}: config: {e}") from e
+    StateCodec(computation)
+    return computation
+
+
+def _fields(kind: type[Any]) -> tuple[str, ...]:
+    return (
+        tuple(f.name for f in msgspec.structs.fields(kind))
+        if issubclass(kind, msgspec.Struct)
+        else tuple(getattr(kind, "__dataclass_fields__", {}))
+    )

@@ -1,0 +1,27 @@
+"""What a computation is handed: records and timers. Times are UTC milliseconds."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Domain = Literal["event", "processing"]
+"""What a timer's time is compared with: the watermark, or processing time."""
+Order = Literal["eventTime", "arrival"]
+"""How records and event-time timers of a key follow one another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One document of one key. `timestamp` is its event time, ms. A computation does not change the value in place."""
+
+    key: Any
+    value: Any
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """A timer that fires: the name and time (ms) that it was set with."""
+
+    name: str
+    time: int
+    domain: Domain = "event"

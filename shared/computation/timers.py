@@ -1,0 +1,130 @@
+"""The timers of one key, as its computation sees them, and in what order they are due.
+
+Rules:
+
+- A name stands for one timer of the key: setting it again replaces the one before.
+- A timer whose time has passed when it is set fires at once, with the time of what set it. With `order: eventTime`
+  passed means before the record or timer that is being applied, whatever the watermark; so it does not
+  depend on how far the watermark happens to be.
+- Timers of one time fire in the order of (time they were set for, name).
+"""
+
+import heapq
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from shared.computation.problems import TimerError
+from shared.computation.records import Domain
+from shared.model.time import MAX_TIME, MIN_TIME
+
+TIMERS_MAX: Final = 10_000
+"""Pending timers that one key may have."""
+NAME_MAX: Final = 200
+"""Characters of a timer's name."""
+
+
+class Pending(NamedTuple):
+    """A timer that is set."""
+
+    due_ms: int
+    """It fires when the watermark is above this (event time) or processing time has reached it."""
+    time_ms: int
+    """What it was set for."""
+    name: str
+    domain: Domain
+    output_ms: int
+    """The time of what it yields; for processing time the least such time."""
+
+
+class Timers:
+    """The timers of a key. Made by the operator; a computation uses `set`, `cancel` and `time_of`."""
+
+    __slots__ = ("_behind_ms", "_heap", "_now_ms", "_pending")
+
+    def __init__(self, pending: Iterable[Pending] = ()) -> None:
+        self._pending: dict[str, Pending] = {p.name: p for p in pending}
+        self._heap: list[Pending] = [p for p in self._pending.values() if p.domain == "event"]
+        heapq.heapify(self._heap)
+        self._now_ms = MIN_TIME
+        self._behind_ms: int | None = None
+
+    def set(self, name: str, time: int, domain: Domain = "event") -> None:
+        """Set the timer of this name to `time`, UTC ms; TimerError for a bad name or time, or beyond TIMERS_MAX."""
+        _check(name, time, domain)
+        if len(self._pending) >= TIMERS_MAX and name not in self._pending:
+            raise TimerError(f"timer {name!r}: this key has {TIMERS_MAX} timers already, and more are not allowed")
+        self._add(self._timed(name, int(time), domain))
+
+    def cancel(self, name: str) -> None:
+        """Forget the timer of this name, if there is one."""
+        self._pending.pop(name, None)
+
+    def time_of(self, name: str) -> int | None:
+        """What the pending timer of this name is set for, ms; None if there is none."""
+        pending = self._pending.get(name)
+        return None if pending is None else pending.time_ms
+
+    # --- for the operator -----------------------------------------------------------------------------------
+
+    def begin(self, now_ms: int, watermark_ms: int | None) -> None:
+        """What follows happens at this time. `watermark_ms`: what tells a passed time with `order: arrival`; None: `now_ms` does."""
+        self._now_ms = now_ms
+        self._behind_ms = watermark_ms
+
+    def first(self, domain: Domain) -> Pending | None:
+        """The pending timer that is due first."""
+        if domain == "processing":
+            return min((p for p in self._pending.values() if p.domain == domain), default=None)
+        while self._heap and self._pending.get(self._heap[0].name) is not self._heap[0]:
+            heapq.heappop(self._heap)
+        return self._heap[0] if self._heap else None
+
+    def take(self, pending: Pending) -> None:
+        """The timer fires: it is pending no more."""
+        if self._pending.get(pending.name) is pending:
+            del self._pending[pending.name]
+
+    def is_pending(self, pending: Pending) -> bool:
+        """Whether this very timer is pending still, neither cancelled nor set anew."""
+        return self._pending.get(pending.name) is pending
+
+    def pending(self) -> tuple[Pending, ...]:
+        """All that are pending, for `back_to`."""
+        return tuple(self._pending.values())
+
+    def all(self) -> list[Pending]:
+        """All that are pending, in the order in which they are due."""
+        return sorted(self._pending.values())
+
+    def back_to(self, before: Sequence[Pending]) -> None:
+        """Undo: exactly these are pending."""
+        self._pending = {p.name: p for p in before}
+        self._heap = [p for p in before if p.domain == "event"]
+        heapq.heapify(self._heap)
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def _timed(self, name: str, time_ms: int, domain: Domain) -> Pending:
+        if domain == "processing":
+            return Pending(time_ms, time_ms, name, domain, self._now_ms)
+        if self._behind_ms is None:
+            due_ms = max(time_ms, self._now_ms)
+            return Pending(due_ms, time_ms, name, domain, due_ms)
+        passed = time_ms < self._behind_ms
+        return Pending(time_ms, time_ms, name, domain, self._now_ms if passed else time_ms)
+
+    def _add(self, pending: Pending) -> None:
+        self._pending[pending.name] = pending
+        if pending.domain == "event":
+            heapq.heappush(self._heap, pending)
+
+
+def _check(name: Any, time: Any, domain: Any) -> None:
+    """TimerError for what types alone do not keep out: users' code is often not checked."""
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX:
+        raise TimerError(f"a timer's name is a text of 1 to {NAME_MAX} characters, not {name!r}")
+    if not isinstance(time, int) or isinstance(time, bool) or not MIN_TIME < time < MAX_TIME:
+        raise TimerError(f"timer {name!r}: its time is an integer of milliseconds since 1970, not {time!r}")
+    if domain not in ("event", "processing"):
+        raise TimerError(f"timer {name!r}: its domain is 'event' or 'processing', not {domain!r}")

@@ -1,0 +1,390 @@
+"""A keyed computation in one task: applies records and timers of each key, keeps state, says what it may still yield.
+
+Rules (language.md, Computations; protocol W1, E1):
+
+- A1 `order: eventTime`: a record waits until the watermark is above its time. Then, per key, records and event-time timers are
+  applied in the order of time; on a tie records first, by order key and then by their bytes; timers by (time, name).
+- A2 `order: arrival`: a record is applied at once, whatever its time.
+- A3 An event-time timer fires when the watermark is above its time, strictly: a watermark t says that no record with
+  event time < t follows, so that at t itself one may.
+- A4 Late (`order: eventTime` alone): event time below the record's own limit (with `lateness: split`, its split's watermark before it less
+  allowedLateness), or below the input watermark. Late records are handed back, not applied.
+- A5 A document takes the time of its record or timer; that of a processing-time timer the later of the output watermark and the
+  time of what set it.
+- A6 What one call yields is in the order of (time, key, the key's sequence). With A1 that makes the whole output independent of
+  how often the watermark moved.
+- A7 End of input: the watermark MAX_TIME. What is left is applied as ever up to a key's last record. The event-time timers then pending
+  fire once, then the processing-time ones; what is set meanwhile is discarded and counted.
+  So a timer that sets the next goes on while records follow, by whatever steps the watermark came there.
+- A8 A callback happens whole or not at all. One that raises is tried again, `attempts` times in all, each time with the state and timers of
+  before; then it is reported as a failure, for the dead letter queue, and the rest goes on.
+- A9 One timer that sets itself for a passed time again and again would never end: after CHAIN_MAX such firings without time
+  moving on it fails as in A8.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from shared.computation.base import Computation
+from shared.computation.problems import ComputationError, TimerError
+from shared.computation.records import Order, Record, Timer
+from shared.computation.state import StateCodec
+from shared.computation.timers import Pending
+from shared.language.values import canonical_key, encode_doc, encode_value
+from shared.model.ids import KeyGroup
+from shared.model.time import MAX_TIME, MIN_TIME
+from shared.model.values import Document
+from shared.operators import computation_batch
+from shared.operators.computation_keys import Key, Keys, OrderKey, Waiting
+
+ATTEMPTS: Final = 3
+CHAIN_MAX: Final = 10_000
+OUTPUTS_MAX: Final = 100_000
+"""Documents that one callback may yield."""
+
+
+class Row(NamedTuple):
+    """A record on its way in."""
+
+    key: bytes
+    """Canonical bytes of `key_value`."""
+    key_value: Any
+    value: Document
+    timestamp_ms: int
+    order: OrderKey = (0, 0)
+    late_below_ms: int = MIN_TIME
+    """A4: with `lateness: split`, its split's watermark before it less allowedLateness."""
+
+
+class Output(NamedTuple):
+    """A document that was yielded; with `order: eventTime` no two share (time, key, sequence)."""
+
+    timestamp_ms: int
+    key: bytes
+    sequence: int
+    """Counts what the key has yielded for this time: the order key (0, sequence) for who reads on."""
+    value: Document
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A callback that raised each time: exactly one of record and timer is there."""
+
+    key_value: Any
+    error: Exception
+    record: Record | None = None
+    order: OrderKey = (0, 0)
+    timer: Timer | None = None
+
+
+@dataclass(slots=True)
+class Applied:
+    """What a call did."""
+
+    outputs: list[Output] = field(default_factory=list)
+    late: list[Row] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the start of the task."""
+
+    records: int = 0
+    late: int = 0
+    outputs: int = 0
+    timers_fired: int = 0
+    timers_discarded: int = 0
+    failures: int = 0
+
+
+def row_of(key_value: Any, value: Document, timestamp_ms: int, order: OrderKey = (0, 0)) -> Row:
+    """A row with its key's canonical bytes."""
+    return Row(canonical_key(key_value), key_value, value, timestamp_ms, order)
+
+
+class KeyedComputation:
+    """One task's share of a computation. Calls come one at a time; times are ms."""
+
+    def __init__(
+        self,
+        computation: Computation[Any, Any],
+        *,
+        order: Order = "eventTime",
+        groups: int = 128,
+        attempts: int = ATTEMPTS,
+    ) -> None:
+        self._computation = computation
+        self._by_event_time = order == "eventTime"
+        self._attempts = attempts
+        self._keys = Keys(StateCodec(computation), groups)
+        self._watermark_ms = MIN_TIME
+        self._due: list[tuple[int, bytes]] = []
+        """Heap of (time, key): the key has something to apply then. Entries may be stale: a key's own times decide."""
+        self._clock_due: list[tuple[int, bytes]] = []
+        """The same for processing-time timers."""
+        self._count = 0
+        self.counters = Counters()
+
+    # --- in -------------------------------------------------------------------------------------------------
+
+    def on_records(self, rows: Iterable[Row]) -> Applied:
+        """Records have come, in any order."""
+        done = Applied()
+        for row in rows:
+            if self._by_event_time and row.timestamp_ms < max(row.late_below_ms, self._watermark_ms):  # A4
+                done.late.append(row)
+                continue
+            key = self._keys.find_or_add(row.key, row.key_value)
+            if self._by_event_time:  # A1
+                self._count += 1
+                packed = encode_value(row.value)
+                heapq.heappush(key.waiting, Waiting(row.timestamp_ms, row.order, packed, self._count, row.value))
+            else:  # A2
+                record = Record(key.value, row.value, row.timestamp_ms)
+                self._record(key, record, row.order, done)
+                self._advance(key, self._watermark_ms, done)
+            self._note(key)
+        self.counters.late += len(done.late)
+        return self._sorted(done)
+
+    def on_watermark(self, watermark_ms: int) -> Applied:
+        """The input watermark is now this; what it lets be applied is applied. MAX_TIME ends the input (A7)."""
+        done = Applied()
+        if watermark_ms > self._watermark_ms:
+            floor_ms = self.output_watermark()
+            for key in self._take_due(watermark_ms):
+                self._advance(key, watermark_ms, done)
+                self._note(key)
+            self._watermark_ms = watermark_ms
+            if watermark_ms == MAX_TIME:
+                self._end(floor_ms, done)
+        return self._sorted(done)
+
+    def on_processing_time(self, now_ms: int) -> Applied:
+        """Processing time is now this: the timers that it has reached fire, by (time, key, name); what they set waits for the next call."""
+        done = Applied()
+        floor_ms = self.output_watermark()
+        due: list[tuple[Pending, Key]] = []
+        while self._clock_due and self._clock_due[0][0] <= now_ms:
+            time_ms, data = heapq.heappop(self._clock_due)
+            key = self._keys.find(data)
+            if key is not None and key.noted_clock_ms == time_ms:
+                key.noted_clock_ms = None
+                due.extend((p, key) for p in key.timers.all() if p.domain == "processing" and p.due_ms <= now_ms)
+        for pending, key in sorted(due, key=lambda d: (d[0].due_ms, d[1].data, d[0].name)):
+            if key.timers.is_pending(pending):
+                self._timer(key, pending, max(floor_ms, pending.output_ms), done)
+                self._advance(key, self._watermark_ms, done)
+            self._note(key)
+        return self._sorted(done)
+
+    # --- what is held ---------------------------------------------------------------------------------------
+
+    def hold(self) -> int:
+        """The earliest time of what waits: no document of a waiting record or timer is before it; MAX_TIME for nothing."""
+        while self._due:
+            time_ms, data = self._due[0]
+            key = self._keys.find(data)
+            if key is not None and key.noted_ms == time_ms:
+                return time_ms
+            heapq.heappop(self._due)
+        return MAX_TIME
+
+    def output_watermark(self) -> int:
+        """min(input watermark, hold): no document that follows is before it (W1), but for records that `order: arrival` takes behind it."""
+        return min(self._watermark_ms, self.hold())
+
+    def next_processing_time(self) -> int:
+        """When `on_processing_time` next has something to do; MAX_TIME for never."""
+        while self._clock_due:
+            time_ms, data = self._clock_due[0]
+            key = self._keys.find(data)
+            if key is not None and key.noted_clock_ms == time_ms:
+                return time_ms
+            heapq.heappop(self._clock_due)
+        return MAX_TIME
+
+    def snapshot_groups(self) -> dict[KeyGroup, bytes | None]:
+        """State of the key groups that changed since the last call; None for one that is gone."""
+        return self._keys.snapshot()
+
+    def restore(self, groups: Mapping[KeyGroup, bytes], watermark_ms: int = MIN_TIME) -> None:
+        """Become what the snapshot says, at the input watermark that belongs to it; called once, before anything else."""
+        self._keys.restore(groups)
+        self._watermark_ms = watermark_ms
+        for key in self._keys.in_order():
+            self._note(key)
+
+    # --- applying -------------------------------------------------------------------------------------------
+
+    def _advance(self, key: Key, watermark_ms: int, done: Applied) -> None:
+        """Apply what the watermark lets be applied for this key: records first on a tie (A1), times strictly below (A3)."""
+        last_ms, chain = MIN_TIME, 0
+        while True:
+            record = key.waiting[0] if key.waiting else None
+            timer = key.timers.first("event")
+            if watermark_ms == MAX_TIME and record is None and self._by_event_time:
+                return  # A7: what is pending behind the last record fires in _end
+            if (
+                record is not None
+                and record.timestamp_ms < watermark_ms
+                and (timer is None or record.timestamp_ms <= timer.due_ms)
+            ):
+                self._records(key, min(watermark_ms, MAX_TIME if timer is None else timer.due_ms + 1), done)
+            elif timer is not None and timer.due_ms < watermark_ms:
+                chain = chain + 1 if timer.due_ms <= last_ms else 0
+                last_ms = max(last_ms, timer.due_ms)
+                if chain > CHAIN_MAX:  # A9
+                    self._give_up(key, timer, done)
+                else:
+                    self._timer(key, timer, timer.output_ms, done)
+            else:
+                return
+
+    def _records(self, key: Key, below_ms: int, done: Applied) -> None:
+        """Apply the first waiting record, or with `process_batch` all that are below this time."""
+        if self._computation.batch_schema is None:
+            waiting = heapq.heappop(key.waiting)
+            self._record(key, Record(key.value, waiting.value, waiting.timestamp_ms), waiting.order, done)
+            return
+        run: list[Waiting] = []
+        while key.waiting and key.waiting[0].timestamp_ms < below_ms:
+            run.append(heapq.heappop(key.waiting))
+        self.counters.records += len(run)
+        error = self._try(key, run[-1].timestamp_ms, lambda: computation_batch.call(self._computation, key, run), done)
+        if error is not None:
+            # One of them may be at fault: each by itself, so that only that one becomes a dead letter.
+            self.counters.records -= len(run)
+            for one in run:
+                self._record(key, Record(key.value, one.value, one.timestamp_ms), one.order, done)
+
+    def _record(self, key: Key, record: Record, order: OrderKey, done: Applied) -> None:
+        self.counters.records += 1
+        if self._computation.batch_schema is not None:
+            alone = [Waiting(record.timestamp, order, b"", 0, record.value)]
+            error = self._try(
+                key, record.timestamp, lambda: computation_batch.call(self._computation, key, alone), done
+            )
+        else:
+            error = self._try(key, record.timestamp, lambda: self._timed(key, record), done)
+        if error is not None:
+            self._fail(Failure(key.value, error, record=record, order=order), done)
+
+    def _timed(self, key: Key, record: Record) -> list[tuple[int, Document]]:
+        found = self._computation.process(record, key.state(), key.timers)
+        return _documents(found, record.timestamp)
+
+    def _timer(self, key: Key, pending: Pending, output_ms: int, done: Applied) -> None:
+        """Fire a timer. Whatever becomes of it, it is pending no more."""
+        timer = Timer(pending.name, pending.time_ms, pending.domain)
+        key.timers.take(pending)
+        self.counters.timers_fired += 1
+        error = self._try(
+            key,
+            output_ms,
+            lambda: _documents(self._computation.on_timer(timer, key.state(), key.timers), output_ms),
+            done,
+        )
+        if error is not None:
+            self._fail(Failure(key.value, error, timer=timer), done)
+
+    def _give_up(self, key: Key, pending: Pending, done: Applied) -> None:
+        key.timers.take(pending)
+        self._keys.changed(key)
+        error = TimerError(
+            f"timer {pending.name!r} was set for a time that had passed {CHAIN_MAX} times without an end"
+        )
+        self._fail(Failure(key.value, error, timer=Timer(pending.name, pending.time_ms, pending.domain)), done)
+
+    def _try(
+        self, key: Key, now_ms: int, callback: Callable[[], Sequence[tuple[int, Document]]], done: Applied
+    ) -> Exception | None:
+        """Run a callback whole or not at all (A8); its last error if it never succeeded."""
+        self._keys.changed(key)
+        key.state()  # state of the snapshot that does not fit is no fault of this record: it fails the task
+        state, timers = key.pack(), key.timers.pending()
+        key.timers.begin(now_ms, None if self._by_event_time else self._watermark_ms)
+        error: Exception | None = None
+        for _ in range(self._attempts):
+            try:
+                yielded = callback()
+                key.touched()
+            except Exception as e:  # noqa: BLE001 - the user's code may raise anything; it is reported, never lost
+                error = e
+                key.restore(state)
+                key.timers.back_to(timers)
+            else:
+                for time_ms, document in yielded:
+                    done.outputs.append(Output(time_ms, key.data, key.next_sequence(time_ms), document))
+                return None
+        return error
+
+    def _fail(self, failure: Failure, done: Applied) -> None:
+        self.counters.failures += 1
+        done.failures.append(failure)
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    def _end(self, floor_ms: int, done: Applied) -> None:
+        """Fire what is pending once, event time first; what is set meanwhile is discarded (A7)."""
+        for domain in ("event", "processing"):
+            for key in self._keys.in_order():
+                pending = [p for p in key.timers.all() if p.domain == domain]
+                least_ms = floor_ms if domain == "processing" else MIN_TIME
+                self._fire_once(key, pending, least_ms, done)
+
+    def _fire_once(self, key: Key, pending: Sequence[Pending], least_ms: int, done: Applied) -> None:
+        before = set(key.timers.all())
+        for timer in pending:
+            if key.timers.is_pending(timer):  # not cancelled or set anew by one before it
+                self._timer(key, timer, max(least_ms, timer.output_ms), done)
+        for timer in key.timers.all():
+            if timer not in before:
+                key.timers.take(timer)
+                self.counters.timers_discarded += 1
+
+    # --- helpers --------------------------------------------------------------------------------------------
+
+    def _note(self, key: Key) -> None:
+        """Remember when this key next has something to apply."""
+        hold_ms = key.hold_ms()
+        if hold_ms is not None and hold_ms != key.noted_ms:
+            heapq.heappush(self._due, (hold_ms, key.data))
+        key.noted_ms = hold_ms
+        timer = key.timers.first("processing")
+        clock_ms = None if timer is None else timer.due_ms
+        if clock_ms is not None and clock_ms != key.noted_clock_ms:
+            heapq.heappush(self._clock_due, (clock_ms, key.data))
+        key.noted_clock_ms = clock_ms
+
+    def _take_due(self, watermark_ms: int) -> list[Key]:
+        """The keys that have something to apply below this watermark, in the order of their bytes."""
+        found: list[Key] = []
+        while self._due and self._due[0][0] < watermark_ms:
+            time_ms, data = heapq.heappop(self._due)
+            key = self._keys.find(data)
+            if key is not None and key.noted_ms == time_ms:
+                key.noted_ms = None
+                found.append(key)
+        return sorted(found, key=lambda k: k.data)
+
+    def _sorted(self, done: Applied) -> Applied:
+        done.outputs.sort(key=lambda o: o[:3])  # A6
+        self.counters.outputs += len(done.outputs)
+        return done
+
+
+def _documents(found: Iterable[Document] | None, time_ms: int) -> list[tuple[int, Document]]:
+    """What a callback yielded, checked to be documents of the language's values."""
+    timed: list[tuple[int, Document]] = []
+    for document in found or ():
+        if type(document) is not dict:
+            raise ComputationError(f"a computation yields documents (dicts), not a {type(document).__name__}")
+        if len(timed) == OUTPUTS_MAX:
+            raise ComputationError(f"one callback yielded more than {OUTPUTS_MAX} documents")
+        encode_doc(document)
+        timed.append((time_ms, document))
+    return timed

@@ -1,0 +1,54 @@
+"""The fast form of a computation's `process`: a run of records of one key as Arrow columns, and rows back."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from shared.computation.base import Computation
+from shared.computation.problems import ComputationError
+from shared.language.values import encode_doc
+from shared.model.values import Date, Document
+from shared.operators.computation_keys import Key, Waiting
+
+TIMESTAMP: Final = "timestamp"
+
+
+def call(computation: Computation[Any, Any], key: Key, run: Sequence[Waiting]) -> list[tuple[int, Document]]:
+    """Run `process_batch` on records of one key; (time, document) of each row that it gives. ComputationError for a batch out of order."""
+    schema = computation.batch_schema
+    assert schema is not None
+    columns = [pa.array([w.value.get(f.name) for w in run], f.type) for f in schema]
+    columns.append(pa.array([w.timestamp_ms for w in run], pa.int64()))
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema.append(pa.field(TIMESTAMP, pa.int64())))
+    found = computation.process_batch(batch, key.state(), key.timers)
+    if found is None or found.num_rows == 0:
+        return []
+    return _rows(found, run[0].timestamp_ms, run[-1].timestamp_ms)
+
+
+def _rows(found: pa.RecordBatch, first_ms: int, last_ms: int) -> list[tuple[int, Document]]:
+    if TIMESTAMP not in found.schema.names:
+        raise ComputationError(
+            f"process_batch gives a column {TIMESTAMP!r} with the time of each row; found {found.schema.names}"
+        )
+    names = [n for n in found.schema.names if n != TIMESTAMP]
+    times = found.column(TIMESTAMP).to_pylist()
+    if any(t is None or not first_ms <= t <= last_ms for t in times) or times != sorted(times):
+        raise ComputationError(
+            f"process_batch: the times of its rows lie in [{first_ms}, {last_ms}] and do not fall; found {times[:5]}"
+        )
+    columns = [_values(found.column(n)) for n in names]
+    rows: list[tuple[int, Document]] = []
+    for i, time_ms in enumerate(times):
+        document = {n: c[i] for n, c in zip(names, columns, strict=True) if c[i] is not None}
+        encode_doc(document)
+        rows.append((time_ms, document))
+    return rows
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """A column's values as the language has them; a null is a field that is not there."""
+    if pa.types.is_timestamp(column.type):
+        return [None if t is None else Date(t) for t in column.cast(pa.timestamp("ms")).cast(pa.int64()).to_pylist()]
+    return list(column.to_pylist())

@@ -1,0 +1,234 @@
+"""The keys of a keyed computation: what is kept for each, and its bytes in a snapshot.
+
+A key group is one state part: a version, then its keys in the order of their bytes, so equal state has equal bytes. A key without
+anything worth keeping (fresh state, no timer, no waiting record) is not kept.
+"""
+
+import heapq
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from shared.computation.problems import StateError
+from shared.computation.state import StateCodec
+from shared.computation.timers import Pending, Timers
+from shared.language.values import decode_value, encode_value
+from shared.model.ids import KeyGroup
+from shared.model.time import MIN_TIME
+from shared.operators.keygroups import key_group
+
+_FORMAT: Final = 1
+
+OrderKey = tuple[int, int]
+"""(ordinal of the split or sender's sequence, position): how records of one key and time follow one another."""
+
+
+class Waiting(NamedTuple):
+    """A record that waits for the watermark; they compare in the order in which they are applied.
+
+    The encoded value stands behind the order key, so that records which the order key does not tell apart have an order that
+    does not depend on who came first; `arrival` only tells equal ones apart.
+    """
+
+    timestamp_ms: int
+    order: OrderKey
+    packed: bytes
+    arrival: int
+    value: Any
+
+
+class _KeySnapshot(msgspec.Struct, array_like=True):
+    key: bytes
+    value: bytes
+    state: bytes | None
+    output_ms: int
+    sequence: int
+    timers: list[Pending]
+    waiting: list[tuple[int, OrderKey, bytes]]
+
+
+class _GroupSnapshot(msgspec.Struct, array_like=True):
+    format: int
+    keys: list[_KeySnapshot]
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(_GroupSnapshot)
+
+
+class Key:
+    """What is kept for one key."""
+
+    __slots__ = (
+        "_codec",
+        "_packed",
+        "_state",
+        "data",
+        "group",
+        "noted_clock_ms",
+        "noted_ms",
+        "output_ms",
+        "sequence",
+        "timers",
+        "value",
+        "waiting",
+    )
+
+    def __init__(self, data: bytes, value: Any, group: KeyGroup, codec: StateCodec) -> None:
+        self.data = data
+        """Canonical bytes."""
+        self.value = value
+        """As the computation sees it."""
+        self.group = group
+        self.output_ms = MIN_TIME
+        """The time of what the key yielded last, and how many it has yielded for that time."""
+        self.sequence = 0
+        self.timers = Timers()
+        self.waiting: list[Waiting] = []
+        """A heap."""
+        self.noted_ms: int | None = None
+        """Under which time the task's heap has this key; None: under none."""
+        self.noted_clock_ms: int | None = None
+        self._codec = codec
+        self._state: Any = None
+        self._packed: bytes | None = None
+
+    def hold_ms(self) -> int | None:
+        """The time of the next thing to apply by event time: a waiting record or a timer; None for nothing."""
+        timer = self.timers.first("event")
+        times = [w.timestamp_ms for w in self.waiting[:1]] + [timer.due_ms for timer in (timer,) if timer is not None]
+        return min(times, default=None)
+
+    def next_sequence(self, time_ms: int) -> int:
+        """The place of a document among those that the key yields for this time, from 0."""
+        self.sequence = self.sequence + 1 if time_ms == self.output_ms else 0
+        self.output_ms = time_ms
+        return self.sequence
+
+    def state(self) -> Any:
+        """The state, to be changed by a callback: `pack` it before, and `restore` it if the callback raises."""
+        if self._state is None:
+            self._state = self._codec.fresh() if self._packed is None else self._codec.decode(self._packed)
+        return self._state
+
+    def pack(self) -> bytes | None:
+        """The state's bytes as of now; None for a key whose state was never touched."""
+        if self._packed is None and self._state is not None:
+            self._packed = self._codec.encode(self._state)
+        return self._packed
+
+    def touched(self) -> None:
+        """A callback has run: check that what it left encodes. StateError otherwise."""
+        if self._state is not None:
+            self._packed = None
+            self.pack()
+
+    def restore(self, packed: bytes | None) -> None:
+        """Back to these bytes; the object that a callback may have left half changed is thrown away."""
+        self._state, self._packed = None, packed
+
+    def is_worth_keeping(self, fresh: bytes) -> bool:
+        """Whether a snapshot without this key would lose anything."""
+        return bool(self.waiting) or len(self.timers) > 0 or self.pack() not in (None, fresh)
+
+
+class Keys:
+    """All keys of a task by key group, and which groups changed since the last snapshot."""
+
+    def __init__(self, codec: StateCodec, groups: int) -> None:
+        self._codec = codec
+        self._groups = groups
+        self._keys: dict[bytes, Key] = {}
+        self._by_group: dict[KeyGroup, dict[bytes, Key]] = {}
+        self._dirty: set[KeyGroup] = set()
+        self._stored: set[KeyGroup] = set()
+        self._fresh = codec.encode(codec.fresh())
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def in_order(self) -> list[Key]:
+        """All keys, in the order of their bytes."""
+        return [self._keys[data] for data in sorted(self._keys)]
+
+    def find(self, data: bytes) -> Key | None:
+        """The key of these bytes; None if it is not there."""
+        return self._keys.get(data)
+
+    def find_or_add(self, data: bytes, value: Any) -> Key:
+        """The key of these canonical bytes; its group is dirty from here on."""
+        key = self._keys.get(data)
+        if key is None:
+            key = Key(data, value, KeyGroup(key_group(data, self._groups)), self._codec)
+            self._keys[data] = key
+            self._by_group.setdefault(key.group, {})[data] = key
+        self._dirty.add(key.group)
+        return key
+
+    def changed(self, key: Key) -> None:
+        """The key's group has to be in the next snapshot."""
+        self._dirty.add(key.group)
+
+    def snapshot(self) -> dict[KeyGroup, bytes | None]:
+        """The groups that changed since the last call, None for one that was there and has no key left."""
+        parts: dict[KeyGroup, bytes | None] = {}
+        for group in sorted(self._dirty):
+            kept = self._kept(group)
+            if kept:
+                parts[group] = _ENCODER.encode(_GroupSnapshot(_FORMAT, kept))
+                self._stored.add(group)
+            elif group in self._stored:
+                parts[group] = None
+                self._stored.discard(group)
+        self._dirty.clear()
+        return parts
+
+    def restore(self, parts: Mapping[KeyGroup, bytes]) -> None:
+        """Become what these say; StateError for bytes that no snapshot has."""
+        for group, data in parts.items():
+            try:
+                stored = _DECODER.decode(data)
+            except msgspec.DecodeError as e:
+                raise StateError(
+                    f"key group {group}: the snapshot's {len(data)} bytes are no state of a computation: {e}"
+                ) from e
+            if stored.format != _FORMAT:
+                raise StateError(f"key group {group}: snapshot format {stored.format}, this version reads {_FORMAT}")
+            for item in stored.keys:
+                self._restore_key(group, item)
+            if stored.keys:
+                self._keys[stored.keys[0].key].state()  # state of another version is found now, not hours later
+            self._stored.add(group)
+        self._dirty.clear()
+
+    def _kept(self, group: KeyGroup) -> list[_KeySnapshot]:
+        keys = self._by_group.get(group, {})
+        for data in [d for d, key in keys.items() if not key.is_worth_keeping(self._fresh)]:
+            del keys[data], self._keys[data]
+        return [
+            _KeySnapshot(
+                data,
+                encode_value(key.value),
+                key.pack(),
+                key.output_ms,
+                key.sequence,
+                key.timers.all(),
+                [(w.timestamp_ms, w.order, w.packed) for w in sorted(key.waiting)],
+            )
+            for data, key in sorted(keys.items())
+        ]
+
+    def _restore_key(self, group: KeyGroup, item: _KeySnapshot) -> None:
+        key = self.find_or_add(item.key, decode_value(item.value))
+        if key.group != group:
+            raise StateError(
+                f"key group {group}: the snapshot has a key of group {key.group}; the number of groups is fixed for a job"
+            )
+        key.restore(item.state)
+        key.output_ms, key.sequence = item.output_ms, item.sequence
+        key.timers = Timers(item.timers)
+        key.waiting = [
+            Waiting(ts, order, data, i, decode_value(data)) for i, (ts, order, data) in enumerate(item.waiting)
+        ]
+        heapq.heapify(key.waiting)

@@ -1,0 +1,126 @@
+"""What users meet: loading by name, configuration, state types, and what the errors say."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from shared.computation import (
+    Computation,
+    ComputationError,
+    ConfigError,
+    NoConfig,
+    Record,
+    StateError,
+    TimerError,
+    Timers,
+    load_computation,
+    make_computation,
+)
+from shared.computation.state import StateCodec
+from shared.model.values import Date, Document
+
+HERE = "shared.computation.base"
+
+
+@dataclass(frozen=True)
+class Limits:
+    least: int
+    factor: float = 1.5
+
+
+@dataclass
+class Rich:
+    at: Date = Date(0)  # noqa: RUF009 - an int
+    names: set[str] = field(default_factory=set)
+    by_slot: dict[int, list[float]] = field(default_factory=dict)
+
+
+class Configured(Computation[Rich, Limits]):
+    State = Rich
+    Config = Limits
+
+    def process(self, record: Record, state: Rich, timers: Timers) -> Iterator[Document]:
+        yield {"least": self.config.least}
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("nowhere", 'expected "module:Class"'),
+        ("no.such.module:X", "cannot be imported"),
+        (f"{HERE}:Missing", "nothing of that name"),
+        (f"{HERE}:NoState", "no Computation"),
+    ],
+)
+def test_a_class_that_cannot_be_loaded_is_named(path: str, says: str) -> None:
+    """The error quotes the path of the document, what was expected and what was found."""
+    with pytest.raises(ComputationError, match=says):
+        load_computation(path)
+
+
+def test_config_is_checked_against_its_type() -> None:
+    """A missing, unknown or mistyped field is an error that names it; defaults fill in."""
+    assert make_computation(Configured, {"least": 3}).config == Limits(3, 1.5)
+    for config, says in (
+        ({}, "least"),
+        ({"least": "x"}, r"\$\.least"),
+        ({"least": 1, "most": 2}, "config.most is not known"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            make_computation(Configured, config)
+
+
+def test_state_comes_back_as_it_was_with_the_same_bytes() -> None:
+    """Dates, sets and maps come back equal and typed, and the order of insertion does not show in the bytes."""
+    codec = StateCodec(make_computation(Configured, {"least": 1}))
+    one = Rich(Date(7), {"b", "a"}, {2: [1.0], 1: [2.5]})
+    two = Rich(Date(7), {"a", "b"}, {1: [2.5], 2: [1.0]})
+    assert codec.encode(one) == codec.encode(two)
+    back = codec.decode(codec.encode(one))
+    assert back == one
+    assert type(back.at) is Date
+
+
+def test_state_that_does_not_fit_is_refused() -> None:
+    """State that needs arguments, or holds what has no encoding, is refused when it is made or met, not in a snapshot."""
+
+    @dataclass
+    class Needs:
+        x: int
+
+    class Bad(Computation[Needs, NoConfig]):
+        State = Needs
+
+    with pytest.raises(StateError, match="does not serve as state"):
+        make_computation(Bad)
+    with pytest.raises(StateError, match="has no encoding"):
+        StateCodec(make_computation(Configured, {"least": 1})).encode(Rich(by_slot={1: [object()]}))  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("", 1), "name"),
+        (("t", 1.5), "integer"),
+        (("t", True), "integer"),
+        (("t", 2**70), "integer"),
+        (("t", 1, "wall"), "domain"),
+    ],
+)
+def test_a_timer_that_makes_no_sense_is_refused(arguments: tuple[Any, ...], says: str) -> None:
+    """Name, time and domain are checked when a timer is set."""
+    with pytest.raises(TimerError, match=says):
+        Timers().set(*arguments)
+
+
+def test_pending_timers_are_bounded() -> None:
+    """A key cannot have more than TIMERS_MAX timers; replacing one is still possible."""
+    timers = Timers()
+    for i in range(10_000):
+        timers.set(f"t{i}", i)
+    timers.set("t5", 7)
+    assert timers.time_of("t5") == 7
+    with pytest.raises(TimerError, match="10000 timers already"):
+        timers.set("more", 1)
