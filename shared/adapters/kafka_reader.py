@@ -90,14 +90,14 @@ class KafkaReader:
 
     async def seek(self, partition: TopicPartition, offset: Offset) -> None:
         """Go on from here in one partition; what was fetched ahead of it is discarded."""
-        self._state(partition)
+        self.state(partition)
         self._consumer.seek(theirs(partition), offset)
 
     def position(self, partition: TopicPartition) -> Offset:
         """The offset that `fetch` goes on from."""
-        return Offset(self._state(partition).position)
+        return Offset(self.state(partition).position)
 
-    def _state(self, partition: TopicPartition) -> Any:
+    def state(self, partition: TopicPartition) -> Any:
         """The library's state of an assigned partition: its public `position` is a coroutine without need."""
         if partition not in self._assigned:
             raise LogError(f"reader: {partition_name(partition)} is not assigned")
@@ -120,26 +120,28 @@ class KafkaReader:
         """
         if max_records < 1:
             raise ValueError(f"fetch: expected max_records ≥ 1, found {max_records}")
-        if self.closed:
-            raise LogError("reader: used after close; open a new one")
+        self.check_open()
         if not self._assigned:
             await asyncio.sleep(timeout_ms / 1000)
             return []
         try:
             fetched = await self._consumer.getmany(timeout_ms=timeout_ms, max_records=max_records)
-        except errors.OffsetOutOfRangeError as error:
-            raise await self._out_of_range(error) from error
         except KAFKA_ERRORS as error:
-            raise translated(error, "reader: fetching") from error
+            raise await self.failure(error) from error
         if not fetched:
-            self._check_answered()
+            self.check_answered()
         return [
             LogRecord(r.topic, r.partition, Offset(r.offset), r.timestamp, r.key, r.value, r.headers)
             for records in fetched.values()
             for r in records
         ]
 
-    def _check_answered(self) -> None:
+    def check_open(self) -> None:
+        """Raise LogError after `close`."""
+        if self.closed:
+            raise LogError("reader: used after close; open a new one")
+
+    def check_answered(self) -> None:
         """Nothing came: because there is nothing, or because nobody answers?"""
         self._heard.check(self._settings.outage_after_ms, "reader: fetching")
         cluster = self.client.cluster
@@ -151,10 +153,12 @@ class KafkaReader:
                 )
 
     def _paused(self, partition: TopicPartition) -> bool:
-        return bool(self._state(partition).paused)
+        return bool(self.state(partition).paused)
 
-    async def _out_of_range(self, error: Any) -> LogError:
-        """The port's error, with what the log has."""
+    async def failure(self, error: BaseException) -> LogError:
+        """The port's error for one of fetching; for a position out of range with what the log has."""
+        if not isinstance(error, errors.OffsetOutOfRangeError):
+            return translated(error, "reader: fetching")
         ((partition, position),) = error.args[0].items()
         try:
             begin = await self._consumer.beginning_offsets([partition])

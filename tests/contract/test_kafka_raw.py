@@ -1,0 +1,167 @@
+"""The fast reader gives exactly what the ordinary reader gives, whatever lies in the log."""
+
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncIterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from shared.adapters.kafka_log import KafkaLog
+from shared.adapters.kafka_raw import RawPartition, RawReader
+from shared.adapters.kafka_settings import KafkaSettings
+from shared.model.ids import Offset
+from shared.ports.log import LogError, NewRecord, OffsetOutOfRange, TopicPartition, Transaction
+
+pytestmark = pytest.mark.kafka
+
+Row = tuple[int, int, bytes | None, bytes | None]
+
+
+@pytest.fixture
+def settings(kafka_broker: str) -> KafkaSettings:
+    return KafkaSettings(bootstrap=kafka_broker)
+
+
+@pytest.fixture
+async def log(settings: KafkaSettings) -> AsyncIterator[KafkaLog]:
+    opened = KafkaLog(settings)
+    yield opened
+    await opened.close()
+
+
+async def fill(log: KafkaLog, topic: str, seed: int) -> TopicPartition:
+    """Plain records, tombstones, and committed, aborted, interleaved and open transactions, in a drawn order."""
+    chooser = random.Random(seed)
+    partition = TopicPartition(topic, 0)
+    await log.create_topic(topic, 1)
+    plain = await log.writer("plain")
+    writers = [await log.transactional_writer(f"{topic}-{i}") for i in range(3)]
+    open_now: list[Transaction | None] = [None, None, None]
+    number = 0
+
+    def some() -> list[NewRecord]:
+        nonlocal number
+        made = []
+        for _ in range(chooser.randint(1, 5)):
+            number += 1
+            key = chooser.choice([None, b"", b"key-%d" % number])
+            value = None if key is not None and chooser.random() < 0.2 else b"v%d" % number * chooser.randint(1, 40)
+            headers = (("h", b"x"),) if chooser.random() < 0.2 else ()
+            made.append(NewRecord(value, key, headers, 1_600_000_000_000 + chooser.randint(0, 10**6)))
+        return made
+
+    for _ in range(60):
+        which = chooser.randint(0, 3)
+        if which == 3:
+            for record in some():
+                await (await plain.send(partition, record))
+            continue
+        transaction = open_now[which]
+        if transaction is None:
+            open_now[which] = transaction = await writers[which].begin()
+        await transaction.send_batch(partition, some())
+        if chooser.random() < 0.5:
+            await (transaction.commit() if chooser.random() < 0.5 else transaction.abort())
+            open_now[which] = None
+    return partition
+
+
+async def read_plainly(log: KafkaLog, at: TopicPartition, start: int, *, committed_only: bool) -> tuple[list[Row], int]:
+    """What the ordinary reader gives until three silent fetches, and its position then."""
+    reader = await log.reader(committed_only=committed_only)
+    await reader.assign({at: Offset(start)})
+    rows: list[Row] = []
+    silent = 0
+    while silent < 3:
+        found = await reader.fetch(1000, 200)
+        silent = 0 if found else silent + 1
+        rows += [(r.offset, r.timestamp_ms, r.key, r.value) for r in found]
+    position = reader.position(at)
+    await reader.close()
+    return rows, position
+
+
+def rows_of(raw: RawPartition) -> list[Row]:
+    keys = [None] * len(raw.values) if raw.keys is None else raw.keys.to_pylist()
+    assert raw.offsets.dtype == raw.timestamps.dtype == np.int64
+    assert raw.values.type == pa.binary()
+    return list(zip(raw.offsets.tolist(), raw.timestamps.tolist(), keys, raw.values.to_pylist(), strict=True))
+
+
+async def read_raw(reader: RawReader, at: TopicPartition, end: int, max_bytes: int) -> list[Row]:
+    """What the fast reader gives until its position reaches `end`."""
+    rows: list[Row] = []
+    async with asyncio.timeout(60):
+        while reader.position(at) < end:
+            for raw in await reader.fetch(max_bytes, 500):
+                assert (raw.topic, raw.partition) == at
+                assert len(raw.values) > 0
+                rows += rows_of(raw)
+    return rows
+
+
+@pytest.mark.parametrize("committed_only", [True, False])
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_same_records_as_the_ordinary_reader(
+    log: KafkaLog, settings: KafkaSettings, seed: int, committed_only: bool
+) -> None:
+    """From any position, in pieces of any size: the same offsets, times, keys and values, and the same position."""
+    at = await fill(log, f"t-{uuid.uuid4().hex}", seed)
+    whole, end = await read_plainly(log, at, 0, committed_only=committed_only)
+    assert whole
+    reader = RawReader(settings, committed_only=committed_only)
+    await reader.start()
+    for start in range(0, end + 1, max(1, end // 12)):
+        await reader.assign({at: Offset(start)})
+        expected = [row for row in whole if row[0] >= start]
+        assert await read_raw(reader, at, end, max_bytes=1 + start * 37) == expected
+        assert reader.position(at) == end
+    await reader.close()
+
+
+async def test_knows_the_high_watermark(log: KafkaLog, settings: KafkaSettings) -> None:
+    """The end that the broker names counts open transactions too; it is unknown before the first answer (W4)."""
+    at = TopicPartition(f"t-{uuid.uuid4().hex}", 0)
+    await log.create_topic(at.topic, 1)
+    transaction = await (await log.transactional_writer(at.topic)).begin()
+    await transaction.send_batch(at, [NewRecord(b"a"), NewRecord(b"b")])
+    reader = RawReader(settings)
+    await reader.start()
+    await reader.assign({at: Offset(0)})
+    assert reader.high_watermark(at) is None
+    async with asyncio.timeout(30):
+        while reader.high_watermark(at) != 2:
+            assert await reader.fetch(1000, 200) == []
+    assert reader.position(at) == 0
+    await transaction.commit()
+    assert [r[3] for r in await read_raw(reader, at, 2, 1000)] == [b"a", b"b"]
+    await reader.close()
+
+
+async def test_seek_pause_and_range(log: KafkaLog, settings: KafkaSettings) -> None:
+    """Seeks discard what was fetched ahead, paused partitions are silent, positions out of range are named."""
+    at, other = (TopicPartition(f"t-{uuid.uuid4().hex}", 0) for _ in range(2))
+    writer = await log.writer("w")
+    for topic in (at.topic, other.topic):
+        await log.create_topic(topic, 1)
+        for i in range(10):
+            await (await writer.send(TopicPartition(topic, 0), NewRecord(b"%d" % i)))
+    reader = RawReader(settings, with_keys=False)
+    await reader.start()
+    await reader.assign({at: Offset(0), other: Offset(0)})
+    reader.pause([other])
+    assert [r[3] for r in await read_raw(reader, at, 3, 1)][:3] == [b"0", b"1", b"2"]
+    await reader.seek(at, Offset(8))
+    assert [r[3] for r in await read_raw(reader, at, 10, 1)] == [b"8", b"9"]
+    assert reader.position(other) == 0
+    reader.resume([other])
+    assert len(await read_raw(reader, other, 10, 1000)) == 10
+    await reader.seek(at, Offset(99))
+    with pytest.raises(OffsetOutOfRange, match=f"{at.topic}.*99.*0.*10"):
+        await read_raw(reader, at, 100, 1000)
+    await reader.close()
+    with pytest.raises(LogError, match="close"):
+        await reader.fetch(1, 1)
