@@ -1,0 +1,140 @@
+"""One checkpoint in flight: its number, its acknowledgements, its commit row (C1, C5, C7, C9, C10).
+
+`CommitPermit` is what only a commit gives: mirror rows, hints and deletions are made from one, so none of them can go before the commit.
+"""
+
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from msgspec import structs
+
+from shared.model.checkpoint import BlobRef, CommitRow, MirrorRow, PartHandle, ReleaseHandle, TaskHandle
+from shared.model.ids import NO_EPOCH, Epoch, Generation, JobId, TaskId, VertexId
+from shared.protocol.coordinator.commands import BlobWanted, OpId
+from shared.protocol.errors import LocalError
+
+
+@dataclass(slots=True)
+class Numbers:
+    """A reserved block of checkpoint numbers, (given, end] still to be given out; empty until this term reserves one (C1)."""
+
+    given: Epoch = NO_EPOCH
+    end: Epoch = NO_EPOCH
+
+    @property
+    def empty(self) -> bool:
+        """Whether a block must be reserved first."""
+        return self.given >= self.end
+
+    def take(self) -> Epoch:
+        """The next number."""
+        if self.empty:
+            raise LocalError("a checkpoint number was taken beyond the reserved block (C1)")
+        self.given = Epoch(self.given + 1)
+        return self.given
+
+
+@dataclass(slots=True)
+class Flight:
+    """A checkpoint that has been started and neither committed nor aborted."""
+
+    epoch: Epoch
+    committed: Epoch
+    """p, the last committed one when this was started: the commit requires that it still is (C5)."""
+    started_ms: int
+    tasks: frozenset[TaskId]
+    acks: dict[TaskId, TaskHandle] = field(default_factory=dict)
+    moving: OpId | None = None
+    """State is being moved into blobs (C7)."""
+    moves: tuple[TaskId, ...] = ()
+    retry_at_ms: int = 0
+
+    @property
+    def complete(self) -> bool:
+        """Every task has acknowledged."""
+        return len(self.acks) == len(self.tasks)
+
+    def acknowledge(self, task: TaskId, handle: TaskHandle) -> None:
+        """Take an acknowledgement; a repeat, or one of a task that takes no part, changes nothing."""
+        if task in self.tasks:
+            self.acks.setdefault(task, handle)
+
+    def inline_bytes(self) -> int:
+        """State that the commit row would hold inline; what sinks staged stays inline, it is small by its nature."""
+        return sum(inline_bytes(h) for h in self.acks.values())
+
+    def to_move(self, limit_bytes: int) -> tuple[TaskId, ...]:
+        """The tasks with the most inline state, as few as bring the sum under the limit (C7)."""
+        excess = self.inline_bytes() - limit_bytes
+        moves = []
+        for task, handle in sorted(self.acks.items(), key=lambda item: (-inline_bytes(item[1]), item[0])):
+            if excess <= 0:
+                break
+            moves.append(task)
+            excess -= inline_bytes(handle)
+        return tuple(moves)
+
+    def moved(self, refs: tuple[BlobRef, ...]) -> None:
+        """The blobs of `moves` are durable."""
+        for task, ref in zip(self.moves, refs, strict=True):
+            self.acks[task] = unpack_into(self.acks[task], ref)
+        self.moving = None
+        self.moves = ()
+
+    def commit_row(self, job: JobId, generation: Generation) -> CommitRow:
+        """What is to be committed (C9)."""
+        handles = tuple(self.acks[t] for t in sorted(self.acks))
+        final = all(h.protocol.ended for h in handles)
+        return CommitRow(job, self.epoch, self.committed, generation, handles, final)
+
+
+def inline_bytes(handle: TaskHandle) -> int:
+    """Of one task's state, bytes."""
+    return sum(len(p.inline) for p in handle.parts if p.inline is not None)
+
+
+def pack(handle: TaskHandle, job: JobId, generation: Generation, epoch: Epoch, unique: str) -> BlobWanted:
+    """One blob with all inline parts of a task, end to end, under a name that no other attempt can have (C7, C12)."""
+    name = f"{job}/{handle.vertex}/{generation}/{epoch}/inline-{handle.index}-{unique}"
+    return BlobWanted(name, b"".join(p.inline for p in handle.parts if p.inline is not None))
+
+
+def unpack_into(handle: TaskHandle, ref: BlobRef) -> TaskHandle:
+    """The handle with its inline parts replaced by spans of the blob that `pack` made."""
+    at = 0
+    parts = []
+    for part in handle.parts:
+        if part.inline is None:
+            parts.append(part)
+            continue
+        end = at + len(part.inline)
+        parts.append(PartHandle(part.part, blob=ref, span=(at, end)))
+        at = end
+    return structs.replace(handle, parts=tuple(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPermit:
+    """Proof that a checkpoint is committed: the row as the store has it. Only `of_done` and `of_read` make one."""
+
+    row: CommitRow
+
+    @staticmethod
+    def of_done(row: CommitRow) -> "CommitPermit":
+        """The store has answered that the commit is durable."""
+        return CommitPermit(row)
+
+    @staticmethod
+    def of_read(row: CommitRow) -> "CommitPermit":
+        """The row was read from the store."""
+        return CommitPermit(row)
+
+    def mirror_row(self, sinks: frozenset[VertexId]) -> MirrorRow:
+        """What sinks read: their handles with digests, without state (C9)."""
+        handles = tuple(
+            ReleaseHandle(h.vertex, h.index, h.staged, sha256(h.staged).hexdigest())
+            for h in self.row.tasks
+            if h.vertex in sinks
+        )
+        r = self.row
+        return MirrorRow(r.job, r.epoch, r.predecessor, r.generation, handles, r.final)

@@ -1,0 +1,104 @@
+"""Forgetting and deleting (C11, C12): rounds of retention, what a change of plan or of job left behind, and a processor that is dropped.
+
+A decision to delete rests on commits that the store has confirmed. What may go once may go for ever, since numbers only grow and the
+retained checkpoints only move on: so a deletion that a deposed coordinator still carries out harms nobody.
+"""
+
+from shared.protocol.coordinator import commands as do
+from shared.protocol.coordinator.commands import CoordinatorCommand, OpId
+from shared.protocol.coordinator.retention import blobs_kept, record_floors, retained
+from shared.protocol.coordinator.state import Cleaning, Dropped, Phase, ProcessorState
+
+
+def clean(p: ProcessorState, now_ms: int) -> None:
+    """Begin a round if there is something to do: first forget commit rows, then delete what nothing lists any more."""
+    if p.cleaning is not None or p.phase is Phase.DROPPING or now_ms < p.clean_at_ms or p.lost_commit:
+        return
+    progress = p.cleaned_at != p.row.last
+    if not (progress or p.unwanted_topics() or p.old_jobs()):
+        return
+    p.clean_at_ms = now_ms + p.settings.cleanup_interval_ms
+    _, forget = retained(p.commits, p.row.last, p.unreleased(), p.kept.named)
+    if forget:
+        op = p.ctx.op()
+        p.cleaning = Cleaning(op, tuple(forget))
+        p.emit(do.StoreForget(op, p.row.job, tuple(forget)))
+        return
+    p.cleaning = Cleaning(None, ())
+    _delete(p, p.cleaning)
+
+
+def forgotten(p: ProcessorState) -> None:
+    """The rows are forgotten; what only they listed may go."""
+    cleaning = p.cleaning
+    assert cleaning is not None
+    gone = frozenset(cleaning.forget)
+    p.commits = [c for c in p.commits if c.epoch not in gone]
+    cleaning.forget_op = None
+    _delete(p, cleaning)
+
+
+def _delete(p: ProcessorState, cleaning: Cleaning) -> None:
+    if p.row.last and p.cleaned_at != p.row.last:
+        p.cleaned_at = p.row.last
+        _ask(p, cleaning, do.DeleteBlobs(p.ctx.op(), p.row.job, p.row.last, blobs_kept(p.commits)))
+        if floors := record_floors(p.commits, p.row.last, p.plan.edges):
+            _ask(p, cleaning, do.DeleteRecords(p.ctx.op(), floors))
+    if topics := p.unwanted_topics():
+        _ask(p, cleaning, do.DeleteTopics(p.ctx.op(), topics))
+    for old in p.old_jobs():
+        _ask(p, cleaning, do.DeleteBlobs(p.ctx.op(), old.job, None, frozenset()))
+        if old.epochs:
+            _ask(p, cleaning, do.StoreForget(p.ctx.op(), old.job, old.epochs))
+    if not cleaning.waiting:
+        p.cleaning = None
+
+
+_Deletion = do.DeleteBlobs | do.DeleteRecords | do.DeleteTopics | do.StoreForget
+
+
+def _ask(p: ProcessorState, cleaning: Cleaning, command: _Deletion) -> None:
+    cleaning.waiting[command.op] = command
+    p.emit(command)
+
+
+def deleted(p: ProcessorState, op: OpId, *, done: bool) -> None:
+    """A deletion has been answered. What was done is struck off the list with the next write of the row; the rest comes again."""
+    cleaning = p.cleaning
+    if cleaning is None or op not in cleaning.waiting:
+        return
+    command = cleaning.waiting.pop(op)
+    if done:
+        _strike(p, command)
+    else:
+        p.cleaned_at = None
+    if not cleaning.waiting:
+        p.cleaning = None
+
+
+def _strike(p: ProcessorState, command: CoordinatorCommand) -> None:
+    """Remember it for the next write of the row (`ProcessorState.next_kept`)."""
+    if isinstance(command, do.DeleteTopics):
+        p.gone_topics |= frozenset(command.topics)
+    elif isinstance(command, do.DeleteBlobs) and command.up_to is None:
+        p.gone_jobs |= {command.job}
+
+
+# --- DROPPING ---------------------------------------------------------------------------------------------------------
+
+
+def drop(p: ProcessorState) -> None:
+    """Delete topics and blobs of all of the processor's jobs; then the row, so that a crash in between loses no name."""
+    if p.dropping is None:
+        p.dropping = set()
+        topics = (*(b.topic for b in p.plan.edges), *p.kept.obsolete_topics, *p.unwanted_topics())
+        commands: list[do.DeleteTopics | do.DeleteBlobs] = []
+        if topics:
+            commands.append(do.DeleteTopics(p.ctx.op(), topics))
+        jobs = (p.row.job, *(o.job for o in p.old_jobs()))
+        commands.extend(do.DeleteBlobs(p.ctx.op(), job, None, frozenset()) for job in jobs)
+        for command in commands:
+            p.dropping.add(command.op)
+            p.emit(command)
+    elif not p.dropping:
+        p.change_row(p.next_kept(), Dropped(), p.row)

@@ -1,0 +1,235 @@
+"""What the coordinator machine tells its driver to do. Frozen; to be carried out in order.
+
+Commands with an `op` are answered by exactly one event that carries it; the driver need not wait for one answer before it goes on to
+the next command. Publications (`Publish`, `PublishStatus`, `RetractStatus`, `Answer`) keep their order, are retried while the broker is
+away, and are answered by nothing. After `TakeLeadership` no answer to an earlier command is looked at.
+"""
+
+from dataclasses import dataclass
+from typing import NewType
+
+from shared.model.checkpoint import CommitRow, LineageEntry, MirrorRow
+from shared.model.ids import Epoch, JobId, Offset, Place, ProcessorName, WorkerIncarnation
+from shared.model.messages import Command, ProcessorStatus, RunningPlan
+from shared.model.processors import Expected, ProcessorRow
+
+OpId = NewType("OpId", int)
+"""Number of a command that is answered; never used twice by one machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeLeadership:
+    """Take leadership anew, then read rows, lineage, commits and mirror, and say `LeadershipTaken` (C8); or stay a standby."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCreate:
+    """`CommitStore.create`."""
+
+    op: OpId
+    row: ProcessorRow
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUpdate:
+    """`CommitStore.update`."""
+
+    op: OpId
+    expected: Expected
+    row: ProcessorRow
+
+
+@dataclass(frozen=True, slots=True)
+class StoreNewGeneration:
+    """`CommitStore.new_generation`; the row may have a new job (E2)."""
+
+    op: OpId
+    expected: Expected
+    row: ProcessorRow
+    entry: LineageEntry
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCommit:
+    """`CommitStore.commit`."""
+
+    op: OpId
+    expected: Expected
+    row: ProcessorRow
+    commit: CommitRow
+
+
+@dataclass(frozen=True, slots=True)
+class StoreDrop:
+    """`CommitStore.drop`."""
+
+    op: OpId
+    expected: Expected
+
+
+@dataclass(frozen=True, slots=True)
+class StoreForget:
+    """`CommitStore.forget_commits`: nothing resumes from these or releases them any more (C11)."""
+
+    op: OpId
+    job: JobId
+    epochs: tuple[Epoch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AppendMirror:
+    """Append to the `commits` topic; answered by `MirrorAppended` once the broker has it, or `MirrorFailed` (C9)."""
+
+    row: MirrorRow
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """To the workers."""
+
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class PublishStatus:
+    """To the registry."""
+
+    status: ProcessorStatus
+
+
+@dataclass(frozen=True, slots=True)
+class RetractStatus:
+    """The processor is gone: its entry in the registry is deleted."""
+
+    name: ProcessorName
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A request has been decided: `error` is empty, or says why not."""
+
+    request: str
+    name: ProcessorName
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class MakePlan:
+    """Plan a document; answered by `PlanMade` or `PlanRefused`. `previous`: what runs or ran, if its state is to be kept."""
+
+    op: OpId
+    name: ProcessorName
+    document: str
+    parallelism: dict[str, int]
+    previous: RunningPlan | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicWanted:
+    """A topic of an edge, with as many partitions as the receiving vertex has tasks."""
+
+    topic: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopics:
+    """Make topics that may exist already; answered by `TopicsReady` or `TopicsFailed`."""
+
+    op: OpId
+    topics: tuple[TopicWanted, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopics:
+    """Delete those that exist; answered by `Deleted` or `DeletionFailed`."""
+
+    op: OpId
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Records of a partition below `offset` may go."""
+
+    topic: str
+    partition: int
+    offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecords:
+    """Delete below these offsets; answered by `Deleted` or `DeletionFailed` (C12)."""
+
+    op: OpId
+    floors: tuple[Floor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteBlobs:
+    """Delete the names below `<job>/` of which `retention.blob_may_go` says so; answered by `Deleted` or `DeletionFailed` (C12).
+
+    `up_to`: the last committed checkpoint; None: the whole job goes.
+    """
+
+    op: OpId
+    job: JobId
+    up_to: Epoch | None
+    keep: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class BlobWanted:
+    """An object to create."""
+
+    name: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WriteBlobs:
+    """Make these durable; answered by `BlobsWritten`, references in the same order, or `BlobsFailed` (C7)."""
+
+    op: OpId
+    blobs: tuple[BlobWanted, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnWorker:
+    """A wish to a supervisor, if there is one: one more worker of this service."""
+
+    service: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetireWorker:
+    """A wish to a supervisor: this worker hosts nothing and is one too many."""
+
+    place: Place
+    worker: WorkerIncarnation
+
+
+CoordinatorCommand = (
+    TakeLeadership
+    | StoreCreate
+    | StoreUpdate
+    | StoreNewGeneration
+    | StoreCommit
+    | StoreDrop
+    | StoreForget
+    | AppendMirror
+    | Publish
+    | PublishStatus
+    | RetractStatus
+    | Answer
+    | MakePlan
+    | CreateTopics
+    | DeleteTopics
+    | DeleteRecords
+    | DeleteBlobs
+    | WriteBlobs
+    | SpawnWorker
+    | RetireWorker
+)

@@ -1,0 +1,245 @@
+"""What can happen to the coordinator. Frozen; the driver hands them in one at a time, each with the monotonic time in ms."""
+
+from dataclasses import dataclass, field
+
+from shared.model.checkpoint import BlobRef, CommitRow, LineageEntry
+from shared.model.ids import EdgeId, Epoch, JobId, LeaderToken, VertexId
+from shared.model.messages import Report, Request
+from shared.model.processors import ProcessorRow
+from shared.protocol.coordinator.commands import OpId
+
+
+@dataclass(frozen=True, slots=True)
+class StoredProcessor:
+    """A processor as a new leader reads it, after it has taken leadership."""
+
+    row: ProcessorRow
+    lineage: tuple[LineageEntry, ...]
+    """Of the row's job, oldest first."""
+    commits: tuple[CommitRow, ...]
+    """All that are kept of the row's job, oldest first."""
+    mirrored: Epoch
+    """The highest checkpoint of the row's job in the `commits` topic, read to its end; 0 for none (C9)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipTaken:
+    """This coordinator leads, and has read everything since."""
+
+    now_ms: int
+    token: LeaderToken
+    processors: tuple[StoredProcessor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipLost:
+    """The lease is no longer ours."""
+
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time goes on; at least a few times in each checkpoint interval."""
+
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportReceived:
+    """A worker has spoken."""
+
+    now_ms: int
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReceived:
+    """A user wants something."""
+
+    now_ms: int
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class StoreDone:
+    """The change is durable; exactly one row was touched (C8)."""
+
+    now_ms: int
+    op: OpId
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStale:
+    """The row was not as expected (a taken name, for `StoreCreate`); nothing was changed."""
+
+    now_ms: int
+    op: OpId
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAmbiguous:
+    """The answer was lost: the change may or may not have happened (C8)."""
+
+    now_ms: int
+    op: OpId
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAway:
+    """The store cannot be reached; nothing was changed."""
+
+    now_ms: int
+    op: OpId
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorAppended:
+    """The broker has the row (C9)."""
+
+    now_ms: int
+    job: JobId
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorFailed:
+    """The row may or may not be there; it will be appended again: repeats are harmless (C9)."""
+
+    now_ms: int
+    job: JobId
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedVertex:
+    """A vertex of a plan: which service runs it, as how many tasks."""
+
+    id: VertexId
+    service: str
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedEdge:
+    """An edge of a plan."""
+
+    id: EdgeId
+    sender: VertexId
+    receiver: VertexId
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPipeline:
+    """What planning made of a document, as far as the coordinator cares."""
+
+    document: str
+    """Canonical, environment variables put in: what workers plan again from."""
+    vertices: tuple[PlannedVertex, ...]
+    edges: tuple[PlannedEdge, ...]
+    key_groups: int = 128
+    checkpoint_interval_ms: int | None = None
+    """The document's; None for the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanMade:
+    """Answer to `MakePlan`."""
+
+    now_ms: int
+    op: OpId
+    plan: PlannedPipeline
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRefused:
+    """Answer to `MakePlan`: the document cannot run, or its state cannot be kept."""
+
+    now_ms: int
+    op: OpId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsReady:
+    """Answer to `CreateTopics`."""
+
+    now_ms: int
+    op: OpId
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsFailed:
+    """Answer to `CreateTopics`. `permanent`: the broker refuses, waiting does not help."""
+
+    now_ms: int
+    op: OpId
+    reason: str
+    permanent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BlobsWritten:
+    """Answer to `WriteBlobs`: references in its order."""
+
+    now_ms: int
+    op: OpId
+    refs: tuple[BlobRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlobsFailed:
+    """Answer to `WriteBlobs`: tried again under other names."""
+
+    now_ms: int
+    op: OpId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """Answer to the Delete commands."""
+
+    now_ms: int
+    op: OpId
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionFailed:
+    """Answer to the Delete commands: tried again later."""
+
+    now_ms: int
+    op: OpId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutageSeen:
+    """The driver cannot reach the broker or the blob store; said again while it lasts (C10: what times out meanwhile does not count)."""
+
+    now_ms: int
+    what: str = field(default="broker")
+
+
+CoordinatorEvent = (
+    LeadershipTaken
+    | LeadershipLost
+    | Tick
+    | ReportReceived
+    | RequestReceived
+    | StoreDone
+    | StoreStale
+    | StoreAmbiguous
+    | StoreAway
+    | MirrorAppended
+    | MirrorFailed
+    | PlanMade
+    | PlanRefused
+    | TopicsReady
+    | TopicsFailed
+    | BlobsWritten
+    | BlobsFailed
+    | Deleted
+    | DeletionFailed
+    | OutageSeen
+)

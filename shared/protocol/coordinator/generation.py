@@ -1,0 +1,323 @@
+"""Generations: how one begins, is placed, restores, is taken over by a new leader, and ends (R1–R4, S1, C10).
+
+WAITING ──row written──► PREPARING ──topics, mirror, workers──► RESTORING ──all restored──► RUNNING or RELEASING
+▲                                                                                            │
+└───────────────────────── a failure, a lost worker, a change of plan ◄──────────────────────┘
+"""
+
+from msgspec import structs
+
+from shared.model.checkpoint import LineageEntry, TaskHandle
+from shared.model.ids import NO_EPOCH, Epoch, Generation, JobId, TaskId, VertexId, WorkerIncarnation
+from shared.model.messages import AbortCheckpoint, Assign, Drain, HoldInput, RunningPlan, StartSources, StopTasks
+from shared.model.processors import ProcessorRow
+from shared.protocol.coordinator import commands as do
+from shared.protocol.coordinator.checkpoints import Numbers
+from shared.protocol.coordinator.mirror import Mirror
+from shared.protocol.coordinator.plans import SINK, bind, own_identities, rebound, sinks_of
+from shared.protocol.coordinator.record import RELEASE, RUN, Identity, Kept, OldJob, RemovedSink
+from shared.protocol.coordinator.state import (
+    HOSTED,
+    Began,
+    Counted,
+    Doom,
+    Ended,
+    Phase,
+    ProcessorState,
+    Reserved,
+    Run,
+    Work,
+    plan_bytes,
+)
+from shared.protocol.coordinator.workers import Need
+
+# --- what a generation consists of ------------------------------------------------------------------------------------
+
+
+def works_of(plan: RunningPlan, kept: Kept) -> dict[TaskId, Work]:
+    """The tasks of a generation, each release identity in exactly one of them (S1)."""
+    if kept.purpose == RELEASE:
+        return _release_only(kept.identities, plan, kept.removed)
+    own = own_identities(plan)
+    known = frozenset(kept.identities)
+    taken_over: dict[Identity, list[Identity]] = {}
+    orphans = []
+    for vertex, index in kept.identities:
+        if (vertex, index) in own:
+            continue
+        if vertex in plan.tasks and plan.services.get(vertex) == SINK:
+            taken_over.setdefault((vertex, index % plan.tasks[vertex]), []).append((vertex, index))
+        else:
+            orphans.append((vertex, index))
+    works = {
+        TaskId(vertex, index): Work(
+            plan.services[vertex],
+            plan,
+            retired=tuple(taken_over.get((vertex, index), ())),
+            new_identity=(vertex, index) in own and (vertex, index) not in known,
+        )
+        for vertex, count in plan.tasks.items()
+        for index in range(count)
+    }
+    return works | _release_only(orphans, plan, kept.removed)
+
+
+def _release_only(
+    identities: tuple[Identity, ...] | list[Identity], plan: RunningPlan, removed: tuple[RemovedSink, ...]
+) -> dict[TaskId, Work]:
+    """One task a vertex, which holds all of the vertex' identities and only releases (S1, E2)."""
+    plans = {r.vertex: r.plan for r in removed} | dict.fromkeys(sinks_of(plan), plan)
+    by_vertex: dict[VertexId, list[int]] = {}
+    for vertex, index in identities:
+        by_vertex.setdefault(vertex, []).append(index)
+    works = {}
+    for vertex, indices in by_vertex.items():
+        first, *rest = sorted(indices)
+        works[TaskId(vertex, first)] = Work(SINK, plans[vertex], True, tuple((vertex, i) for i in rest))
+    return works
+
+
+# --- WAITING: begin the next generation -------------------------------------------------------------------------------
+
+
+def begin(p: ProcessorState) -> None:
+    """Write the next generation: (g + 1, restored_from = last committed), with a new block of numbers (R1, C1)."""
+    kept = p.next_kept()
+    unreleased = p.unreleased()
+    row = structs.replace(p.row, generation=Generation(p.row.generation + 1), state="STARTING")
+    if kept.without_state and not unreleased:
+        return _begin_new_job(p, kept, row)
+    if p.final() and not unreleased:
+        return end(p, "FINISHED", "")
+    if kept.without_state or p.final():
+        return _write_generation(p, structs.replace(kept, purpose=RELEASE), row, new_job=False)
+    kept = structs.replace(kept, purpose=RUN)
+    if kept.pending is not None:
+        kept, row = _change_plan(p, kept, row)
+    return _write_generation(p, kept, row, new_job=False)
+
+
+def _change_plan(p: ProcessorState, kept: Kept, row: ProcessorRow) -> tuple[Kept, ProcessorRow]:
+    """The pending plan becomes the plan (R4, E3)."""
+    pending = kept.pending
+    assert pending is not None
+    version = row.plan_version + 1
+    bound = bind(pending, version, p.name, p.ctx.fresh, p.settings.topic_prefix, p.plan)
+    staying = {v for v, _ in kept.identities}
+    removed = {r.vertex: r for r in (*kept.removed, *bound.removed)}
+    kept = structs.replace(
+        kept,
+        pending=None,
+        interval_ms=pending.interval_ms,
+        removed=tuple(r for v, r in sorted(removed.items()) if v in staying and v not in pending.tasks),
+        obsolete_topics=(*kept.obsolete_topics, *bound.left),
+    )
+    row = structs.replace(row, plan_version=version, plan=plan_bytes(bound.plan), parallelism=pending.parallelism)
+    return kept, row
+
+
+def _begin_new_job(p: ProcessorState, kept: Kept, row: ProcessorRow) -> None:
+    """A start without state: all that was committed is released; a new job id, nothing of the old one stays (E2)."""
+    version = row.plan_version
+    settings, fresh = p.settings, p.ctx.fresh
+    if kept.pending is not None:
+        version += 1
+        bound = bind(kept.pending, version, p.name, fresh, settings.topic_prefix, None)
+        row = structs.replace(row, parallelism=kept.pending.parallelism)
+        interval_ms = kept.pending.interval_ms
+    else:
+        bound = rebound(p.plan, p.name, fresh, settings.topic_prefix)
+        interval_ms = kept.interval_ms
+    old_topics = tuple(b.topic for b in p.plan.edges)
+    kept = Kept(
+        interval_ms=interval_ms,
+        unwanted_topics=(*kept.unwanted_topics, *kept.obsolete_topics, *old_topics),
+        old_jobs=(*kept.old_jobs, OldJob(p.row.job, tuple(c.epoch for c in p.commits))),
+        answers=kept.answers,
+    )
+    row = structs.replace(row, job=JobId(fresh()), last=NO_EPOCH, plan_version=version, plan=plan_bytes(bound.plan))
+    _write_generation(p, kept, row, new_job=True)
+
+
+def _write_generation(p: ProcessorState, kept: Kept, row: ProcessorRow, *, new_job: bool) -> None:
+    block = Reserved(row.reserved, Epoch(row.reserved + p.settings.numbers_block))
+    row = structs.replace(row, reserved=block.end)
+    entry = LineageEntry(row.generation, row.last, row.plan_version)
+    p.change_row(kept, Began(entry, new_job, block), row)
+
+
+def begun(p: ProcessorState, began: Began, now_ms: int) -> None:
+    """The generation is durable: whatever an earlier one still tries, the row refuses (C8)."""
+    if began.new_job:
+        p.lineage.clear()
+        p.commits.clear()
+        p.released.clear()
+        p.mirror = Mirror()
+    p.lineage.append(began.entry)
+    p.numbers = Numbers(began.block.given, began.block.end)
+    p.run = Run(p.kept.purpose, works_of(p.plan, p.kept), since_ms=now_ms)
+    p.phase = Phase.PREPARING
+
+
+# --- PREPARING, RESTORING ---------------------------------------------------------------------------------------------
+
+
+def prepare(p: ProcessorState, now_ms: int) -> None:
+    """Topics, then the mirror, then a worker for every task; then assign them all (R1, R2)."""
+    run = p.run
+    assert run is not None
+    if not run.topics_ready:
+        if run.topics_op is None:
+            run.topics_op = p.ctx.op()
+            wanted = tuple(do.TopicWanted(b.topic, b.receivers) for b in p.plan.edges)
+            p.emit(do.CreateTopics(run.topics_op, wanted))
+        return
+    if not p.mirror.caught_up:
+        return  # a sink learns what to release from the mirror (S2): it must find `last` there
+    workers = p.ctx.workers
+    placed = workers.place(p.name, [Need(t, w.service) for t, w in run.tasks.items()], now_ms)
+    if isinstance(placed, str):
+        run.wants_service = placed
+        for command in workers.wish(placed, now_ms):
+            p.emit(command)
+        return
+    run.wants_service = ""
+    run.holders = placed
+    run.since_ms = now_ms
+    workers.occupy(p.name, placed.values())
+    p.phase = Phase.RESTORING
+    handles = p.commits[-1].tasks if p.commits and p.row.last != NO_EPOCH else ()
+    for task, worker in placed.items():
+        p.tell(_assignment(p, task, worker, handles))
+
+
+def _assignment(p: ProcessorState, task: TaskId, worker: WorkerIncarnation, handles: tuple[TaskHandle, ...]) -> Assign:
+    assert p.run is not None
+    work = p.run.tasks[task]
+    return Assign(
+        to=worker,
+        name=p.name,
+        job=p.row.job,
+        generation=p.row.generation,
+        lineage=tuple(p.lineage),
+        last=p.row.last,
+        plan=work.plan,
+        vertex=task.vertex,
+        index=task.index,
+        handles=tuple(h for h in handles if h.vertex == task.vertex),
+        retired=work.retired,
+        new_identity=work.new_identity,
+        release_only=work.release_only,
+    )
+
+
+def restore(p: ProcessorState, now_ms: int) -> None:
+    """Wait for every task, but not for ever; then let the sources go (R1)."""
+    run = p.run
+    assert run is not None
+    missing = sorted(run.tasks.keys() - run.restored)
+    if not missing:
+        _go(p, now_ms)
+    elif now_ms - run.since_ms > p.settings.restore_timeout_ms:
+        names = ", ".join(str(t) for t in missing)
+        p.doom = Doom(f"tasks {names} did not restore within {p.settings.restore_timeout_ms} ms", counts=True)
+
+
+def _go(p: ProcessorState, now_ms: int) -> None:
+    assert p.run is not None
+    p.last_start_ms = now_ms
+    p.timeouts = 0
+    p.checkpoint_wanted = False
+    p.held = False
+    if p.run.purpose == RELEASE:
+        p.phase = Phase.RELEASING
+        return
+    p.phase = Phase.RUNNING
+    p.tell(StartSources(p.row.job, p.row.generation))
+    if p.kept.drain is not None:
+        p.tell(Drain(p.row.job, p.row.generation, p.kept.drain))
+    if p.row.desired == "stopped" or p.kept.pending is not None:
+        p.leave_behind = p.row.last
+
+
+# --- ADOPTING: a new leader, a generation that may be running ---------------------------------------------------------
+
+
+def adopt(p: ProcessorState, now_ms: int) -> None:
+    """Go on with the running generation if all its tasks are there, else begin the next (C1, R2)."""
+    run = p.run
+    assert run is not None
+    if run.holders.keys() == run.tasks.keys():
+        run.since_ms = now_ms
+        p.phase = Phase.RESTORING
+        p.ctx.workers.occupy(p.name, run.holders.values())
+        if p.row.reserved > p.row.last:
+            # What an earlier leader had in flight is of no block that this one gives out of: it is never committed (C1).
+            p.tell(AbortCheckpoint(p.row.job, p.row.generation, p.row.reserved))
+        p.tell(HoldInput(p.row.job, p.row.generation, held=False))
+    elif now_ms >= p.resume_at_ms:
+        leave(p, now_ms, now_ms)
+
+
+# --- the end of a generation ------------------------------------------------------------------------------------------
+
+
+def leave(p: ProcessorState, now_ms: int, resume_at_ms: int) -> None:
+    """The generation is over: its tasks stop, the next begins at `resume_at_ms`."""
+    if p.phase in HOSTED:
+        p.tell(StopTasks(p.row.job, p.row.generation))
+    _forget_run(p, now_ms)
+    p.phase = Phase.WAITING
+    p.resume_at_ms = resume_at_ms
+
+
+def _forget_run(p: ProcessorState, now_ms: int) -> None:
+    p.ctx.workers.vacate(p.name, now_ms)
+    p.run = None
+    p.flight = None
+    p.doom = None
+    p.leave_behind = None
+    p.stop_since_ms = None
+    p.checkpoint_wanted = False
+    p.held = False
+    p.numbers = Numbers()
+
+
+def settle(p: ProcessorState, doom: Doom, now_ms: int) -> None:
+    """Decide what a failure means: the next generation, at once or later, or FAILED (R1, C10)."""
+    if doom.permanent:
+        return end(p, "FAILED", doom.reason)
+    if p.row.desired == "stopped":
+        return end(p, "STOPPED", "")
+    if not doom.counts:
+        if doom.outage:
+            p.outages += 1
+        return leave(p, now_ms, p.backoff_until(now_ms, p.outages) if doom.outage else now_ms)
+    if p.row.last > p.restored_from():
+        return leave(p, now_ms, p.backoff_until(now_ms, 1))  # it had committed: not one of those in a row
+    failures = p.row.failures + 1
+    if failures >= p.settings.failures_max:
+        reason = f"{failures} generations in a row ended without a checkpoint; the last one: {doom.reason}"
+        return end(p, "FAILED", reason, failures)
+    row = structs.replace(p.row, failures=failures, state="STARTING", reason=doom.reason)
+    return p.change_row(p.next_kept(), Counted(), row)
+
+
+def counted(p: ProcessorState, now_ms: int) -> None:
+    """The failure is on record."""
+    leave(p, now_ms, p.backoff_until(now_ms, p.row.failures))
+
+
+def end(p: ProcessorState, state: str, reason: str, failures: int | None = None) -> None:
+    """The processor comes to rest in this state, once the row says so."""
+    row = structs.replace(p.row, state=state, reason=reason, failures=p.row.failures if failures is None else failures)
+    p.change_row(p.next_kept(), Ended(), row)
+
+
+def ended(p: ProcessorState, now_ms: int) -> None:
+    """The row says so: tasks stop."""
+    if p.phase in HOSTED:
+        p.tell(StopTasks(p.row.job, p.row.generation))
+    _forget_run(p, now_ms)
+    p.outages = 0
+    p.phase = Phase.IDLE

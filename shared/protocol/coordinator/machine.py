@@ -1,0 +1,319 @@
+"""The coordinator: `CoordinatorMachine.handle(event) -> commands`, the one mutator.
+
+| role, then by event | LeadershipTaken | StoreAmbiguous, StoreStale | LeadershipLost | reports, requests, answers, Tick |
+| --- | --- | --- | --- | --- |
+| standby | leads | – | – | ignored |
+| leads | leads, all read anew | retakes: `TakeLeadership` | standby | decided |
+| retakes | leads | – | standby | requests wait, all else is ignored |
+
+While it retakes it emits nothing: what the store has is not known, so nothing is aborted or deleted (C8). Each processor decides for
+itself in `processor.py`; this file knows who leads, which workers there are, and what has no processor yet.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from shared.model.ids import Epoch, Generation, JobId, ProcessorName, WorkerIncarnation
+from shared.model.messages import (
+    CreateProcessor,
+    Deregister,
+    Heartbeat,
+    Register,
+    Report,
+    Request,
+    StopTasks,
+    TaskBeat,
+)
+from shared.model.processors import ProcessorRow
+from shared.protocol.coordinator import commands as do
+from shared.protocol.coordinator import events as ev
+from shared.protocol.coordinator import requests
+from shared.protocol.coordinator.commands import CoordinatorCommand, OpId
+from shared.protocol.coordinator.plans import bind, fault_of, pending_of
+from shared.protocol.coordinator.processor import ProcessorMachine
+from shared.protocol.coordinator.record import Kept, encode_kept, encode_plan
+from shared.protocol.coordinator.settings import CoordinatorSettings
+from shared.protocol.coordinator.state import Context
+from shared.protocol.coordinator.workers import Workers
+
+
+class Role(Enum):
+    """Whether this coordinator decides."""
+
+    STANDBY = "standby"
+    LEADS = "leads"
+    RETAKES = "retakes"
+
+
+@dataclass(slots=True)
+class Creation:
+    """A processor that is being planned, or whose row is being written."""
+
+    request: CreateProcessor
+    op: OpId
+    row: ProcessorRow | None = None
+    retry_at_ms: int | None = None
+
+
+@dataclass(slots=True)
+class CoordinatorMachine:
+    """One coordinator process' decisions."""
+
+    settings: CoordinatorSettings
+    fresh: Callable[[], str]
+    """Supplies UUIDs (32 hex digits): job ids, incarnations of edges, unique names."""
+    role: Role = Role.STANDBY
+    processors: dict[ProcessorName, ProcessorMachine] = field(default_factory=dict)
+    creations: dict[ProcessorName, Creation] = field(default_factory=dict)
+    waiting: deque[Request] = field(default_factory=deque)
+    """Requests that came while leadership was being retaken."""
+    last_ms: int | None = None
+    ctx: Context = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Build what processors share."""
+        self.ctx = Context(self.settings, self.fresh, Workers(self.settings))
+
+    def handle(self, event: ev.CoordinatorEvent) -> list[CoordinatorCommand]:
+        """Take an event in; what is to be done about it, in order."""
+        now_ms = event.now_ms
+        match event:
+            case ev.LeadershipTaken():
+                self._lead(event)
+            case ev.LeadershipLost():
+                self._stand_by()
+            case ev.RequestReceived(request=request) if self.role is Role.RETAKES:
+                self._wait(request)
+            case _ if self.role is Role.LEADS:
+                self._handle_as_leader(event)
+        if self.role is Role.LEADS:
+            self._advance(now_ms)
+        self.last_ms = now_ms
+        out, self.ctx.out = self.ctx.out, []
+        return out
+
+    # --- leadership -------------------------------------------------------------------------------------------------------
+
+    def _lead(self, event: ev.LeadershipTaken) -> None:
+        unanswered = [*self.waiting, *(c.request for c in self.creations.values())]
+        for machine in self.processors.values():
+            unanswered.extend(machine.state.requests)
+        self.role = Role.LEADS
+        self.ctx.token = event.token
+        self.ctx.workers.reset(event.now_ms)
+        self.creations.clear()
+        self.waiting.clear()
+        self.processors = {s.row.name: ProcessorMachine.of(self.ctx, s, event.now_ms) for s in event.processors}
+        for request in unanswered:
+            self._request(request)
+
+    def _stand_by(self) -> None:
+        self.role = Role.STANDBY
+        self.processors.clear()
+        self.creations.clear()
+        self.waiting.clear()
+
+    def _retake(self, reason: str) -> None:
+        """What the store has is not known, or not what was thought: read it again, as a leader of a new term (C8)."""
+        self.role = Role.RETAKES
+        self.ctx.out.append(do.TakeLeadership(reason))
+
+    def _wait(self, request: Request) -> None:
+        if len(self.waiting) < self.settings.requests_max:
+            self.waiting.append(request)
+        else:
+            self.ctx.out.append(
+                do.Answer(request.request, request.name, "the coordinator has lost its store for now; ask again")
+            )
+
+    # --- events, as the leader --------------------------------------------------------------------------------------------
+
+    def _handle_as_leader(self, event: ev.CoordinatorEvent) -> None:  # noqa: C901 - a table of events
+        now_ms = event.now_ms
+        self._excuse(now_ms)
+        match event:
+            case ev.StoreAmbiguous(op=op):
+                self._retake(f"the answer to write {op} was lost")
+            case ev.StoreStale(op=op):
+                self._stale(op)
+            case ev.StoreDone(op=op):
+                self._store_done(op, now_ms)
+            case ev.StoreAway(op=op):
+                self._store_away(op, now_ms)
+            case ev.ReportReceived(report=report):
+                self._report(report, now_ms)
+            case ev.RequestReceived(request=request):
+                self._request(request)
+            case ev.PlanMade(op=op, plan=plan):
+                self._planned(op, plan)
+            case ev.PlanRefused(op=op, reason=reason):
+                self._planned(op, reason)
+            case ev.MirrorAppended(job=job, epoch=epoch):
+                if (p := self._of_job(job)) is not None:
+                    p.state.mirror.acknowledged(epoch)
+            case ev.MirrorFailed(job=job, epoch=epoch):
+                if (p := self._of_job(job)) is not None:
+                    p.state.mirror.failed(epoch, now_ms + self.settings.retry_ms)
+            case ev.OutageSeen():
+                self.ctx.outage_seen_ms = now_ms
+            case ev.Tick():
+                self._tick(now_ms)
+            case _:
+                self._answered(event)
+
+    def _answered(self, event: ev.CoordinatorEvent) -> None:
+        for p in self.processors.values():
+            match event:
+                case ev.TopicsReady() | ev.TopicsFailed():
+                    p.topics(event)
+                case ev.BlobsWritten() | ev.BlobsFailed():
+                    p.blobs(event)
+                case ev.Deleted(op=op):
+                    p.deleted(op, done=True)
+                case ev.DeletionFailed(op=op):
+                    p.deleted(op, done=False)
+                case _:
+                    pass
+
+    def _excuse(self, now_ms: int) -> None:
+        """If no event came for long, it was this process that stood still; workers' heartbeats may be waiting to be read."""
+        if self.last_ms is not None and now_ms - self.last_ms > self.settings.heartbeat_timeout_ms // 2:
+            self.ctx.workers.excuse(now_ms - self.last_ms)
+
+    def _tick(self, now_ms: int) -> None:
+        for worker in self.ctx.workers.lost(now_ms):
+            self._worker_gone(worker, f"has not been heard of for {self.settings.heartbeat_timeout_ms} ms")
+
+    def _advance(self, now_ms: int) -> None:
+        for machine in list(self.processors.values()):
+            machine.advance(now_ms)
+            if machine.dropped:
+                del self.processors[machine.state.name]
+        for creation in list(self.creations.values()):
+            self._create_again(creation, now_ms)
+        self.ctx.out.extend(self.ctx.workers.retire(now_ms))
+
+    # --- workers ----------------------------------------------------------------------------------------------------------
+
+    def _report(self, report: Report, now_ms: int) -> None:
+        match report:
+            case Register():
+                if (lost := self.ctx.workers.register(report, now_ms)) is not None:
+                    self._worker_gone(lost, f"has been replaced at {report.place} by {report.worker}")
+            case Heartbeat():
+                if self.ctx.workers.beat(report, now_ms):
+                    self._beat(report)
+            case Deregister():
+                if self.ctx.workers.remove(report.worker):
+                    self._worker_gone(report.worker, "has gone away in good order")
+            case _:
+                if report.worker not in self.ctx.workers.replaced and (p := self._of_job(report.job)) is not None:
+                    p.task_report(report)
+
+    def _beat(self, heartbeat: Heartbeat) -> None:
+        by_job: dict[JobId, list[TaskBeat]] = {}
+        for beat in heartbeat.tasks:
+            by_job.setdefault(beat.job, []).append(beat)
+        for machine in self.processors.values():
+            machine.beat(heartbeat, by_job.pop(machine.state.row.job, []))
+        for job, beats in by_job.items():  # of a processor that was dropped, or of an earlier life of one
+            self.ctx.out.append(do.Publish(StopTasks(job, Generation(max(b.generation for b in beats)))))
+
+    def _worker_gone(self, worker: WorkerIncarnation, reason: str) -> None:
+        for machine in self.processors.values():
+            machine.worker_gone(worker, reason)
+
+    def _of_job(self, job: JobId) -> ProcessorMachine | None:
+        return next((p for p in self.processors.values() if p.state.row.job == job), None)
+
+    # --- the store --------------------------------------------------------------------------------------------------------
+
+    def _store_done(self, op: OpId, now_ms: int) -> None:
+        for creation in self.creations.values():
+            if creation.op == op and creation.row is not None:
+                self._created(creation, creation.row, now_ms)
+                return
+        for machine in self.processors.values():
+            machine.store_done(op, now_ms)
+
+    def _store_away(self, op: OpId, now_ms: int) -> None:
+        for creation in self.creations.values():
+            if creation.op == op and creation.row is not None:
+                creation.retry_at_ms = now_ms + self.settings.retry_ms
+        for machine in self.processors.values():
+            machine.store_away(op, now_ms)
+
+    def _stale(self, op: OpId) -> None:
+        """Somebody else has changed the row: another leads, or a name was taken that was not there when this term began."""
+        self._retake(f"write {op} found another row than expected")
+
+    # --- requests ---------------------------------------------------------------------------------------------------------
+
+    def _request(self, request: Request) -> None:
+        if (machine := self.processors.get(request.name)) is not None:
+            requests.receive(machine.state, request)
+        elif (creation := self.creations.get(request.name)) is not None:
+            if creation.request.request != request.request:
+                self._answer(request, f"{request.name} is being created; ask again")
+        elif not isinstance(request, CreateProcessor):
+            self._answer(request, f"there is no processor named {request.name}")
+        elif len(self.creations) >= self.settings.requests_max:
+            self._answer(request, f"{len(self.creations)} processors are being created; ask again later")
+        else:
+            op = self.ctx.op()
+            self.creations[request.name] = Creation(request, op)
+            self.ctx.out.append(do.MakePlan(op, request.name, request.document, request.parallelism, None))
+
+    def _answer(self, request: Request, error: str) -> None:
+        self.ctx.out.append(do.Answer(request.request, request.name, error))
+
+    def _planned(self, op: OpId, plan: ev.PlannedPipeline | str) -> None:
+        for creation in list(self.creations.values()):
+            if creation.op == op and creation.row is None:
+                fault = plan if isinstance(plan, str) else fault_of(plan, frozenset())
+                if isinstance(plan, str) or fault:
+                    del self.creations[creation.request.name]
+                    self._answer(creation.request, fault)
+                else:
+                    self._create(creation, plan)
+        for machine in self.processors.values():
+            machine.planned(op, plan)
+
+    def _create(self, creation: Creation, planned: ev.PlannedPipeline) -> None:
+        request = creation.request
+        pending = pending_of(planned, request.parallelism)
+        bound = bind(pending, 1, request.name, self.fresh, self.settings.topic_prefix, None)
+        kept = Kept(interval_ms=pending.interval_ms, answers=((request.request, ""),))
+        creation.row = ProcessorRow(
+            name=request.name,
+            job=JobId(self.fresh()),
+            leader=self.ctx.token,
+            generation=Generation(0),
+            last=Epoch(0),
+            reserved=Epoch(0),
+            desired="stopped",
+            state="CREATED",
+            reason="",
+            failures=0,
+            plan_version=1,
+            plan=encode_plan(bound.plan),
+            parallelism=request.parallelism,
+            extra=encode_kept(kept),
+        )
+        creation.op = self.ctx.op()
+        self.ctx.out.append(do.StoreCreate(creation.op, creation.row))
+
+    def _create_again(self, creation: Creation, now_ms: int) -> None:
+        if creation.row is not None and creation.retry_at_ms is not None and now_ms >= creation.retry_at_ms:
+            creation.retry_at_ms = None
+            creation.op = self.ctx.op()
+            self.ctx.out.append(do.StoreCreate(creation.op, creation.row))
+
+    def _created(self, creation: Creation, row: ProcessorRow, now_ms: int) -> None:
+        request = creation.request
+        del self.creations[request.name]
+        stored = ev.StoredProcessor(row, (), (), Epoch(0))
+        self.processors[request.name] = ProcessorMachine.of(self.ctx, stored, now_ms)
+        self._answer(request, "")

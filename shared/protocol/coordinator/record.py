@@ -1,0 +1,97 @@
+"""What the coordinator keeps in `ProcessorRow.extra` and `.plan`, and their bytes.
+
+`Kept` holds decisions, which change only with a write of the row (C8). Facts that workers may tell again (markers) lie in it as they were
+at the last write.
+"""
+
+import msgspec
+from msgspec import Struct
+
+from shared.model.ids import Epoch, JobId, Offset, VertexId
+from shared.model.messages import RunningPlan
+
+Purpose = str
+"""Of a generation: RUN, or RELEASE: only what is committed is released (E2, S1)."""
+RUN: Purpose = "run"
+RELEASE: Purpose = "release"
+
+Identity = tuple[VertexId, int]
+"""Under which a sink task stages and releases, within a job (S1)."""
+
+
+class PendingPlan(Struct, frozen=True):
+    """A plan that the next generation will run (R4, E3): edges as (id, sender, receiver)."""
+
+    document: str
+    tasks: dict[VertexId, int]
+    services: dict[VertexId, str]
+    edges: tuple[tuple[str, VertexId, VertexId], ...]
+    key_groups: int
+    parallelism: dict[str, int]
+    interval_ms: int | None = None
+
+
+class RemovedSink(Struct, frozen=True):
+    """A sink that is no longer in the plan, with the plan that had it last: it stays, release-only, until nothing waits (S1)."""
+
+    vertex: VertexId
+    plan: RunningPlan
+
+
+class OldJob(Struct, frozen=True):
+    """A life of the processor that ended: its blobs and commit rows go."""
+
+    job: JobId
+    epochs: tuple[Epoch, ...]
+
+
+class Kept(Struct, frozen=True):
+    """The coordinator's own part of a processor's row."""
+
+    purpose: Purpose = RUN
+    without_state: bool = False
+    """The next run starts without state (E2)."""
+    drain: dict[str, Offset] | None = None
+    """Where the input ends, by split; None: it does not (E2)."""
+    pending: PendingPlan | None = None
+    interval_ms: int | None = None
+    identities: tuple[Identity, ...] = ()
+    """Those that commits name and that are not retired (S1)."""
+    released: tuple[tuple[VertexId, int, Epoch], ...] = ()
+    """Markers, as of the last write."""
+    removed: tuple[RemovedSink, ...] = ()
+    obsolete_topics: tuple[str, ...] = ()
+    """Replaced by the current generation; they go when it has committed (R4)."""
+    unwanted_topics: tuple[str, ...] = ()
+    """Nothing can resume from these."""
+    old_jobs: tuple[OldJob, ...] = ()
+    named: tuple[Epoch, ...] = ()
+    """Checkpoints that a user named: retained (C11)."""
+    answers: tuple[tuple[str, str], ...] = ()
+    """The last requests carried out: (id, error)."""
+    commits: int = 0
+    """Checkpoints committed in the life of the job."""
+
+
+_KEPT = msgspec.msgpack.Decoder(Kept)
+_PLAN = msgspec.msgpack.Decoder(RunningPlan)
+
+
+def encode_kept(kept: Kept) -> bytes:
+    """For `ProcessorRow.extra`."""
+    return msgspec.msgpack.encode(kept)
+
+
+def decode_kept(data: bytes) -> Kept:
+    """From `ProcessorRow.extra`; empty bytes are a row that nothing is kept for. Raises msgspec.ValidationError."""
+    return _KEPT.decode(data) if data else Kept()
+
+
+def encode_plan(plan: RunningPlan) -> bytes:
+    """For `ProcessorRow.plan`."""
+    return msgspec.msgpack.encode(plan)
+
+
+def decode_plan(data: bytes) -> RunningPlan:
+    """From `ProcessorRow.plan`. Raises msgspec.ValidationError."""
+    return _PLAN.decode(data)

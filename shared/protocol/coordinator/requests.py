@@ -1,0 +1,195 @@
+"""What users ask of a processor that exists: start, stop, drain, modify, drop (E2, E3). One at a time, in their order.
+
+A request is answered when its effect is durable. A repeated one gets the same answer and is not carried out again.
+"""
+
+from msgspec import structs
+
+from shared.model.messages import (
+    CreateProcessor,
+    Drain,
+    DropProcessor,
+    ModifyProcessor,
+    Request,
+    StartProcessor,
+    StopProcessor,
+)
+from shared.protocol.coordinator import commands as do
+from shared.protocol.coordinator.plans import fault_of, pending_of
+from shared.protocol.coordinator.record import Kept
+from shared.protocol.coordinator.state import ACTIVE, Applied, Phase, ProcessorState
+
+
+def receive(p: ProcessorState, request: Request) -> None:
+    """Take a request in, or answer it at once."""
+    for known, error in p.answers:
+        if known == request.request:
+            p.emit(do.Answer(request.request, p.name, error))
+            return
+    if any(r.request == request.request for r in p.requests):
+        return
+    if len(p.requests) >= p.settings.requests_max:
+        p.emit(do.Answer(request.request, p.name, f"{len(p.requests)} requests wait for {p.name}; ask again later"))
+        return
+    p.requests.append(request)
+
+
+def serve(p: ProcessorState) -> None:
+    """Decide the oldest request; may issue a write."""
+    while p.requests and p.write is None:
+        request = p.requests[0]
+        refusal = _decide(p, request)
+        if refusal is None:
+            return  # a write, or planning, is under way
+        p.requests.popleft()
+        p.answer(request.request, refusal)
+
+
+def _decide(p: ProcessorState, request: Request) -> str | None:
+    match request:
+        case StartProcessor():
+            return _start(p, request)
+        case StopProcessor():
+            return _stop(p, request)
+        case ModifyProcessor():
+            return _modify(p, request)
+        case DropProcessor():
+            return _drop(p, request)
+        case CreateProcessor():
+            return f"a processor named {p.name} exists; modify it, or drop it first"
+
+
+def _write(p: ProcessorState, request: Request, kept: Kept, *, desired: str, **changes: object) -> None:
+    """Write the row for this request, its answer beside it, so that a repeat is known after a change of leaders too."""
+    answers = (*kept.answers, (request.request, ""))[-p.settings.answers_max :]
+    row = structs.replace(p.row, desired=desired, **changes)
+    p.change_row(structs.replace(kept, answers=answers), Applied(request), row)
+
+
+# --- each returns "" (done, nothing to write), a refusal, or None: not decided yet ----------------------------------------
+
+
+def _start(p: ProcessorState, request: StartProcessor) -> str | None:
+    if p.lost_commit:
+        return p.lost_commit
+    if p.phase is Phase.DROPPING:
+        return f"{p.name} is being dropped"
+    if p.phase in ACTIVE:
+        if not request.resume:
+            return f"{p.name} is running: stop it before a start without state"
+        if p.row.desired == "drained":
+            return f"{p.name} is draining, which cannot be taken back; start it without state when it has finished"
+        if p.row.desired == "running":
+            return ""
+        _write(p, request, p.next_kept(), desired="running")
+        return None
+    if request.resume and p.row.state == "FINISHED" and not p.kept.without_state:
+        return f"{p.name} has finished and cannot be resumed; start it without state"
+    kept = p.next_kept()
+    if not request.resume:
+        kept = structs.replace(kept, without_state=True, drain=None)
+    desired = "running" if kept.drain is None else "drained"
+    _write(p, request, kept, desired=desired, state="STARTING", reason="", failures=0)
+    return None
+
+
+def _stop(p: ProcessorState, request: StopProcessor) -> str | None:
+    if p.phase not in ACTIVE:
+        if request.drain and p.row.state != "FINISHED":
+            return f"{p.name} is {p.row.state}: there is no input to drain; start it first"
+        return ""
+    if not request.drain:
+        if p.row.desired == "stopped":
+            return ""
+        _write(p, request, p.next_kept(), desired="stopped")
+        return None
+    if p.kept.drain is not None and p.kept.drain != request.until:
+        return f"{p.name} is draining until {p.kept.drain}; that cannot be changed"
+    _write(p, request, structs.replace(p.next_kept(), drain=request.until), desired="drained")
+    return None
+
+
+def _modify(p: ProcessorState, request: ModifyProcessor) -> str | None:
+    if refusal := _not_modifiable(p, request):
+        return refusal
+    if p.planned is None:
+        if p.planning_op is None:
+            _ask_plan(p, request)
+        return None
+    planned, p.planned = p.planned, None
+    if isinstance(planned, str):
+        return planned
+    keeps = request.resume_from_checkpoint and not p.kept.without_state
+    if fault := fault_of(planned, p.sinks() if keeps else frozenset()):
+        return fault
+    pending = pending_of(planned, _parallelism(p, request))
+    kept = structs.replace(p.next_kept(), pending=pending, without_state=not keeps)
+    _write(p, request, kept, desired=p.row.desired)
+    return None
+
+
+def _not_modifiable(p: ProcessorState, request: ModifyProcessor) -> str:
+    if p.lost_commit:
+        return p.lost_commit
+    if p.phase is Phase.DROPPING:
+        return f"{p.name} is being dropped"
+    if p.phase in ACTIVE:
+        if not request.resume_from_checkpoint:
+            return f"{p.name} is running: stop it before a change that does not keep its state"
+        if p.row.desired == "drained":
+            return f"{p.name} is draining; a change would never run"
+    elif p.row.state == "FINISHED" and request.resume_from_checkpoint and not p.kept.without_state:
+        return f"{p.name} has finished; a change can only run without its state"
+    return ""
+
+
+def _ask_plan(p: ProcessorState, request: ModifyProcessor) -> None:
+    keeps = request.resume_from_checkpoint and not p.kept.without_state
+    base = p.plan.document if p.kept.pending is None else p.kept.pending.document
+    document = request.document if request.document is not None else base
+    p.planning_op = p.ctx.op()
+    previous = p.plan if keeps else None
+    p.emit(do.MakePlan(p.planning_op, p.name, document, _parallelism(p, request), previous))
+
+
+def _parallelism(p: ProcessorState, request: ModifyProcessor) -> dict[str, int]:
+    if request.parallelism is not None:
+        return request.parallelism
+    return p.row.parallelism if p.kept.pending is None else p.kept.pending.parallelism
+
+
+def _drop(p: ProcessorState, request: DropProcessor) -> str | None:
+    if p.phase in ACTIVE:
+        return f"{p.name} is running: stop it before it is dropped"
+    if p.phase is not Phase.DROPPING:
+        _write(p, request, p.next_kept(), desired="dropped")
+    return None
+
+
+# --- its effect is durable ----------------------------------------------------------------------------------------------
+
+
+def applied(p: ProcessorState, request: Request, now_ms: int) -> None:
+    """Act on a request whose effect the store has."""
+    if isinstance(request, DropProcessor):
+        p.phase = Phase.DROPPING  # answered when all is gone
+        return
+    if p.requests and p.requests[0].request == request.request:
+        p.requests.popleft()
+    p.answer(request.request, "")
+    match request:
+        case StartProcessor():
+            if p.phase is Phase.IDLE:
+                p.phase = Phase.WAITING
+                p.resume_at_ms = now_ms
+                p.outages = 0
+            p.stop_since_ms = None
+        case StopProcessor(drain=True, until=until) if p.phase is Phase.RUNNING:
+            p.tell(Drain(p.row.job, p.row.generation, until))
+        case _:
+            pass
+    waits_for_commit = p.phase is Phase.RUNNING and (p.row.desired == "stopped" or p.kept.pending is not None)
+    if not waits_for_commit:
+        p.leave_behind = None
+    elif p.leave_behind is None:
+        p.leave_behind = p.row.last

@@ -1,0 +1,77 @@
+"""What can be set about the coordinator's decisions; relations are checked when it is built."""
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSettings:
+    """Bounds and times; `_ms` on the monotonic clock."""
+
+    heartbeat_timeout_ms: int = 6_000
+    """A worker not heard of for so long is lost (R1)."""
+    adopt_wait_ms: int = 6_000
+    """How long a new leader waits for the tasks of a running generation to show themselves before it starts the next."""
+    checkpoint_interval_ms: int = 1_000
+    """From start to start; a plan's own interval goes before it."""
+    checkpoint_timeout_ms: int = 60_000
+    checkpoint_timeouts_max: int = 3
+    """So many time-outs in a row fail the generation (C10)."""
+    restore_timeout_ms: int = 60_000
+    failures_max: int = 5
+    """So many generations in a row without a commit make the processor FAILED (C10)."""
+    backoff_base_ms: int = 500
+    backoff_max_ms: int = 30_000
+    retry_ms: int = 500
+    """Wait before the store, the mirror, topics or blobs are tried again."""
+    unreleased_max: int = 8
+    """When more commits than this wait for their release, no checkpoint starts (C11)."""
+    inline_bytes_max: int = 256 * 1024
+    """State that a commit row holds inline; beyond it goes into blobs before the commit (C7)."""
+    numbers_block: int = 64
+    """Checkpoint numbers reserved at a time (C1)."""
+    stop_release_wait_ms: int = 30_000
+    """How long a stop without drain waits for what it committed to be released."""
+    cleanup_interval_ms: int = 10_000
+    status_interval_ms: int = 500
+    """Least time between two publications of a status in which only progress changed."""
+    spawn_wait_ms: int = 20_000
+    """How long a wish for a worker stands before it is made again."""
+    retire_idle_ms: int = 10_000
+    """A worker that hosts nothing for so long is wished away."""
+    workers_min: int = 1
+    """Workers of each service that stay even when they host nothing."""
+    replaced_max: int = 1_000
+    """Incarnations remembered as replaced at their place."""
+    requests_max: int = 64
+    """Requests that wait, for each processor."""
+    answers_max: int = 32
+    """Answers kept with each processor, so that a repeated request is not carried out twice."""
+    topic_prefix: str = "tidemark"
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what cannot work."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int) and value < (0 if field.name in _MAY_BE_ZERO else 1):
+                raise ValueError(f"coordinator setting {field.name}: expected a positive number, found {value}")
+        if self.checkpoint_timeout_ms <= self.checkpoint_interval_ms:
+            raise ValueError(
+                f"coordinator settings: checkpoint_timeout_ms ({self.checkpoint_timeout_ms}) must be above"
+                f" checkpoint_interval_ms ({self.checkpoint_interval_ms})"
+            )
+        if self.backoff_max_ms < self.backoff_base_ms:
+            raise ValueError(
+                f"coordinator settings: backoff_max_ms ({self.backoff_max_ms}) must not be below"
+                f" backoff_base_ms ({self.backoff_base_ms})"
+            )
+
+    def backoff_ms(self, tries: int) -> int:
+        """The wait before try number `tries` + 1, doubling from the base: 0 for no tries yet."""
+        if tries <= 0:
+            return 0
+        return min(self.backoff_max_ms, self.backoff_base_ms << min(tries - 1, 30))
+
+
+_MAY_BE_ZERO = frozenset(
+    {"workers_min", "retire_idle_ms", "cleanup_interval_ms", "status_interval_ms", "stop_release_wait_ms"}
+)

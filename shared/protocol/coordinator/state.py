@@ -1,0 +1,361 @@
+"""What the machine knows of one processor: its row, its generation, its checkpoint in flight; and what all processors share."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from msgspec import structs
+
+from shared.model.checkpoint import CommitRow, LineageEntry
+from shared.model.ids import Epoch, JobId, LeaderToken, ProcessorName, TaskId, VertexId, WorkerIncarnation
+from shared.model.messages import Command, ProcessorStatus, Request, RunningPlan
+from shared.model.processors import Expected, ProcessorRow
+from shared.protocol.coordinator import commands as do
+from shared.protocol.coordinator.checkpoints import CommitPermit, Flight, Numbers
+from shared.protocol.coordinator.commands import CoordinatorCommand, OpId
+from shared.protocol.coordinator.events import PlannedPipeline
+from shared.protocol.coordinator.mirror import Mirror
+from shared.protocol.coordinator.plans import own_identities, sinks_of
+from shared.protocol.coordinator.record import (
+    Identity,
+    Kept,
+    OldJob,
+    Purpose,
+    decode_kept,
+    decode_plan,
+    encode_kept,
+    encode_plan,
+)
+from shared.protocol.coordinator.retention import unreleased
+from shared.protocol.coordinator.settings import CoordinatorSettings
+from shared.protocol.coordinator.workers import Workers
+
+NO_LEADER = LeaderToken(0)
+
+
+class Phase(StrEnum):
+    """Where a processor stands. Status and row show users less: see `shown_state`."""
+
+    IDLE = "idle"
+    """No generation runs: CREATED, STOPPED, FINISHED or FAILED."""
+    ADOPTING = "adopting"
+    """A new leader waits for the tasks of the running generation to show themselves."""
+    WAITING = "waiting"
+    """The generation has ended; the next begins at `resume_at_ms` (C10)."""
+    PREPARING = "preparing"
+    """The generation is durable; topics, mirror and workers are awaited."""
+    RESTORING = "restoring"
+    """Every task is assigned; not all have restored (R1)."""
+    RUNNING = "running"
+    """Sources take input, checkpoints go."""
+    RELEASING = "releasing"
+    """Only what is committed is released (E2)."""
+    DROPPING = "dropping"
+    """What the processor stored is being deleted."""
+
+
+ACTIVE = frozenset({Phase.ADOPTING, Phase.WAITING, Phase.PREPARING, Phase.RESTORING, Phase.RUNNING, Phase.RELEASING})
+"""A generation runs or is to run."""
+HOSTED = frozenset({Phase.ADOPTING, Phase.RESTORING, Phase.RUNNING, Phase.RELEASING})
+"""Tasks of the current generation may be on workers."""
+IDLE_STATES = frozenset({"CREATED", "STOPPED", "FINISHED", "FAILED"})
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One task of a generation: what its assignment says beside the common part."""
+
+    service: str
+    plan: RunningPlan
+    release_only: bool = False
+    retired: tuple[Identity, ...] = ()
+    new_identity: bool = False
+
+
+@dataclass(slots=True)
+class Run:
+    """The current generation's tasks and where they are."""
+
+    purpose: Purpose
+    tasks: dict[TaskId, Work]
+    holders: dict[TaskId, WorkerIncarnation] = field(default_factory=dict)
+    restored: set[TaskId] = field(default_factory=set)
+    topics_op: OpId | None = None
+    topics_ready: bool = False
+    since_ms: int = 0
+    wants_service: str = ""
+    """No worker of this service has room."""
+
+    @property
+    def acking(self) -> frozenset[TaskId]:
+        """Those that take part in checkpoints."""
+        return frozenset(t for t, w in self.tasks.items() if not w.release_only)
+
+
+@dataclass(frozen=True, slots=True)
+class Doom:
+    """Why the generation ends."""
+
+    reason: str
+    counts: bool = False
+    """Towards FAILED (C10): a failure of a task or of checkpoints; not an outage, not a lost worker."""
+    permanent: bool = False
+    outage: bool = False
+
+
+# --- what a write of the row is for -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """A block of numbers has been reserved: (given, end] (C1)."""
+
+    given: Epoch
+    end: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """A generation has begun (R1)."""
+
+    entry: LineageEntry
+    new_job: bool
+    block: Reserved
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A checkpoint has been committed."""
+
+    commit: CommitRow
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A failed generation has been counted; the next begins after a while (C10)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The processor has come to rest: STOPPED, FINISHED or FAILED."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A request has changed the row."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The row is gone."""
+
+
+Then = Reserved | Began | Committed | Counted | Ended | Applied | Dropped
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """The one write of the row that is under way (C8)."""
+
+    op: OpId
+    row: ProcessorRow
+    kept: Kept
+    then: Then
+
+
+@dataclass(slots=True)
+class Cleaning:
+    """A round of forgetting and deleting (C12)."""
+
+    forget_op: OpId | None
+    forget: tuple[Epoch, ...]
+    waiting: dict[OpId, CoordinatorCommand] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Context:
+    """What all processors of one coordinator share."""
+
+    settings: CoordinatorSettings
+    fresh: Callable[[], str]
+    """Supplies UUIDs, 32 hex digits."""
+    workers: Workers
+    token: LeaderToken = NO_LEADER
+    ops: int = 0
+    outage_seen_ms: int | None = None
+    out: list[CoordinatorCommand] = field(default_factory=list)
+
+    def op(self) -> OpId:
+        """A number for a command that is answered."""
+        self.ops += 1
+        return OpId(self.ops)
+
+
+@dataclass(slots=True)
+class ProcessorState:
+    """One processor."""
+
+    ctx: Context
+    row: ProcessorRow
+    kept: Kept
+    plan: RunningPlan
+    lineage: list[LineageEntry]
+    commits: list[CommitRow]
+    """Retained, oldest first; the last of them is the last committed one."""
+    phase: Phase = Phase.IDLE
+    write: Write | None = None
+    retry_at_ms: int = 0
+    mirror: Mirror = field(default_factory=Mirror)
+    released: dict[Identity, Epoch] = field(default_factory=dict)
+    run: Run | None = None
+    numbers: Numbers = field(default_factory=Numbers)
+    flight: Flight | None = None
+    doom: Doom | None = None
+    lost_commit: str = ""
+    """SQL has less than others have seen: nothing goes on (C9)."""
+    resume_at_ms: int = 0
+    outages: int = 0
+    timeouts: int = 0
+    last_start_ms: int | None = None
+    checkpoint_wanted: bool = False
+    leave_behind: Epoch | None = None
+    """A stop or a change of plan waits for a commit above this one."""
+    stop_since_ms: int | None = None
+    held: bool = False
+    requests: deque[Request] = field(default_factory=deque)
+    planning_op: OpId | None = None
+    planned: PlannedPipeline | str | None = None
+    answers: deque[tuple[str, str]] = field(default_factory=deque)
+    cleaning: Cleaning | None = None
+    clean_at_ms: int = 0
+    cleaned_at: Epoch | None = None
+    dropping: set[OpId] | None = None
+    gone_topics: frozenset[str] = frozenset()
+    """Deleted since the last write that knew of them."""
+    gone_jobs: frozenset[JobId] = frozenset()
+    status: ProcessorStatus | None = None
+    status_at_ms: int = 0
+
+    @property
+    def name(self) -> ProcessorName:
+        """The processor's name."""
+        return self.row.name
+
+    @property
+    def settings(self) -> CoordinatorSettings:
+        """The coordinator's."""
+        return self.ctx.settings
+
+    # --- small questions ------------------------------------------------------------------------------------------------
+
+    def sinks(self) -> frozenset[VertexId]:
+        """Vertices whose handles must be released: the plan's and removed ones."""
+        return frozenset(sinks_of(self.plan)) | {r.vertex for r in self.kept.removed}
+
+    def unreleased(self) -> list[Epoch]:
+        """Commits that some sink has not released, oldest first (C11)."""
+        return unreleased(self.commits, self.sinks(), self.released)
+
+    def unwanted_topics(self) -> tuple[str, ...]:
+        """Topics that may go and have not gone yet."""
+        return tuple(t for t in self.kept.unwanted_topics if t not in self.gone_topics)
+
+    def old_jobs(self) -> tuple[OldJob, ...]:
+        """Earlier lives of which something may still be there."""
+        return tuple(j for j in self.kept.old_jobs if j.job not in self.gone_jobs)
+
+    def final(self) -> bool:
+        """Whether the last commit covers END everywhere (E1)."""
+        return bool(self.commits) and self.commits[-1].final and self.commits[-1].epoch == self.row.last
+
+    def restored_from(self) -> Epoch:
+        """Of the current generation."""
+        return self.lineage[-1].restored_from if self.lineage else Epoch(0)
+
+    def backoff_until(self, now_ms: int, tries: int) -> int:
+        """When to go on after so many tries, ms."""
+        return now_ms + self.settings.backoff_ms(tries)
+
+    # --- output -----------------------------------------------------------------------------------------------------------
+
+    def emit(self, command: CoordinatorCommand) -> None:
+        """Hand a command to the driver."""
+        self.ctx.out.append(command)
+
+    def tell(self, command: Command) -> None:
+        """Hand a command to the workers."""
+        self.ctx.out.append(do.Publish(command))
+
+    def answer(self, request: str, error: str) -> None:
+        """Say how a request was decided, and remember it."""
+        self.answers.append((request, error))
+        while len(self.answers) > self.settings.answers_max:
+            self.answers.popleft()
+        self.emit(do.Answer(request, self.name, error))
+
+    # --- writing the row (C8) ---------------------------------------------------------------------------------------------
+
+    def next_kept(self) -> Kept:
+        """What is kept, with the facts known by now; identities that have nothing more to release are retired (S1)."""
+        own = own_identities(self.plan)
+        base = self.restored_from()
+        stay = tuple(i for i in self.kept.identities if i in own or self.released.get(i, 0) < base)
+        vertices = {v for v, _ in stay}
+        return structs.replace(
+            self.kept,
+            identities=stay,
+            removed=tuple(r for r in self.kept.removed if r.vertex in vertices),
+            released=tuple((v, i, e) for (v, i), e in sorted(self.released.items())),
+            answers=tuple(self.answers),
+            unwanted_topics=self.unwanted_topics(),
+            old_jobs=self.old_jobs(),
+        )
+
+    def change_row(self, kept: Kept, then: Then, row: ProcessorRow) -> None:
+        """Issue the write; nothing about it holds before the store has answered (C8)."""
+        row = structs.replace(row, leader=self.ctx.token, extra=encode_kept(kept))
+        expected = Expected(self.row.name, self.ctx.token, self.row.generation, self.row.last)
+        op = self.ctx.op()
+        self.write = Write(op, row, kept, then)
+        match then:
+            case Began(entry):
+                self.emit(do.StoreNewGeneration(op, expected, row, entry))
+            case Committed(commit):
+                self.emit(do.StoreCommit(op, expected, row, commit))
+            case Dropped():
+                self.emit(do.StoreDrop(op, expected))
+            case _:
+                self.emit(do.StoreUpdate(op, expected, row))
+
+    def written(self) -> Write:
+        """The store has answered: the row is as it was written."""
+        write = self.write
+        assert write is not None
+        self.write = None
+        self.row = write.row
+        self.kept = write.kept
+        self.plan = decode_plan(write.row.plan)
+        return write
+
+    def take_permit(self, permit: CommitPermit) -> None:
+        """A commit is durable: the mirror may have it (C9)."""
+        self.mirror.add(permit.mirror_row(self.sinks()))
+
+
+def restore_state(
+    ctx: Context, row: ProcessorRow, lineage: tuple[LineageEntry, ...], commits: tuple[CommitRow, ...]
+) -> ProcessorState:
+    """A processor as it was read from the store."""
+    kept = decode_kept(row.extra)
+    p = ProcessorState(ctx, row, kept, decode_plan(row.plan), list(lineage), list(commits))
+    p.released = {(v, i): e for v, i, e in kept.released}
+    p.answers = deque(kept.answers)
+    return p
+
+
+def plan_bytes(plan: RunningPlan) -> bytes:
+    """For the row."""
+    return encode_plan(plan)

@@ -1,0 +1,73 @@
+"""A processor as users see it in the registry."""
+
+from msgspec import structs
+
+from shared.model.ids import NO_EPOCH, Place, VertexId
+from shared.model.messages import ProcessorStatus
+from shared.protocol.coordinator import commands as do
+from shared.protocol.coordinator.state import HOSTED, Phase, ProcessorState
+
+
+def shown_state(p: ProcessorState) -> str:
+    """CREATED, STARTING, RUNNING, STOPPING, STOPPED, FINISHED or FAILED."""
+    if p.phase in (Phase.IDLE, Phase.DROPPING):
+        return p.row.state
+    if p.row.desired in ("stopped", "drained"):
+        return "STOPPING"
+    return "RUNNING" if p.phase is Phase.RUNNING else "STARTING"
+
+
+def shown_reason(p: ProcessorState) -> str:
+    """What it waits for, or why it failed."""
+    if p.phase is Phase.PREPARING and p.run is not None:
+        if p.run.wants_service:
+            return f"waits for a worker of service {p.run.wants_service} with a free slot"
+        if not p.run.topics_ready:
+            return "waits for its topics"
+        return "waits for the mirror of its commits"
+    if p.phase is Phase.RUNNING and p.held:
+        return f"holds its input until sinks have released {len(p.unreleased())} committed checkpoints"
+    return p.row.reason
+
+
+def status_of(p: ProcessorState) -> ProcessorStatus:
+    """The whole of it."""
+    waiting = p.unreleased()
+    released = p.row.last
+    if waiting:
+        released = max((c.epoch for c in p.commits if c.epoch < waiting[0]), default=NO_EPOCH)
+    tasks: list[tuple[VertexId, int, Place]] = []
+    if p.run is not None and p.phase in HOSTED:
+        alive = p.ctx.workers.alive
+        tasks = [
+            (t.vertex, t.index, alive[w].place if w in alive else Place(w)) for t, w in sorted(p.run.holders.items())
+        ]
+    return ProcessorStatus(
+        name=p.name,
+        job=p.row.job,
+        state=shown_state(p),
+        reason=shown_reason(p),
+        generation=p.row.generation,
+        last=p.row.last,
+        released=released,
+        plan_version=p.row.plan_version,
+        document=p.plan.document,
+        parallelism=p.row.parallelism,
+        tasks=tuple(tasks),
+        answers=tuple(p.answers),
+        commits=p.kept.commits,
+    )
+
+
+def publish(p: ProcessorState, now_ms: int) -> None:
+    """Publish what has changed; mere progress only every `status_interval_ms`."""
+    status = status_of(p)
+    if status == p.status:
+        return
+    if p.status is not None and now_ms - p.status_at_ms < p.settings.status_interval_ms:
+        old = structs.replace(p.status, last=status.last, released=status.released, commits=status.commits)
+        if old == status:
+            return
+    p.status = status
+    p.status_at_ms = now_ms
+    p.emit(do.PublishStatus(status))

@@ -1,0 +1,181 @@
+"""Which workers there are, what they host, and where tasks go (R1, R2).
+
+A slot is room for the tasks of one processor. Existing workers first, in the order of their places; the tasks of one vertex go to distinct
+workers where there are several; a wish for a new worker where none has room; a wish to retire one that hosts nothing.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from shared.model.ids import Place, ProcessorName, TaskId, WorkerIncarnation
+from shared.model.messages import Heartbeat, Register
+from shared.protocol.coordinator.commands import CoordinatorCommand, RetireWorker, SpawnWorker
+from shared.protocol.coordinator.settings import CoordinatorSettings
+
+_DIGITS = re.compile(r"(\d+)")
+
+
+@dataclass(slots=True)
+class Worker:
+    """A process that offers slots."""
+
+    incarnation: WorkerIncarnation
+    place: Place
+    service: str
+    slots: int
+    seen_ms: int
+    hosting: set[ProcessorName] = field(default_factory=set)
+    empty_since_ms: int = 0
+    retiring: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A task that wants a worker of a service."""
+
+    task: TaskId
+    service: str
+
+
+@dataclass(slots=True)
+class Workers:
+    """All workers that are alive, as far as their reports tell."""
+
+    settings: CoordinatorSettings
+    alive: dict[WorkerIncarnation, Worker] = field(default_factory=dict)
+    replaced: OrderedDict[WorkerIncarnation, None] = field(default_factory=OrderedDict)
+    """Their place has a newer incarnation: nothing that they say counts (R1)."""
+    wished: dict[str, int] = field(default_factory=dict)
+    """When a worker of a service was last wished for."""
+    settle_until_ms: int = 0
+    """Before that, workers may be there that have not spoken yet."""
+
+    def reset(self, now_ms: int) -> None:
+        """A new term: whoever lives will say so."""
+        self.alive.clear()
+        self.wished.clear()
+        self.settle_until_ms = now_ms + self.settings.adopt_wait_ms
+
+    def register(self, r: Register, now_ms: int) -> WorkerIncarnation | None:
+        """A process has started; returns the incarnation that it replaces at its place (R1)."""
+        if r.worker in self.replaced:
+            return None
+        older = self._at(r.place)
+        lost = None
+        if older is not None and older.incarnation != r.worker:
+            lost = older.incarnation
+            del self.alive[lost]
+            self.replaced[lost] = None
+            while len(self.replaced) > self.settings.replaced_max:
+                self.replaced.popitem(last=False)
+        self._see(r, now_ms)
+        return lost
+
+    def beat(self, h: Heartbeat, now_ms: int) -> bool:
+        """A worker lives. False: it does not count.
+
+        An incarnation that was never seen waits until the one known at its place is lost: only `Register` says which is newer.
+        """
+        if h.worker in self.replaced:
+            return False
+        holder = self._at(h.place)
+        if holder is not None and holder.incarnation != h.worker:
+            return False
+        self._see(h, now_ms)
+        return True
+
+    def remove(self, worker: WorkerIncarnation) -> bool:
+        """It is gone; False if it was not known."""
+        return self.alive.pop(worker, None) is not None
+
+    def lost(self, now_ms: int) -> list[WorkerIncarnation]:
+        """Remove and return those whose heartbeats have stopped (R1)."""
+        gone = [w.incarnation for w in self.alive.values() if now_ms - w.seen_ms > self.settings.heartbeat_timeout_ms]
+        for incarnation in gone:
+            del self.alive[incarnation]
+        return gone
+
+    def excuse(self, held_up_ms: int) -> None:
+        """The coordinator itself stood still for so long: that is not the workers' silence."""
+        for w in self.alive.values():
+            w.seen_ms += held_up_ms
+
+    def place(self, name: ProcessorName, needs: Iterable[Need], now_ms: int) -> dict[TaskId, WorkerIncarnation] | str:
+        """A worker for every task, or the service that has no room. Nothing is taken yet: see `occupy`."""
+        chosen: dict[TaskId, WorkerIncarnation] = {}
+        using: set[WorkerIncarnation] = set()
+        by_vertex: dict[tuple[str, str], list[TaskId]] = {}
+        for need in needs:
+            by_vertex.setdefault((need.service, need.task.vertex), []).append(need.task)
+        for (service, _), tasks in by_vertex.items():
+            room = [w for w in self._of(service) if not w.retiring and (name in w.hosting or len(w.hosting) < w.slots)]
+            if not room:
+                return service
+            # Stable: those that already take tasks of this processor cost no further slot, then the order of places.
+            room.sort(key=lambda w: w.incarnation not in using)
+            for i, task in enumerate(sorted(tasks)):
+                worker = room[i % len(room)].incarnation
+                chosen[task] = worker
+                using.add(worker)
+        return chosen
+
+    def occupy(self, name: ProcessorName, workers: Iterable[WorkerIncarnation]) -> None:
+        """The processor's tasks are on these workers; gone ones are passed over."""
+        for incarnation in set(workers):
+            if (worker := self.alive.get(incarnation)) is not None:
+                worker.hosting.add(name)
+
+    def vacate(self, name: ProcessorName, now_ms: int) -> None:
+        """The processor has no tasks any more."""
+        for worker in self.alive.values():
+            if name in worker.hosting:
+                worker.hosting.discard(name)
+                worker.empty_since_ms = now_ms
+
+    def wish(self, service: str, now_ms: int) -> list[CoordinatorCommand]:
+        """Ask for a worker of a service, unless one has been asked for lately or some may still be silent."""
+        since = self.wished.get(service)
+        waiting = since is not None and now_ms - since < self.settings.spawn_wait_ms
+        if waiting or now_ms < self.settle_until_ms:
+            return []
+        self.wished[service] = now_ms
+        return [SpawnWorker(service)]
+
+    def retire(self, now_ms: int) -> list[CoordinatorCommand]:
+        """Wish away workers that have hosted nothing for long, the last places first, never below `workers_min` of a service."""
+        out: list[CoordinatorCommand] = []
+        if now_ms < self.settle_until_ms:
+            return out
+        for service in sorted({w.service for w in self.alive.values()}):
+            staying = [w for w in self._of(service) if not w.retiring]
+            for worker in reversed(staying[:]):
+                idle = not worker.hosting and now_ms - worker.empty_since_ms >= self.settings.retire_idle_ms
+                if idle and len(staying) > self.settings.workers_min:
+                    worker.retiring = True
+                    staying.remove(worker)
+                    out.append(RetireWorker(worker.place, worker.incarnation))
+        return out
+
+    def _of(self, service: str) -> list[Worker]:
+        return sorted((w for w in self.alive.values() if w.service == service), key=lambda w: _order(w.place))
+
+    def _at(self, place: Place) -> Worker | None:
+        return next((w for w in self.alive.values() if w.place == place), None)
+
+    def _see(self, said: Register | Heartbeat, now_ms: int) -> None:
+        worker = self.alive.get(said.worker)
+        if worker is None:
+            self.alive[said.worker] = Worker(
+                said.worker, said.place, said.service, said.slots, now_ms, empty_since_ms=now_ms
+            )
+            self.wished.pop(said.service, None)
+        else:
+            worker.seen_ms = now_ms
+            worker.slots = said.slots
+
+
+def _order(place: Place) -> tuple[tuple[int, int, str], ...]:
+    """`operator-2` before `operator-10`."""
+    return tuple((0, int(p), "") if p.isdigit() else (1, 0, p) for p in _DIGITS.split(place) if p)
