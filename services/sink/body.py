@@ -1,0 +1,233 @@
+"""A sink's task: takes rows into the epoch, stages with the snapshot, releases what the mirror says is committed (protocol, section 6).
+
+Release goes on beside: it learns of commits from the mirror alone (S2, C9), in the order of commits, and never from a hint.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import structlog
+
+from shared.model.checkpoint import MirrorRow, ReleaseHandle
+from shared.model.frames import Body
+from shared.model.ids import Epoch, Offset, StatePart, VertexId
+from shared.model.time import MAX_TIME
+from shared.operators.base import Out
+from shared.operators.context import TaskContext as OperatorContext
+from shared.operators.dead_letters import Failure, dead_letters
+from shared.ports.clock import Handle
+from shared.ports.log import LogUnavailable, TopicPartition
+from shared.ports.sink import Identity, Sink, TargetRefused, TargetUnavailable
+from shared.protocol.release import ReleaseMachine, ReleaseNow
+from shared.runtime.body import Copied
+from shared.runtime.context import TaskContext
+from shared.runtime.exchange import digest_of, load_body
+from shared.wire.messages import decode_mirror_row
+
+T = TypeVar("T")
+_log = structlog.get_logger()
+_TARGET_WAIT_MS = 500
+_ROWS_MAX = 500
+
+
+@dataclass(slots=True)
+class _Release:
+    """One release identity that this task holds (S1)."""
+
+    identity: Identity
+    sink: Sink
+    machine: ReleaseMachine
+
+
+class SinkBody:
+    """Its own identity, and those of earlier generations that it takes over until they are retired."""
+
+    def __init__(self, context: TaskContext, make: Callable[[VertexId, int], Sink], *, rejected_to_dlq: bool) -> None:
+        self._context = context
+        self._make = make
+        self._rejected_to_dlq = rejected_to_dlq
+        self._releases: list[_Release] = []
+        self._own: Sink | None = None
+        self._lock = asyncio.Lock()
+        self._follower: Handle | None = None
+        self._watermark_ms = -(2**63)
+        self._rows = 0
+        self._rejected = 0
+        assign = context.assign
+        self._topic = TopicPartition(context.outside.topics.commits(assign.job), 0)
+        self._position = Offset(0)
+
+    # --- takeover (S1) ----------------------------------------------------------------------------------------------------
+
+    async def open(self, parts: Mapping[StatePart, bytes]) -> None:
+        """Fence, read the markers, release what is committed up to what is being restored; then follow the mirror."""
+        if parts:
+            message = f"{self._context.task}: a sink keeps no state, found {sorted(parts)}"
+            raise ValueError(message)
+        assign, outside = self._context.assign, self._context.outside
+        await outside.log.create_topic(self._topic.topic, 1, {"retention.ms": "-1", "retention.bytes": "-1"})
+        identities = [(assign.vertex, assign.index), *assign.retired]
+        for number, (vertex, index) in enumerate(identities):
+            await self._take_over(vertex, index, own=number == 0)
+        begin = await outside.log.begin_offsets([self._topic])
+        self._position = begin[self._topic]
+        await self._follow(lambda: all(r.machine.marker >= assign.last for r in self._releases))
+        for release in self._releases[1:]:
+            await release.sink.close()
+        del self._releases[1:]
+        self._own = self._releases[0].sink
+        if not assign.release_only:
+            self._follower = outside.executor.spawn(
+                self._follow(lambda: False), f"{self._context.task} release", self._context.fail
+            )
+
+    async def _take_over(self, vertex: VertexId, index: int, *, own: bool) -> None:
+        assign = self._context.assign
+        sink = self._make(vertex, index)
+        identity = Identity(assign.job, vertex, index)
+        marker = await self._patiently(
+            lambda: sink.open(identity, assign.last, joins=own and assign.new_identity), "opening", identity
+        )
+        _log.info("sink.opened", identity=str(identity), marker=marker, restored_from=assign.last)
+        self._releases.append(_Release(identity, sink, ReleaseMachine(marker)))
+        if marker == assign.last:
+            self._context.released(index, marker)
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]], what: str, identity: Identity) -> T:
+        """C10: an outage of the target is waited out."""
+        while True:
+            try:
+                return await attempt()
+            except TargetUnavailable as error:
+                _log.warning("sink.target_away", what=what, identity=str(identity), reason=str(error))
+                await self._context.outside.clock.sleep_ms(_TARGET_WAIT_MS)
+
+    # --- the mirror (C9) ----------------------------------------------------------------------------------------------------
+
+    async def _follow(self, enough: Callable[[], bool]) -> None:
+        outside = self._context.outside
+        while not enough():
+            reader = await outside.log.reader()
+            try:
+                await reader.assign({self._topic: self._position})
+                while not enough():
+                    for record in await reader.fetch(_ROWS_MAX, outside.settings.fetch_timeout_ms):
+                        row = decode_mirror_row(record.value or b"")
+                        for release in self._releases:
+                            await self._mirrored(release, row)
+                        self._position = Offset(record.offset + 1)
+            except LogUnavailable as error:
+                _log.warning("sink.log_away", task=str(self._context.task), reason=str(error))
+                await outside.clock.sleep_ms(_TARGET_WAIT_MS)
+            finally:
+                await reader.close()
+
+    async def _mirrored(self, release: _Release, row: MirrorRow) -> None:
+        step = release.machine.mirrored(row)
+        while step is not None:
+            step = await self._release(release, step)
+
+    async def _release(self, release: _Release, step: ReleaseNow) -> ReleaseNow | None:
+        row, identity = step.row, release.identity
+        staged = _staged_of(row, identity)
+        async with self._lock:
+            await self._patiently(lambda: release.sink.release(row, staged), f"releasing {row.epoch}", identity)
+        _log.info("epoch.released", job=row.job, epoch=row.epoch, identity=str(identity), staged_bytes=len(staged))
+        following = release.machine.released(row.epoch)
+        self._context.released(identity.index, row.epoch)
+        return following
+
+    # --- the epoch ------------------------------------------------------------------------------------------------------------
+
+    async def apply(self, tag: str, bodies: Sequence[Body]) -> Sequence[Out]:
+        """Rows go into the current epoch; what the target would refuse goes to the dead letters (S6)."""
+        del tag
+        outs: list[Out] = []
+        for body in bodies:
+            batch = await load_body(self._context.outside.blobs, body)
+            sink = self._sink()
+            async with self._lock:
+                accept = partial(sink.accept, batch)
+                rejected = await self._patiently(accept, "accepting", self._releases[0].identity)
+            self._rows += batch.num_rows - len(rejected)
+            self._rejected += len(rejected)
+            if rejected and not self._rejected_to_dlq:
+                message = f"{self._context.task}: the target of the dead letters refuses one: {rejected[0].reason}"
+                raise TargetRefused(message)
+            failures = [Failure(r.row, r.reason, "TargetWouldRefuse") for r in rejected]
+            context = OperatorContext(processor=self._context.assign.name)
+            outs += dead_letters(batch, failures, self._context.vertex.label, context)
+        return outs
+
+    async def advance(self, watermark_ms: int) -> Sequence[Out]:
+        """A sink only passes time on, for the dead letters that it sends."""
+        self._watermark_ms = max(self._watermark_ms, watermark_ms)
+        return ()
+
+    async def fire(self, now_ms: int) -> Sequence[Out]:
+        """Nothing waits for processing time."""
+        del now_ms
+        return ()
+
+    async def flush(self, epoch: Epoch) -> Sequence[Out]:
+        """Nothing is held for batching."""
+        del epoch
+        return ()
+
+    async def copy(self, epoch: Epoch, committed: Epoch) -> Copied:
+        """Stage: durable at the target, visible to no reader (C7)."""
+        sink = self._sink()
+        async with self._lock:
+            staged = await self._patiently(
+                lambda: sink.stage(epoch, committed), f"staging {epoch}", self._releases[0].identity
+            )
+        return Copied(staged=staged)
+
+    def output_watermark(self) -> int:
+        """Ms."""
+        return self._watermark_ms
+
+    def next_processing_ms(self) -> int:
+        """Never."""
+        return MAX_TIME
+
+    def counters(self) -> Mapping[str, int]:
+        """Rows accepted and rejected."""
+        return {
+            "rows": self._rows,
+            "rejected": self._rejected,
+            "released": self._releases[0].machine.marker if self._releases else 0,
+        }
+
+    async def close(self) -> None:
+        """Stop releasing; let go."""
+        if self._follower is not None:
+            self._follower.cancel()
+            await self._follower.join()
+        for release in self._releases:
+            await release.sink.close()
+
+    def _sink(self) -> Sink:
+        if self._own is None:
+            message = f"{self._context.task}: not opened"
+            raise ValueError(message)
+        return self._own
+
+
+def _staged_of(row: MirrorRow, identity: Identity) -> bytes:
+    """This identity's handle in a commit, checked against its digest; b"" if it staged nothing."""
+    handle: ReleaseHandle | None = next(
+        (h for h in row.handles if h.vertex == identity.vertex and h.index == identity.index), None
+    )
+    if handle is None:
+        return b""
+    if digest_of(handle.staged) != handle.digest:
+        message = (
+            f"commit {row.epoch} of job {row.job}: the handle of {identity} has digest {digest_of(handle.staged)}, "
+            f"but the mirror says {handle.digest}: the mirror was changed"
+        )
+        raise TargetRefused(message)
+    return handle.staged

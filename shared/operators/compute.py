@@ -1,0 +1,166 @@
+"""Operator around a keyed computation: rows in, documents out (language.md, Computations).
+
+Late records and failed callbacks become dead letters; a failed timer has no document of its own, so its letter says which timer it was.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from shared.computation.loading import load_computation
+from shared.language.expressions import Environment, evaluate
+from shared.model.ids import StatePart, key_group_part
+from shared.model.plan import OUT
+from shared.model.time import MIN_TIME, minus
+from shared.model.values import Date, Document
+from shared.operators.base import ARRIVAL, KEY, PART, POS, TS, WM, Out
+from shared.operators.batches import batch_of, documents_of
+from shared.operators.computation import Applied, KeyedComputation, Row
+from shared.operators.computation import Failure as CallbackFailure
+from shared.operators.context import TaskContext
+from shared.operators.dead_letters import LATE, LATE_CODE, Failure, dead_letters
+from shared.operators.specs import ComputeSpec
+
+_FAILED = "ComputationFailed"
+
+
+class ComputeOperator:
+    """One task's share of a `$compute`. Its rows carry KEY (`KeyBySpec` before the shuffle)."""
+
+    def __init__(self, spec: ComputeSpec, context: TaskContext) -> None:
+        stage = spec.stage
+        self._spec = spec
+        self._context = context
+        computation = load_computation(stage.class_, stage.config)
+        self._keyed = KeyedComputation(computation, order=stage.order, groups=spec.key_groups)
+        self._split_lateness = spec.lateness == "split" and spec.from_source
+        self._now_ms = 0
+
+    # --- events -----------------------------------------------------------------------------------------------------------
+
+    def on_batch(self, batch: pa.RecordBatch, content: str, tag: str) -> Sequence[Out]:
+        """Rows have come; with `order: arrival` they are applied at once."""
+        del content, tag
+        return self._outs(self._keyed.on_records(self._rows(batch)))
+
+    def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
+        """Apply what it lets be applied; MAX_TIME ends the input."""
+        return self._outs(self._keyed.on_watermark(watermark_ms))
+
+    def on_processing_time(self, now_ms: int) -> Sequence[Out]:
+        """Fire the processing-time timers that it has reached."""
+        self._now_ms = max(self._now_ms, now_ms)
+        return self._outs(self._keyed.on_processing_time(now_ms))
+
+    def before_barrier(self) -> Sequence[Out]:
+        """Nothing is held for batching."""
+        return ()
+
+    def output_watermark(self) -> int:
+        """See `KeyedComputation.output_watermark`, ms."""
+        return self._keyed.output_watermark()
+
+    def next_processing_time(self) -> int:
+        """See `KeyedComputation.next_processing_time`, ms."""
+        return self._keyed.next_processing_time()
+
+    # --- state ------------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Mapping[StatePart, bytes | None]:
+        """Key groups that changed."""
+        return {key_group_part(group): data for group, data in self._keyed.snapshot_groups().items()}
+
+    def restore(self, parts: Mapping[StatePart, bytes]) -> None:
+        """The key groups of this task. The input watermark follows as the first `on_watermark` of the new generation."""
+        groups = {int(part.partition(":")[2]): data for part, data in parts.items()}
+        self._keyed.restore(groups)  # type: ignore[arg-type]
+
+    def counters(self) -> Mapping[str, int]:
+        """Totals since the task's start."""
+        counts = self._keyed.counters
+        return {
+            "records": counts.records,
+            "late": counts.late,
+            "outputs": counts.outputs,
+            "timersFired": counts.timers_fired,
+            "timersDiscarded": counts.timers_discarded,
+            "failures": counts.failures,
+        }
+
+    # --- rows and documents -------------------------------------------------------------------------------------------------
+
+    def _rows(self, batch: pa.RecordBatch) -> list[Row]:
+        n = batch.num_rows
+        names = batch.schema.names
+        times = batch.column(TS).to_pylist()
+        keys = batch.column(KEY).to_pylist()
+        parts = batch.column(PART).to_pylist() if PART in names else [0] * n
+        positions = batch.column(POS).to_pylist() if POS in names else [0] * n
+        below = [MIN_TIME] * n
+        if self._split_lateness and WM in names:
+            below = [minus(w, 0) for w in batch.column(WM).to_pylist()]
+        key_of = self._spec.stage.key
+        rows = []
+        for i, document in enumerate(documents_of(batch)):
+            key_value = evaluate(key_of, Environment(root=document))
+            order = (parts[i] or 0, positions[i] or 0)
+            rows.append(Row(keys[i], key_value, document, times[i], order, below[i]))
+        return rows
+
+    def _outs(self, applied: Applied) -> Sequence[Out]:
+        outs: list[Out] = []
+        if applied.outputs:
+            documents = [o.value for o in applied.outputs]
+            times = [o.timestamp_ms for o in applied.outputs]
+            outs.append(Out(OUT, "rows", batch_of(documents, _engine(times, [o.sequence for o in applied.outputs]))))
+        if applied.late:
+            batch = batch_of([r.value for r in applied.late], _ordered(applied.late))
+            failures = [Failure(i, LATE, LATE_CODE) for i in range(len(applied.late))]
+            outs += dead_letters(batch, failures, self._operator, self._context)
+        if applied.failures:
+            outs += self._failed(applied.failures)
+        return outs
+
+    def _failed(self, failed: Sequence[CallbackFailure]) -> Sequence[Out]:
+        documents: list[Document] = []
+        times: list[int] = []
+        for failure in failed:
+            if failure.record is not None:
+                documents.append(failure.record.value)
+                times.append(failure.record.timestamp)
+            elif failure.timer is not None:
+                timer = failure.timer
+                documents.append({"key": failure.key_value, "timer": timer.name, "time": Date(timer.time)})
+                times.append(timer.time)
+        batch = batch_of(documents, _engine(times, [0] * len(times)))
+        reasons = [
+            Failure(i, f"{type(f.error).__name__}: {f.error}", _FAILED, path=f"{self._spec.stage.path}.class")
+            for i, f in enumerate(failed)
+        ]
+        return dead_letters(batch, reasons, self._operator, self._context)
+
+    @property
+    def _operator(self) -> str:
+        return self._spec.stage.name
+
+
+def _engine(times: Sequence[int], sequence: Sequence[int]) -> dict[str, pa.Array]:
+    """Engine columns of what a computation yields: the sequence is the order key of who reads on."""
+    n = len(times)
+    return {
+        TS: pa.array(times, type=pa.int64()),
+        PART: pa.array(np.zeros(n, dtype=np.int32)),
+        POS: pa.array(sequence, type=pa.int64()),
+        ARRIVAL: pa.array(times, type=pa.int64()),
+    }
+
+
+def _ordered(rows: Sequence[Row]) -> dict[str, pa.Array]:
+    times = [r.timestamp_ms for r in rows]
+    return {
+        TS: pa.array(times, type=pa.int64()),
+        PART: pa.array([r.order[0] for r in rows], type=pa.int32()),
+        POS: pa.array([r.order[1] for r in rows], type=pa.int64()),
+        ARRIVAL: pa.array(times, type=pa.int64()),
+    }
