@@ -67,8 +67,6 @@ class PartHandle(Struct, frozen=True):
     """First byte in the blob."""
     length: int = 0
     """Bytes in the blob."""
-    span: tuple[int, int] | None = None
-    """[start, end) within the blob where several parts share one (the coordinator packs them so, C7); None: all of it."""
 
 
 class TaskHandle(Struct, frozen=True):

@@ -23,6 +23,7 @@ from shared.model.checkpoint import (
     TaskProtocolState,
 )
 from shared.model.ids import (
+    NO_EPOCH,
     TASK_PART,
     Epoch,
     Generation,
@@ -40,6 +41,7 @@ from shared.model.messages import (
     Ack,
     Assign,
     Command,
+    CoordinatorBeat,
     CreateProcessor,
     Drain,
     Heartbeat,
@@ -121,7 +123,7 @@ class Store:
             out.append(ev.StoredProcessor(row, lineage, tuple(self.commits.get(row.job, [])), top))
         return tuple(out)
 
-    def apply(self, c: do.CoordinatorCommand) -> bool:
+    def apply(self, c: do.CoordinatorCommand) -> bool:  # noqa: C901 - a table
         """Carry a write out; False if the row is not as expected."""
         match c:
             case do.StoreCreate(row=row):
@@ -175,10 +177,10 @@ class FakeTask:
     assign: Assign
     restored: bool = False
     draining: bool = False
-    ended: Epoch = Epoch(0)
+    ended: Epoch = NO_EPOCH
     offset: int = 0
     blobs: list[BlobRef] = field(default_factory=list)
-    barrier: Epoch = Epoch(0)
+    barrier: Epoch = NO_EPOCH
 
     @property
     def id(self) -> TaskId:
@@ -494,6 +496,8 @@ class World:
 
     def obey(self, worker: FakeWorker, c: Command) -> None:
         """A worker reads a command."""
+        if isinstance(c, CoordinatorBeat):
+            return
         mine = [t for (job, _), t in worker.tasks.items() if job == c.job]
         match c:
             case Assign() if c.to == worker.incarnation:

@@ -100,16 +100,15 @@ def pack(handle: TaskHandle, job: JobId, generation: Generation, epoch: Epoch, u
 
 
 def unpack_into(handle: TaskHandle, ref: BlobRef) -> TaskHandle:
-    """The handle with its inline parts replaced by spans of the blob that `pack` made."""
+    """The handle with its inline parts replaced by ranges of the blob that `pack` made."""
     at = 0
     parts = []
     for part in handle.parts:
         if part.inline is None:
             parts.append(part)
             continue
-        end = at + len(part.inline)
-        parts.append(PartHandle(part.part, blob=ref, span=(at, end)))
-        at = end
+        parts.append(PartHandle(part.part, blob=ref, offset=at, length=len(part.inline)))
+        at += len(part.inline)
     return structs.replace(handle, parts=tuple(parts))
 
 
