@@ -1,0 +1,45 @@
+"""What tests of several kinds share: a real broker, names that no other test uses.
+
+A broker is a Kafka of one node on a free port of the loopback address, with its data in a folder of the test's.
+``kafka_broker`` is one for the whole session: a test takes topics of its own (``unique_name``) and leaves the broker
+alone. ``fresh_broker`` is for tests that kill, stop and restart: it is their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from services.local.broker import LocalBroker
+from services.local.broker_settings import BrokerSettings
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def unique_name() -> Callable[[str], str]:
+    """Names for topics, jobs and transactional ids: ``unique_name("orders")`` differs at each call."""
+    return lambda stem: f"{stem}-{os.getpid()}-{next(_numbers)}"
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    """The bootstrap address of the session's broker. Not for tests that take it down."""
+    broker = LocalBroker(BrokerSettings(data_dir=tmp_path_factory.mktemp("kafka")))
+    bootstrap = await broker.start()
+    yield bootstrap
+    await broker.stop()
+
+
+@pytest_asyncio.fixture
+async def fresh_broker(tmp_path: Path) -> AsyncIterator[LocalBroker]:
+    """A started broker of the test's own, to kill and start again."""
+    broker = LocalBroker(BrokerSettings(data_dir=tmp_path / "kafka"))
+    await broker.start()
+    yield broker
+    broker.kill()
