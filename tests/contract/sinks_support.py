@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import msgspec
 import pyarrow as pa
 
 from shared.model.checkpoint import MirrorRow, ReleaseHandle
@@ -55,18 +54,9 @@ def batch_of(numbers: Sequence[int]) -> pa.RecordBatch:
     )
 
 
-def documents_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The user's documents of a batch of declared columns."""
-    fields = [name for name in batch.schema.names if not name.startswith("__")]
-    return [{k: v for k, v in row.items() if v is not None} for row in batch.select(fields).to_pylist()]
-
-
-def encode(value: Any) -> bytes:
-    """Plain JSON stands for extended JSON here."""
-    return msgspec.json.encode(value)
-
-
-def row_of(epoch: int, predecessor: int, staged: bytes, *, final: bool = False, identity: Identity = IDENTITY) -> MirrorRow:
+def row_of(
+    epoch: int, predecessor: int, staged: bytes, *, final: bool = False, identity: Identity = IDENTITY
+) -> MirrorRow:
     """A commit with one sink task."""
     handle = ReleaseHandle(identity.vertex, identity.index, staged, "")
     return MirrorRow(identity.job, Epoch(epoch), Epoch(predecessor), Generation(1), (handle,), final)
@@ -98,7 +88,9 @@ class World:
         """Readers see committed rows only, each once (must hold at every moment)."""
         seen = await self.target.visible()
         assert len(seen) == len(set(seen)), f"a row is released twice: {sorted(seen)}"
-        assert set(seen) <= set(range(self.committed_rows)), f"not committed: {sorted(set(seen) - set(range(self.committed_rows)))}"
+        assert set(seen) <= set(range(self.committed_rows)), (
+            f"not committed: {sorted(set(seen) - set(range(self.committed_rows)))}"
+        )
 
     async def complete(self) -> None:
         """Readers see all that is committed."""

@@ -1,17 +1,35 @@
 """The targets that the sinks' contract runs on: each makes fresh sink objects on one lasting outside."""
 
 import itertools
+import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from services.sink.connectors.destination import LocalDestination
+from services.sink.connectors.destination import LocalDestination, sha256
 from services.sink.connectors.filerows import Encoding
 from services.sink.connectors.files import FileSink, FileSinkSettings
 from services.sink.connectors.formats import Format
+from services.sink.connectors.kafka import KafkaSink, KafkaSinkSettings
+from services.sink.connectors.kafkamarkers import MarkerReading
 from services.sink.connectors.memory import MemorySink, MemoryTarget
 from services.sink.connectors.objects import ObjectDestination
 from services.sink.connectors.released import read_released_rows, released_files
+from services.sink.connectors.staging import BlobNamer, PartStore
+from shared.adapters.clock import SystemClock
+from shared.adapters.memory_broker import MemoryBroker
+from shared.adapters.memory_log import MemoryLog
+from shared.language.expressions.ast import Expr
+from shared.language.expressions.parse import parse_expression
+from shared.language.expressions.scope import Scope
+from shared.language.problems import Problems
+from shared.language.stages.sinks import KafkaEmit
+from shared.model.checkpoint import BlobRef
+from shared.model.ids import Offset
+from shared.ports.blobs import BlobUnavailable
+from shared.ports.log import Log, LogRecord, TopicPartition
 from shared.ports.sink import Sink
-from tests.contract.sinks_support import Inline, documents_of, encode
+from tests.contract.sinks_support import Inline
 
 
 class MemoryWorld:
@@ -28,9 +46,11 @@ class MemoryWorld:
 class FilesWorld:
     """Read by manifests. A buffer of one byte: every batch is spilled before the next."""
 
-    def __init__(self, root: Path, format_: Format, *, partition_by: tuple[str, ...] = (), handle_bytes_max: int = 65536) -> None:
+    def __init__(
+        self, root: Path, format_: Format, *, partition_by: tuple[str, ...] = (), handle_bytes_max: int = 65536
+    ) -> None:
         self.root = root / "out"
-        self.encoding = Encoding(format_, documents_of, encode, partition_by)
+        self.encoding = Encoding(format_, partition_by)
         self.settings = FileSinkSettings(buffer_bytes_max=1, handle_bytes_max=handle_bytes_max)
         self.attempts = itertools.count()
 
@@ -48,13 +68,9 @@ class ObjectsWorld:
     def __init__(self) -> None:
         from fsspec.implementations.memory import MemoryFileSystem
 
-        class Separate(MemoryFileSystem):
-            store: dict[str, object] = {}
-            pseudo_dirs = [""]
-            cachable = False
-
-        Separate.store, Separate.pseudo_dirs = {}, [""]
-        self.filesystem = Separate()
+        # Its content is shared by all of the process: a type of its own keeps worlds apart.
+        separate: Any = type("Separate", (MemoryFileSystem,), {"store": {}, "pseudo_dirs": [""], "cachable": False})
+        self.filesystem = separate()
         self.attempts = itertools.count()
 
     def destination(self) -> ObjectDestination:
@@ -62,11 +78,108 @@ class ObjectsWorld:
 
     def sink(self) -> Sink:
         return FileSink(
-            self.destination(), Encoding("jsonl", documents_of, encode), f"a{next(self.attempts)}", Inline(), FileSinkSettings()
+            self.destination(),
+            Encoding("jsonl"),
+            f"a{next(self.attempts)}",
+            Inline(),
+            FileSinkSettings(),
         )
 
     async def visible(self) -> list[int]:
-        import json
-
         files = released_files(self.destination())
         return [json.loads(line)["id"] for released in files for line in released.data.splitlines()]
+
+
+class MemoryBlobs:
+    """A blob store; names are taken once."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.away = False
+
+    async def put(self, name: str, data: bytes) -> BlobRef:
+        if self.away:
+            raise BlobUnavailable("blobs: away")
+        assert name not in self.objects, f"blob {name} is written twice"
+        self.objects[name] = data
+        return BlobRef(name, len(data), sha256(data))
+
+    async def get(self, ref: BlobRef) -> bytes:
+        if self.away:
+            raise BlobUnavailable("blobs: away")
+        return self.objects[ref.name]
+
+    async def list(self, prefix: str) -> list[str]:
+        return [name for name in self.objects if name.startswith(prefix)]
+
+    async def delete(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.objects.pop(name, None)
+
+    async def seal(self, name: str) -> BlobRef:
+        raise AssertionError("sinks seal nothing")
+
+    def uri(self, name: str) -> str:
+        raise AssertionError("sinks hand no names to others")
+
+
+def names_for(label: str) -> BlobNamer:
+    """Attempt-unique blob names, as the service makes them."""
+    count = itertools.count()
+    return lambda epoch: f"job/emit/1/{epoch}/{label}-{next(count)}"
+
+
+def expression(tree: object) -> Expr:
+    """A parsed expression."""
+    problems = Problems()
+    parsed = parse_expression(tree, "test", Scope(problems))
+    assert not problems.errors
+    return parsed
+
+
+class KafkaWorld:
+    """Topics on any log, read committed. Small parts: an epoch has several, some in the blob store."""
+
+    def __init__(
+        self, log: Log | None = None, *, topic: str = "out", partitions: int = 2, part_records: int = 2
+    ) -> None:
+        self.log: Log = log or MemoryLog(MemoryBroker(SystemClock()))
+        self.blobs = MemoryBlobs()
+        self.topic, self.partitions = topic, partitions
+        self.settings = KafkaSinkSettings(
+            part_records_max=part_records,
+            new_topic_partitions=partitions,
+            reading=MarkerReading(fetch_wait_ms=50, silent_fetches_max=200),
+        )
+        self.stage = KafkaEmit(path="$emit", connection_name="c", topic=expression(topic), key=expression("$name"))
+        self.attempts = itertools.count()
+
+    def sink(self) -> KafkaSink:
+        store = PartStore(self.blobs, names_for(f"a{next(self.attempts)}"), inline_bytes_max=100)
+        return KafkaSink(self.stage, self.log, store, self.settings)
+
+    async def records(self, topic: str | None = None) -> list[LogRecord]:
+        """All committed records of a topic."""
+        topic = topic or self.topic
+        count = (await self.log.list_topics()).get(topic, 0)
+        places = [TopicPartition(topic, number) for number in range(count)]
+        if not places:
+            return []
+        ends = await self.log.end_offsets(places)
+        reader = await self.log.reader(committed_only=True)
+        try:
+            await reader.assign(dict.fromkeys(places, Offset(0)))
+            found: list[LogRecord] = []
+            while (more := await reader.fetch(1000, 0)) or (
+                # What is open is not waited for: a reader in between sees what is committed.
+                any(reader.position(place) < ends[place] for place in places) and self.waits
+            ):
+                found += more
+            return found
+        finally:
+            await reader.close()
+
+    waits = False
+
+    async def visible(self) -> list[int]:
+        return [json.loads(record.value or b"")["id"] for record in await self.records()]

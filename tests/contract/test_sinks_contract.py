@@ -12,7 +12,7 @@ from shared.model.ids import Epoch, VertexId
 from shared.ports.log import Fenced, LogError
 from shared.ports.sink import Identity, MarkerAhead, ReleaseGap, TargetRefused, TargetUnavailable
 from tests.contract.sinks_support import IDENTITY, JOB, Target, Task, World, batch_of, row_of
-from tests.contract.sinks_targets import FilesWorld, MemoryWorld, ObjectsWorld
+from tests.contract.sinks_targets import FilesWorld, KafkaWorld, MemoryWorld, ObjectsWorld
 
 TARGETS: dict[str, Callable[[Path], Target]] = {
     "memory": lambda _: MemoryWorld(),
@@ -22,6 +22,7 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "jsonl-listed": lambda path: FilesWorld(path, "jsonl", handle_bytes_max=1),
     "csv": lambda path: FilesWorld(path, "csv"),
     "objects": lambda _: ObjectsWorld(),
+    "kafka": lambda _: KafkaWorld(),
 }
 
 PHASES = ("accept", "stage", "commit", "release")
@@ -49,7 +50,9 @@ async def haunt(task: Task) -> None:
 
 @pytest.mark.parametrize("zombies", [False, True], ids=["killed", "zombie"])
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(PHASES, PHASES)))
-async def test_exactly_once_whatever_the_order_of_crashes(target: Target, first: str, second: str, zombies: bool) -> None:
+async def test_exactly_once_whatever_the_order_of_crashes(
+    target: Target, first: str, second: str, zombies: bool
+) -> None:
     """Two crashes, each between any two phases, with or without the old object going on: all that is committed is visible once."""
     world = World(target)
     old = Task(world)
@@ -155,8 +158,10 @@ async def test_s2_empty_epochs_move_the_marker(target: Target) -> None:
         assert task.staged[1] == b""
         await task.commit()
         await task.release()
-    assert await target.sink().open(IDENTITY, world.last) == 3
-    await task.epoch()
+    later = Task(world)
+    await later.start()
+    assert later.marker == 3
+    await later.epoch()
     await world.complete()
 
 
@@ -234,7 +239,7 @@ async def test_another_jobs_commit_is_our_own_mistake(target: Target) -> None:
     sink = target.sink()
     await sink.open(IDENTITY, Epoch(0))
     other = Identity(VertexId("x" * 32), IDENTITY.vertex, 0)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="another job|of job"):
+    with pytest.raises(ValueError, match="of job"):
         await sink.release(row_of(1, 0, b"", identity=other), b"")
 
 

@@ -11,8 +11,11 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from services.sink.connectors.formats import Format, csv_bytes, jsonl_bytes, parquet_bytes, text_of
-from services.sink.connectors.tables import DocumentsOf, EncodeValue, table_of
-from shared.model.values import Date, Document
+from services.sink.connectors.tables import table_of
+from shared.language.expressions.paths import read_path
+from shared.language.values import type_name
+from shared.model.values import MISSING, Document
+from shared.operators.batches import documents_of
 from shared.ports.sink import Rejected
 
 FOLDER_BYTES_MAX: Final = 240
@@ -29,8 +32,6 @@ class Encoding:
     """How rows become bytes."""
 
     format: Format
-    documents_of: DocumentsOf
-    encode: EncodeValue
     partition_by: tuple[str, ...] = ()
     options: Mapping[str, Any] | None = None
 
@@ -54,41 +55,45 @@ class RowBuffer:
         self._chunks: dict[Key, list[pa.Table | list[Document]]] = {}
         self.size_bytes = 0
         """Arrow bytes of the batches that were taken."""
+        self.rows = 0
 
     def add(self, batch: pa.RecordBatch) -> list[Rejected]:
         """Take a batch; the rows that it did not take."""
         encoding = self._encoding
-        rows: pa.Table | list[Document]
-        if encoding.format == "parquet":
-            rows = table_of(batch, encoding.documents_of, encoding.encode)
-        else:
-            rows = list(encoding.documents_of(batch))
+        documents = documents_of(batch) if encoding.format != "parquet" or encoding.partition_by else []
+        rows: pa.Table | list[Document] = table_of(batch) if encoding.format == "parquet" else documents
+        if not isinstance(rows, list) and not rows.column_names:
+            return [Rejected(at, "Parquet has no row without a field") for at in range(batch.num_rows)]
         rejected: list[Rejected] = []
-        members: dict[Key, list[int]] = {}
-        for at, key in enumerate(self._keys(rows, batch.num_rows)):
-            reason = _refusal(encoding.partition_by, key)
-            if reason is None:
-                members.setdefault(key, []).append(at)
+        members: dict[Key, list[int]] = {} if encoding.partition_by else {(): list(range(batch.num_rows))}
+        for at, document in enumerate(documents if encoding.partition_by else []):
+            key = self._key(document)
+            if isinstance(key, str):
+                rejected.append(Rejected(at, key))
             else:
-                rejected.append(Rejected(at, reason))
+                members.setdefault(key, []).append(at)
         for key, indices in members.items():
             whole = len(indices) == batch.num_rows
             self._chunks.setdefault(key, []).append(rows if whole else _take(rows, indices))
+        self.rows += batch.num_rows - len(rejected)
         self.size_bytes += batch.nbytes
         return rejected
 
-    def _keys(self, rows: pa.Table | list[Document], count: int) -> list[tuple[Any, ...]]:
-        fields = self._encoding.partition_by
-        if not fields:
-            return [()] * count
-        if isinstance(rows, list):
-            columns = [[self._text(document.get(field)) for document in rows] for field in fields]
-        else:
-            columns = [[self._text(value) for value in _values(rows, field, count)] for field in fields]
-        return list(zip(*columns, strict=True))
-
-    def _text(self, value: Any) -> Any:
-        return value if value is None or isinstance(value, (list, dict)) else text_of(value, self._encoding.encode)
+    def _key(self, document: Document) -> Key | str:
+        """The texts of the partition fields; a text alone says why the row is refused."""
+        key: list[str | None] = []
+        for field in self._encoding.partition_by:
+            value = read_path(document, tuple(field.split(".")))
+            if isinstance(value, (list, dict)):
+                return f"partitionBy {field}: expected a plain value, found one of type {type_name(value)}"
+            text = None if value is None or value is MISSING else text_of(value)
+            size = len(field) + len(_folder(text)) + 1
+            if size > FOLDER_BYTES_MAX:
+                return (
+                    f"partitionBy {field}: expected at most {FOLDER_BYTES_MAX} bytes as a folder's name, found {size}"
+                )
+            key.append(text)
+        return tuple(key)
 
     def files(self) -> list[FileContent]:
         """What was taken, as files; stays taken until `clear`, so that writing may be tried again."""
@@ -113,13 +118,14 @@ class RowBuffer:
             return parquet_bytes(pa.concat_tables(group, promote_options="permissive"), options)
         documents = [document for chunk in group for document in chunk]
         if encoding.format == "jsonl":
-            return jsonl_bytes(documents, encoding.encode)
-        return csv_bytes(documents, encoding.encode, options)
+            return jsonl_bytes(documents)
+        return csv_bytes(documents, options)
 
     def clear(self) -> None:
         """What `files` gave is durable."""
         self._chunks = {}
         self.size_bytes = 0
+        self.rows = 0
 
 
 def _take(rows: pa.Table | list[Document], indices: list[int]) -> pa.Table | list[Document]:
@@ -148,27 +154,6 @@ def _groups(chunks: Sequence[pa.Table | list[Document]]) -> list[Sequence[pa.Tab
     return list(groups)
 
 
-def _values(table: pa.Table, field: str, count: int) -> list[Any]:
-    if field not in table.column_names:
-        return [None] * count
-    column = table.column(field)
-    if pa.types.is_timestamp(column.type):
-        numbers = column.cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64()).to_pylist()
-        return [None if number is None else Date(number) for number in numbers]
-    return list(column.to_pylist())
-
-
 def _folder(text: str | None) -> str:
     # An empty text would be no folder; Hive knows it as null, and the manifest says which it was.
     return quote(text, safe="") if text else NULL_FOLDER
-
-
-def _refusal(fields: tuple[str, ...], key: tuple[Any, ...]) -> str | None:
-    for field, text in zip(fields, key, strict=True):
-        if isinstance(text, (list, dict)):
-            kind = "an array" if isinstance(text, list) else "a document"
-            return f"partitionBy {field}: expected a plain value, found {kind}"
-        size = len(field) + len(_folder(text))
-        if size > FOLDER_BYTES_MAX:
-            return f"partitionBy {field}: expected at most {FOLDER_BYTES_MAX} bytes as a folder's name, found {size}"
-    return None

@@ -99,7 +99,7 @@ class FileSink:
         return await self._executor.blocking(self._accept, batch)
 
     def _accept(self, batch: pa.RecordBatch) -> list[Rejected]:
-        if self._rows.size_bytes >= self._settings.buffer_bytes_max:
+        if self._rows.rows and self._rows.size_bytes >= self._settings.buffer_bytes_max:
             self._write()
         return self._rows.add(batch) if batch.num_rows else []
 
@@ -131,7 +131,7 @@ class FileSink:
         return await self._executor.blocking(self._stage, epoch, committed)
 
     def _stage(self, epoch: Epoch, committed: Epoch) -> bytes:
-        if self._rows.size_bytes:
+        if self._rows.rows:
             self._write()
         parts = self._ledger.stage(epoch, committed)
         handle = encode_handle(parts)

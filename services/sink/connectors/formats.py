@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from services.sink.connectors.tables import EncodeValue
+from shared.language.values import render_json
 from shared.model.values import Binary, Date, Document, Long, ObjectId
 
 Format = Literal["parquet", "jsonl", "csv"]
@@ -24,12 +24,12 @@ def parquet_bytes(table: pa.Table, options: Mapping[str, Any]) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-def jsonl_bytes(documents: Sequence[Document], encode: EncodeValue) -> bytes:
+def jsonl_bytes(documents: Sequence[Document]) -> bytes:
     """One document a line, relaxed extended JSON."""
-    return b"".join(encode(document) + b"\n" for document in documents)
+    return b"".join(render_json(document) + b"\n" for document in documents)
 
 
-def csv_bytes(documents: Sequence[Document], encode: EncodeValue, options: Mapping[str, Any]) -> bytes:
+def csv_bytes(documents: Sequence[Document], options: Mapping[str, Any]) -> bytes:
     """A header and a line a document; columns in the order in which fields first appear in this file.
 
     Text as it is, numbers and ISO dates bare, null and missing empty, what is nested as relaxed extended JSON.
@@ -40,11 +40,11 @@ def csv_bytes(documents: Sequence[Document], encode: EncodeValue, options: Mappi
     writer = csv.writer(out, lineterminator="\r\n", delimiter=options.get("delimiter", ","))
     writer.writerow(fields)
     for document in documents:
-        writer.writerow([text_of(document.get(field), encode) for field in fields])
+        writer.writerow([text_of(document.get(field)) for field in fields])
     return out.getvalue().encode()
 
 
-def text_of(value: Any, encode: EncodeValue) -> str:
+def text_of(value: Any) -> str:
     """A value as the text of a cell or a folder's name."""
     match value:
         case None:
@@ -55,7 +55,7 @@ def text_of(value: Any, encode: EncodeValue) -> str:
             return value
         case Date():
             # Extended JSON has the one rendering of dates; outside years 0 to 9999 it is a number.
-            inner = json.loads(encode(value))["$date"]
+            inner = json.loads(render_json(value))["$date"]
             return inner if isinstance(inner, str) else str(int(value))
         case Long() | int():
             return str(int(value))
@@ -66,7 +66,7 @@ def text_of(value: Any, encode: EncodeValue) -> str:
         case float():
             return repr(value)
         case _:
-            return encode(value).decode()
+            return render_json(value).decode()
 
 
 def rows_of(format_: Format, data: bytes) -> list[dict[str, Any]]:

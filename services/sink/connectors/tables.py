@@ -4,19 +4,16 @@ A declared field is a typed column already. What was not declared becomes a colu
 on none (and those without a counterpart in Arrow) are written as relaxed extended JSON text, so that nothing is lost or guessed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
 
+from shared.language.values import render_json
 from shared.model.values import MISSING, Binary, Date, Document, Long, ObjectId
-from shared.operators.base import ENGINE_PREFIX, REST
-
-DocumentsOf = Callable[[pa.RecordBatch], Sequence[Document]]
-"""The user's documents of a batch, one a row, without the engine's columns."""
-EncodeValue = Callable[[Any], bytes]
-"""A value as relaxed extended JSON, UTF-8."""
+from shared.operators.base import RAW, REST
+from shared.operators.batches import documents_of, user_columns
 
 _SCALARS: Final[dict[type, pa.DataType]] = {
     bool: pa.bool_(),
@@ -31,65 +28,67 @@ _SCALARS: Final[dict[type, pa.DataType]] = {
 }
 
 
-def table_of(batch: pa.RecordBatch, documents_of: DocumentsOf, encode: EncodeValue) -> pa.Table:
+def table_of(batch: pa.RecordBatch) -> pa.Table:
     """The user's columns of a batch: as they are where all fields are declared, else with the types their values agree on."""
-    declared = [name for name in batch.schema.names if not name.startswith(ENGINE_PREFIX)]
+    declared = user_columns(batch)
+    # Metadata of fields is the engine's, and would keep tables apart.
     table = pa.Table.from_batches([batch.select(declared)])
+    table = table.cast(pa.schema([pa.field(field.name, field.type) for field in table.schema]))
     rest = batch.column(REST) if REST in batch.schema.names else None
-    if rest is None or rest.null_count == len(rest):
+    if RAW not in batch.schema.names and (rest is None or rest.null_count == len(rest)):
         return table
     others = [
         {name: value for name, value in document.items() if name not in declared} for document in documents_of(batch)
     ]
-    undeclared = table_of_documents(others, encode)
+    undeclared = table_of_documents(others)
     for name in undeclared.column_names:
         table = table.append_column(name, undeclared.column(name))
     return table
 
 
-def table_of_documents(documents: Sequence[Document], encode: EncodeValue) -> pa.Table:
+def table_of_documents(documents: Sequence[Document]) -> pa.Table:
     """One column a field, in the order in which fields first appear; a missing field is null."""
     fields = dict.fromkeys(name for document in documents for name in document)
-    columns = {name: _column([document.get(name) for document in documents], encode) for name in fields}
+    columns = {name: _column([document.get(name) for document in documents]) for name in fields}
     return pa.table(columns)
 
 
-def _column(values: list[Any], encode: EncodeValue) -> pa.Array:
+def _column(values: list[Any]) -> pa.Array:
     present = [value for value in values if value is not None and value is not MISSING]
     kinds = {type(value) for value in present}
     if not kinds:
         return pa.nulls(len(values))
     if kinds == {list}:
-        return _lists(values, encode)
+        return _lists(values)
     if kinds == {dict}:
-        return _structs(values, present, encode)
+        return _structs(values, present)
     types = {_SCALARS.get(kind) for kind in kinds}
     if types == {pa.int64(), pa.float64()}:
         return pa.array([None if value is None else float(value) for value in values], pa.float64())
     agreed = types.pop() if len(types) == 1 else None
     # Types whose text would look like a string's, and mixtures, keep their own type in the text.
     if agreed is None or (agreed == pa.string() and len(kinds) > 1):
-        return pa.array([None if value is None else encode(value).decode() for value in values], pa.string())
+        return pa.array([None if value is None else render_json(value).decode() for value in values], pa.string())
     return pa.array([_plain(value) for value in values], agreed)
 
 
-def _lists(values: list[Any], encode: EncodeValue) -> pa.Array:
+def _lists(values: list[Any]) -> pa.Array:
     offsets = [0]
     flat: list[Any] = []
     for value in values:
         flat += value or []
         offsets.append(len(flat))
     return pa.ListArray.from_arrays(
-        pa.array(offsets, pa.int32()), _column(flat, encode), mask=pa.array([value is None for value in values])
+        pa.array(offsets, pa.int32()), _column(flat), mask=pa.array([value is None for value in values])
     )
 
 
-def _structs(values: list[Any], present: list[Document], encode: EncodeValue) -> pa.Array:
+def _structs(values: list[Any], present: list[Document]) -> pa.Array:
     fields = list(dict.fromkeys(name for value in present for name in value))
     if not fields:
         # Parquet has no struct without fields.
         return pa.array([None if value is None else "{}" for value in values], pa.string())
-    columns = [_column([None if value is None else value.get(name) for value in values], encode) for name in fields]
+    columns = [_column([None if value is None else value.get(name) for value in values]) for name in fields]
     return pa.StructArray.from_arrays(columns, fields, mask=pa.array([value is None for value in values]))
 
 

@@ -1,0 +1,279 @@
+"""The Kafka sink: short transactions, each with a part of an epoch's records and a marker (protocol, S2, S3, S6).
+
+- Staged records lie in the commit's handle if small, else in the blob store; never in Kafka: no long transaction waits for a commit.
+- Initialising the transactional identity fences every earlier holder. After each initialisation the markers are read back and exactly
+  what follows is written: so a commit whose answer was lost is neither repeated nor skipped.
+- After any error or time-out the producer is thrown away; the next call begins with a new one.
+- A holder that was fenced stays fenced: it writes nothing more.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+import pyarrow as pa
+
+from services.sink.connectors.kafkamarkers import (
+    TOPIC_CONFIG,
+    Marker,
+    MarkerReading,
+    last_marker,
+    marker_record,
+    markers_of,
+)
+from services.sink.connectors.kafkarecords import RecordMaker, StagedRecord, decode_records, encode_records
+from services.sink.connectors.markers import check_open, is_due
+from services.sink.connectors.staging import (
+    INLINE_BYTES_MAX,
+    InlinePart,
+    Ledger,
+    Part,
+    PartStore,
+    decode_handle,
+    encode_handle,
+)
+from shared.language.stages.sinks import KafkaEmit
+from shared.model.checkpoint import MirrorRow
+from shared.model.ids import Epoch
+from shared.operators.keygroups import key_group
+from shared.ports.log import Fenced, Log, LogError, LogUnavailable, NewRecord, TopicPartition, TransactionalWriter
+from shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSinkSettings:
+    """Bounds of a Kafka sink."""
+
+    part_bytes_max: int = 4 * 1024 * 1024
+    """Records of one transaction; also what is held in memory before it is staged."""
+    part_records_max: int = 20_000
+    record_bytes_max: int = 1_000_000
+    """At most the topics' `max.message.bytes` and the producer's limit."""
+    new_topic_partitions: int = 1
+    """A topic that does not exist is made with so many; 0: its records are refused instead."""
+    topics_max: int = 10_000
+    """Different topics that an expression may name."""
+    reading: MarkerReading = field(default_factory=MarkerReading)
+
+    def __post_init__(self) -> None:
+        if self.part_bytes_max < self.record_bytes_max:
+            raise ValueError(
+                f"kafka sink: part_bytes_max {self.part_bytes_max} is below record_bytes_max {self.record_bytes_max}:"
+                " such a record would fit no part"
+            )
+
+
+class KafkaSink:
+    """`Sink` into topics of one cluster."""
+
+    def __init__(self, stage: KafkaEmit, log: Log, parts: PartStore, settings: KafkaSinkSettings | None = None) -> None:
+        self._settings = settings or KafkaSinkSettings()
+        self._maker = RecordMaker(stage, self._settings.record_bytes_max)
+        self._log = log
+        self._parts = parts
+        self._ledger = Ledger()
+        self._held: list[StagedRecord] = []
+        self._held_bytes = 0
+        self._inline_left = INLINE_BYTES_MAX
+        self._topics: dict[str, int] = {}
+        self._identity: Identity | None = None
+        self._writer: TransactionalWriter | None = None
+        self._marker: Marker | None = None
+        self._fenced: Fenced | None = None
+
+    async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
+        """See `Sink.open`. Initialising the producer fences earlier holders. May be repeated after TargetUnavailable."""
+        self._identity = identity
+        self._ledger = Ledger(newest=restored_from)
+        self._held, self._held_bytes, self._inline_left = [], 0, INLINE_BYTES_MAX
+        async with self._on_target("opening"):
+            await self._throw_away()
+            await self._log.create_topic(markers_of(identity).topic, 1, TOPIC_CONFIG)
+            writer = await self._initialised(identity)
+            marker = self._marker
+            if marker is not None:
+                check_open(identity, marker.epoch, restored_from, "kafka")
+            if marker is None or (joins and marker.released < restored_from):
+                before = None if marker is None else marker.released
+                marker = Marker(identity=str(identity), epoch=restored_from, predecessor=before)
+                await self._write(writer, marker, {})
+        return marker.released
+
+    async def _initialised(self, identity: Identity) -> TransactionalWriter:
+        """A producer, with the markers read back after its initialisation (S3)."""
+        if self._fenced is not None:
+            raise self._fenced
+        if self._writer is None:
+            self._writer = await self._log.transactional_writer(f"tidemark.{identity}")
+            self._marker = await last_marker(self._log, markers_of(identity), self._settings.reading)
+        return self._writer
+
+    async def accept(self, batch: pa.RecordBatch) -> Sequence[Rejected]:
+        """See `Sink.accept`. After TargetUnavailable nothing of the batch was taken: it may be handed over again."""
+        while self._is_full():
+            await self._keep_part(Epoch(self._ledger.newest + 1))
+        made, rejected = self._maker.records(batch)
+        missing = await self._missing({record.topic for _, record in made})
+        for row, record in made:
+            if record.topic in missing:
+                rejected.append(Rejected(row, missing[record.topic]))
+            else:
+                self._held.append(record)
+                self._held_bytes += record.size_bytes
+        return sorted(rejected, key=lambda found: found.row)
+
+    def _is_full(self) -> bool:
+        return self._held_bytes >= self._settings.part_bytes_max or len(self._held) >= self._settings.part_records_max
+
+    async def _missing(self, topics: set[str]) -> dict[str, str]:
+        """Topics that cannot be written to, with the reason; those that may be made are made."""
+        unknown = topics - self._topics.keys()
+        if not unknown:
+            return {}
+        async with self._on_target("looking topics up"):
+            known = await self._log.list_topics()
+            missing: dict[str, str] = {}
+            for topic in sorted(unknown):
+                if topic not in known and not self._settings.new_topic_partitions:
+                    missing[topic] = f"$emit.topic: {topic} does not exist; create it"
+                elif len(self._topics) >= self._settings.topics_max:
+                    missing[topic] = (
+                        f"$emit.topic: more than {self._settings.topics_max} different topics; {topic} is one too many"
+                    )
+                else:
+                    if topic not in known:
+                        await self._log.create_topic(topic, self._settings.new_topic_partitions)
+                    self._topics[topic] = known.get(topic, self._settings.new_topic_partitions)
+        return missing
+
+    async def _keep_part(self, epoch: Epoch) -> None:
+        """The first records that make a part, made durable: the division is fixed here (S3)."""
+        size = count = 0
+        for record in self._held[: self._settings.part_records_max]:
+            if count and size + record.size_bytes > self._settings.part_bytes_max:
+                break
+            size += record.size_bytes
+            count += 1
+        part = await self._parts.keep(encode_records(self._held[:count]), count, epoch, self._inline_left)
+        self._ledger.add(part)
+        if isinstance(part, InlinePart):
+            self._inline_left -= len(part.data)
+        self._held = self._held[count:]
+        self._held_bytes -= size
+
+    async def stage(self, epoch: Epoch, committed: Epoch) -> bytes:
+        """See `Sink.stage`. May be repeated after TargetUnavailable."""
+        while self._held:
+            await self._keep_part(epoch)
+        self._inline_left = INLINE_BYTES_MAX
+        return encode_handle(self._ledger.stage(epoch, committed))
+
+    async def release(self, row: MirrorRow, staged: bytes) -> None:
+        """See `Sink.release`. After TargetUnavailable it is called again: it goes on behind the last part that is written.
+
+        Raises:
+            Fenced: a newer holder of the identity releases; stop.
+        """
+        identity = self._identity
+        if identity is None:
+            raise ValueError("kafka sink: release before open")
+        async with self._on_target(f"releasing commit {row.epoch}"):
+            writer = await self._initialised(identity)
+            marker = self._marker
+            if marker is None:
+                raise TargetRefused(f"kafka: the markers of {identity} are gone from {markers_of(identity).topic}")
+            if not is_due(identity, marker.released, row, "kafka"):
+                return
+            parts = decode_handle(staged)
+            digest = sha256(staged).hexdigest()
+            total = max(1, len(parts))
+            for number in range(_next_part(marker, row, total, digest), total + 1):
+                records = await self._records(row, parts[number - 1], number, total) if parts else {}
+                next_marker = Marker(
+                    identity=str(identity),
+                    epoch=row.epoch,
+                    predecessor=row.predecessor,
+                    part=number,
+                    parts=total,
+                    digest=digest,
+                )
+                await self._write(writer, next_marker, records)
+
+    async def _records(
+        self, row: MirrorRow, part: Part, number: int, total: int
+    ) -> dict[TopicPartition, list[NewRecord]]:
+        """A part's records by partition, each in order: by Kafka's hash of the key, in turn without one."""
+        staged = decode_records(await self._parts.load(part))
+        unknown = {record.topic for record in staged} - self._topics.keys()
+        if unknown:
+            self._topics |= await self._log.list_topics()
+        out: dict[TopicPartition, list[NewRecord]] = {}
+        for turn, record in enumerate(staged):
+            count = self._topics.get(record.topic)
+            if count is None:
+                raise TargetRefused(
+                    f"kafka: commit {row.epoch}, part {number} of {total}, record {turn}: topic {record.topic} does not exist"
+                    " any more; create it again, and start the processor"
+                )
+            at = turn % count if record.key is None else key_group(record.key, count)
+            out.setdefault(TopicPartition(record.topic, at), []).append(record.record())
+        return out
+
+    async def _write(
+        self, writer: TransactionalWriter, marker: Marker, records: dict[TopicPartition, list[NewRecord]]
+    ) -> None:
+        """One transaction: records, then the marker."""
+        identity = self._identity
+        assert identity is not None
+        transaction = await writer.begin()
+        for partition, group in records.items():
+            await transaction.send_batch(partition, group)
+        await transaction.send_batch(markers_of(identity), [marker_record(marker)])
+        await transaction.commit()
+        self._marker = marker
+
+    @asynccontextmanager
+    async def _on_target(self, doing: str) -> AsyncIterator[None]:
+        """The log's errors in the words of a sink; after any the producer is thrown away (S3)."""
+        try:
+            yield
+        except BaseException as error:
+            await self._throw_away()
+            match error:
+                case Fenced():
+                    self._fenced = error
+                    raise
+                case LogUnavailable():
+                    raise TargetUnavailable(f"kafka, {doing} for {self._identity}: {error}") from error
+                case LogError():
+                    raise TargetRefused(f"kafka, {doing} for {self._identity}: {error}") from error
+                case _:
+                    raise
+
+    async def _throw_away(self) -> None:
+        writer, self._writer = self._writer, None
+        # What the topics are may have changed: that may be the reason.
+        self._topics = {}
+        if writer is not None:
+            try:
+                await writer.close()
+            except LogError:
+                # It is being thrown away because of an error; that one is reported, not this one's echo.
+                return
+
+    async def close(self) -> None:
+        """See `Sink.close`."""
+        await self._throw_away()
+
+
+def _next_part(marker: Marker, row: MirrorRow, total: int, digest: str) -> int:
+    """The number of the first part that is not written. TargetRefused if what is written was another division."""
+    if marker.epoch != row.epoch:
+        return 1
+    if (marker.parts, marker.digest) != (total, digest):
+        raise TargetRefused(
+            f"kafka: commit {row.epoch}: part {marker.part} of {marker.parts} of the output with digest {marker.digest} is written,"
+            f" but the commit has {total} parts with digest {digest}: another history wrote there"
+        )
+    return marker.part + 1

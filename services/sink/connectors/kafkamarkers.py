@@ -1,0 +1,130 @@
+"""The release markers of Kafka sinks (protocol, S3): what an identity's transactions have written, told by the cluster itself.
+
+Each identity has a markers topic of its own with one partition: so that no two identities can ever share a partition or change it,
+whatever the numbers of tasks do, and without anyone who assigns. The topic lies in the cluster of the output (a transaction cannot
+span two), is kept for ever, and is not compacted: compaction could keep a marker that a later, aborted one hides.
+
+Every transaction writes one marker as its last record. The newest committed marker says all there is to know.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from shared.model.ids import Epoch, Offset
+from shared.ports.log import Log, NewRecord, TopicPartition
+from shared.ports.sink import Identity, TargetRefused, TargetUnavailable
+
+TOPIC_PREFIX: Final = "tidemark.markers."
+TOPIC_CONFIG: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+TAIL_RECORDS: Final = 64
+"""Offsets that are read back from the end at first; without a marker among them, eight times as many, and so on."""
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+class Marker(Struct, frozen=True, kw_only=True):
+    """What a transaction of an identity wrote: part `part` (from 1) of `parts` of checkpoint `epoch`."""
+
+    version: int = 1
+    identity: str
+    epoch: Epoch
+    predecessor: Epoch | None
+    """The checkpoint before; None where the identity begins."""
+    part: int = 1
+    parts: int = 1
+    digest: str = ""
+    """SHA-256 of the handle that is being released, hex."""
+
+    @property
+    def released(self) -> Epoch:
+        """The last checkpoint whose output is complete."""
+        if self.part == self.parts:
+            return self.epoch
+        assert self.predecessor is not None, "an identity begins with a whole marker"
+        return self.predecessor
+
+
+def markers_of(identity: Identity) -> TopicPartition:
+    """Where an identity's markers lie. ValueError if the identity makes no topic name."""
+    topic = f"{TOPIC_PREFIX}{identity}"
+    if not _NAME.fullmatch(topic):
+        raise ValueError(f"markers topic {topic!r}: a topic's name has letters, digits, '.', '_' and '-', at most 249")
+    return TopicPartition(topic, 0)
+
+
+def marker_record(marker: Marker) -> NewRecord:
+    """The marker as a record."""
+    return NewRecord(msgspec.json.encode(marker), marker.identity.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerReading:
+    """Bounds of reading markers back."""
+
+    fetch_wait_ms: int = 500
+    silent_fetches_max: int = 60
+    """Fetches in a row without progress before the target counts as away: the wait times this."""
+
+
+async def last_marker(log: Log, place: TopicPartition, reading: MarkerReading) -> Marker | None:
+    """The newest committed marker; None where there never was one.
+
+    To be called after the transactional identity was initialised: then nothing is open any more below the high watermark. Reads until
+    the position has reached it: silence is not the end.
+
+    Raises:
+        LogError: of the log.
+        TargetUnavailable: the position does not get there.
+        TargetRefused: the markers were deleted or damaged.
+    """
+    end = (await log.end_offsets([place]))[place]
+    begin = (await log.begin_offsets([place]))[place]
+    if begin > 0:
+        raise TargetRefused(
+            f"topic {place.topic}: begins at offset {begin}, expected 0: markers were deleted, so what is released is not known;"
+            " its retention must be unlimited. Start without state"
+        )
+    tail = TAIL_RECORDS
+    while True:
+        start = Offset(max(begin, end - tail))
+        found = await _newest(log, place, start, end, reading)
+        if found is not None or start == begin:
+            return found
+        tail *= 8
+
+
+async def _newest(log: Log, place: TopicPartition, start: Offset, end: Offset, reading: MarkerReading) -> Marker | None:
+    newest: bytes | None = None
+    reader = await log.reader(committed_only=True)
+    try:
+        await reader.assign({place: start})
+        silent = 0
+        while (before := reader.position(place)) < end:
+            records = await reader.fetch(TAIL_RECORDS, reading.fetch_wait_ms)
+            for record in records:
+                newest = record.value
+            silent = silent + 1 if reader.position(place) == before else 0
+            if silent > reading.silent_fetches_max:
+                raise TargetUnavailable(
+                    f"topic {place.topic}: read up to offset {before} of {end}, then nothing more came; is a transaction open there?"
+                )
+    finally:
+        await reader.close()
+    return None if newest is None else _decode(place, newest)
+
+
+def _decode(place: TopicPartition, value: bytes) -> Marker:
+    try:
+        marker = msgspec.json.decode(value, type=Marker)
+    except msgspec.DecodeError as error:
+        raise TargetRefused(
+            f"topic {place.topic}: a record is no marker: {error}; only the product may write there"
+        ) from error
+    if marker.version != 1:
+        raise TargetRefused(
+            f"topic {place.topic}: marker of version {marker.version}, expected 1; run the version that wrote it"
+        )
+    return marker

@@ -1,0 +1,253 @@
+"""The Kafka source: partitions of one topic or several as splits, each read in offset order, without consumer groups.
+
+Rules kept here:
+- Ordinals (D11): partition · topics + topic's place in the document. Every task computes the same, and partitions that are added
+  later change none.
+- W4: a split is at its end only if its position has reached the high watermark that the broker told in an answer, and that answer is
+  recent: silence, an outage or a process that was stopped is no end.
+- E1: `until: latest` is resolved once, when a split is first opened; `bounds` tells, so that a restart ends at the same offsets.
+- A position that retention has overtaken is an error that says so; nothing is skipped silently.
+- Where a new split starts (`startAt`) is told by `status` right after `open`, so that it can be made durable before anything is read.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from services.source.connectors.raw import RawPartition, RawReader
+from shared.language.stages.source import StartAt, StartAtOffsets, StartAtTime
+from shared.model.ids import Offset, SplitId
+from shared.ports.clock import Clock
+from shared.ports.log import Log, LogError, LogUnavailable, OffsetOutOfRange, TopicPartition
+from shared.ports.source import RawBatch, SplitStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSourceSettings:
+    """What to read, and bounds."""
+
+    topics: tuple[str, ...]
+    start_at: StartAt = "latest"
+    until: StartAt | None = None
+    """`latest` or offsets; None: without end."""
+    answer_age_ms_max: int = 2_000
+    """An answer of the broker older than this says nothing about the end of a split; above the broker's fetch wait."""
+    splits_max: int = 10_000
+    """Partitions that one source may have, over all tasks."""
+
+    def __post_init__(self) -> None:
+        if not self.topics or len(set(self.topics)) != len(self.topics):
+            raise ValueError(f"$source.topic: expected one topic or several different ones, found {list(self.topics)}")
+        if self.until is not None and self.until != "latest" and not isinstance(self.until, StartAtOffsets):
+            raise ValueError(f"$source.until: expected 'latest' or offsets by partition, found {self.until!r}")
+
+
+@dataclass(slots=True)
+class _Split:
+    """A split that this task reads."""
+
+    partition: TopicPartition
+    ordinal: int
+    position: Offset
+    until: Offset | None = None
+    answer: int | None = None
+    answered_ms: int | None = None
+    """Monotonic; None: no answer that still counts."""
+
+    @property
+    def finished(self) -> bool:
+        return self.until is not None and self.position >= self.until
+
+
+def split_of(partition: TopicPartition) -> SplitId:
+    """`topic-3`."""
+    return SplitId(f"{partition.topic}-{partition.partition}")
+
+
+def partition_of(split: SplitId) -> TopicPartition:
+    """The partition of a split's id. ValueError if it is none."""
+    topic, dash, number = split.rpartition("-")
+    if not dash or not number.isdigit():
+        raise ValueError(f"split {split!r}: expected topic-partition, such as orders-3")
+    return TopicPartition(topic, int(number))
+
+
+class KafkaSource:
+    """`Source` over Kafka. `log` answers questions about topics, `reader` reads them."""
+
+    def __init__(self, settings: KafkaSourceSettings, log: Log, reader: RawReader, clock: Clock) -> None:
+        self._settings = settings
+        self._log = log
+        self._reader = reader
+        self._clock = clock
+        self._splits: dict[SplitId, _Split] = {}
+        self._opened = False
+
+    async def splits(self) -> Mapping[SplitId, int]:
+        """All partitions of the topics now; asked of the broker each time, so that added ones are noticed."""
+        counts = await self._log.list_topics()
+        missing = [topic for topic in self._settings.topics if topic not in counts]
+        if missing:
+            raise LogError(
+                f"$source.topic: {', '.join(missing)} not found in the cluster; create the topic, or correct its name"
+            )
+        total = sum(counts[topic] for topic in self._settings.topics)
+        if total > self._settings.splits_max:
+            raise LogError(f"$source.topic: {total} partitions, but splits_max is {self._settings.splits_max}")
+        return {
+            split_of(partition): self._ordinal(partition)
+            for topic in self._settings.topics
+            for partition in (TopicPartition(topic, number) for number in range(counts[topic]))
+        }
+
+    def _ordinal(self, partition: TopicPartition) -> int:
+        topics = self._settings.topics
+        if partition.topic not in topics:
+            raise ValueError(f"split {split_of(partition)!r} is of none of the topics {', '.join(topics)}")
+        return partition.partition * len(topics) + topics.index(partition.topic)
+
+    async def open(self, positions: Mapping[SplitId, Offset | None]) -> None:
+        """Read these splits, besides those that are already being read.
+
+        Raises:
+            OffsetOutOfRange: a position is not in the log (any more).
+            LogUnavailable: try again; nothing has changed.
+        """
+        added = {split: partition_of(split) for split in positions if split not in self._splits}
+        partitions = list(added.values())
+        begins = await self._log.begin_offsets(partitions)
+        ends = await self._log.end_offsets(partitions)
+        resumed = self._opened or any(position is not None for position in positions.values())
+        unread = [partition for split, partition in added.items() if positions[split] is None]
+        starts = await self._starts(unread, begins, ends, resumed=resumed)
+        splits: dict[SplitId, _Split] = {}
+        for split, partition in added.items():
+            given = positions[split]
+            position = starts[partition] if given is None else given
+            _check_in_log(partition, position, begins[partition], ends[partition])
+            until = self._until(partition, position, ends[partition], late=resumed and given is None)
+            splits[split] = _Split(partition, self._ordinal(partition), position, until)
+        everything = {**self._splits, **splits}
+        await self._reader.assign({s.partition: s.position for s in everything.values()})
+        self._splits = everything
+        self._opened = True
+        self._forget_answers()
+        self._pause_finished()
+
+    async def _starts(
+        self,
+        partitions: Sequence[TopicPartition],
+        begins: Mapping[TopicPartition, Offset],
+        ends: Mapping[TopicPartition, Offset],
+        *,
+        resumed: bool,
+    ) -> Mapping[TopicPartition, Offset]:
+        """Where new splits begin: by `startAt`, but those that came since the source began, with their first record."""
+        start = self._settings.start_at
+        if resumed or start == "earliest":
+            return begins
+        match start:
+            case "latest":
+                return ends
+            case StartAtTime(time_ms):
+                return await self._reader.offsets_at(time_ms, partitions)
+            case StartAtOffsets(offsets):
+                named = dict(offsets)
+                return {p: Offset(named.get(p.partition, begins[p])) for p in partitions}
+        raise ValueError(f"$source.config.startAt: {start!r}")
+
+    def _until(self, partition: TopicPartition, position: Offset, end: Offset, *, late: bool) -> Offset | None:
+        until = self._settings.until
+        if until is None:
+            return None
+        # A partition that came later had no records when `latest` was resolved.
+        latest = position if late else end
+        if isinstance(until, StartAtOffsets):
+            return Offset(dict(until.offsets).get(partition.partition, latest))
+        return latest
+
+    async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
+        """See `Source.fetch`."""
+        try:
+            fetched = await self._reader.fetch(max_bytes, timeout_ms)
+        except LogUnavailable:
+            self._forget_answers()
+            raise
+        batches = [batch for records in fetched if (batch := self._batch(records)) is not None]
+        now = self._clock.monotonic_ms()
+        for split in self._splits.values():
+            if not split.finished:
+                position = self._reader.position(split.partition)
+                split.position = position if split.until is None else min(position, split.until)
+            answer = self._reader.answered(split.partition)
+            if answer is not None and answer != split.answer:
+                split.answer, split.answered_ms = answer, now
+        self._pause_finished()
+        return batches
+
+    def _batch(self, records: RawPartition) -> RawBatch | None:
+        """Records as a batch of their split, without what lies at or behind its end; None if nothing is left."""
+        name = split_of(TopicPartition(records.topic, records.partition))
+        split = self._splits[name]
+        count = len(records.offsets)
+        if split.until is not None:
+            count = int(np.searchsorted(records.offsets, split.until))
+        if count == 0 or split.finished:
+            return None
+        return RawBatch(
+            split=name,
+            partition=split.ordinal,
+            positions=records.offsets[:count],
+            timestamps_ms=records.timestamps[:count],
+            values=records.values.slice(0, count),
+            keys=None if records.keys is None else records.keys.slice(0, count),
+        )
+
+    def status(self) -> Sequence[SplitStatus]:
+        """See `Source.status`. `at_end` needs a recent answer of the broker (W4)."""
+        now = self._clock.monotonic_ms()
+        return [SplitStatus(name, s.position, self._at_end(s, now), s.finished) for name, s in self._splits.items()]
+
+    def _at_end(self, split: _Split, now_ms: int) -> bool:
+        if split.finished:
+            return True
+        end = self._reader.high_watermark(split.partition)
+        if end is None or split.answered_ms is None or now_ms - split.answered_ms > self._settings.answer_age_ms_max:
+            return False
+        return split.position >= end
+
+    def bounds(self) -> Mapping[SplitId, Offset]:
+        """Where bounded splits end: to be kept with the positions, and handed to `end_at` after a restart (E1)."""
+        return {name: split.until for name, split in self._splits.items() if split.until is not None}
+
+    def end_at(self, until: Mapping[SplitId, Offset]) -> None:
+        """See `Source.end_at`. What was already returned beyond an end stays returned."""
+        for name, split in self._splits.items():
+            split.until = until.get(name, split.position)
+        self._pause_finished()
+
+    def _pause_finished(self) -> None:
+        self._reader.pause([split.partition for split in self._splits.values() if split.finished])
+
+    def _forget_answers(self) -> None:
+        for split in self._splits.values():
+            split.answered_ms = None
+
+    async def close(self) -> None:
+        """See `Source.close`."""
+        await self._reader.close()
+
+
+def _check_in_log(partition: TopicPartition, position: Offset, begin: Offset, end: Offset) -> None:
+    place = f"topic {partition.topic} partition {partition.partition}"
+    if position < begin:
+        raise OffsetOutOfRange(
+            f"{place}: offset {position} is to be read next, but the log begins at {begin}: {begin - position} offsets were deleted"
+            " before they were read. Retention of the topic must outlast every stop; going on needs a start without state"
+        )
+    if position > end:
+        raise OffsetOutOfRange(
+            f"{place}: offset {position} is to be read next, but the log ends at {end}: the topic was made anew or has lost"
+            " records; going on needs a start without state"
+        )

@@ -1,0 +1,333 @@
+"""The Kafka sink's own promises: transactions, markers, and what a lost answer leaves behind (protocol, S3, S6)."""
+
+import json
+import struct
+from typing import Any
+
+import msgspec
+import pytest
+
+from services.sink.connectors.kafkamarkers import Marker, MarkerReading, last_marker, marker_record, markers_of
+from services.sink.connectors.kafkarecords import RecordMaker
+from services.sink.connectors.staging import BlobPart, InlinePart, blobs_of, decode_handle
+from shared.adapters.clock import SystemClock
+from shared.adapters.faults import Fault, Faults
+from shared.adapters.memory_broker import MemoryBroker
+from shared.adapters.memory_log import MemoryLog
+from shared.language.stages.sinks import KafkaEmit
+from shared.model.ids import Epoch, Offset
+from shared.model.values import Document, Long
+from shared.operators.batches import batch_of as documents_batch
+from shared.operators.keygroups import key_group
+from shared.ports.log import Fenced, Log, NewRecord, TopicPartition
+from shared.ports.sink import MarkerAhead, TargetRefused, TargetUnavailable
+from tests.contract.sinks_support import IDENTITY, Task, World, batch_of, row_of
+from tests.contract.sinks_targets import KafkaWorld, expression
+
+MARKERS = markers_of(IDENTITY)
+
+
+def faulty() -> tuple[KafkaWorld, Faults]:
+    """A world whose log's faults the test plans, beside one without faults for reading."""
+    faults = Faults()
+    world = KafkaWorld(MemoryLog(MemoryBroker(SystemClock()), faults))
+    return world, faults
+
+
+async def markers(log: Log) -> list[Marker]:
+    """All committed markers of the identity."""
+    end = (await log.end_offsets([MARKERS]))[MARKERS]
+    reader = await log.reader(committed_only=True)
+    await reader.assign({MARKERS: Offset(0)})
+    found = []
+    while reader.position(MARKERS) < end:
+        found += [msgspec.json.decode(r.value or b"", type=Marker) for r in await reader.fetch(1000, 10)]
+    await reader.close()
+    return found
+
+
+@pytest.mark.parametrize("operation", ["txn", "commit"])
+@pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.LOST_ANSWER])
+@pytest.mark.parametrize("nth", [0, 1, 2, 3, 4])
+async def test_s3_an_error_at_any_point_of_a_release_leaves_exactly_the_rest_to_write(
+    operation: str, fault: Fault, nth: int
+) -> None:
+    """Whatever transaction call fails, done or not, the next try reads the markers and writes what follows: nothing twice, no gap."""
+    target, faults = faulty()
+    world = World(target)
+    task = Task(world)
+    await task.start()
+    for _ in range(3):
+        await task.accept()
+    await task.stage()
+    await task.commit()
+    faults.plan(operation, *[Fault.NONE] * nth, fault)  # type: ignore[arg-type]
+    for _ in range(3):
+        try:
+            await task.release()
+        except TargetUnavailable:
+            await world.check()
+        await world.check()
+    await world.complete()
+    assert (operation, fault) in faults.drawn
+    written = [(m.epoch, m.part, m.parts) for m in await markers(target.log) if m.epoch]
+    assert written == [(1, part, 5) for part in range(1, 6)]
+
+
+async def test_s3_a_new_holder_goes_on_behind_the_last_part(tmp_path: object) -> None:
+    """A holder that dies between parts leaves a marker by which the next one goes on; open reports the predecessor as marker."""
+    target, faults = faulty()
+    world = World(target)
+    task = Task(world)
+    await task.start()
+    await task.epoch()
+    for _ in range(2):
+        await task.accept()
+    await task.stage()
+    await task.commit()
+    faults.plan("commit", Fault.NONE, Fault.REFUSED)
+    with pytest.raises(TargetUnavailable):
+        await task.release()
+    later = Task(world)
+    await later.start()
+    assert later.marker == 2
+    await world.complete()
+    parts = [(m.epoch, m.part) for m in await markers(target.log)]
+    assert len(parts) == len(set(parts))
+
+
+async def test_s2_half_released_output_ahead_of_what_is_restored_is_refused() -> None:
+    """A marker of the first part of a commit above restored_from is a marker ahead, though the commit is not complete."""
+    target, faults = faulty()
+    world = World(target)
+    task = Task(world)
+    await task.start()
+    for _ in range(2):
+        await task.accept()
+    await task.stage()
+    await task.commit()
+    faults.plan("commit", Fault.NONE, Fault.REFUSED)
+    with pytest.raises(TargetUnavailable):
+        await task.release()
+    with pytest.raises(MarkerAhead, match="checkpoint 1, but checkpoint 0"):
+        await target.sink().open(IDENTITY, Epoch(0))
+
+
+async def test_s3_a_fenced_holder_writes_nothing_more() -> None:
+    """Who is fenced gets Fenced, and again Fenced: it does not take the identity back by initialising anew."""
+    target = KafkaWorld()
+    world = World(target)
+    old = Task(world)
+    await old.start()
+    await old.accept()
+    await old.stage()
+    await old.commit()
+    new = Task(world)
+    await new.sink.open(IDENTITY, world.last)
+    for _ in range(2):
+        with pytest.raises(Fenced):
+            await old.release()
+    await new.release()
+    await world.complete()
+
+
+async def test_s3_markers_are_found_behind_many_aborted_transactions() -> None:
+    """Aborted markers are no markers, however many lie behind the last committed one; the end is the high watermark."""
+    log = MemoryLog(MemoryBroker(SystemClock()))
+    await log.create_topic(MARKERS.topic, 1)
+    writer = await log.transactional_writer("x")
+    first = await writer.begin()
+    await first.send_batch(MARKERS, [marker_record(Marker(identity="x", epoch=Epoch(7), predecessor=None))])
+    await first.commit()
+    for epoch in range(8, 200):
+        aborted = await writer.begin()
+        await aborted.send_batch(
+            MARKERS, [marker_record(Marker(identity="x", epoch=Epoch(epoch), predecessor=Epoch(epoch - 1)))]
+        )
+        await aborted.abort()
+    found = await last_marker(log, MARKERS, MarkerReading())
+    assert found is not None
+    assert found.epoch == 7
+
+
+async def test_s3_silence_is_not_the_end_of_the_markers() -> None:
+    """While a transaction below the high watermark is open, the markers are not known: the target counts as away."""
+    log = MemoryLog(MemoryBroker(SystemClock()))
+    await log.create_topic(MARKERS.topic, 1)
+    writer = await log.transactional_writer("another")
+    transaction = await writer.begin()
+    await transaction.send_batch(MARKERS, [NewRecord(b"{}")])
+    with pytest.raises(TargetUnavailable, match="read up to offset 0"):
+        await last_marker(log, MARKERS, MarkerReading(fetch_wait_ms=1, silent_fetches_max=3))
+
+
+async def test_s3_deleted_markers_are_refused() -> None:
+    """A markers topic that does not begin at 0 has lost markers: nothing is written on a guess."""
+    target = KafkaWorld()
+    world = World(target)
+    task = Task(world)
+    await task.start()
+    await task.epoch()
+    await target.log.delete_records({MARKERS: Offset(1)})
+    with pytest.raises(TargetRefused, match="begins at offset"):
+        await target.sink().open(IDENTITY, world.last)
+
+
+async def test_s3_another_division_of_a_half_released_commit_is_refused() -> None:
+    """The division is fixed when staged: a commit whose handle differs from the one half released is another history's."""
+    target, faults = faulty()
+    world = World(target)
+    task = Task(world)
+    await task.start()
+    for _ in range(2):
+        await task.accept()
+    await task.stage()
+    await task.commit()
+    faults.plan("commit", Fault.NONE, Fault.REFUSED)
+    with pytest.raises(TargetUnavailable):
+        await task.release()
+    with pytest.raises(TargetRefused, match=r"part 1 of 3 .* has 1 parts"):
+        await task.sink.release(row_of(1, 0, b""), b"")
+
+
+async def test_c7_small_parts_travel_in_the_handle_and_others_in_the_blob_store() -> None:
+    """Parts above the inline bound are blobs, which the handle lists for the acknowledgement (C12)."""
+    target = KafkaWorld(part_records=10)
+    sink = target.sink()
+    await sink.open(IDENTITY, Epoch(0))
+    await sink.accept(batch_of([1]))
+    small = decode_handle(await sink.stage(Epoch(1), Epoch(0)))
+    assert [type(part) for part in small] == [InlinePart]
+    await sink.accept(batch_of(range(20)))
+    staged = await sink.stage(Epoch(2), Epoch(1))
+    assert [type(part) for part in decode_handle(staged)] == [BlobPart, BlobPart]
+    assert [blob.name for blob in blobs_of(staged)] == list(target.blobs.objects)
+    # Labelled by the epoch that first lists them.
+    assert all(name.startswith("job/emit/1/2/") for name in target.blobs.objects)
+
+
+async def test_c10_an_absent_blob_store_is_waited_for_and_nothing_is_lost() -> None:
+    """Accept and stage may be repeated after TargetUnavailable; each row is staged once."""
+    target = KafkaWorld(part_records=4)
+    world = World(target)
+    sink = target.sink()
+    await sink.open(IDENTITY, Epoch(0))
+    await sink.accept(batch_of(range(8)))
+    target.blobs.away = True
+    with pytest.raises(TargetUnavailable):
+        await sink.accept(batch_of(range(8, 10)))
+    with pytest.raises(TargetUnavailable):
+        await sink.stage(Epoch(1), Epoch(0))
+    target.blobs.away = False
+    await sink.accept(batch_of(range(8, 10)))
+    staged = await sink.stage(Epoch(1), Epoch(0))
+    world.commit(Epoch(1), staged, 10)
+    await sink.release(*world.commits[0])
+    await world.complete()
+
+
+async def test_records_go_to_the_partition_of_their_key_with_the_event_time() -> None:
+    """Kafka's own hash of the key chooses the partition; the record's timestamp is its event time."""
+    target = KafkaWorld(partitions=3)
+    task = Task(World(target))
+    await task.start()
+    await task.epoch()
+    for record in await target.records():
+        document = json.loads(record.value or b"")
+        assert record.key == json.dumps(document["name"]).encode()
+        assert record.partition == key_group(record.key, 3)
+        assert record.timestamp_ms == 1000 * document["id"]
+
+
+def one_record(document: Document, **options: object) -> tuple[object, list[str]]:
+    """The record that `$emit` with these options makes of a document, and the reasons why it makes none."""
+    expressions = ("key", "headers", "tombstone_when", "topic")
+    given: dict[str, Any] = {
+        name: expression(value) if name in expressions else value for name, value in options.items()
+    }
+    stage = KafkaEmit(path="$emit", connection_name="c", **{"topic": expression("t"), **given})
+    made, rejected = RecordMaker(stage, 1000).records(documents_batch([document]))
+    return (made[0][1] if made else None), [r.reason for r in rejected]
+
+
+@pytest.mark.parametrize(
+    ("key_format", "value", "expected"),
+    [
+        ("string", "a", b"a"),
+        ("json", "a", b'"a"'),
+        ("json", {"b": 1}, b'{"b":1}'),
+        ("int", 7, struct.pack(">i", 7)),
+        ("long", Long(7), struct.pack(">q", 7)),
+        ("double", 0.5, struct.pack(">d", 0.5)),
+        ("string", None, None),
+    ],
+)
+def test_s6_keys_are_written_as_kafkas_serializers_write_them(
+    key_format: str, value: object, expected: bytes | None
+) -> None:
+    """Each key format gives the bytes of Kafka's serializer of that name; null is no key."""
+    record, rejected = one_record({"k": value}, key="$k", key_format=key_format)
+    assert not rejected
+    assert record.key == expected  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("document", "options", "reason"),
+    [
+        ({"k": 1}, {"key": "$k", "key_format": "string"}, "keyFormat is string, found a value of type int"),
+        ({"k": 2**40}, {"key": "$k", "key_format": "int"}, "keyFormat is int, found a value of type long"),
+        ({"t": "a b"}, {"topic": "$t"}, "expected a name of letters"),
+        ({}, {"topic": "$t"}, "found a value of type missing"),
+        ({"big": "x" * 1000}, {}, "bytes, at most 1000 are allowed"),
+        ({"h": 1}, {"headers": "$h"}, "headers: expected a document"),
+        ({"d": "x"}, {"tombstone_when": "$d"}, "tombstoneWhen: expected true or false"),
+    ],
+)
+def test_s6_what_a_broker_would_refuse_is_found_before_staging(
+    document: Document, options: dict[str, object], reason: str
+) -> None:
+    """Wrong key types, topic names, headers and sizes, and failing expressions, become dead letters with the reason."""
+    record, rejected = one_record(document, **options)
+    assert record is None
+    assert reason in rejected[0]
+
+
+def test_headers_and_tombstones_follow_their_expressions() -> None:
+    """Headers of a document or of {k, v} pairs; a null value where tombstoneWhen is true."""
+    record, _ = one_record({"a": 1, "gone": True}, headers={"h": "$a", "s": "text"}, tombstone_when="$gone", key="$a")
+    assert (record.value, record.headers) == (None, (("h", b"1"), ("s", b"text")))  # type: ignore[attr-defined]
+    record, _ = one_record({"hs": [{"k": "x", "v": "y"}, {"k": "x", "v": "z"}]}, headers="$hs")
+    assert record.headers == (("x", b"y"), ("x", b"z"))  # type: ignore[attr-defined]
+
+
+async def test_s6_a_topic_that_may_not_be_made_is_refused_before_staging() -> None:
+    """With `new_topic_partitions` 0 the rows for a missing topic are refused at accept, the others taken."""
+    target = KafkaWorld(partitions=0)
+    target.stage = KafkaEmit(path="$emit", connection_name="c", topic=expression("$name"))
+    await target.log.create_topic("n1", 1)
+    sink = target.sink()
+    await sink.open(IDENTITY, Epoch(0))
+    rejected = await sink.accept(batch_of([0, 1]))
+    assert [(r.row, r.reason) for r in rejected] == [(0, "$emit.topic: n0 does not exist; create it")]
+    staged = await sink.stage(Epoch(1), Epoch(0))
+    await sink.release(row_of(1, 0, staged), staged)
+    assert len(await target.records("n1")) == 1
+
+
+async def test_s6_a_topic_deleted_after_staging_is_refused_for_good_with_epoch_and_record() -> None:
+    """What the target refuses at release names commit, part and record."""
+    target = KafkaWorld()
+    task = Task(World(target))
+    await task.start()
+    await task.accept()
+    await task.stage()
+    await task.commit()
+    await target.log.delete_topics([target.topic])
+    task.sink._topics.clear()  # type: ignore[attr-defined]
+    with pytest.raises(TargetRefused, match=r"commit 1, part 1 of 2, record 0: topic out does not exist"):
+        await task.release()
+
+
+def test_identities_never_share_a_markers_partition() -> None:
+    """Each identity has a topic of its own: no assignment, so none that could collide or change."""
+    assert markers_of(IDENTITY) == TopicPartition(f"tidemark.markers.{IDENTITY}", 0)
