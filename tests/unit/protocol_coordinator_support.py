@@ -61,7 +61,9 @@ from shared.model.messages import (
 from shared.model.processors import Expected, ProcessorRow
 from shared.protocol.coordinator import commands as do
 from shared.protocol.coordinator import events as ev
+from shared.protocol.coordinator.invariants import violations
 from shared.protocol.coordinator.machine import CoordinatorMachine
+from shared.protocol.coordinator.record import decode_plan
 from shared.protocol.coordinator.retention import blob_may_go, parse_blob_name
 from shared.protocol.coordinator.settings import CoordinatorSettings
 
@@ -70,6 +72,7 @@ DOCUMENT = "read:source count:operator emit:sink; read>count count>emit"
 Fate = Literal["done", "lost", "ambiguous-done", "ambiguous-lost", "away", "stale"]
 """Of a write: `lost` means the broker's or blob store's command failed; `ambiguous-done` that it happened and nobody said so."""
 _TURNS_MAX = 100_000
+_WRITES = (do.StoreCreate, do.StoreUpdate, do.StoreNewGeneration, do.StoreCommit, do.StoreDrop)
 
 Identity = tuple[JobId, VertexId, int]
 
@@ -218,6 +221,9 @@ class Node:
 
     machine: CoordinatorMachine
     todo: deque[do.CoordinatorCommand] = field(default_factory=deque)
+    leftover: deque[do.CoordinatorCommand] = field(default_factory=deque)
+    deaf: bool = False
+    """What it carries out now is of an earlier term: answers do not arrive."""
     inbox: deque[Report] = field(default_factory=deque)
     wants_lead: bool = False
     alive: bool = True
@@ -247,6 +253,7 @@ class World:
         self.floors: dict[tuple[str, int], int] = {}
         self.blobs: dict[str, bytes] = {}
         self.markers: dict[Identity, Epoch] = {}
+        self.fences: dict[Identity, Generation] = {}
         self.status: dict[ProcessorName, ProcessorStatus] = {}
         self.spawns: list[str] = []
         self.retires: list[Place] = []
@@ -270,10 +277,14 @@ class World:
 
     def give(self, node: Node, event: ev.CoordinatorEvent) -> list[do.CoordinatorCommand]:
         """Hand an event to a coordinator."""
+        if node.deaf:
+            return []
         out = node.machine.handle(event)
         node.todo.extend(out)
         node.log.extend(out)
         self.judge.decided(node, out)
+        if found := violations(node.machine):
+            raise Broken("; ".join(found))
         return out
 
     def lead(self, node: Node | None = None) -> Node:
@@ -281,6 +292,8 @@ class World:
         node = node or self.nodes[0]
         token = self.store.lead()
         node.wants_lead = False
+        # What an earlier term had handed over may still happen; nobody hears the answer.
+        node.leftover.extend(c for c in node.todo if not isinstance(c, _WRITES))
         node.todo.clear()
         self.judge.new_term(node)
         self.give(node, ev.LeadershipTaken(self.now_ms, token, self.store.read(self.mirror)))
@@ -319,9 +332,20 @@ class World:
                 return
         raise AssertionError("the world does not come to rest")
 
+    def carry_out_leftover(self, node: Node) -> None:
+        """Something of an earlier term happens late."""
+        command = node.leftover.popleft()
+        if isinstance(command, (do.TakeLeadership, do.MakePlan)):
+            return
+        node.deaf = True
+        self.carry_out(node, command, "done")
+        node.deaf = False
+
     def _turn(self) -> bool:
         moved = False
         for node in self.nodes:
+            while node.leftover:
+                self.carry_out_leftover(node)
             while node.inbox:
                 moved = True
                 self.give(node, ev.ReportReceived(self.now_ms, node.inbox.popleft()))
@@ -541,6 +565,7 @@ class World:
     def _take_identities(self, task: FakeTask) -> None:
         a = task.assign
         for identity in task.identities():
+            self.fences[identity] = max(a.generation, self.fences.get(identity, a.generation))
             if identity == (a.job, a.vertex, a.index) and a.new_identity:
                 self.judge.marker_is_new(identity, a.last)
                 self.markers[identity] = a.last
@@ -576,7 +601,7 @@ class World:
                 job, vertex, index = identity
                 marker = self.markers[identity]
                 rows = [m for m in self.mirror if m.job == job and m.predecessor == marker and m.epoch > marker]
-                if rows:
+                if rows and self.fences[identity] == task.assign.generation:
                     moved = True
                     self.judge.released(identity, marker, rows[0])
                     self.markers[identity] = rows[0].epoch
@@ -730,7 +755,8 @@ class Judge:
         output = self.outputs.setdefault(identity, [])
         if output and row.epoch <= output[-1]:
             raise Broken(f"S1: {identity} releases {row.epoch} after {output[-1]}")
-        output.append(row.epoch)
+        if any((h.vertex, h.index) == identity[1:] for h in row.handles):
+            output.append(row.epoch)
         if marker != row.predecessor:
             raise Broken(f"S2: {identity} releases {row.epoch} from {marker}")
 
@@ -786,12 +812,10 @@ class Judge:
     def topic_goes(self, topic: str) -> None:
         """R4: a topic goes only when the store's plan does not use it and the generation that replaced it has committed."""
         world = self.world
-        for name, row in world.store.rows.items():
+        for row in world.store.rows.values():
             if row.desired == "dropped":
                 continue
-            node = next((n for n in world.nodes if name in n.machine.processors), None)
-            plan = node.machine.processors[name].state.plan if node else None
-            if plan is not None and any(b.topic == topic for b in plan.edges):
+            if any(b.topic == topic for b in decode_plan(row.plan).edges):
                 raise Broken(f"R4: topic {topic} is in use and deleted")
             for commit in world.store.history.get(row.job, []):
                 if commit.epoch == row.last:
