@@ -1,0 +1,122 @@
+"""Several operators as one: what the planner fused. An `Operator` itself.
+
+Data go through in order; the watermark that operator k + 1 sees is the lowest that operator k says may follow, and it moves
+only behind the rows that k let fire for it (W1). Rows on other ports than `out` leave the chain where they arise. State parts
+carry the operator's position (`2/kg:17`); a chain of one adds nothing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from shared.model.frames import Content
+from shared.model.ids import StatePart
+from shared.model.plan import OUT
+from shared.model.time import MIN_TIME
+from shared.operators.base import Operator, Out
+
+
+@dataclass(slots=True)
+class Chain:
+    """Operators in order; with none, everything passes through."""
+
+    operators: tuple[Operator, ...]
+    _seen: list[int] = field(default_factory=list)
+    """The watermark that each operator has been given last, and, at the end, the chain's own."""
+
+    def __post_init__(self) -> None:
+        self._seen = [MIN_TIME] * (len(self.operators) + 1)
+
+    def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
+        """Rows for the first operator; `tag` is the input's."""
+        outs = self._push(0, [Out(OUT, content, batch)], tag)
+        return outs + self._settle(0)
+
+    def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
+        """The chain's input watermark."""
+        if not self.operators:
+            self._seen[0] = max(self._seen[0], watermark_ms)
+            return ()
+        outs = self._advance(0, watermark_ms)
+        return outs + self._settle(0)
+
+    def on_processing_time(self, now_ms: int) -> Sequence[Out]:
+        """To every operator, first to last."""
+        return self._each(lambda operator: operator.on_processing_time(now_ms))
+
+    def before_barrier(self) -> Sequence[Out]:
+        """Each gives out what it holds, first to last, so that none is held behind."""
+        return self._each(lambda operator: operator.before_barrier())
+
+    def output_watermark(self) -> int:
+        """What the last operator says."""
+        return self._seen[-1] if self.operators else self._seen[0]
+
+    def next_processing_time(self) -> int:
+        """The earliest of all."""
+        return min((operator.next_processing_time() for operator in self.operators), default=2**63 - 1)
+
+    def snapshot(self) -> Mapping[StatePart, bytes | None]:
+        """All parts that changed, under the operators' positions."""
+        return {
+            self._part(i, part): data
+            for i, operator in enumerate(self.operators)
+            for part, data in operator.snapshot().items()
+        }
+
+    def restore(self, parts: Mapping[StatePart, bytes]) -> None:
+        """Each operator gets its parts."""
+        for i, operator in enumerate(self.operators):
+            prefix = self._part(i, StatePart(""))
+            operator.restore({StatePart(p[len(prefix) :]): d for p, d in parts.items() if p.startswith(prefix)})
+
+    def counters(self) -> Mapping[str, int]:
+        """Sums by name over the operators."""
+        totals: dict[str, int] = {}
+        for operator in self.operators:
+            for name, count in operator.counters().items():
+                totals[name] = totals.get(name, 0) + count
+        return totals
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _part(self, index: int, part: StatePart) -> StatePart:
+        return part if len(self.operators) == 1 else StatePart(f"{index}/{part}")
+
+    def _push(self, first: int, outs: Sequence[Out], tag: str = "") -> list[Out]:
+        """Rows through the operators from `first` on."""
+        for i in range(first, len(self.operators)):
+            following: list[Out] = []
+            for out in outs:
+                if out.port == OUT:
+                    following += self.operators[i].on_batch(out.batch, out.content, tag if i == first else "")
+                else:
+                    following.append(out)
+            outs = following
+        return list(outs)
+
+    def _advance(self, index: int, watermark_ms: int) -> list[Out]:
+        """Give operator `index` a watermark, if it is above the last; what fires goes on."""
+        if watermark_ms <= self._seen[index]:
+            return []
+        self._seen[index] = watermark_ms
+        return self._push(index + 1, self.operators[index].on_watermark(watermark_ms))
+
+    def _settle(self, first: int) -> list[Out]:
+        """Carry watermarks on, each behind the rows that were let fire before it."""
+        outs: list[Out] = []
+        for i in range(first, len(self.operators)):
+            reached = self.operators[i].output_watermark()
+            if i + 1 < len(self.operators):
+                outs += self._advance(i + 1, reached)
+            else:
+                self._seen[-1] = max(self._seen[-1], reached)
+        return outs
+
+    def _each(self, call: Callable[[Operator], Sequence[Out]]) -> list[Out]:
+        outs: list[Out] = []
+        for i, operator in enumerate(self.operators):
+            outs += self._push(i + 1, call(operator))
+            outs += self._settle(i)
+        return outs

@@ -1,0 +1,185 @@
+"""The sender's half of a window: judges lateness where it may, puts rows into windows, aggregates what can be aggregated.
+
+Rules (architecture.md, Spark stages; protocol P3, W1):
+
+- PA1 With `lateness: split` each row is judged here, by its split's watermark before it; late rows become dead letters here.
+- PA2 What may be late at the receiver travels as rows, without a window, so that a dead letter has the document: with `merged`, rows of a
+  window that the watermark last sent has closed; rows of a split that idleness had left out (AWAY), in either mode.
+- PA3 Everything else is put into its windows here, and travels as partials; as rows with WSTART and WEND where the window's
+  pipeline needs rows.
+- PA4 Partials are held until the barrier or `max_groups`; the output watermark stands meanwhile at that of the last time nothing was held,
+  so that no receiver closes a window that a held partial belongs to. At the end of input all is given out.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shared.model.frames import Content
+from shared.model.ids import StatePart
+from shared.model.plan import OUT
+from shared.model.time import MAX_TIME, MIN_TIME
+from shared.operators.aggregation import merged, partials_of
+from shared.operators.base import ARRIVAL, AWAY, PART, POS, SRCKEY, TS, WEND, WSTART, Out
+from shared.operators.batches import engine_columns, materialise, one_batch, select
+from shared.operators.context import NOWHERE, TaskContext
+from shared.operators.dead_letters import dead_letters
+from shared.operators.lateness import Entered, enter, in_windows, split_limits, times_of
+from shared.operators.specs import PartialSpec
+from shared.operators.window_plan import FIRST, WindowPlan
+
+Bools = npt.NDArray[np.bool_]
+
+TRAVELLING = (TS, PART, POS, ARRIVAL, SRCKEY)
+"""Engine columns that rows keep on their way to a step."""
+MERGE_BEHIND_ROWS = 65_536
+"""Held rows of partials beyond which they are merged among themselves."""
+
+
+@dataclass(slots=True)
+class PartialAggregate:
+    """One task's partial aggregation for one window. An `Operator`."""
+
+    spec: PartialSpec
+    context: TaskContext = NOWHERE
+    _plan: WindowPlan = field(init=False)
+    _held: list[pa.Table] = field(default_factory=list)
+    _held_rows: int = 0
+    _compact_rows: int = 0
+    _input_ms: int = MIN_TIME
+    _sent_ms: int = MIN_TIME
+    _late: int = 0
+    _in_gaps: int = 0
+    _as_rows: int = 0
+    _failed: int = 0
+
+    def __post_init__(self) -> None:
+        self._plan = WindowPlan(self.spec.window)
+
+    # --- Operator -----------------------------------------------------------------------------------------------------
+
+    def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
+        """Documents into windows."""
+        del content, tag
+        outs: list[Out] = []
+        batch = _without_windows(batch)
+        entered, letters = self._judge(batch)
+        outs += letters
+        loose = self._loose(batch, entered)
+        kept = entered.open & ~loose[entered.windows.rows]
+        if loose.any():
+            self._as_rows += int(loose.sum())
+            outs.append(Out(OUT, "rows", travelling(select(batch, loose))))
+        if kept.any():
+            outs += self._take(in_windows(self._plan, batch, entered, kept, self._floors(batch)))
+        return outs
+
+    def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
+        """Nothing fires here; the end of input gives out what is held."""
+        self._input_ms = watermark_ms
+        if watermark_ms == MAX_TIME:
+            return self.before_barrier()
+        if not self._held:
+            self._sent_ms = watermark_ms
+        return ()
+
+    def on_processing_time(self, now_ms: int) -> Sequence[Out]:
+        """Nothing depends on it."""
+        del now_ms
+        return ()
+
+    def before_barrier(self) -> Sequence[Out]:
+        """Give out what is held (PA4)."""
+        outs = [Out(OUT, "partials", one_batch(self._merged()))] if self._held else []
+        self._held, self._held_rows, self._compact_rows = [], 0, 0
+        self._sent_ms = self._input_ms
+        return outs
+
+    def output_watermark(self) -> int:
+        """The input watermark when nothing was held last (PA4); the step takes the allowed lateness off."""
+        return self._sent_ms
+
+    def next_processing_time(self) -> int:
+        """Never."""
+        return MAX_TIME
+
+    def snapshot(self) -> Mapping[StatePart, bytes | None]:
+        """Nothing: `before_barrier` has given out what was held."""
+        return {}
+
+    def restore(self, parts: Mapping[StatePart, bytes]) -> None:
+        """Nothing is stored."""
+        del parts
+
+    def counters(self) -> Mapping[str, int]:
+        """Totals since the task's start."""
+        return {"late": self._late, "inGaps": self._in_gaps, "asRows": self._as_rows, "failed": self._failed}
+
+    # --- parts --------------------------------------------------------------------------------------------------------
+
+    def _judge(self, batch: pa.RecordBatch) -> tuple[Entered, list[Out]]:
+        plan = self._plan
+        limits = split_limits(plan, batch) if plan.judged_at_source else MIN_TIME
+        entered = enter(plan, batch, limits)
+        self._in_gaps += entered.windows.in_gaps
+        if bool(entered.open.all()):
+            return entered, []
+        failures = entered.failures(plan.spec.stage.path)
+        self._late += len(failures)
+        return entered, dead_letters(batch, failures, plan.spec.stage.name, self.context)
+
+    def _loose(self, batch: pa.RecordBatch, entered: Entered) -> Bools:
+        """Rows that travel as such (PA2), shape (n,)."""
+        n = batch.num_rows
+        loose: Bools = np.zeros(n, dtype=np.bool_)
+        plan = self._plan
+        if AWAY in batch.schema.names and not plan.processing_time:
+            away = batch.column(AWAY).fill_null(False).to_numpy(zero_copy_only=False)
+            loose[entered.windows.rows[entered.open]] = True
+            loose &= away
+        if not plan.judged_at_source and not plan.processing_time:
+            limit = plan.closed_to(self._sent_ms)
+            loose[entered.windows.rows[entered.windows.ends <= limit]] = True
+            if FIRST in plan.extras:
+                loose |= times_of(plan, batch) < limit
+        return loose
+
+    def _floors(self, batch: pa.RecordBatch) -> npt.NDArray[np.int64] | int:
+        """Behind what an element is not on time (W6)."""
+        plan = self._plan
+        return split_limits(plan, batch) if plan.judged_at_source else plan.closed_to(self._sent_ms)
+
+    def _take(self, rows: pa.RecordBatch) -> list[Out]:
+        if self._plan.mode == "rows":
+            return [Out(OUT, "rows", travelling(rows, windows=True))]
+        table, letters, failed = partials_of(self._plan, rows, self.context)
+        self._failed += failed
+        if table.num_rows:
+            self._held.append(table)
+            self._held_rows += table.num_rows
+        outs = list(letters)
+        if self._held_rows > self._compact_rows + MERGE_BEHIND_ROWS:
+            self._held = [self._merged()]
+            self._held_rows = self._compact_rows = self._held[0].num_rows
+        if self._held_rows > self.spec.max_groups:
+            outs += self.before_barrier()
+        return outs
+
+    def _merged(self) -> pa.Table:
+        return merged(self._plan, pa.concat_tables(self._held))
+
+
+def _without_windows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The windows of a window stage before this one are no longer the rows'."""
+    gone = [n for n in (WSTART, WEND) if n in batch.schema.names]
+    return batch.drop_columns(gone) if gone else batch
+
+
+def travelling(batch: pa.RecordBatch, *, windows: bool = False) -> pa.RecordBatch:
+    """Rows as they go to a step: whole documents (REST), and no engine column that no step reads."""
+    kept = TRAVELLING + ((WSTART, WEND, FIRST) if windows else ())
+    gone = [n for n in engine_columns(batch) if n not in kept and n not in ("__rest", "__raw")]
+    return materialise(batch.drop_columns(gone) if gone else batch)

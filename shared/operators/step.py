@@ -1,0 +1,234 @@
+"""The step of a window: `step(state, epoch's input, times before and after) -> (state', output, late)`, pure, on Arrow.
+
+It serves `engine: local`, tests and the simulation; `spark_stages` does the same on Spark and must agree row for row. Rules:
+
+- ST1 Order within a step: judge lateness by the time before; merge; close by the time after (protocol, section 8).
+- ST2 A window closes when `watermark − allowedLateness ≥ end`, emits once, and is forgotten; on processing time when that reaches its
+  end; at the end of input always.
+- ST3 A partial is never late (partial.py, PA2, PA4); one that is all the same is counted and dropped, never silently.
+- ST4 `idleTimeout`: from the later of a window's end and the last arrival; then it closes whatever its lateness, and the stage's
+  watermark goes to its end (D8). An arrival in the same step wins.
+- ST5 The output watermark is what closes windows, held back by the earliest output time that an open window may still have (W1, W6).
+- ST6 Output rows come in the order of (window's end, start, key), with TS the output time; so a replay gives the same.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shared.model.time import MAX_TIME, MIN_TIME
+from shared.operators.aggregation import merged, partials_of
+from shared.operators.base import ARRIVAL, WEND, WSTART, Out
+from shared.operators.batches import one_batch, select
+from shared.operators.closing import close
+from shared.operators.context import NOWHERE, TaskContext
+from shared.operators.dead_letters import dead_letters
+from shared.operators.lateness import enter, in_windows
+from shared.operators.partial import travelling
+from shared.operators.typed_group import ROWS
+from shared.operators.window_plan import FIRST, LAST, WindowPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Input watermark and processing time when the epoch began and when it ended, ms."""
+
+    watermark_before_ms: int
+    watermark_ms: int
+    processing_before_ms: int = MIN_TIME
+    processing_ms: int = MIN_TIME
+
+
+@dataclass(frozen=True, slots=True)
+class EpochInput:
+    """What came in one epoch."""
+
+    partials: Sequence[pa.RecordBatch] = ()
+    rows: Sequence[pa.RecordBatch] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepState:
+    """Open windows."""
+
+    partials: pa.Table | None = None
+    rows: pa.Table | None = None
+    """Rows with WSTART and WEND, where the plan's mode is `rows`."""
+    closed_to_ms: int = MIN_TIME
+    """Windows that end at or below are closed."""
+    forced_ms: int = MIN_TIME
+    """To where `idleTimeout` has put the watermark."""
+    last_arrival_ms: int = MIN_TIME
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a step did not take."""
+
+    late: int = 0
+    late_partials: int = 0
+    """Rows in partials that came too late all the same (ST3)."""
+    in_gaps: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step leaves and gives."""
+
+    state: StepState
+    outs: Sequence[Out] = ()
+    counts: Counts = Counts()
+    output_watermark_ms: int = MIN_TIME
+
+
+@dataclass(slots=True)
+class Step:
+    """A window's step. Holds the plan, no state."""
+
+    plan: WindowPlan
+    context: TaskContext = NOWHERE
+    _empty: StepState = field(default_factory=StepState)
+
+    def __call__(self, state: StepState, given: EpochInput, times: Times) -> StepResult:
+        """One epoch (ST1)."""
+        outs: list[Out] = []
+        state = self._began(state, times)
+        state, counts, letters = self._take(state, given)
+        outs += letters
+        closed_to, forced = self._closable(state, times)
+        state, more = self._close(state, closed_to, times)
+        outs += more
+        state = replace(state, forced_ms=forced)
+        return StepResult(state, outs, counts, self._output_watermark(state, times))
+
+    # --- taking in ----------------------------------------------------------------------------------------------------
+
+    def _began(self, state: StepState, times: Times) -> StepState:
+        """Where the time before the epoch leaves lateness."""
+        before = self.plan.closed_to(max(times.watermark_before_ms, state.forced_ms))
+        return replace(state, closed_to_ms=max(state.closed_to_ms, before))
+
+    def _take(self, state: StepState, given: EpochInput) -> tuple[StepState, Counts, list[Out]]:
+        outs: list[Out] = []
+        counts = Counts()
+        tables = [] if state.partials is None else [state.partials]
+        rows = [] if state.rows is None else [state.rows]
+        arrival = state.last_arrival_ms
+        for batch in given.partials:
+            fine, late = self._on_time(batch, state.closed_to_ms)
+            counts = replace(counts, late_partials=counts.late_partials + late)
+            tables.append(pa.Table.from_batches([fine]))
+            arrival = max(arrival, _latest(batch))
+        for batch in given.rows:
+            arrival = max(arrival, _latest(batch))
+            windowed, gaps, letters = self._windowed(batch, state.closed_to_ms)
+            outs += letters
+            late = sum(out.batch.num_rows for out in letters)
+            counts = replace(counts, late=counts.late + late, in_gaps=counts.in_gaps + gaps)
+            if self.plan.mode == "rows":
+                rows.append(pa.Table.from_batches([travelling(windowed, windows=True)]))
+                continue
+            table, failures, failed = partials_of(self.plan, windowed, self.context)
+            outs += failures
+            counts = replace(counts, failed=counts.failed + failed)
+            tables.append(table)
+        partials = merged(self.plan, pa.concat_tables(tables)) if tables else None
+        kept = pa.concat_tables(rows, promote_options="default") if rows else None
+        return replace(state, partials=partials, rows=kept, last_arrival_ms=arrival), counts, outs
+
+    def _on_time(self, batch: pa.RecordBatch, closed_to_ms: int) -> tuple[pa.RecordBatch, int]:
+        fine = batch.column(WEND).to_numpy() > closed_to_ms
+        if bool(fine.all()):
+            return batch, 0
+        late = select(batch, ~fine)
+        return select(batch, fine), int(pc.sum(late.column(ROWS)).as_py())
+
+    def _windowed(self, batch: pa.RecordBatch, closed_to_ms: int) -> tuple[pa.RecordBatch, int, list[Out]]:
+        """Rows with windows; those that came without are judged here."""
+        if WSTART in batch.schema.names:
+            return batch, 0, []
+        entered = enter(self.plan, batch, closed_to_ms)
+        windowed = in_windows(self.plan, batch, entered, entered.open, closed_to_ms)
+        stage = self.plan.spec.stage
+        letters = [] if bool(entered.open.all()) else dead_letters(
+            batch, entered.failures(stage.path), stage.name, self.context
+        )
+        return windowed, entered.windows.in_gaps, letters
+
+    # --- closing ------------------------------------------------------------------------------------------------------
+
+    def _closable(self, state: StepState, times: Times) -> tuple[int, int]:
+        """(windows that end at or below are to close, where `idleTimeout` puts the watermark), ms."""
+        if times.watermark_ms == MAX_TIME:
+            return MAX_TIME, state.forced_ms
+        if self.plan.processing_time:
+            return times.processing_ms, state.forced_ms
+        forced = max(state.forced_ms, self._idle_to(state, times.processing_ms))
+        by_watermark = self.plan.closed_to(times.watermark_ms)
+        return max(state.closed_to_ms, by_watermark, forced), forced
+
+    def _idle_to(self, state: StepState, processing_ms: int) -> int:
+        """The end of the last window whose idle timer has run out (ST4); MIN_TIME for none."""
+        timeout = self.plan.idle_timeout_ms
+        if timeout is None or MIN_TIME in (processing_ms, state.last_arrival_ms):
+            return MIN_TIME
+        if processing_ms < state.last_arrival_ms + timeout:
+            return MIN_TIME
+        ends = [int(e) for t in _open(state) for e in np.unique(t.column(WEND).to_numpy())]
+        return max((e for e in ends if e + timeout <= processing_ms), default=MIN_TIME)
+
+    def _close(self, state: StepState, closed_to_ms: int, times: Times) -> tuple[StepState, list[Out]]:
+        done, left = [], []
+        for table in (state.partials, state.rows):
+            mask = None if table is None else pc.less_equal(table.column(WEND), closed_to_ms)
+            done.append(None if table is None else table.filter(mask))
+            left.append(None if table is None else table.filter(pc.invert(mask)))
+        ready = done[0] if self.plan.mode != "rows" else done[1]
+        outs: list[Out] = []
+        if ready is not None and ready.num_rows:
+            outs = close(self.plan, one_batch(ready), times.processing_ms, self.context)
+        partials, rows = (t if t is not None and t.num_rows else None for t in left)
+        return replace(state, partials=partials, rows=rows, closed_to_ms=closed_to_ms), outs
+
+    def _output_watermark(self, state: StepState, times: Times) -> int:
+        """ST5."""
+        if times.watermark_ms == MAX_TIME:
+            return MAX_TIME
+        holds = [_hold(table) for table in _open(state)]
+        reached = times.processing_ms if self.plan.processing_time else state.closed_to_ms
+        return min([reached, *holds])
+
+    def next_processing_time(self, state: StepState) -> int:
+        """When processing time next closes something, ms; MAX_TIME for never."""
+        ends = [int(pc.min(table.column(WEND)).as_py()) for table in _open(state)]
+        if not ends:
+            return MAX_TIME
+        if self.plan.processing_time:
+            return min(ends)
+        timeout = self.plan.idle_timeout_ms
+        if timeout is None or state.last_arrival_ms == MIN_TIME:
+            return MAX_TIME
+        return max(min(ends), state.last_arrival_ms) + timeout
+
+
+def _open(state: StepState) -> list[pa.Table]:
+    return [t for t in (state.partials, state.rows) if t is not None and t.num_rows]
+
+
+def _hold(table: pa.Table) -> int:
+    for name in (FIRST, LAST):
+        if name in table.column_names:
+            found = pc.min(table.column(name)).as_py()
+            return MAX_TIME if found is None else int(found)
+    return MAX_TIME
+
+
+def _latest(batch: pa.RecordBatch) -> int:
+    if ARRIVAL not in batch.schema.names or not batch.num_rows:
+        return MIN_TIME
+    found = pc.max(batch.column(ARRIVAL)).as_py()
+    return MIN_TIME if found is None else int(found)

@@ -1,0 +1,123 @@
+"""A window's step as an operator of one task: `engine: local`.
+
+It steps whenever the watermark or processing time moves, and before a barrier; what came in between is that step's input. State is one
+part (`task`): a stage has one task, for what stands behind `$group` sees all keys of a window.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import pyarrow as pa
+
+from shared.model.frames import Content
+from shared.model.ids import TASK_PART, StatePart
+from shared.model.time import MIN_TIME
+from shared.operators.base import Out
+from shared.operators.context import NOWHERE, TaskContext
+from shared.operators.specs import StepSpec
+from shared.operators.step import EpochInput, Step, StepState, Times
+from shared.operators.tables import decode_table, encode_table
+from shared.operators.window_plan import WindowPlan
+
+
+class StoredStep(msgspec.Struct, frozen=True):
+    """State of a step in the snapshot; tables as Arrow IPC, None for none."""
+
+    closed_to_ms: int
+    forced_ms: int
+    last_arrival_ms: int
+    partials: bytes | None
+    rows: bytes | None
+
+
+@dataclass(slots=True)
+class StepOperator:
+    """An `Operator`."""
+
+    spec: StepSpec
+    context: TaskContext = NOWHERE
+    _step: Step = field(init=False)
+    _state: StepState = field(default_factory=StepState)
+    _partials: list[pa.RecordBatch] = field(default_factory=list)
+    _rows: list[pa.RecordBatch] = field(default_factory=list)
+    _watermark: int = MIN_TIME
+    _processing: int = MIN_TIME
+    _output: int = MIN_TIME
+    _dirty: bool = True
+    _counts: dict[str, int] = field(default_factory=lambda: {"late": 0, "latePartials": 0, "inGaps": 0, "failed": 0})
+
+    def __post_init__(self) -> None:
+        self._step = Step(WindowPlan(self.spec.window), self.context)
+
+    def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
+        """Kept for the next step."""
+        del tag
+        (self._partials if content == "partials" else self._rows).append(batch)
+        return ()
+
+    def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
+        """A step up to this watermark."""
+        return self._run(watermark_ms, self._processing)
+
+    def on_processing_time(self, now_ms: int) -> Sequence[Out]:
+        """A step up to this processing time, if it can close anything."""
+        now = max(self._processing, now_ms)
+        if not (self._partials or self._rows) and now < self.next_processing_time():
+            self._processing = now
+            return ()
+        return self._run(self._watermark, now)
+
+    def before_barrier(self) -> Sequence[Out]:
+        """Take in what has come."""
+        return self._run(self._watermark, self._processing) if self._partials or self._rows else ()
+
+    def output_watermark(self) -> int:
+        """See step.py, ST5."""
+        return self._output
+
+    def next_processing_time(self) -> int:
+        """When processing time next closes a window."""
+        return self._step.next_processing_time(self._state)
+
+    def snapshot(self) -> Mapping[StatePart, bytes | None]:
+        """Open windows."""
+        if not self._dirty:
+            return {}
+        self._dirty = False
+        state = self._state
+        stored = StoredStep(
+            state.closed_to_ms, state.forced_ms, state.last_arrival_ms, encode_table(state.partials), encode_table(state.rows)
+        )
+        return {TASK_PART: msgspec.msgpack.encode(stored)}
+
+    def restore(self, parts: Mapping[StatePart, bytes]) -> None:
+        """Open windows as they were."""
+        data = parts.get(TASK_PART)
+        if data is None:
+            return
+        stored = msgspec.msgpack.decode(data, type=StoredStep)
+        self._state = StepState(
+            decode_table(stored.partials), decode_table(stored.rows),
+            stored.closed_to_ms, stored.forced_ms, stored.last_arrival_ms,
+        )  # fmt: skip
+        self._dirty = False
+
+    def counters(self) -> Mapping[str, int]:
+        """Totals since the task's start."""
+        return dict(self._counts)
+
+    def _run(self, watermark_ms: int, processing_ms: int) -> Sequence[Out]:
+        times = Times(self._watermark, watermark_ms, self._processing, processing_ms)
+        result = self._step(self._state, EpochInput(tuple(self._partials), tuple(self._rows)), times)
+        self._partials, self._rows = [], []
+        self._watermark, self._processing = watermark_ms, processing_ms
+        self._state, self._dirty = result.state, True
+        self._output = max(self._output, result.output_watermark_ms)
+        self._counts["late"] += result.counts.late
+        self._counts["latePartials"] += result.counts.late_partials
+        self._counts["inGaps"] += result.counts.in_gaps
+        self._counts["failed"] += result.counts.failed
+        return result.outs
+
+
