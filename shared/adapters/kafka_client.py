@@ -44,7 +44,10 @@ def translated(error: BaseException, doing: str) -> LogError:
     """The port's error for one of the library, the broker or the network; `doing` says what was attempted, where."""
     if isinstance(error, LogError):
         return error
-    found = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    name = type(error).__name__
+    text = str(error)
+    # Most of the library's errors name themselves.
+    found = text if name in text else f"{name}: {text}" if text else name
     if isinstance(error, _FENCED):
         return Fenced(f"{doing}: a newer writer has taken this identity ({found}); stop")
     if isinstance(error, _PASSING) or getattr(error, "retriable", False):
@@ -130,6 +133,8 @@ def seal(producer: Any, error: LogError) -> None:
             batch._drain_waiter.exception()  # noqa: SLF001
     task = producer._sender.sender_task  # noqa: SLF001
     if task is not None:
+        # What the library would do at its end is done above; without a transaction its callback fails.
+        task.remove_done_callback(producer._sender._fail_all)  # noqa: SLF001
         task.cancel()
 
 

@@ -43,11 +43,20 @@ class RawPartition:
     """Shape (n,), null for a tombstone."""
 
 
-class _Columns:
-    """What was taken of one partition so far."""
+class Gap(Exception):
+    """A batch from which records were compacted away: its offsets must be read, which the quick way does not."""
 
-    def __init__(self, *, with_keys: bool) -> None:
+
+class _Columns:
+    """What was taken of one partition so far.
+
+    exact: read each record's offset. The quick way counts instead, and raises Gap where that is not enough.
+    A record's object is let go before the next is made: many alive at once cost ten times as much.
+    """
+
+    def __init__(self, *, with_keys: bool, exact: bool) -> None:
         self._with_keys = with_keys
+        self._exact = exact
         self._offsets: list[Int64s] = []
         self._timestamps: list[int] = []
         self._keys: list[bytes | None] = []
@@ -55,21 +64,44 @@ class _Columns:
         self.size_bytes = 0
 
     def take(self, batch: Any, position: int) -> None:
-        """Append a batch's records from a position on."""
-        records = list(batch)
-        if batch.next_offset - batch.base_offset == len(records):
-            # Nothing was compacted away: the offsets need not be read.
-            skip = max(0, position - batch.base_offset)
-            records = records[skip:]
-            self._offsets.append(np.arange(batch.base_offset + skip, batch.next_offset, dtype=np.int64))
+        """Append a batch's records from a position on.
+
+        Raises:
+            Gap: not `exact`, and records are missing; nothing was appended.
+        """
+        offsets: list[int] = []
+        timestamps: list[int] = []
+        keys: list[bytes | None] = []
+        values: list[bytes | None] = []
+        add_timestamp, add_key, add_value = timestamps.append, keys.append, values.append
+        if self._exact:
+            for record in batch:
+                offsets.append(record.offset)
+                add_timestamp(record.timestamp)
+                add_key(record.key)
+                add_value(record.value)
+        elif self._with_keys:
+            for record in batch:
+                add_timestamp(record.timestamp)
+                add_key(record.key)
+                add_value(record.value)
         else:
-            records = [record for record in records if record.offset >= position]
-            self._offsets.append(np.array([record.offset for record in records], dtype=np.int64))
-        values = [record.value for record in records]
-        self._values += values
-        self._timestamps += [record.timestamp for record in records]
+            for record in batch:
+                add_timestamp(record.timestamp)
+                add_value(record.value)
+        if self._exact:
+            numbers = np.array(offsets, dtype=np.int64)
+        elif batch.next_offset - batch.base_offset == len(values):
+            numbers = np.arange(batch.base_offset, batch.next_offset, dtype=np.int64)
+        else:
+            raise Gap
+        # A broker sends the whole batch that contains the position.
+        skip = int(np.searchsorted(numbers, position))
+        self._offsets.append(numbers[skip:])
+        self._timestamps += timestamps[skip:] if skip else timestamps
+        self._values += values[skip:] if skip else values
         if self._with_keys:
-            self._keys += [record.key for record in records]
+            self._keys += keys[skip:] if skip else keys
         self.size_bytes += sum(map(len, filter(None, values)))
 
     @property
@@ -154,6 +186,8 @@ class RawReader:
         self._settings = settings
         self._reader = KafkaReader(settings, committed_only=committed_only)
         self._with_keys = with_keys
+        self._exact: set[TopicPartition] = set()
+        """Partitions in which a batch with a gap was met: from there on each record's offset is read."""
 
     async def start(self) -> None:
         """Connect; LogUnavailable if no broker answers."""
@@ -222,8 +256,8 @@ class RawReader:
         for at in list(fetched):
             if taken_bytes >= max_bytes:
                 break
-            columns = _Columns(with_keys=self._with_keys)
             partition = TopicPartition(at.topic, at.partition)
+            columns = _Columns(with_keys=self._with_keys, exact=partition in self._exact)
             try:
                 self._take_partition(at, columns, max_bytes - taken_bytes)
             except KAFKA_ERRORS as error:
@@ -257,6 +291,10 @@ class RawReader:
         try:
             while more and columns.size_bytes < max_bytes:
                 more = records.next_into(columns)
+        except Gap:
+            # The batch is used up: it is fetched again, and then read exactly.
+            more = False
+            self._exact.add(TopicPartition(at.topic, at.partition))
         except errors.CorruptRecordException:
             # What came before it goes out first; fetched again, it raises then.
             more = False

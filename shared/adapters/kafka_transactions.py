@@ -70,6 +70,8 @@ class KafkaTransaction:
             await asyncio.wait(self._sent, return_when=asyncio.FIRST_COMPLETED)
             self._take_answers()
         sent = await self._producer.raw.send_batch(batch, partition.topic, partition=partition.partition)
+        # Looked at in any case, so that nobody is warned of an error that the end of the transaction reports.
+        sent.add_done_callback(lambda f: f.cancelled() or f.exception())
         self._sent.append(sent)
 
     def _take_answers(self) -> None:
@@ -97,13 +99,7 @@ class KafkaTransaction:
 
     async def abort(self) -> None:
         """None of the records becomes visible."""
-        await self._end("aborting", self._producer_abort)
-
-    async def _producer_abort(self) -> None:
-        await self._producer.raw.abort_transaction()
-        # Their outcome no longer matters, but is looked at.
-        for sent in self._sent:
-            sent.add_done_callback(lambda f: f.cancelled() or f.exception())
+        await self._end("aborting", self._producer.raw.abort_transaction)
 
     async def _end(self, what: str, how: Any) -> None:
         self._check()

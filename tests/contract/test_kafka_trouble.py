@@ -1,0 +1,211 @@
+"""The Kafka log in trouble: brokers that do not answer, batches that are refused, lanes that are full."""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+from aiokafka.client import AIOKafkaClient
+
+from shared.adapters.kafka_log import KafkaLog
+from shared.adapters.kafka_raw import RawReader
+from shared.adapters.kafka_settings import KafkaSettings
+from shared.model.ids import Offset
+from shared.ports.log import LogError, LogUnavailable, NewRecord, TopicPartition
+
+pytestmark = pytest.mark.kafka
+
+
+class Network:
+    """Cuts this process off from the broker: open connections break, new ones are refused."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._down = False
+        self._clients: list[AIOKafkaClient] = []
+        connect = AIOKafkaClient._get_conn
+        network = self
+
+        async def get_connection(self: AIOKafkaClient, *args: object, **named: object) -> object:
+            if self not in network._clients:
+                network._clients.append(self)
+            return None if network._down else await connect(self, *args, **named)
+
+        monkeypatch.setattr(AIOKafkaClient, "_get_conn", get_connection)
+
+    def cut(self) -> None:
+        self._down = True
+        for client in self._clients:
+            for connection in list(client._conns.values()):
+                connection.close()
+
+    def mend(self) -> None:
+        self._down = False
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
+    made = Network(monkeypatch)
+    yield made
+    made.mend()
+
+
+@pytest.fixture
+def settings(kafka_broker: str) -> KafkaSettings:
+    return KafkaSettings(bootstrap=kafka_broker, request_timeout_ms=500, delivery_timeout_ms=1_000, outage_after_ms=200)
+
+
+@pytest.fixture
+async def log(settings: KafkaSettings, network: Network) -> AsyncIterator[KafkaLog]:
+    opened = KafkaLog(settings)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def at(log: KafkaLog) -> TopicPartition:
+    name = f"t-{uuid.uuid4().hex}"
+    await log.create_topic(name, 1)
+    return TopicPartition(name, 0)
+
+
+async def read_forever(fetch: Callable[[int, int], Awaitable[Sequence[object]]]) -> None:
+    """Fetch until it raises; there is nothing to read."""
+    async with asyncio.timeout(30):
+        while True:
+            assert not await fetch(1, 100)
+
+
+async def test_silence_of_an_outage_is_an_error(
+    log: KafkaLog, settings: KafkaSettings, network: Network, at: TopicPartition
+) -> None:
+    """Readers say that nobody answers instead of giving nothing, and go on by themselves afterwards (S3, W4)."""
+    reader, raw = await log.reader(), RawReader(settings)
+    await raw.start()
+    await reader.assign({at: Offset(0)})
+    await raw.assign({at: Offset(0)})
+    assert await reader.fetch(1, 50) == []
+    assert await raw.fetch(1, 50) == []
+    network.cut()
+    async with asyncio.timeout(30):
+        for read in (reader.fetch, raw.fetch):
+            with pytest.raises(LogUnavailable, match="fetching"):
+                await read_forever(read)
+    with pytest.raises(LogUnavailable):
+        await log.end_offsets([at])
+    network.mend()
+    await (await (await log.writer("w")).send(at, NewRecord(b"after")))
+    found: list[bytes | None] = []
+    async with asyncio.timeout(30):
+        while len(found) < 2:
+            for fetch in (reader.fetch, raw.fetch):
+                try:
+                    for part in await fetch(10, 100):
+                        values = getattr(part, "values", None)
+                        found += [part.value] if values is None else values.to_pylist()  # type: ignore[union-attr]
+                except LogUnavailable:
+                    continue
+    assert found == [b"after", b"after"]
+    await raw.close()
+
+
+async def test_a_record_without_answer_breaks_its_writer(log: KafkaLog, network: Network, at: TopicPartition) -> None:
+    """What is not acknowledged in time fails every result and the writer, whose closing does not wait (F2)."""
+    writer = await log.writer("w")
+    await (await writer.send(at, NewRecord(b"before")))
+    network.cut()
+    results = [await writer.send(at, NewRecord(b"%d" % i)) for i in range(3)]
+    async with asyncio.timeout(20):
+        for result in results:
+            with pytest.raises(LogUnavailable, match="delivery_timeout_ms"):
+                await result
+        with pytest.raises(LogUnavailable):
+            await writer.flush()
+        with pytest.raises(LogUnavailable):
+            _ = await writer.send(at, NewRecord(b"more"))
+        await writer.close()
+        with pytest.raises(LogUnavailable):
+            await log.writer("x")
+    network.mend()
+    again = await log.writer("w")
+    assert await (await again.send(at, NewRecord(b"again"))) == 1, "nothing of the broken writer follows"
+
+
+async def test_a_commit_without_answer_is_not_known(log: KafkaLog, network: Network, at: TopicPartition) -> None:
+    """A commit that is not answered raises LogUnavailable; the identity's next holder finds it ended (S3)."""
+    writer = await log.transactional_writer(at.topic)
+    transaction = await writer.begin()
+    await transaction.send_batch(at, [NewRecord(b"a")])
+    network.cut()
+    async with asyncio.timeout(20):
+        with pytest.raises(LogUnavailable, match="committing"):
+            await transaction.commit()
+        with pytest.raises(LogUnavailable):
+            await writer.begin()
+        await writer.close()
+    network.mend()
+    following = await log.transactional_writer(at.topic)
+    transaction = await following.begin()
+    await transaction.send_batch(at, [NewRecord(b"b")])
+    await transaction.commit()
+    reader = await log.reader(committed_only=True)
+    await reader.assign({at: Offset(0)})
+    async with asyncio.timeout(30):
+        found = await reader.fetch(10, 100)
+        while not found:
+            found = await reader.fetch(10, 100)
+    assert [r.value for r in found] == [b"b"]
+
+
+async def test_a_batch_that_the_broker_refuses_fails_the_commit(log: KafkaLog) -> None:
+    """The topic's limit is below ours: the broker refuses, and the commit does not pass over it."""
+    at = TopicPartition(f"t-{uuid.uuid4().hex}", 0)
+    await log.create_topic(at.topic, 1, {"max.message.bytes": "1000"})
+    writer = await log.transactional_writer(at.topic)
+    transaction = await writer.begin()
+    await transaction.send_batch(at, [NewRecord(bytes(5_000))])
+    with pytest.raises(LogError, match=r"MessageSizeTooLarge|RecordListTooLarge"):
+        await transaction.commit()
+    await writer.close()
+    await (await log.transactional_writer(at.topic)).close()
+    reader = await log.reader(committed_only=True)
+    await reader.assign({at: Offset(0)})
+    assert await reader.fetch(10, 300) == []
+
+
+async def test_order_is_kept_when_the_buffer_is_full(settings: KafkaSettings, at: TopicPartition) -> None:
+    """Coroutines that wait for room in one partition go on in the order in which they called (F2)."""
+    log = KafkaLog(replace(settings, message_bytes_max=2_000, delivery_timeout_ms=20_000))
+    writer = await log.writer("w")
+    order: list[bytes] = []
+
+    async def send(number: int) -> None:
+        for step in range(40):
+            value = b"%d.%d." % (number, step) + bytes(100 + 90 * (number + step) % 700)
+            order.append(value)
+            _ = await writer.send(at, NewRecord(value))
+
+    await asyncio.gather(*(send(number) for number in range(8)))
+    await writer.flush()
+    reader = await log.reader()
+    await reader.assign({at: Offset(0)})
+    found: list[bytes | None] = []
+    async with asyncio.timeout(30):
+        while len(found) < len(order):
+            found += [r.value for r in await reader.fetch(1000, 100)]
+    assert found == order
+    await log.close()
+
+
+async def test_the_library_does_not_flood_the_log(
+    log: KafkaLog, network: Network, at: TopicPartition, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While the broker is away the library's repeated errors show once, not at every attempt."""
+    reader = await log.reader()
+    await reader.assign({at: Offset(0)})
+    network.cut()
+    with caplog.at_level(logging.DEBUG), pytest.raises(LogUnavailable):
+        await read_forever(reader.fetch)
+    lines = [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
+    assert len(lines) <= len(set(lines)) + 1

@@ -1,0 +1,82 @@
+"""Settings that hide secrets and refuse contradictions, errors in the port's words, the lid on the library's log."""
+
+import logging
+
+import pytest
+from aiokafka import errors
+
+from shared.adapters.kafka_client import LogLid, translated
+from shared.adapters.kafka_settings import KafkaSettings
+from shared.ports.log import Fenced, LogError, LogUnavailable
+
+
+def test_secrets_do_not_show() -> None:
+    """Passwords and tokens are in no repr, so in no log and no error."""
+    settings = KafkaSettings(
+        bootstrap="a:1,b:2",
+        security_protocol="SASL_SSL",
+        sasl_username="user",
+        sasl_password="hunter2",
+        sasl_token_provider="token7",
+        ssl_key_password="hunter3",
+    )
+    assert "user" in repr(settings)
+    assert not any(secret in repr(settings) + str(settings) for secret in ("hunter2", "hunter3", "token7"))
+    assert settings.connection("x")["sasl_plain_password"] == "hunter2"
+    assert settings.connection("x")["bootstrap_servers"] == ["a:1", "b:2"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"bootstrap": ""}, "bootstrap"),
+        ({"security_protocol": "SASL_PLAINTEXT"}, "sasl_username"),
+        ({"message_bytes_max": 10_000_000}, "partition_fetch_bytes_max"),
+        ({"delivery_timeout_ms": 10}, "delivery_timeout_ms"),
+    ],
+)
+def test_contradictions_are_named(wrong: dict[str, object], named: str) -> None:
+    """Settings that cannot work together are refused, by name."""
+    with pytest.raises(ValueError, match=named):
+        KafkaSettings(**{"bootstrap": "a:1", **wrong})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (errors.ProducerFenced(), Fenced),
+        (errors.InvalidProducerEpoch(), Fenced),
+        (errors.KafkaConnectionError("away"), LogUnavailable),
+        (errors.NotLeaderForPartitionError(), LogUnavailable),
+        (errors.OutOfOrderSequenceNumber(), LogUnavailable),
+        (TimeoutError(), LogUnavailable),
+        (ConnectionResetError(), LogUnavailable),
+        (errors.MessageSizeTooLargeError("big"), LogError),
+        (errors.TopicAuthorizationFailedError("t"), LogError),
+        (AssertionError("state"), LogError),
+    ],
+)
+def test_errors_in_the_ports_words(error: Exception, kind: type[LogError]) -> None:
+    """What passes by waiting, what does not, and what is a fence, are told apart; the place and the finding stay."""
+    found = translated(error, "writing to t")
+    assert type(found) is kind
+    assert str(found).startswith("writing to t: ")
+    assert str(found).count(type(error).__name__) == 1
+
+
+def test_the_lid_lets_one_pass_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one message the first passes, then one an interval with the number held back; others pass beside it."""
+    now = [0.0]
+    monkeypatch.setattr("shared.adapters.kafka_client.time.monotonic", lambda: now[0])
+    lid = LogLid(interval_s=10)
+
+    def say(text: str) -> str | None:
+        record = logging.LogRecord("aiokafka", logging.ERROR, "f", 1, text, (1,), None)
+        return record.getMessage() if lid.filter(record) else None
+
+    assert say("node %d away") == "node 1 away"
+    assert [say("node %d away") for _ in range(5)] == [None] * 5
+    assert say("other %d") == "other 1"
+    now[0] = 10.5
+    assert say("node %d away") == "node 1 away (and 5 more since the last)"
+    assert say("node %d away") is None
