@@ -303,6 +303,14 @@ class DropProcessor(Struct, frozen=True, tag=True):
 
 Request = CreateProcessor | StartProcessor | StopProcessor | ModifyProcessor | DropProcessor
 
+class Answered(Struct, frozen=True, tag=True):
+    """A request has been decided: `error` is empty, or says why not."""
+
+    request: str
+    name: ProcessorName
+    error: str
+
+
 # --- registry: what the compacted topic holds, by processor name --------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """Puts a task together from its assignment: plan, machine, body, state, driver (R1, R4)."""
 
+import re
 from collections.abc import Callable
 
 from shared.language.documents import parse
@@ -17,6 +18,8 @@ from shared.runtime.driver import SourceDriver, TaskDriver, TaskWiring
 from shared.runtime.exchange import Exchange, OutEdge
 from shared.runtime.state import StateStore, load_parts
 
+_POSITION_IN_CHAIN = re.compile(r"^\d+/")
+"""A chain of several operators puts the operator's position before its state parts."""
 _OUTAGES = (LogUnavailable, BlobUnavailable, TargetUnavailable)
 _PERMANENT = (TargetRefused, MarkerAhead)
 
@@ -109,11 +112,12 @@ async def _ownership(context: TaskContext, body: TaskBody) -> Callable[[StatePar
     ordinals = {str(s): o for s, o in (await body.splits()).items()} if isinstance(body, SourceBody) else {}
 
     def wanted(part: StatePart) -> bool:
-        kind, _, name = part.rpartition("|")[2].partition(":")
+        kind, _, name = _POSITION_IN_CHAIN.sub("", part.rpartition("|")[2]).partition(":")
         if kind == "kg":
             return owner_of(int(name), tasks, groups) == assign.index
         if kind == "split":
-            return name in ordinals and ordinals[name] % tasks == assign.index
+            split = name if name in ordinals else name.rpartition("#")[0]
+            return split in ordinals and ordinals[split] % tasks == assign.index
         return part in own
 
     return wanted

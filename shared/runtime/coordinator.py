@@ -13,7 +13,7 @@ import structlog
 
 from shared.model.checkpoint import BlobRef, MirrorRow
 from shared.model.ids import EdgeId, Epoch, JobId, LeaderToken, Offset, Seq
-from shared.model.messages import CoordinatorBeat, Request
+from shared.model.messages import Answered, CoordinatorBeat, Request
 from shared.ports.blobs import BlobError
 from shared.ports.commits import Ambiguous, CommitStore, Stale, StoreUnavailable
 from shared.ports.log import (
@@ -168,6 +168,7 @@ class CoordinatorDriver:
                 self._publish(self._outside.topics.registry, name.encode(), None)
             case do.Answer(request, name, error):
                 _log.info("coordinator.answer", request=request, processor=name, error=error)
+                self._publish(self._outside.topics.answers, None, encode_message(Answered(request, name, error)))
                 self._outside.executor.spawn(self._decided(request), "decided", self._broken)
             case do.AppendMirror():
                 self._mirror_queue.put_nowait((term, command))

@@ -35,6 +35,11 @@ class Topics:
         return f"{self.prefix}.registry"
 
     @property
+    def answers(self) -> str:
+        """The coordinator to users; one partition."""
+        return f"{self.prefix}.answers"
+
+    @property
     def flow(self) -> str:
         """Receivers' read positions to senders (F7); one partition."""
         return f"{self.prefix}.flow"
@@ -46,5 +51,5 @@ class Topics:
     def plain(self) -> dict[str, dict[str, str]]:
         """The topics that every installation has, with their configuration; one partition each."""
         kept = {"retention.ms": "-1", "retention.bytes": "-1"}
-        names = (self.commands, self.reports, self.requests, self.flow)
+        names = (self.commands, self.reports, self.requests, self.answers, self.flow)
         return {**dict.fromkeys(names, kept), self.registry: {"cleanup.policy": "compact"}}

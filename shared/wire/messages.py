@@ -5,7 +5,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from shared.model.checkpoint import CommitRow, MirrorRow
-from shared.model.messages import Command, ProcessorStatus, ReadPositions, Report, Request, RunningPlan
+from shared.model.messages import Answered, Command, ProcessorStatus, ReadPositions, Report, Request, RunningPlan
 from shared.wire.errors import WireError
 
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -15,6 +15,7 @@ _reports: Final[msgspec.msgpack.Decoder[Report | Request]] = msgspec.msgpack.Dec
 _statuses: Final = msgspec.msgpack.Decoder(ProcessorStatus)
 _mirror: Final = msgspec.msgpack.Decoder(MirrorRow)
 _commits: Final = msgspec.msgpack.Decoder(CommitRow)
+_answers: Final = msgspec.msgpack.Decoder(Answered)
 _positions: Final = msgspec.msgpack.Decoder(ReadPositions)
 _plans: Final = msgspec.msgpack.Decoder(RunningPlan)
 
@@ -54,6 +55,11 @@ def decode_report(data: bytes) -> Report | Request:
 def decode_status(data: bytes) -> ProcessorStatus:
     """A processor's status from the registry topic."""
     return _decode(_statuses, data, "a processor's status")
+
+
+def decode_answer(data: bytes) -> Answered:
+    """The answer to a request."""
+    return _decode(_answers, data, "an answer")
 
 
 def decode_positions(data: bytes) -> ReadPositions:

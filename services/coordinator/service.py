@@ -1,0 +1,29 @@
+"""Wiring of the coordinator's process."""
+
+import uuid
+
+import msgspec
+
+from services.coordinator.planning import plan_for_coordinator
+from shared.adapters.commit_store import open_commit_store
+from shared.process.outside import make_outside
+from shared.process.settings import ProcessSettings, ProcessSettingsError
+from shared.protocol.coordinator.machine import CoordinatorMachine
+from shared.protocol.coordinator.settings import CoordinatorSettings
+from shared.runtime.coordinator import CoordinatorDriver
+
+
+async def build(settings: ProcessSettings) -> CoordinatorDriver:
+    """A coordinator on the store that the settings name."""
+    if not settings.store:
+        message = "TIDEMARK_STORE is not set; expected sqlite:///… or postgresql://…"
+        raise ProcessSettingsError(message)
+    try:
+        decisions = msgspec.convert({**settings.extra, "topic_prefix": settings.prefix}, CoordinatorSettings)
+    except msgspec.ValidationError as error:
+        message = f"TIDEMARK_EXTRA: {error}"
+        raise ProcessSettingsError(message) from error
+    machine = CoordinatorMachine(decisions, lambda: uuid.uuid4().hex)
+    holder = f"{settings.place}-{uuid.uuid4().hex}"
+    store = open_commit_store(settings.store)
+    return CoordinatorDriver(holder, make_outside(settings), store, plan_for_coordinator, machine)

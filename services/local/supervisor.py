@@ -1,0 +1,217 @@
+"""The one-machine mode: a broker, and the processes of all services, each a real process of the operating system.
+
+A process that ends is started again at its place; all of them end when the supervisor ends, however it ends (tether.py).
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Final
+
+import structlog
+
+from services.local.broker import BrokerError, LocalBroker
+from services.local.broker_settings import FREE_PORT, BrokerSettings, Port
+from services.local.tether import tethered
+
+_log = structlog.get_logger()
+SERVICES: Final = ("coordinator", "source", "operator", "spark", "sink")
+_ROOT: Final = Path(__file__).resolve().parents[2]
+BROKER: Final = "broker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSettings:
+    """Of one machine's installation. Started again on the same folder it goes on where it was."""
+
+    data_dir: Path
+    port: Port = FREE_PORT
+    workers: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(SERVICES, 1))
+    """Processes of each service."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Added to every process'."""
+    restart_wait_ms: int = 200
+    restart_wait_ms_max: int = 5_000
+    stop_timeout_s: float = 10.0
+
+
+@dataclass(slots=True)
+class Child:
+    """A place and the process that sits there now."""
+
+    place: str
+    service: str
+    process: asyncio.subprocess.Process | None = None
+    starts: int = 0
+
+
+class LocalCluster:
+    """Starts everything, keeps it running, stops it."""
+
+    def __init__(self, settings: LocalSettings, on_restart: Callable[[str, int], None] | None = None) -> None:
+        self.settings = settings
+        self._on_restart = on_restart or (lambda _place, _status: None)
+        self._children: dict[str, Child] = {}
+        self._watchers: dict[str, asyncio.Task[None]] = {}
+        self._broker: LocalBroker | None = None
+        self._stop = asyncio.Event()
+        self.bootstrap = ""
+        self.failure: BaseException | None = None
+
+    # --- life -----------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> str:
+        """Start the broker, then all processes; the broker's address. BrokerError says what to do when it cannot start."""
+        self.settings.data_dir.mkdir(parents=True, exist_ok=True)
+        self._logs().mkdir(exist_ok=True)
+        self._broker = LocalBroker(BrokerSettings(data_dir=self.settings.data_dir / "kafka", port=self.settings.port))
+        self.bootstrap = await self._broker.start()
+        self._watch(BROKER, self._keep_broker(self._broker))
+        for service, count in self.settings.workers.items():
+            for number in range(count):
+                self.add(service, f"{service}-{number}")
+        return self.bootstrap
+
+    def add(self, service: str, place: str) -> None:
+        """One more process."""
+        child = self._children[place] = Child(place, service)
+        self._watch(place, self._keep(child))
+
+    async def remove(self, place: str) -> None:
+        """Stop one process for good."""
+        self._watchers.pop(place).cancel()
+        await self._end(self._children.pop(place))
+        self._write_state()
+
+    async def stop(self) -> None:
+        """Stop the processes, then the broker."""
+        self._stop.set()
+        for watcher in self._watchers.values():
+            watcher.cancel()
+        await asyncio.gather(*(self._end(child) for child in self._children.values()))
+        if self._broker is not None:
+            await self._broker.stop()
+        self._state_file().unlink(missing_ok=True)
+
+    def kill(self, place: str, number: int) -> None:
+        """Send a signal to the process at a place (or to the broker)."""
+        pid = self.pids()[place]
+        os.kill(pid, number)
+
+    def pids(self) -> dict[str, int]:
+        """Who runs now: place to process id."""
+        found = {c.place: c.process.pid for c in self._children.values() if c.process and c.process.returncode is None}
+        if self._broker is not None and self._broker.pid is not None:
+            found[BROKER] = self._broker.pid
+        return found
+
+    # --- processes ------------------------------------------------------------------------------------------------------
+
+    def _watch(self, place: str, watching: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(watching, name=f"watch {place}")
+        task.add_done_callback(self._watcher_ended)
+        self._watchers[place] = task
+
+    def _watcher_ended(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self.failure = task.exception()
+            _log.error("supervisor.failed", watcher=task.get_name(), error=repr(self.failure))
+
+    async def _keep(self, child: Child) -> None:
+        wait_ms = self.settings.restart_wait_ms
+        while not self._stop.is_set():
+            with (self._logs() / f"{child.place}.log").open("ab") as log:
+                child.process = await self._spawn(child, log)
+            child.starts += 1
+            self._write_state()
+            began = asyncio.get_running_loop().time()
+            status = await child.process.wait()
+            lived_ms = (asyncio.get_running_loop().time() - began) * 1000
+            wait_ms = self.settings.restart_wait_ms if lived_ms > self.settings.restart_wait_ms_max else wait_ms * 2
+            _log.warning("supervisor.restart", place=child.place, status=status)
+            self._on_restart(child.place, status)
+            await asyncio.sleep(min(wait_ms, self.settings.restart_wait_ms_max) / 1000)
+
+    async def _keep_broker(self, broker: LocalBroker) -> None:
+        while not self._stop.is_set():
+            self._write_state()
+            status = await broker.exited()
+            if self._stop.is_set():
+                return
+            _log.warning("supervisor.restart", place=BROKER, status=status)
+            self._on_restart(BROKER, status)
+            try:
+                await broker.start()
+            except BrokerError as error:
+                _log.error("supervisor.broker", reason=str(error))
+                await asyncio.sleep(self.settings.restart_wait_ms_max / 1000)
+
+    async def _spawn(self, child: Child, log: IO[bytes]) -> asyncio.subprocess.Process:
+        command = tethered([sys.executable, "-m", f"services.{child.service}"])
+        return await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment(child)
+        )
+
+    def _environment(self, child: Child) -> dict[str, str]:
+        data = self.settings.data_dir.resolve()
+        paths = [str(_ROOT), str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "TIDEMARK_KAFKA": self.bootstrap,
+            "TIDEMARK_BLOBS": str(data / "blobs"),
+            "TIDEMARK_STORE": f"sqlite:///{data / 'coordinator.db'}",
+            "TIDEMARK_PLACE": child.place,
+            **self.settings.environment,
+        }
+
+    async def _end(self, child: Child) -> None:
+        process = child.process
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), self.settings.stop_timeout_s)
+        except TimeoutError:
+            _log.warning("supervisor.kill", place=child.place)
+            process.kill()
+            await process.wait()
+
+    # --- what others see --------------------------------------------------------------------------------------------------
+
+    def _logs(self) -> Path:
+        return self.settings.data_dir / "logs"
+
+    def _state_file(self) -> Path:
+        return self.settings.data_dir / "processes.json"
+
+    def _write_state(self) -> None:
+        """For `tidemark ps`: who runs, and where the broker is."""
+        state = {
+            "supervisor": os.getpid(),
+            "kafka": self.bootstrap,
+            "processes": [
+                {"place": place, "service": self._service_of(place), "pid": pid} for place, pid in self.pids().items()
+            ],
+        }
+        temporary = self._state_file().with_suffix(".tmp")
+        temporary.write_text(json.dumps(state, indent=2))
+        temporary.replace(self._state_file())
+
+    def _service_of(self, place: str) -> str:
+        return BROKER if place == BROKER else self._children[place].service
+
+
+def read_state(data_dir: Path) -> Mapping[str, object]:
+    """What `processes.json` says; FileNotFoundError if nothing runs on this folder."""
+    found: Mapping[str, object] = json.loads((data_dir / "processes.json").read_text())
+    return found
+
+
+def service_logs(data_dir: Path) -> Sequence[Path]:
+    """The log files of all places."""
+    return sorted((data_dir / "logs").glob("*.log"))

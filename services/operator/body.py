@@ -1,0 +1,86 @@
+"""An operator's task: a chain of fused operators between its in edges and its out edges."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from shared.model.frames import Body
+from shared.model.ids import Epoch, StatePart
+from shared.operators.base import GROUP, Operator, Out
+from shared.runtime.body import Copied
+from shared.runtime.context import TaskContext
+from shared.runtime.exchange import load_body
+
+
+class OperatorBody:
+    """Gives rows, watermarks and time to the chain; keeps of a `copy` edge what belongs to its key groups."""
+
+    def __init__(self, context: TaskContext, chain: Operator, key_by: Operator | None) -> None:
+        self._context = context
+        self._chain = chain
+        self._key_by = key_by
+        self._blobs = context.outside.blobs
+        plan = context.assign.plan
+        self._tasks = plan.tasks[context.assign.vertex]
+        self._groups = plan.key_groups
+        self._rows = 0
+
+    async def open(self, parts: Mapping[StatePart, bytes]) -> None:
+        """Restore the chain."""
+        self._chain.restore(parts)
+
+    async def apply(self, tag: str, bodies: Sequence[Body]) -> Sequence[Out]:
+        """Rows through the chain."""
+        outs: list[Out] = []
+        for body in bodies:
+            batch = await load_body(self._blobs, body)
+            self._rows += batch.num_rows
+            if self._key_by is None:
+                outs += self._chain.on_batch(batch, body.content, tag)
+                continue
+            for keyed in self._key_by.on_batch(batch, body.content, tag):
+                if keyed.port == "out":
+                    outs += self._chain.on_batch(self._own(keyed.batch), body.content, tag)
+                elif self._context.assign.index == 0:
+                    outs.append(keyed)  # every task sees the row on a copy edge: one of them speaks for it
+        return outs
+
+    def _own(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._tasks == 1:
+            return batch
+        owners = batch.column(GROUP).to_numpy().astype(np.int64) * self._tasks // self._groups
+        return batch.take(pa.array(np.flatnonzero(owners == self._context.assign.index)))
+
+    async def advance(self, watermark_ms: int) -> Sequence[Out]:
+        """The watermark through the chain."""
+        return self._chain.on_watermark(watermark_ms)
+
+    async def fire(self, now_ms: int) -> Sequence[Out]:
+        """Processing time through the chain."""
+        return self._chain.on_processing_time(now_ms)
+
+    async def flush(self, epoch: Epoch) -> Sequence[Out]:
+        """What is held for batching."""
+        del epoch
+        return self._chain.before_barrier()
+
+    async def copy(self, epoch: Epoch, committed: Epoch) -> Copied:
+        """The changed parts."""
+        del epoch, committed
+        return Copied(self._chain.snapshot())
+
+    def output_watermark(self) -> int:
+        """The chain's, ms."""
+        return self._chain.output_watermark()
+
+    def next_processing_ms(self) -> int:
+        """The chain's, ms."""
+        return self._chain.next_processing_time()
+
+    def counters(self) -> Mapping[str, int]:
+        """Rows read, and what the operators count."""
+        return {"rows": self._rows, **self._chain.counters()}
+
+    async def close(self) -> None:
+        """Nothing is open."""

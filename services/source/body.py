@@ -1,0 +1,239 @@
+"""A source's task: reads splits, judges time, runs what is fused behind it, and notes positions with the rest of its state (C2)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import structlog
+
+from shared.model.frames import Body
+from shared.model.ids import Epoch, Offset, SplitId, StatePart, split_part
+from shared.model.plan import OUT
+from shared.operators.base import Operator, Out
+from shared.operators.source_front import SourceFront
+from shared.ports.source import RawBatch, Source, SplitStatus
+from shared.runtime.body import Copied, Fetched
+from shared.runtime.context import TaskContext
+
+_log = structlog.get_logger()
+_POSITION = "position|"
+_FRONT = "front|"
+_CHAIN = "chain|"
+
+
+class SplitPosition(msgspec.Struct, frozen=True):
+    """Where a split stands: the next position, and where it ends if it is bounded."""
+
+    next: int
+    until: int | None = None
+
+
+@dataclass(slots=True)
+class _Split:
+    position: Offset
+    until: Offset | None = None
+    finished: bool = False
+    at_end_since_ms: int | None = None
+    dirty: bool = True
+
+
+class SourceTaskBody:
+    """Positions, front and chain move together: only `take` changes what a snapshot holds."""
+
+    def __init__(
+        self,
+        context: TaskContext,
+        source: Source,
+        front: SourceFront,
+        chain: Operator,
+        idle_timeout_ms: int | None,
+    ) -> None:
+        self._context = context
+        self._source = source
+        self._front = front
+        self._chain = chain
+        self._idle_timeout_ms = idle_timeout_ms
+        self._own: dict[SplitId, _Split] = {}
+        self._watermark_ms = -(2**63)
+        self._held_since_ms: int | None = None
+        self._ended_without_splits = False
+
+    # --- life -----------------------------------------------------------------------------------------------------------
+
+    async def splits(self) -> Mapping[SplitId, int]:
+        """All splits, with their ordinals."""
+        return await self._source.splits()
+
+    async def open(self, parts: Mapping[StatePart, bytes]) -> None:
+        """Restore, then stand at the noted positions; a split without one starts where the document says."""
+        assign = self._context.assign
+        tasks = assign.plan.tasks[assign.vertex]
+        own = {s: o for s, o in (await self.splits()).items() if o % tasks == assign.index}
+        saved = {
+            SplitId(part.removeprefix(_POSITION + split_part(""))): msgspec.msgpack.decode(data, type=SplitPosition)
+            for part, data in parts.items()
+            if part.startswith(_POSITION)
+        }
+        self._front.restore(_below(parts, _FRONT), self._restored_watermark())
+        self._chain.restore(_below(parts, _CHAIN))
+        self._front.assign(own)
+        await self._source.open({s: Offset(saved[s].next) if s in saved else None for s in own})
+        bounds = {s: Offset(p.until) for s, p in saved.items() if p.until is not None}
+        if bounds:
+            self._source.end_at(bounds)
+        for status in self._source.status():
+            known = saved.get(status.split)
+            until = Offset(known.until) if known is not None and known.until is not None else None
+            self._own[status.split] = _Split(status.next_position, until)
+
+    def _restored_watermark(self) -> int:
+        assign = self._context.assign
+        own = [h.protocol.output_watermark_ms for h in assign.handles if h.index == assign.index]
+        same = len(assign.handles) == assign.plan.tasks[assign.vertex]
+        return own[0] if own and same else -(2**63)
+
+    async def close(self) -> None:
+        """Let go of the source."""
+        await self._source.close()
+
+    # --- input ------------------------------------------------------------------------------------------------------------
+
+    async def fetch(self) -> Fetched:
+        """Read ahead."""
+        settings = self._context.outside.settings
+        batches = await self._source.fetch(settings.fetch_bytes_max, settings.fetch_timeout_ms)
+        return Fetched(tuple(batches), tuple(self._source.status()))
+
+    async def take(self, fetched: Fetched, now_ms: int, monotonic_ms: int) -> Sequence[Out]:
+        """Rows through front and chain, then the statuses, then the watermark that both allow."""
+        self._end_hold(monotonic_ms)
+        outs: list[Out] = []
+        for batch in fetched.batches:
+            outs += self._through(self._front.on_records(self._within(batch)))
+            split = self._own[batch.split]
+            split.position = max(split.position, Offset(int(batch.positions[-1]) + 1))
+            split.at_end_since_ms, split.dirty = None, True
+        with_rows = {b.split for b in fetched.batches}
+        for status in fetched.statuses:
+            self._status(status, monotonic_ms, rows=status.split in with_rows)
+        if self._chain.next_processing_time() <= now_ms:
+            outs += self._chain.on_processing_time(now_ms)
+        outs += self._chain.on_watermark(self._front.output_watermark())
+        return outs
+
+    def _within(self, batch: RawBatch) -> RawBatch:
+        """Rows before the split's end: a drain may name an end that was already read past."""
+        until = self._own[batch.split].until
+        if until is None or int(batch.positions[-1]) < until:
+            return batch
+        n = int(np.searchsorted(batch.positions, until))
+        keys = batch.keys.slice(0, n) if batch.keys is not None else None
+        return RawBatch(
+            batch.split, batch.partition, batch.positions[:n], batch.timestamps_ms[:n], batch.values.slice(0, n), keys
+        )
+
+    def _through(self, outs: Sequence[Out]) -> list[Out]:
+        done: list[Out] = []
+        for out in outs:
+            done += self._chain.on_batch(out.batch, out.content, "") if out.port == OUT else [out]
+        return done
+
+    def _status(self, status: SplitStatus, monotonic_ms: int, *, rows: bool) -> None:
+        """W4, E1: idle after the time-out at the end of the split; finished when read to its bound."""
+        split = self._own[status.split]
+        split.position = max(split.position, status.next_position if not rows else split.position)
+        if status.finished or (split.until is not None and split.position >= split.until):
+            split.finished = True
+            self._front.on_status(status.split, "finished")
+            return
+        if rows or not status.at_end:
+            split.at_end_since_ms = None
+            return
+        if split.at_end_since_ms is None:
+            split.at_end_since_ms = monotonic_ms
+        timeout_ms = self._idle_timeout_ms
+        if timeout_ms is not None and monotonic_ms - split.at_end_since_ms >= timeout_ms:
+            self._front.on_status(status.split, "idle")
+
+    def held_back(self, monotonic_ms: int) -> None:
+        """The clock of idleness stands still from here until the next `take`."""
+        if self._held_since_ms is None:
+            self._held_since_ms = monotonic_ms
+
+    def _end_hold(self, monotonic_ms: int) -> None:
+        if self._held_since_ms is None:
+            return
+        held_ms, self._held_since_ms = monotonic_ms - self._held_since_ms, None
+        for split in self._own.values():
+            if split.at_end_since_ms is not None:
+                split.at_end_since_ms += held_ms
+
+    def drain(self, until: Mapping[str, int]) -> None:
+        """E2: named splits end there, others where they stand."""
+        for name, split in self._own.items():
+            split.until = Offset(max(until.get(name, split.position), split.position))
+            split.dirty = True
+        self._source.end_at({s: split.until for s, split in self._own.items() if split.until is not None})
+        self._ended_without_splits = not self._own
+        _log.info(
+            "source.drain", task=str(self._context.task), until={s: int(v.until or 0) for s, v in self._own.items()}
+        )
+
+    def idle(self) -> bool:
+        """See `SourceFront.idle`."""
+        return self._front.idle()
+
+    def ended(self) -> bool:
+        """All splits are read to their ends; a task without splits ends when the input is drained."""
+        return self._front.ended() if self._own else self._ended_without_splits
+
+    # --- the machine's commands -------------------------------------------------------------------------------------------
+
+    async def apply(self, tag: str, bodies: Sequence[Body]) -> Sequence[Out]:
+        """A source has no in edges."""
+        message = f"{self._context.task}: {len(bodies)} bodies on input {tag!r} of a source"
+        raise ValueError(message)
+
+    async def advance(self, watermark_ms: int) -> Sequence[Out]:
+        """A source has no input watermark."""
+        message = f"{self._context.task}: input watermark {watermark_ms} for a source"
+        raise ValueError(message)
+
+    async def fire(self, now_ms: int) -> Sequence[Out]:
+        """Processing time through the chain."""
+        return self._chain.on_processing_time(now_ms)
+
+    async def flush(self, epoch: Epoch) -> Sequence[Out]:
+        """Partial aggregates of the epoch."""
+        del epoch
+        return self._chain.before_barrier()
+
+    async def copy(self, epoch: Epoch, committed: Epoch) -> Copied:
+        """C2, C6: positions, front and chain as of the last `take`."""
+        del epoch, committed
+        changed: dict[StatePart, bytes | None] = {}
+        for name, split in self._own.items():
+            if split.dirty:
+                position = SplitPosition(split.position, split.until)
+                changed[StatePart(_POSITION + split_part(name))] = msgspec.msgpack.encode(position)
+                split.dirty = False
+        changed.update({StatePart(_FRONT + part): data for part, data in self._front.snapshot().items()})
+        changed.update({StatePart(_CHAIN + part): data for part, data in self._chain.snapshot().items()})
+        return Copied(changed)
+
+    def output_watermark(self) -> int:
+        """What the chain lets out, ms."""
+        return self._chain.output_watermark()
+
+    def next_processing_ms(self) -> int:
+        """The chain's, ms."""
+        return self._chain.next_processing_time()
+
+    def counters(self) -> Mapping[str, int]:
+        """What front and chain count."""
+        return {**self._chain.counters(), **self._front.counters()}
+
+
+def _below(parts: Mapping[StatePart, bytes], prefix: str) -> dict[StatePart, bytes]:
+    return {StatePart(p.removeprefix(prefix)): data for p, data in parts.items() if p.startswith(prefix)}

@@ -1,0 +1,1 @@
+"""What the processes of all services share: settings from the environment, ports, logs, signals."""

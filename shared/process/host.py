@@ -1,0 +1,77 @@
+"""Runs a service's coroutine in a process: logs, signals, the exit status."""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import structlog
+
+from shared.process.settings import ProcessSettings, ProcessSettingsError, read_settings
+from shared.runtime.settings import SettingsError
+
+USAGE_STATUS = 2
+
+
+class Stoppable(Protocol):
+    """What a signal ends."""
+
+    async def run(self) -> None:
+        """Work until stopped."""
+        ...
+
+    def stop(self) -> None:
+        """End `run` in good order."""
+        ...
+
+
+def configure_logs(settings: ProcessSettings) -> None:
+    """structlog to standard error: JSON lines, or text for people; each with time, level and place."""
+    structlog.contextvars.bind_contextvars(place=settings.place)
+    renderer = (
+        structlog.processors.JSONRenderer()
+        if settings.log_format == "json"
+        else structlog.dev.ConsoleRenderer(colors=False)
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+
+
+def serve(build: Callable[[ProcessSettings], Awaitable[Stoppable]]) -> int:
+    """Read the settings, build the service and run it until SIGTERM or SIGINT. The exit status: 0, 1 for a failure, 2 for settings."""
+    try:
+        settings = read_settings()
+    except (ProcessSettingsError, SettingsError) as error:
+        sys.stderr.write(f"{error}\n")
+        return USAGE_STATUS
+    configure_logs(settings)
+    return asyncio.run(_run(settings, build))
+
+
+async def _run(settings: ProcessSettings, build: Callable[[ProcessSettings], Awaitable[Stoppable]]) -> int:
+    log = structlog.get_logger()
+    try:
+        service = await build(settings)
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(name, service.stop)
+        log.info("process.started")
+        await service.run()
+    except Exception as error:  # noqa: BLE001 - the last frame: whatever it is, it is logged and the status says so
+        log.error("process.failed", error=repr(error), exc_info=error)
+        return 1
+    log.info("process.stopped")
+    return 0

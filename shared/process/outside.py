@@ -1,0 +1,35 @@
+"""The ports that a process' settings name."""
+
+import uuid
+
+import msgspec
+
+from shared.adapters.blobs import open_blob_store
+from shared.adapters.clock import SystemClock
+from shared.adapters.executor import AsyncExecutor
+from shared.adapters.kafka_log import KafkaLog
+from shared.adapters.kafka_settings import KafkaSettings
+from shared.process.settings import ProcessSettings
+from shared.runtime.context import Outside
+from shared.runtime.topics import Topics
+
+
+def kafka_settings(settings: ProcessSettings) -> KafkaSettings:
+    """Of the cluster of Tidemark's own topics."""
+    return msgspec.convert(
+        {**settings.kafka_config, "bootstrap": settings.kafka, "client": settings.place}, KafkaSettings
+    )
+
+
+def make_outside(settings: ProcessSettings) -> Outside:
+    """Ports on real clocks, Kafka and the blob store. Connects nothing yet; the loop must be running."""
+    executor = AsyncExecutor()
+    return Outside(
+        log=KafkaLog(kafka_settings(settings)),
+        blobs=open_blob_store(settings.blobs, executor),
+        clock=SystemClock(),
+        executor=executor,
+        topics=Topics(settings.prefix),
+        settings=settings.runtime,
+        unique=lambda: uuid.uuid4().hex,
+    )

@@ -1,0 +1,82 @@
+"""A process' settings, from the environment. What is wrong is said with the variable's name."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from shared.runtime.settings import RuntimeSettings
+
+_PREFIX = "TIDEMARK_"
+
+
+class ProcessSettingsError(ValueError):
+    """A variable is missing or wrong: names it, says what is expected and what was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSettings:
+    """Of one process. Secrets do not show in its repr."""
+
+    kafka: str
+    """TIDEMARK_KAFKA: the cluster of Tidemark's own topics, `host:port,…`."""
+    blobs: str
+    """TIDEMARK_BLOBS: where state and segments lie: a directory or `s3://…`."""
+    store: str = field(repr=False)
+    """TIDEMARK_STORE: the coordinator's database, `sqlite:///…` or `postgresql://…`; "" where it is not needed."""
+    place: str
+    """TIDEMARK_PLACE: this worker's seat, kept over restarts: `operator-0`."""
+    prefix: str = "tidemark"
+    """TIDEMARK_PREFIX: of topics."""
+    kafka_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """TIDEMARK_KAFKA_CONFIG: JSON; fields of `KafkaSettings`, e.g. `{"security_protocol": "SASL_SSL", …}`."""
+    runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
+    """TIDEMARK_RUNTIME: JSON; fields of `RuntimeSettings`."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """TIDEMARK_EXTRA: JSON; settings of the service itself."""
+    log_format: str = "json"
+    """TIDEMARK_LOG: json or text."""
+
+
+def read_settings(environment: Mapping[str, str] | None = None) -> ProcessSettings:
+    """The settings of this process. Raises ProcessSettingsError, SettingsError."""
+    env = os.environ if environment is None else environment
+
+    def text(name: str, default: str | None = None) -> str:
+        value = env.get(_PREFIX + name, default)
+        if value is None:
+            message = f"{_PREFIX}{name} is not set; README.md of shared/process says what it holds"
+            raise ProcessSettingsError(message)
+        return value
+
+    def table(name: str) -> dict[str, Any]:
+        raw = env.get(_PREFIX + name, "{}")
+        try:
+            return msgspec.json.decode(raw, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            message = f"{_PREFIX}{name}: expected a JSON object, found {raw[:80]!r} ({error})"
+            raise ProcessSettingsError(message) from error
+
+    try:
+        runtime = msgspec.convert(table("RUNTIME"), RuntimeSettings)
+    except msgspec.ValidationError as error:
+        message = f"{_PREFIX}RUNTIME: {error}"
+        raise ProcessSettingsError(message) from error
+    runtime.check()
+    log_format = text("LOG", "json")
+    if log_format not in ("json", "text"):
+        message = f"{_PREFIX}LOG: expected json or text, found {log_format!r}"
+        raise ProcessSettingsError(message)
+    return ProcessSettings(
+        kafka=text("KAFKA"),
+        blobs=text("BLOBS"),
+        store=text("STORE", ""),
+        place=text("PLACE"),
+        prefix=text("PREFIX", "tidemark"),
+        kafka_config=table("KAFKA_CONFIG"),
+        runtime=runtime,
+        extra=table("EXTRA"),
+        log_format=log_format,
+    )

@@ -1,0 +1,122 @@
+"""How users reach the coordinator: requests and their answers, the registry, the workers' heartbeats. All over topics, without groups."""
+
+from collections.abc import AsyncIterator, Callable
+
+from shared.model.ids import ProcessorName
+from shared.model.messages import Heartbeat, ProcessorStatus, Request
+from shared.ports.clock import Clock
+from shared.ports.log import Log, NewRecord, TopicPartition
+from shared.runtime.topics import Topics
+from shared.wire.messages import decode_answer, decode_report, decode_status, encode_message
+
+_FETCH_MS = 200
+_RECORDS_MAX = 1000
+
+
+class RequestRefused(Exception):
+    """The coordinator's answer to a request, for the user."""
+
+
+class RequestTimeout(Exception):
+    """No coordinator has answered: says how long was waited, and what to look at."""
+
+
+class Client:
+    """Requests and views. Holds no state that must last."""
+
+    def __init__(self, log: Log, topics: Topics, clock: Clock, unique: Callable[[], str]) -> None:
+        self._log = log
+        self._topics = topics
+        self._clock = clock
+        self.unique = unique
+
+    async def request(self, request: Request, timeout_ms: int = 60_000) -> None:
+        """Send and wait for the answer. RequestRefused, RequestTimeout; LogError when the broker is away."""
+        answers = TopicPartition(self._topics.answers, 0)
+        reader = await self._log.reader()
+        try:
+            await reader.assign(await self._log.end_offsets([answers]))
+            await self._send(encode_message(request))
+            deadline_ms = self._clock.monotonic_ms() + timeout_ms
+            while self._clock.monotonic_ms() < deadline_ms:
+                for record in await reader.fetch(_RECORDS_MAX, _FETCH_MS):
+                    answer = decode_answer(record.value or b"")
+                    if answer.request == request.request:
+                        if answer.error:
+                            raise RequestRefused(answer.error)
+                        return
+        finally:
+            await reader.close()
+        message = (
+            f"no coordinator answered within {timeout_ms / 1000:g} s; is one running? Its log says what it waits for"
+        )
+        raise RequestTimeout(message)
+
+    async def _send(self, data: bytes) -> None:
+        writer = await self._log.writer("client")
+        try:
+            await (await writer.send(TopicPartition(self._topics.requests, 0), NewRecord(data)))
+        finally:
+            await writer.close()
+
+    async def statuses(self) -> dict[ProcessorName, ProcessorStatus]:
+        """All processors, as the registry has them now."""
+        registry = TopicPartition(self._topics.registry, 0)
+        end = (await self._log.end_offsets([registry]))[registry]
+        found: dict[ProcessorName, ProcessorStatus] = {}
+        reader = await self._log.reader()
+        try:
+            await reader.assign(await self._log.begin_offsets([registry]))
+            while reader.position(registry) < end:
+                for record in await reader.fetch(_RECORDS_MAX, _FETCH_MS):
+                    _apply(found, record.key, record.value)
+        finally:
+            await reader.close()
+        return found
+
+    async def watch(self, name: ProcessorName) -> AsyncIterator[ProcessorStatus]:
+        """A processor's status now, and every change after."""
+        registry = TopicPartition(self._topics.registry, 0)
+        reader = await self._log.reader()
+        found: dict[ProcessorName, ProcessorStatus] = {}
+        try:
+            await reader.assign(await self._log.begin_offsets([registry]))
+            while True:
+                for record in await reader.fetch(_RECORDS_MAX, _FETCH_MS):
+                    if _apply(found, record.key, record.value) == name and name in found:
+                        yield found[name]
+        finally:
+            await reader.close()
+
+    async def heartbeats(self) -> AsyncIterator[Heartbeat]:
+        """What workers say from now on."""
+        reports = TopicPartition(self._topics.reports, 0)
+        reader = await self._log.reader()
+        try:
+            await reader.assign(await self._log.end_offsets([reports]))
+            while True:
+                for record in await reader.fetch(_RECORDS_MAX, _FETCH_MS):
+                    report = decode_report(record.value or b"")
+                    if isinstance(report, Heartbeat):
+                        yield report
+        finally:
+            await reader.close()
+
+    async def ready(self, timeout_ms: int) -> None:
+        """Wait until a coordinator has made the topics. RequestTimeout."""
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        wanted = set(self._topics.plain())
+        while not wanted <= set(await self._log.list_topics()):
+            if self._clock.monotonic_ms() > deadline_ms:
+                message = f"no coordinator was there within {timeout_ms / 1000:g} s; its log says why"
+                raise RequestTimeout(message)
+            await self._clock.sleep_ms(_FETCH_MS)
+
+
+def _apply(found: dict[ProcessorName, ProcessorStatus], key: bytes | None, value: bytes | None) -> ProcessorName:
+    name = ProcessorName((key or b"").decode())
+    if value is None:
+        found.pop(name, None)
+    else:
+        found[name] = decode_status(value)
+    return name
