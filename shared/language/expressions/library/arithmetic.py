@@ -1,0 +1,337 @@
+"""Arithmetic: null or missing among the operands gives null; other types than numbers (and dates, where said) fail."""
+
+import math
+from collections.abc import Callable
+from decimal import ROUND_DOWN, ROUND_HALF_EVEN, Context, Decimal
+from typing import Any, Final
+
+from shared.language.expressions.errors import DIVISION, OVERFLOW, TYPE, VALUE, fail
+from shared.language.expressions.registry import ABSENT, positional
+from shared.language.values.numbers import (
+    DEC,
+    DECIMAL,
+    DOUBLE,
+    LONG,
+    add,
+    decimal_of,
+    divide,
+    double_of,
+    modulo,
+    multiply,
+    subtract,
+    whole,
+    width,
+)
+from shared.language.values.types import is_integral, is_number, type_name
+from shared.model.values import INT64_MAX, INT64_MIN, MISSING, Date, Value, long
+
+
+def is_null(value: Value) -> bool:
+    """Null and missing."""
+    return value is None or value is MISSING
+
+
+def number(name: str, value: Value) -> Any:
+    """A number, or a failure that names the operator."""
+    if not is_number(value):
+        raise fail(f"{name} takes numbers, found {type_name(value)}", TYPE)
+    return value
+
+
+def shifted(date: Date, ms: int) -> Date:
+    """A date some ms later; fails beyond 64 bits."""
+    moved = int(date) + ms
+    if not INT64_MIN <= moved <= INT64_MAX:
+        raise fail("the date is out of range", OVERFLOW)
+    return Date(moved)
+
+
+def _ms(value: Any) -> int:
+    if value != value or abs(value) > INT64_MAX:  # noqa: PLR0124 - NaN
+        raise fail("the number of milliseconds is out of range", OVERFLOW)
+    return int(round(value)) if type(value) is float else int(value)
+
+
+@positional("$add", 0, None)
+def _add(*values: Value) -> Value:
+    """Adds numbers, or numbers (of milliseconds) to one date."""
+    date: Date | None = None
+    numbers = []
+    for value in values:
+        if is_null(value):
+            return None
+        if type(value) is Date:
+            if date is not None:
+                raise fail("$add takes one date at most", TYPE)
+            date = value
+        else:
+            numbers.append(number("$add", value))
+    total = sum_of(numbers)
+    return total if date is None else shifted(date, _ms(total))
+
+
+def sum_of(numbers: list[Any]) -> Any:
+    """The sum of numbers: whole ones exactly, three doubles and more without intermediate rounding."""
+    wide = max(map(width, numbers), default=0)
+    if wide <= LONG:
+        return whole(sum(map(int, numbers)), wide)
+    if wide == DOUBLE and len(numbers) > 2:  # noqa: PLR2004 - two have no intermediate result
+        doubles = [double_of(n) for n in numbers]
+        try:
+            return math.fsum(doubles)
+        except (OverflowError, ValueError):
+            return sum(doubles)
+    total = numbers[0]
+    for item in numbers[1:]:
+        total = add(total, item)
+    return total
+
+
+@positional("$multiply", 0, None)
+def _multiply(*values: Value) -> Value:
+    """Multiplies numbers."""
+    if any(is_null(value) for value in values):
+        return None
+    numbers = [number("$multiply", value) for value in values]
+    wide = max(map(width, numbers), default=0)
+    if wide <= LONG:
+        return whole(math.prod(map(int, numbers)), wide)
+    total = numbers[0]
+    for item in numbers[1:]:
+        total = multiply(total, item)
+    return total
+
+
+@positional("$subtract", 2)
+def _subtract(left: Value, right: Value) -> Value:
+    """Subtracts a number from a number, milliseconds from a date, or a date from a date (giving milliseconds)."""
+    if is_null(left) or is_null(right):
+        return None
+    if type(left) is Date:
+        if type(right) is Date:
+            return whole(int(left) - int(right), LONG)
+        return shifted(left, -_ms(number("$subtract", right)))
+    if type(right) is Date:
+        raise fail("$subtract does not take a date from a number", TYPE)
+    return subtract(number("$subtract", left), number("$subtract", right))
+
+
+@positional("$divide", 2)
+def _divide(left: Value, right: Value) -> Value:
+    """Divides; the result is a double, or a decimal if one of them is."""
+    if is_null(left) or is_null(right):
+        return None
+    try:
+        return divide(number("$divide", left), number("$divide", right))
+    except ZeroDivisionError:
+        raise fail("$divide by zero", DIVISION) from None
+
+
+@positional("$mod", 2)
+def _mod(left: Value, right: Value) -> Value:
+    """The remainder; its sign is the dividend's."""
+    if is_null(left) or is_null(right):
+        return None
+    try:
+        return modulo(number("$mod", left), number("$mod", right))
+    except ZeroDivisionError:
+        raise fail("$mod by zero", DIVISION) from None
+
+
+@positional("$abs", 1)
+def _abs(value: Value) -> Value:
+    """The absolute value."""
+    if is_null(value):
+        return None
+    wide = width(number("$abs", value))
+    if wide <= LONG:
+        if value == INT64_MIN:
+            raise fail("$abs of the least long is no long", OVERFLOW)
+        return whole(abs(int(value)), wide)
+    return abs(value)
+
+
+def _rounder(name: str, doc: str, on_double: Callable[[float], float], mode: str) -> None:
+    def apply(value: Value) -> Value:
+        if is_null(value):
+            return None
+        wide = width(number(name, value))
+        if wide <= LONG:
+            return value
+        if wide == DOUBLE:
+            return on_double(value) if math.isfinite(value) else value
+        return value.to_integral_value(rounding=mode) if value.is_finite() else value
+
+    apply.__doc__ = doc
+    positional(name, 1)(apply)
+
+
+_rounder("$ceil", "The least whole number that is not below.", lambda x: float(math.ceil(x)), "ROUND_CEILING")
+_rounder("$floor", "The greatest whole number that is not above.", lambda x: float(math.floor(x)), "ROUND_FLOOR")
+
+_WIDE: Final = Context(prec=7000, Emin=-999999, Emax=999999)
+_PLACES: Final = (-20, 100)
+
+
+def _at_place(name: str, value: Value, place: Value, mode: str) -> Value:
+    if is_null(value) or is_null(place):
+        return None
+    wide = width(number(name, value))
+    if place is ABSENT:
+        place = 0
+    if not is_integral(place) or not _PLACES[0] <= place <= _PLACES[1]:
+        raise fail(f"the place of {name} is a whole number from {_PLACES[0]} to {_PLACES[1]}, found {place!r}", VALUE)
+    if wide >= DOUBLE and value - value != 0:
+        return value
+    if wide <= LONG and place >= 0:
+        return value
+    exact = value if wide == DEC else Decimal(value)
+    rounded = _WIDE.quantize(exact, Decimal(1).scaleb(-int(place)), rounding=mode)
+    if wide <= LONG:
+        return whole(int(rounded), wide)
+    return float(rounded) if wide == DOUBLE else decimal_of(rounded)
+
+
+@positional("$round", 1, 2)
+def _round(value: Value, place: Value = ABSENT) -> Value:
+    """Rounds at a decimal place, a half to the even neighbour."""
+    return _at_place("$round", value, place, ROUND_HALF_EVEN)
+
+
+@positional("$trunc", 1, 2)
+def _trunc(value: Value, place: Value = ABSENT) -> Value:
+    """Cuts towards zero at a decimal place."""
+    return _at_place("$trunc", value, place, ROUND_DOWN)
+
+
+@positional("$pow", 2)
+def _pow(base: Value, exponent: Value) -> Value:
+    """A power."""
+    if is_null(base) or is_null(exponent):
+        return None
+    wide = max(width(number("$pow", base)), width(number("$pow", exponent)))
+    if base == 0 and exponent < 0:
+        raise fail("$pow of 0 with a negative exponent", VALUE)
+    if wide == DEC:
+        return DECIMAL.copy().power(decimal_of(base), decimal_of(exponent))
+    if wide <= LONG and (exponent >= 0 or abs(base) == 1):
+        if abs(base) <= 1:
+            return whole(int(base) ** (int(exponent) % 2 if base else min(int(exponent), 1)) if base != 1 else 1, wide)
+        if exponent <= 64:  # noqa: PLR2004 - beyond, no base above 1 fits 64 bits
+            return whole(int(base) ** int(exponent), wide)
+    try:
+        return math.pow(double_of(base), double_of(exponent))
+    except OverflowError:
+        return math.inf if base > 0 or exponent % 2 == 0 else -math.inf
+    except ValueError:
+        return math.nan
+
+
+def _real(name: str, doc: str, on_double: Callable[[float], float], on_decimal: Callable[[Decimal], Decimal] | None,
+          good: Callable[[Any], bool] | None = None, need: str = "") -> None:  # fmt: skip
+    def apply(value: Value) -> Value:
+        if is_null(value):
+            return None
+        wide = width(number(name, value))
+        if value != value:  # noqa: PLR0124 - NaN
+            return value
+        if good is not None and not good(value):
+            raise fail(f"{name} takes {need}, found {value}", VALUE)
+        try:
+            if wide == DEC:
+                return on_decimal(value) if on_decimal is not None else decimal_of(on_double(float(value)))
+            return on_double(double_of(value))
+        except OverflowError:
+            return math.inf
+        except ValueError:
+            return math.nan
+
+    apply.__doc__ = doc
+    positional(name, 1)(apply)
+
+
+def _positive(value: Any) -> bool:
+    return bool(value > 0)
+
+
+def _within_one(value: Any) -> bool:
+    return bool(-1 <= value <= 1)
+
+
+def _finite(value: Any) -> bool:
+    return bool(value - value == 0)
+
+
+_real("$exp", "e to a power.", math.exp, DECIMAL.exp)
+_real("$ln", "The natural logarithm.", math.log, DECIMAL.ln, _positive, "a number above 0")
+_real("$log10", "The logarithm to base 10.", math.log10, DECIMAL.log10, _positive, "a number above 0")
+_real("$sqrt", "The square root.", math.sqrt, DECIMAL.sqrt, lambda v: bool(v >= 0), "a number from 0")
+_real("$sin", "The sine of radians.", math.sin, None, _finite, "a finite number")
+_real("$cos", "The cosine of radians.", math.cos, None, _finite, "a finite number")
+_real("$tan", "The tangent of radians.", math.tan, None, _finite, "a finite number")
+_real("$asin", "The arc sine, in radians.", math.asin, None, _within_one, "a number from -1 to 1")
+_real("$acos", "The arc cosine, in radians.", math.acos, None, _within_one, "a number from -1 to 1")
+_real("$atan", "The arc tangent, in radians.", math.atan, None)
+_real("$sinh", "The hyperbolic sine.", math.sinh, None)
+_real("$cosh", "The hyperbolic cosine.", math.cosh, None)
+_real("$tanh", "The hyperbolic tangent.", math.tanh, None)
+_real("$asinh", "The inverse hyperbolic sine.", math.asinh, None)
+_real("$acosh", "The inverse hyperbolic cosine.", math.acosh, None, lambda v: bool(v >= 1), "a number from 1")
+_real("$atanh", "The inverse hyperbolic tangent.", lambda x: math.copysign(math.inf, x) if abs(x) == 1 else math.atanh(x), None,
+      _within_one, "a number from -1 to 1")  # fmt: skip
+_real("$degreesToRadians", "Degrees as radians.", math.radians, None)
+_real("$radiansToDegrees", "Radians as degrees.", math.degrees, None)
+_real("$sigmoid", "1 / (1 + e to −x).", lambda x: 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x)), None)
+
+
+@positional("$atan2", 2)
+def _atan2(y: Value, x: Value) -> Value:
+    """The arc tangent of y / x in its quadrant, in radians."""
+    if is_null(y) or is_null(x):
+        return None
+    angle = math.atan2(double_of(number("$atan2", y)), double_of(number("$atan2", x)))
+    return decimal_of(angle) if DEC in (width(y), width(x)) else angle
+
+
+@positional("$log", 2)
+def _log(value: Value, base: Value) -> Value:
+    """The logarithm to a base."""
+    if is_null(value) or is_null(base):
+        return None
+    if not number("$log", value) > 0 or not number("$log", base) > 0 or base == 1:
+        raise fail(f"$log takes a number above 0 and a base above 0 other than 1, found {value} and {base}", VALUE)
+    if DEC in (width(value), width(base)):
+        return DECIMAL.divide(DECIMAL.ln(decimal_of(value)), DECIMAL.ln(decimal_of(base)))
+    return math.log(double_of(value)) / math.log(double_of(base))
+
+
+def _bitwise(name: str, doc: str, start: int, combine: Callable[[int, int], int]) -> None:
+    def apply(*values: Value) -> Value:
+        if any(is_null(value) for value in values):
+            return None
+        result = start
+        wide = 0
+        for value in values:
+            if not is_number(value) or width(value) > LONG:
+                raise fail(f"{name} takes ints and longs, found {type_name(value)}", TYPE)
+            wide = max(wide, width(value))
+            result = combine(result, int(value))
+        return long(result) if wide == LONG else result
+
+    apply.__doc__ = doc
+    positional(name, 0, None)(apply)
+
+
+_bitwise("$bitAnd", "The bits that all have.", -1, lambda a, b: a & b)
+_bitwise("$bitOr", "The bits that any has.", 0, lambda a, b: a | b)
+_bitwise("$bitXor", "The bits that an odd number has.", 0, lambda a, b: a ^ b)
+
+
+@positional("$bitNot", 1)
+def _bit_not(value: Value) -> Value:
+    """All bits the other way round."""
+    if is_null(value):
+        return None
+    if not is_number(value) or width(value) > LONG:
+        raise fail(f"$bitNot takes an int or a long, found {type_name(value)}", TYPE)
+    return whole(~int(value), width(value))

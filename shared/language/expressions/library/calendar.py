@@ -1,0 +1,155 @@
+"""The calendar: an instant's parts in a zone, and steps over it."""
+
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import Final
+
+from shared.language.expressions.errors import OVERFLOW, TYPE, VALUE, fail
+from shared.language.expressions.library.zones import offset_ms, to_utc
+from shared.language.values.instants import DAY_MS, date_of, days_in_month, days_of
+from shared.language.values.types import type_name
+from shared.model.values import INT64_MAX, INT64_MIN, Date, ObjectId, Timestamp, Value
+
+FIXED_UNITS_MS: Final = {"millisecond": 1, "second": 1000, "minute": 60_000, "hour": 3_600_000}
+MONTHS: Final = {"month": 1, "quarter": 3, "year": 12}
+UNITS: Final = ("year", "quarter", "week", "month", "day", "hour", "minute", "second", "millisecond")
+WEEKDAYS: Final = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
+_THURSDAY: Final = 4
+
+
+def instant(name: str, value: Value) -> int:
+    """UTC ms of a date, timestamp or ObjectId, or a failure that names the operator."""
+    if type(value) is Date:
+        return int(value)
+    if type(value) is Timestamp:
+        return value.seconds * 1000
+    if type(value) is ObjectId:
+        return int.from_bytes(value.data[:4], "big") * 1000
+    raise fail(f"{name} takes a date, found {type_name(value)}", TYPE)
+
+
+def checked(ms: int) -> Date:
+    """A date within 64 bits."""
+    if not INT64_MIN <= ms <= INT64_MAX:
+        raise fail("the date is out of range", OVERFLOW)
+    return Date(ms)
+
+
+def unit_of(name: str, value: Value, what: str = "unit") -> str:
+    """One of UNITS, or a failure that names the operator."""
+    if type(value) is not str or value not in UNITS:
+        raise fail(f"unknown {what} {value!r} of {name}; known are {', '.join(UNITS)}", VALUE)
+    return value
+
+
+def weekday_of(name: str, value: Value) -> int:
+    """0 (Sunday) to 6 of a `startOfWeek`: full names and three letters, any case."""
+    text = value.lower() if type(value) is str else ""
+    for i, day in enumerate(WEEKDAYS):
+        if text in (day, day[:3]):
+            return i
+    raise fail(f"unknown day {value!r} of {name}; known are {', '.join(WEEKDAYS)}", VALUE)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """An instant as a wall clock shows it; `days` from 1970-01-01, local; `offset` ms ahead of UTC."""
+
+    days: int
+    year: int
+    month: int
+    day: int
+    hour: int
+    minute: int
+    second: int
+    millisecond: int
+    offset: int
+
+    @property
+    def weekday(self) -> int:
+        """0 (Sunday) to 6."""
+        return (self.days + _THURSDAY) % 7
+
+    @property
+    def day_of_year(self) -> int:
+        """1 to 366."""
+        return self.days - days_of(self.year, 1, 1) + 1
+
+    @property
+    def week(self) -> int:
+        """0 to 53: weeks begin on Sundays, and what is before the first Sunday is week 0."""
+        return (self.day_of_year + 6 - self.weekday) // 7
+
+    @property
+    def iso(self) -> tuple[int, int, int]:
+        """ISO 8601's (year, week, weekday 1 Monday to 7)."""
+        weekday = (self.weekday + 6) % 7 + 1
+        year, _, _ = date_of(self.days + _THURSDAY - weekday)
+        first = days_of(year, 1, 4)
+        monday = first - (first + 3) % 7
+        return year, (self.days - monday) // 7 + 1, weekday
+
+
+def parts_of(ms: int, zone: tzinfo) -> Parts:
+    """The parts of an instant in a zone."""
+    offset = offset_ms(zone, ms)
+    days, rest = divmod(ms + offset, DAY_MS)
+    year, month, day = date_of(days)
+    seconds, milli = divmod(rest, 1000)
+    return Parts(days, year, month, day, seconds // 3600, seconds // 60 % 60, seconds % 60, milli, offset)
+
+
+def add_units(ms: int, unit: str, amount: int, zone: tzinfo) -> int:
+    """An instant some units later: days and longer on the wall clock, shorter ones in elapsed time."""
+    if unit in FIXED_UNITS_MS:
+        return ms + amount * FIXED_UNITS_MS[unit]
+    local = ms + offset_ms(zone, ms)
+    days, rest = divmod(local, DAY_MS)
+    if unit in ("day", "week"):
+        days += amount * (7 if unit == "week" else 1)
+    else:
+        year, month, day = date_of(days)
+        months = year * 12 + month - 1 + amount * MONTHS[unit]
+        year, month = months // 12, months % 12 + 1
+        days = days_of(year, month, min(day, days_in_month(year, month)))
+    return to_utc(zone, days * DAY_MS + rest)
+
+
+def unit_index(ms: int, unit: str, zone: tzinfo, start_of_week: int) -> int:
+    """The number of a unit on the zone's calendar, counted from some fixed one; differences of it are `$dateDiff`."""
+    if unit in ("millisecond", "second", "minute"):
+        return ms // FIXED_UNITS_MS[unit]
+    local = ms + offset_ms(zone, ms)
+    if unit == "hour":
+        return local // FIXED_UNITS_MS[unit]
+    days = local // DAY_MS
+    if unit == "day":
+        return days
+    if unit == "week":
+        return (days + _THURSDAY - start_of_week) // 7
+    year, month, _ = date_of(days)
+    return (year * 12 + month - 1) // MONTHS[unit]
+
+
+_REFERENCE_DAYS: Final = days_of(2000, 1, 1)
+_REFERENCE_WEEKDAY: Final = 6
+
+
+def truncate(ms: int, unit: str, size: int, zone: tzinfo, start_of_week: int) -> int:
+    """The beginning of the bin, of `size` units counted from 2000-01-01 in the zone, that an instant is in."""
+    if unit in FIXED_UNITS_MS:
+        width = size * FIXED_UNITS_MS[unit]
+        reference = to_utc(zone, _REFERENCE_DAYS * DAY_MS)
+        return ms - (ms - reference) % width
+    days = (ms + offset_ms(zone, ms)) // DAY_MS
+    if unit in ("day", "week"):
+        first = _REFERENCE_DAYS
+        if unit == "week":
+            first += (start_of_week - _REFERENCE_WEEKDAY) % 7
+            size *= 7
+        return to_utc(zone, (days - (days - first) % size) * DAY_MS)
+    year, month, _ = date_of(days)
+    size *= MONTHS[unit]
+    months = year * 12 + month - 1
+    months -= (months - 2000 * 12) % size
+    return to_utc(zone, days_of(months // 12, months % 12 + 1, 1) * DAY_MS)

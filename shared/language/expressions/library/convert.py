@@ -1,0 +1,260 @@
+"""Types and conversions between them."""
+
+import re
+import uuid
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+from shared.language.expressions.errors import CONVERSION, TYPE, VALUE, ExpressionError, fail
+from shared.language.expressions.library.arithmetic import is_null
+from shared.language.expressions.library.parse_date import parse_date
+from shared.language.expressions.library.text import scalar_text
+from shared.language.expressions.registry import ABSENT, named, positional
+from shared.language.values.numbers import DECIMAL, decimal_of, double_of
+from shared.language.values.types import TYPE_NUMBERS, is_integral, is_number, type_name
+from shared.model.values import (
+    INT32_MAX,
+    INT32_MIN,
+    INT64_MAX,
+    INT64_MIN,
+    Binary,
+    Date,
+    Long,
+    ObjectId,
+    Timestamp,
+    Value,
+    long,
+)
+
+_WHOLE: Final = re.compile(r"[-+]?[0-9]+")
+_NUMBER: Final = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?(nan|inf|infinity)", re.IGNORECASE)
+_BY_NUMBER: Final = {number: alias for alias, number in TYPE_NUMBERS.items()}
+_UUID_SUBTYPE: Final = 4
+
+
+@positional("$type", 1)
+def _type(value: Value) -> str:
+    """The name of a value's type; missing for a missing one."""
+    return type_name(value)
+
+
+@positional("$isNumber", 1)
+def _is_number(value: Value) -> bool:
+    """Whether a value is an int, long, double or decimal."""
+    return is_number(value)
+
+
+@positional("$binarySize", 1)
+def _binary_size(value: Value) -> Value:
+    """The bytes of a string or of binary data."""
+    if is_null(value):
+        return None
+    if type(value) is str:
+        return len(value.encode())
+    if type(value) is Binary:
+        return len(value)
+    raise fail(f"$binarySize takes a string or binary data, found {type_name(value)}", TYPE)
+
+
+def _unsupported(value: Value, to: str) -> ExpressionError:
+    return fail(f"no conversion from {type_name(value)} to {to}", CONVERSION)
+
+
+def _bad(value: Value, to: str) -> ExpressionError:
+    return fail(f"{str(value)[:60]!r} does not convert to {to}", CONVERSION)
+
+
+def _within(value: Any, low: int, high: int, to: str) -> int:
+    """A number cut to a whole one within bounds."""
+    if type(value) in (float, Decimal) and value - value != 0:
+        raise _bad(value, to)
+    cut = int(value)
+    if not low <= cut <= high:
+        raise fail(f"{value} is out of the range of {to}", CONVERSION)
+    return cut
+
+
+def _whole(value: Value, low: int, high: int, to: str) -> int:
+    if is_number(value):
+        return _within(value, low, high, to)
+    if type(value) is bool:
+        return int(value)
+    if type(value) is str:
+        if not _WHOLE.fullmatch(value) or len(value) > 40:  # noqa: PLR2004 - no 64 bits have so many digits
+            raise _bad(value, to)
+        return _within(int(value), low, high, to)
+    raise _unsupported(value, to)
+
+
+def to_int(value: Value) -> Value:
+    """An int; fractions are cut."""
+    return _whole(value, INT32_MIN, INT32_MAX, "int")
+
+
+def to_long(value: Value) -> Value:
+    """A long; of a date its milliseconds."""
+    return long(int(value) if type(value) is Date else _whole(value, INT64_MIN, INT64_MAX, "long"))
+
+
+def to_double(value: Value) -> Value:
+    """A double; of a date its milliseconds."""
+    if is_number(value):
+        result = double_of(value)
+        if result - result != 0 and type(value) is Decimal and value.is_finite():
+            raise fail(f"{value} is out of the range of double", CONVERSION)
+        return result
+    if type(value) is bool or type(value) is Date:
+        return float(value)
+    if type(value) is str:
+        if not _NUMBER.fullmatch(value):
+            raise _bad(value, "double")
+        return float(value)
+    raise _unsupported(value, "double")
+
+
+def to_decimal(value: Value) -> Value:
+    """A decimal; of a date its milliseconds."""
+    if is_number(value):
+        return decimal_of(value)
+    if type(value) is bool or type(value) is Date:
+        return Decimal(int(value))
+    if type(value) is str:
+        if not _NUMBER.fullmatch(value):
+            raise _bad(value, "decimal")
+        try:
+            return DECIMAL.create_decimal(value)
+        except InvalidOperation:
+            raise _bad(value, "decimal") from None
+    raise _unsupported(value, "decimal")
+
+
+def to_bool(value: Value) -> Value:
+    """False for false and zero, true for everything else that is not null."""
+    return value if type(value) is bool else not (is_number(value) and value == 0)
+
+
+def to_date(value: Value) -> Value:
+    """A date, from a long, double or decimal (ms), an ISO string, an ObjectId or a timestamp; an int is no date."""
+    kind = type(value)
+    if kind is Date:
+        return value
+    if kind is str:
+        return parse_date(value)
+    if kind is ObjectId:
+        return Date(int.from_bytes(value.data[:4], "big") * 1000)
+    if kind is Timestamp:
+        return Date(value.seconds * 1000)
+    if type_name(value) == "int":
+        raise fail("no conversion from int to date: milliseconds are a long, double or decimal ($toLong makes one)", CONVERSION)
+    if kind in (int, Long, float, Decimal):
+        return Date(_within(value, INT64_MIN, INT64_MAX, "date"))
+    raise _unsupported(value, "date")
+
+
+def to_string(value: Value) -> Value:
+    """A string."""
+    if type(value) is bool:
+        return "true" if value else "false"
+    if type(value) is ObjectId:
+        return str(value)
+    if type(value) is Binary and value.subtype == _UUID_SUBTYPE and len(value) == 16:  # noqa: PLR2004 - a UUID
+        return str(uuid.UUID(bytes=bytes(value)))
+    text = scalar_text(value)
+    if text is None:
+        raise _unsupported(value, "string")
+    return text
+
+
+def to_object_id(value: Value) -> Value:
+    """An ObjectId, from 24 hex digits."""
+    if type(value) is ObjectId:
+        return value
+    if type(value) is not str:
+        raise _unsupported(value, "objectId")
+    if not re.fullmatch(r"[0-9a-fA-F]{24}", value):
+        raise _bad(value, "objectId")
+    return ObjectId(bytes.fromhex(value))
+
+
+def to_uuid(value: Value) -> Value:
+    """A UUID as binary data, from its text."""
+    if type(value) is Binary and value.subtype == _UUID_SUBTYPE:
+        return value
+    if type(value) is not str:
+        raise _unsupported(value, "UUID")
+    try:
+        return Binary(uuid.UUID(value).bytes, _UUID_SUBTYPE)
+    except ValueError:
+        raise _bad(value, "UUID") from None
+
+
+def _same(kind: type, to: str) -> Callable[[Value], Value]:
+    def convert(value: Value) -> Value:
+        if type(value) is not kind:
+            raise _unsupported(value, to)
+        return value
+
+    return convert
+
+
+CONVERSIONS: Final[dict[str, Callable[[Value], Value]]] = {
+    "int": to_int,
+    "long": to_long,
+    "double": to_double,
+    "decimal": to_decimal,
+    "bool": to_bool,
+    "date": to_date,
+    "string": to_string,
+    "objectId": to_object_id,
+    "binData": to_uuid,
+    "array": _same(list, "array"),
+    "object": _same(dict, "object"),
+}
+
+
+def _to(name: str, convert: Callable[[Value], Value]) -> None:
+    def apply(value: Value) -> Value:
+        return None if is_null(value) else convert(value)
+
+    apply.__doc__ = convert.__doc__
+    positional(name, 1)(apply)
+
+
+_to("$toInt", to_int)
+_to("$toLong", to_long)
+_to("$toDouble", to_double)
+_to("$toDecimal", to_decimal)
+_to("$toBool", to_bool)
+_to("$toDate", to_date)
+_to("$toString", to_string)
+_to("$toObjectId", to_object_id)
+_to("$toUUID", to_uuid)
+
+
+def _target(to: Value) -> str | None:
+    """The alias of a target type; None for null."""
+    if type(to) is dict:
+        to = to.get("type")
+    if is_null(to):
+        return None
+    alias = _BY_NUMBER.get(int(to)) if is_integral(to) else to
+    if alias not in list(CONVERSIONS):
+        raise fail(f"unknown target type {to!r} of $convert; known are {', '.join(CONVERSIONS)}", VALUE)
+    return str(alias)
+
+
+@named("$convert", "input to", "onError onNull")
+def _convert(value: Value, to: Value, on_error: Value, on_null: Value) -> Value:
+    """A value in another type; onError for what does not convert, onNull for null and missing."""
+    target = _target(to)
+    if is_null(value):
+        return None if on_null is ABSENT else on_null
+    if target is None:
+        return None
+    try:
+        return CONVERSIONS[target](value)
+    except ExpressionError:
+        if on_error is ABSENT:
+            raise
+        return on_error

@@ -1,0 +1,227 @@
+"""Dates: parts, arithmetic, text. Null or missing operands give null."""
+
+from collections.abc import Callable
+from datetime import UTC
+from typing import Any, Final
+
+from shared.language.expressions.errors import CONVERSION, TYPE, VALUE, ExpressionError, fail
+from shared.language.expressions.library.arithmetic import is_null
+from shared.language.expressions.library.calendar import (
+    Parts,
+    add_units,
+    checked,
+    instant,
+    parts_of,
+    truncate,
+    unit_index,
+    unit_of,
+    weekday_of,
+)
+from shared.language.expressions.library.date_format import read_date, write_date
+from shared.language.expressions.library.parse_date import parse_date
+from shared.language.expressions.library.zones import to_utc, zone_of
+from shared.language.expressions.registry import ABSENT, named, positional
+from shared.language.values.instants import DAY_MS, days_of
+from shared.language.values.types import is_integral, type_name
+from shared.model.values import Timestamp, Value, long
+
+
+def _part(name: str, doc: str, read: Callable[[Parts], Any]) -> None:
+    def apply(date: Value, timezone: Value) -> Value:
+        if is_null(date) or is_null(timezone):
+            return None
+        return read(parts_of(instant(name, date), zone_of(timezone)))
+
+    apply.__doc__ = doc
+    named(name, "date", "timezone", alone=True)(apply)
+
+
+_part("$year", "The year.", lambda p: p.year)
+_part("$month", "The month, 1 to 12.", lambda p: p.month)
+_part("$dayOfMonth", "The day of the month, 1 to 31.", lambda p: p.day)
+_part("$dayOfYear", "The day of the year, 1 to 366.", lambda p: p.day_of_year)
+_part("$dayOfWeek", "The day of the week, 1 (Sunday) to 7.", lambda p: p.weekday + 1)
+_part("$week", "The week of the year, 0 to 53; weeks begin on Sundays.", lambda p: p.week)
+_part("$isoWeek", "The week of ISO 8601, 1 to 53.", lambda p: p.iso[1])
+_part("$isoWeekYear", "The year that the week of ISO 8601 belongs to.", lambda p: long(p.iso[0]))
+_part("$isoDayOfWeek", "The day of the week, 1 (Monday) to 7.", lambda p: p.iso[2])
+_part("$hour", "The hour, 0 to 23.", lambda p: p.hour)
+_part("$minute", "The minute, 0 to 59.", lambda p: p.minute)
+_part("$second", "The second, 0 to 59.", lambda p: p.second)
+_part("$millisecond", "The millisecond, 0 to 999.", lambda p: p.millisecond)
+
+
+def _any_null(*values: Value) -> bool:
+    return any(is_null(value) for value in values)
+
+
+@named("$dateToString", "date", "format timezone onNull")
+def _date_to_string(date: Value, form: Value, timezone: Value, on_null: Value) -> Value:
+    """A date as text; without a format as ISO 8601 with milliseconds."""
+    if form is not ABSENT and not is_null(form) and type(form) is not str:
+        raise fail(f"the format of $dateToString is a string, found {type_name(form)}", TYPE)
+    if is_null(date):
+        return None if on_null is ABSENT else on_null
+    if _any_null(form, timezone):
+        return None
+    zone = zone_of(timezone)
+    pattern = form if form is not ABSENT else "%Y-%m-%dT%H:%M:%S.%LZ" if zone is UTC else "%Y-%m-%dT%H:%M:%S.%L"
+    return write_date(parts_of(instant("$dateToString", date), zone), pattern)
+
+
+@named("$dateFromString", "dateString", "format timezone onError onNull")
+def _date_from_string(text: Value, form: Value, timezone: Value, on_error: Value, on_null: Value) -> Value:
+    """A date out of text; onError for what is none, onNull for null and missing."""
+    if is_null(text):
+        return None if on_null is ABSENT else on_null
+    if _any_null(form, timezone):
+        return None
+    zone = None if timezone is ABSENT else zone_of(timezone)
+    try:
+        if type(text) is not str:
+            raise fail(f"$dateFromString takes a string, found {type_name(text)}", CONVERSION)
+        if form is ABSENT:
+            return parse_date(text, zone)
+        if type(form) is not str:
+            raise fail(f"the format of $dateFromString is a string, found {type_name(form)}", TYPE)
+        return read_date(text, form, zone)
+    except ExpressionError as e:
+        if on_error is ABSENT or e.code != CONVERSION:
+            raise
+        return on_error
+
+
+_PART_MAX: Final = 32_767
+
+
+def _parts(name: str, given: tuple[tuple[str, Value, int], ...]) -> list[int] | None:
+    """Whole numbers of 16 bits, defaults for those not written; None if one is null."""
+    result = []
+    for what, value, default in given:
+        if value is ABSENT:
+            result.append(default)
+            continue
+        if is_null(value):
+            return None
+        if not is_integral(value) or not -_PART_MAX - 1 <= value <= _PART_MAX:
+            raise fail(f"{what} of {name} is a whole number from -32768 to 32767, found {value!r}", VALUE)
+        result.append(int(value))
+    return result
+
+
+@named(
+    "$dateFromParts",
+    "",
+    "year month day hour minute second millisecond isoWeekYear isoWeek isoDayOfWeek timezone",
+)
+def _date_from_parts(  # noqa: PLR0913 - the reference's arguments
+    year: Value, month: Value, day: Value, hour: Value, minute: Value, second: Value, millisecond: Value,
+    iso_year: Value, iso_week: Value, iso_day: Value, timezone: Value,
+) -> Value:  # fmt: skip
+    """A date of its parts, of the calendar or of ISO 8601's weeks; parts beyond their range carry over."""
+    iso = iso_year is not ABSENT
+    if iso == (year is not ABSENT) or (iso and (month is not ABSENT or day is not ABSENT)):
+        raise fail("$dateFromParts takes either year, month, day or isoWeekYear, isoWeek, isoDayOfWeek", VALUE)
+    clock = (("hour", hour, 0), ("minute", minute, 0), ("second", second, 0), ("millisecond", millisecond, 0))
+    date = (
+        (("isoWeekYear", iso_year, 1), ("isoWeek", iso_week, 1), ("isoDayOfWeek", iso_day, 1))
+        if iso
+        else (("year", year, 1), ("month", month, 1), ("day", day, 1))
+    )
+    found = _parts("$dateFromParts", (*date, *clock))
+    if found is None or is_null(timezone):
+        return None
+    y, middle, last, h, m, s, ms = found
+    if not 1 <= y <= 9999:  # noqa: PLR2004 - MongoDB's range
+        raise fail(f"the year of $dateFromParts is from 1 to 9999, found {y}", VALUE)
+    if iso:
+        first = days_of(y, 1, 4)
+        days = first - (first + 3) % 7 + (middle - 1) * 7 + last - 1
+    else:
+        months = y * 12 + middle - 1
+        days = days_of(months // 12, months % 12 + 1, 1) + last - 1
+    return checked(to_utc(zone_of(timezone), days * DAY_MS + ((h * 60 + m) * 60 + s) * 1000 + ms))
+
+
+@named("$dateToParts", "date", "timezone iso8601")
+def _date_to_parts(date: Value, timezone: Value, iso8601: Value) -> Value:
+    """A date's parts as a document, of the calendar or of ISO 8601's weeks."""
+    if _any_null(date, timezone, iso8601):
+        return None
+    if iso8601 is not ABSENT and type(iso8601) is not bool:
+        raise fail("iso8601 of $dateToParts is true or false", TYPE)
+    p = parts_of(instant("$dateToParts", date), zone_of(timezone))
+    clock = {"hour": p.hour, "minute": p.minute, "second": p.second, "millisecond": p.millisecond}
+    if iso8601 is True:
+        return {"isoWeekYear": p.iso[0], "isoWeek": p.iso[1], "isoDayOfWeek": p.iso[2], **clock}
+    return {"year": p.year, "month": p.month, "day": p.day, **clock}
+
+
+def _moved(name: str, date: Value, unit: Value, amount: Value, timezone: Value, sign: int) -> Value:
+    if _any_null(date, unit, amount, timezone):
+        return None
+    if not is_integral(amount):
+        raise fail(f"the amount of {name} is a whole number, found {type_name(amount)}", TYPE)
+    if abs(amount) > _AMOUNT_MAX:
+        raise fail(f"the amount of {name} is out of range", VALUE)
+    start = instant(name, date)
+    return checked(add_units(start, unit_of(name, unit), sign * int(amount), zone_of(timezone)))
+
+
+_AMOUNT_MAX: Final = 2**53
+
+
+@named("$dateAdd", "startDate unit amount", "timezone")
+def _date_add(date: Value, unit: Value, amount: Value, timezone: Value) -> Value:
+    """A date some units later; months clamp at their last day."""
+    return _moved("$dateAdd", date, unit, amount, timezone, 1)
+
+
+@named("$dateSubtract", "startDate unit amount", "timezone")
+def _date_subtract(date: Value, unit: Value, amount: Value, timezone: Value) -> Value:
+    """A date some units earlier; months clamp at their last day."""
+    return _moved("$dateSubtract", date, unit, amount, timezone, -1)
+
+
+def _week_start(name: str, unit: str, start: Value) -> int:
+    return weekday_of(name, start) if unit == "week" and start is not ABSENT else 0
+
+
+@named("$dateDiff", "startDate endDate unit", "timezone startOfWeek")
+def _date_diff(start: Value, end: Value, unit: Value, timezone: Value, start_of_week: Value) -> Value:
+    """How many boundaries of a unit lie between two dates."""
+    if _any_null(start, end, unit, timezone) or (unit == "week" and is_null(start_of_week)):
+        return None
+    name = unit_of("$dateDiff", unit)
+    zone, first = zone_of(timezone), _week_start("$dateDiff", name, start_of_week)
+    after = unit_index(instant("$dateDiff", end), name, zone, first)
+    return long(after - unit_index(instant("$dateDiff", start), name, zone, first))
+
+
+@named("$dateTrunc", "date unit", "binSize timezone startOfWeek")
+def _date_trunc(date: Value, unit: Value, size: Value, timezone: Value, start_of_week: Value) -> Value:
+    """The beginning of the unit, or of the bin of several, that a date is in."""
+    if _any_null(date, unit, size, timezone) or (unit == "week" and is_null(start_of_week)):
+        return None
+    name = unit_of("$dateTrunc", unit)
+    if size is not ABSENT and (not is_integral(size) or not 1 <= size <= _AMOUNT_MAX):
+        raise fail("binSize of $dateTrunc is a whole number above 0", VALUE)
+    first = _week_start("$dateTrunc", name, start_of_week)
+    wide = 1 if size is ABSENT else int(size)
+    return checked(truncate(instant("$dateTrunc", date), name, wide, zone_of(timezone), first))
+
+
+def _timestamp(name: str, doc: str, read: Callable[[Timestamp], int]) -> None:
+    def apply(value: Value) -> Value:
+        if is_null(value):
+            return None
+        if type(value) is not Timestamp:
+            raise fail(f"{name} takes a timestamp, found {type_name(value)}", TYPE)
+        return long(read(value))
+
+    apply.__doc__ = doc
+    positional(name, 1)(apply)
+
+
+_timestamp("$tsSecond", "The seconds of a timestamp.", lambda t: t.seconds)
+_timestamp("$tsIncrement", "The counter of a timestamp.", lambda t: t.increment)

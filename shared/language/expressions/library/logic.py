@@ -1,0 +1,88 @@
+"""Comparison, truth and choice."""
+
+from collections.abc import Callable
+from typing import Any
+
+from shared.language.expressions.environment import Environment
+from shared.language.expressions.registry import positional
+from shared.language.values.order import compare, equal
+from shared.language.values.types import truth
+from shared.model.values import MISSING, Value
+
+Evaluate = Callable[[Any, Environment], Value]
+
+
+@positional("$eq", 2)
+def _eq(left: Value, right: Value) -> bool:
+    """Whether two values are equal; missing is not null."""
+    return equal(left, right)
+
+
+@positional("$ne", 2)
+def _ne(left: Value, right: Value) -> bool:
+    """Whether two values differ."""
+    return not equal(left, right)
+
+
+@positional("$gt", 2)
+def _gt(left: Value, right: Value) -> bool:
+    """Whether the first is greater, in the order over all types."""
+    return compare(left, right) > 0
+
+
+@positional("$gte", 2)
+def _gte(left: Value, right: Value) -> bool:
+    """Whether the first is greater or equal, in the order over all types."""
+    return compare(left, right) >= 0
+
+
+@positional("$lt", 2)
+def _lt(left: Value, right: Value) -> bool:
+    """Whether the first is less, in the order over all types."""
+    return compare(left, right) < 0
+
+
+@positional("$lte", 2)
+def _lte(left: Value, right: Value) -> bool:
+    """Whether the first is less or equal, in the order over all types."""
+    return compare(left, right) <= 0
+
+
+@positional("$cmp", 2)
+def _cmp(left: Value, right: Value) -> int:
+    """-1, 0 or 1: how two values compare."""
+    return compare(left, right)
+
+
+@positional("$and", 0, None, lazy=True)
+def _and(args: tuple[Any, ...], env: Environment, evaluate: Evaluate) -> bool:
+    """Whether all are true; stops at the first that is not."""
+    return all(truth(evaluate(arg, env)) for arg in args)
+
+
+@positional("$or", 0, None, lazy=True)
+def _or(args: tuple[Any, ...], env: Environment, evaluate: Evaluate) -> bool:
+    """Whether any is true; stops at the first that is."""
+    return any(truth(evaluate(arg, env)) for arg in args)
+
+
+@positional("$not", 1)
+def _not(value: Value) -> bool:
+    """Whether a value is false."""
+    return not truth(value)
+
+
+@positional("$cond", 3, lazy=True)
+def _cond(args: tuple[Any, ...], env: Environment, evaluate: Evaluate) -> Value:
+    """The second if the first is true, else the third."""
+    return evaluate(args[1] if truth(evaluate(args[0], env)) else args[2], env)
+
+
+@positional("$ifNull", 2, None, lazy=True)
+def _if_null(args: tuple[Any, ...], env: Environment, evaluate: Evaluate) -> Value:
+    """The first that is neither null nor missing, else the last."""
+    for arg in args[:-1]:
+        value = evaluate(arg, env)
+        if value is not None and value is not MISSING:
+            return value
+    return evaluate(args[-1], env)

@@ -1,0 +1,178 @@
+"""Strings, by code point or by UTF-8 byte. Case is changed in ASCII letters only, as the reference defines it."""
+
+import string
+from collections.abc import Callable
+from typing import Any, Final
+
+from shared.language.expressions.errors import TYPE, VALUE, fail
+from shared.language.expressions.library.arithmetic import is_null
+from shared.language.expressions.library.text import text_of
+from shared.language.expressions.registry import ABSENT, named, positional
+from shared.language.values.types import is_integral, type_name
+from shared.model.values import Value
+
+_UPPER: Final = str.maketrans(string.ascii_lowercase, string.ascii_uppercase)
+_LOWER: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+_BLANKS: Final = "\0\t\n\v\f\r \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+
+
+def need_string(name: str, value: Value, what: str = "strings") -> str:
+    """A string, or a failure that names the operator."""
+    if type(value) is not str:
+        raise fail(f"{name} takes {what}, found {type_name(value)}", TYPE)
+    return value
+
+
+def need_whole(name: str, what: str, value: Value) -> int:
+    """A whole number, or a failure that names the operator."""
+    if not is_integral(value):
+        raise fail(f"the {what} of {name} is a whole number, found {type_name(value)}", TYPE)
+    return int(value)
+
+
+@positional("$concat", 0, None)
+def _concat(*values: Value) -> Value:
+    """Joins strings; null if one is null."""
+    for value in values:
+        if is_null(value):
+            return None
+        need_string("$concat", value)
+    return "".join(values)
+
+
+@positional("$toUpper", 1)
+def _to_upper(value: Value) -> str:
+    """Capital letters; null gives the empty string."""
+    return text_of("$toUpper", value).translate(_UPPER)
+
+
+@positional("$toLower", 1)
+def _to_lower(value: Value) -> str:
+    """Small letters; null gives the empty string."""
+    return text_of("$toLower", value).translate(_LOWER)
+
+
+@positional("$strcasecmp", 2)
+def _strcasecmp(left: Value, right: Value) -> int:
+    """-1, 0 or 1: how two strings compare without regard to case."""
+    a, b = (text_of("$strcasecmp", value).translate(_UPPER) for value in (left, right))
+    return int(a > b) - int(a < b)
+
+
+@positional("$strLenCP", 1)
+def _str_len_cp(value: Value) -> int:
+    """The number of code points."""
+    return len(need_string("$strLenCP", value, "a string"))
+
+
+@positional("$strLenBytes", 1)
+def _str_len_bytes(value: Value) -> int:
+    """The number of UTF-8 bytes."""
+    return len(need_string("$strLenBytes", value, "a string").encode())
+
+
+@positional("$substrCP", 3)
+def _substr_cp(value: Value, start: Value, length: Value) -> str:
+    """A part of a string, by code points."""
+    text = text_of("$substrCP", value)
+    first, count = need_whole("$substrCP", "start", start), need_whole("$substrCP", "length", length)
+    if first < 0 or count < 0:
+        raise fail("start and length of $substrCP are not negative", VALUE)
+    return text[first : first + count]
+
+
+def _substr_bytes(value: Value, start: Value, length: Value) -> str:
+    """A part of a string, by UTF-8 bytes; a negative length means up to the end."""
+    data = text_of("$substrBytes", value).encode()
+    first, count = need_whole("$substrBytes", "start", start), need_whole("$substrBytes", "length", length)
+    if first < 0:
+        raise fail("the start of $substrBytes is not negative", VALUE)
+    part = data[first:] if count < 0 else data[first : first + count]
+    try:
+        return part.decode()
+    except UnicodeDecodeError:
+        raise fail("$substrBytes begins or ends inside a character", VALUE) from None
+
+
+positional("$substrBytes", 3)(_substr_bytes)
+positional("$substr", 3)(_substr_bytes)
+
+
+@positional("$split", 2)
+def _split(value: Value, delimiter: Value) -> Value:
+    """The parts of a string between delimiters."""
+    if is_null(value) or is_null(delimiter):
+        return None
+    need_string("$split", value)
+    if not need_string("$split", delimiter):
+        raise fail("the delimiter of $split is not empty", VALUE)
+    return value.split(delimiter)
+
+
+def _trimmer(name: str, doc: str, trim: Callable[[str, str], str]) -> None:
+    def apply(value: Value, chars: Value) -> Value:
+        if is_null(value) or is_null(chars):
+            return None
+        text = need_string(name, value)
+        return trim(text, _BLANKS if chars is ABSENT else need_string(name, chars))
+
+    apply.__doc__ = doc
+    named(name, "input", "chars")(apply)
+
+
+_trimmer("$trim", "Without blanks, or the given characters, at both ends.", lambda s, c: s.strip(c) if c else s)
+_trimmer("$ltrim", "Without blanks, or the given characters, at the beginning.", lambda s, c: s.lstrip(c) if c else s)
+_trimmer("$rtrim", "Without blanks, or the given characters, at the end.", lambda s, c: s.rstrip(c) if c else s)
+
+
+def _bounds(name: str, size: int, start: Value, end: Value) -> tuple[int, int] | None:
+    """Start and end as given, within the size; None where nothing can be found."""
+    first = 0 if start is ABSENT or start is None else need_whole(name, "start", start)
+    last = size if end is ABSENT or end is None else need_whole(name, "end", end)
+    if first < 0 or last < 0:
+        raise fail(f"start and end of {name} are not negative", VALUE)
+    return None if first > size or first > last else (first, min(last, size))
+
+
+def _index_of(name: str, doc: str, form: Callable[[str], Any]) -> None:
+    def apply(value: Value, part: Value, start: Value = ABSENT, end: Value = ABSENT) -> Value:
+        if is_null(value):
+            return None
+        text = form(need_string(name, value))
+        wanted = form(need_string(name, part))
+        bounds = _bounds(name, len(text), start, end)
+        return -1 if bounds is None else text.find(wanted, *bounds)
+
+    apply.__doc__ = doc
+    positional(name, 2, 4)(apply)
+
+
+_index_of("$indexOfCP", "Where a string is found first, by code points; -1 for nowhere.", str)
+_index_of("$indexOfBytes", "Where a string is found first, by UTF-8 bytes; -1 for nowhere.", str.encode)
+
+
+def _replace(name: str, value: Value, find: Value, replacement: Value, count: int) -> Value:
+    for item in (value, find, replacement):
+        if not is_null(item):
+            need_string(name, item)
+    if is_null(value) or is_null(find) or is_null(replacement):
+        return None
+    occurrences = value.count(find) if count < 0 else 1
+    if len(value) + occurrences * len(replacement) > _REPLACED_MAX_CHARS:
+        raise fail(f"the result of {name} has more than {_REPLACED_MAX_CHARS} characters", VALUE)
+    return str(value).replace(find, replacement, count)
+
+
+_REPLACED_MAX_CHARS: Final = 16 * 1024 * 1024
+
+
+@named("$replaceOne", "input find replacement")
+def _replace_one(value: Value, find: Value, replacement: Value) -> Value:
+    """The string with the first occurrence replaced."""
+    return _replace("$replaceOne", value, find, replacement, 1)
+
+
+@named("$replaceAll", "input find replacement")
+def _replace_all(value: Value, find: Value, replacement: Value) -> Value:
+    """The string with all occurrences replaced."""
+    return _replace("$replaceAll", value, find, replacement, -1)

@@ -1,0 +1,60 @@
+"""Values as text, as `$toString`, `$toUpper` and their kin show them."""
+
+import math
+from decimal import Decimal
+from typing import Any
+
+from shared.language.expressions.errors import TYPE, fail
+from shared.language.values.instants import DAY_MS, date_of
+from shared.language.values.types import type_name
+from shared.model.values import MISSING, Date, Long, Value
+
+
+def double_text(value: float) -> str:
+    """The shortest text that reads back as the same double; whole ones without a point."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    text = repr(value)
+    return text[:-2] if text.endswith(".0") else text
+
+
+def decimal_text(value: Decimal) -> str:
+    """A decimal as MongoDB shows it."""
+    return "NaN" if value.is_nan() else str(value)
+
+
+def date_text(value: Date) -> str:
+    """`2024-03-05T12:00:00.000Z`."""
+    days, rest = divmod(int(value), DAY_MS)
+    year, month, day = date_of(days)
+    seconds, milli = divmod(rest, 1000)
+    clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{milli:03d}"
+    return f"{year:04d}-{month:02d}-{day:02d}T{clock}Z"
+
+
+def scalar_text(value: Any) -> str | None:
+    """The text of a string, number or date; None for other types."""
+    kind = type(value)
+    if kind is str:
+        return str(value)
+    if kind is int or kind is Long:
+        return str(int(value))
+    if kind is float:
+        return double_text(value)
+    if kind is Decimal:
+        return decimal_text(value)
+    if kind is Date:
+        return date_text(value)
+    return None
+
+
+def text_of(name: str, value: Value) -> str:
+    """A value as the text that string operators work on: null and missing are empty."""
+    if value is None or value is MISSING:
+        return ""
+    text = scalar_text(value)
+    if text is None:
+        raise fail(f"{name} takes strings, numbers and dates, found {type_name(value)}", TYPE)
+    return text

@@ -1,0 +1,68 @@
+"""Time zones: Olson names (from the tzdata package or the system) and offsets such as +05:30."""
+
+import re
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
+from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from shared.language.expressions.errors import TYPE, VALUE, fail
+from shared.language.expressions.registry import ABSENT
+from shared.language.values.instants import DAY_MS, date_of
+from shared.language.values.types import type_name
+from shared.model.values import Value
+
+_OFFSET: Final = re.compile(r"([+-])(\d\d)(?::?(\d\d))?")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_MS: Final = -62_000_000_000_000
+_LAST_MS: Final = 253_000_000_000_000
+"""Zones are asked within the years that Python's dates have; beyond, the offset of the last such year holds."""
+
+
+@lru_cache(maxsize=1024)
+def zone_named(name: str) -> tzinfo:
+    """The zone of a name; ExpressionError for an unknown one."""
+    if name in ("UTC", "GMT", "Z", "Etc/UTC"):
+        return UTC
+    offset = _OFFSET.fullmatch(name)
+    if offset is not None:
+        delta = timedelta(hours=int(offset[2]), minutes=int(offset[3] or 0))
+        if delta >= timedelta(days=1):
+            raise fail(f"unknown time zone {name!r}", VALUE)
+        return timezone(-delta if offset[1] == "-" else delta)
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise fail(f"unknown time zone {name!r}: an Olson name such as Europe/Berlin, or an offset such as +02:00", VALUE) from None
+
+
+def zone_of(value: Value) -> tzinfo:
+    """The zone of a `timezone` argument that is not null; UTC if it was not written."""
+    if value is ABSENT:
+        return UTC
+    if type(value) is not str:
+        raise fail(f"timezone is a string, found {type_name(value)}", TYPE)
+    return zone_named(value)
+
+
+def offset_ms(zone: tzinfo, utc_ms: int) -> int:
+    """How far local time is ahead of UTC at an instant, ms."""
+    if zone is UTC:
+        return 0
+    moment = _EPOCH + timedelta(milliseconds=max(_FIRST_MS, min(_LAST_MS, utc_ms)))
+    offset = moment.astimezone(zone).utcoffset()
+    assert offset is not None
+    return offset // timedelta(milliseconds=1)
+
+
+def to_utc(zone: tzinfo, local_ms: int) -> int:
+    """The instant of a local time; one that a change of clocks skips is moved forward, one that comes twice is the first."""
+    if zone is UTC:
+        return local_ms
+    bounded = max(_FIRST_MS, min(_LAST_MS, local_ms))
+    days, rest = divmod(bounded, DAY_MS)
+    year, month, day = date_of(days)
+    moment = datetime(year, month, day, tzinfo=zone) + timedelta(milliseconds=rest)  # local arithmetic: the wall clock
+    offset = moment.utcoffset()
+    assert offset is not None
+    return local_ms - offset // timedelta(milliseconds=1)
