@@ -1,0 +1,169 @@
+"""Where a split of files stands: in one file, or in a sequence of files that is read as one (`ordered`).
+
+A position in a sequence is one number, so that it can stand in a snapshot and order records (D11): the file's place in the order of names
+(20 bits), a check on the names up to it (8 bits), and the position in the file (35 bits). A name that sorts before what was begun would
+move all places behind it: the check, and the names that were seen, turn that into an error instead of skipped or repeated records.
+"""
+
+import re
+import zlib
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from services.source.connectors.filereaders import FileReader, Rows
+from shared.ports.log import LogError, LogUnavailable
+
+PLACE_BITS: Final = 20
+CHECK_BITS: Final = 8
+INSIDE_BITS: Final = 35
+_INSIDE: Final = (1 << INSIDE_BITS) - 1
+_CHECK: Final = (1 << CHECK_BITS) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Files that match, on one file system. Functions block. LogUnavailable for what waiting may mend."""
+
+    filesystem: Any
+    """An fsspec file system."""
+    glob: str
+    files_max: int
+
+    @property
+    def folder(self) -> str:
+        """The part of the glob before its first pattern, up to its last slash."""
+        plain = re.split(r"[*?\[{]", self.glob, maxsplit=1)[0]
+        return plain[: plain.rfind("/") + 1]
+
+    def names(self) -> list[str]:
+        """All that match now, sorted. LogError if there are more than `files_max`."""
+        try:
+            self.filesystem.invalidate_cache()
+            found = self.filesystem.glob(self.glob, detail=True)
+        except OSError as error:
+            raise LogUnavailable(f"$source.path {self.glob}: {error}; it is tried again") from error
+        names = sorted(name for name, info in found.items() if info["type"] == "file")
+        if len(names) > self.files_max:
+            raise LogError(f"$source.path {self.glob}: {len(names)} files match, but files_max is {self.files_max}")
+        return names
+
+    def read(self, reader: FileReader, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
+        """Records of one file from a position."""
+        try:
+            with self.filesystem.open(name, "rb") as file:
+                return reader.read(file, name, position, max_bytes, grows=grows)
+        except FileNotFoundError as error:
+            raise LogError(
+                f"{name}: deleted before it was read to its end (position {position}); restore it, or start without state"
+            ) from error
+        except OSError as error:
+            raise LogUnavailable(f"{name}: {error}; it is tried again") from error
+
+    def modified_ms(self, name: str) -> int | None:
+        """When the file was last changed, ms since 1970: stands for arrival, and says the same after a restart; None if not known."""
+        try:
+            return int(self.filesystem.modified(name).timestamp() * 1000)
+        except (NotImplementedError, OSError):
+            return None
+
+
+class Cursor(Protocol):
+    """One split of files. Functions block."""
+
+    position: int
+    at_end: bool
+    finished: bool
+
+    def read(self, max_bytes: int) -> tuple[Rows, str] | None:
+        """The next records and the file they are of; None if there are none now."""
+        ...
+
+
+class FileCursor:
+    """A file as a split of its own."""
+
+    def __init__(self, files: Files, reader: FileReader, name: str, position: int, *, follow: bool) -> None:
+        self._files = files
+        self._reader = reader
+        self._name = name
+        self._follow = follow
+        self.position = position
+        self.at_end = False
+        self.finished = False
+
+    def read(self, max_bytes: int) -> tuple[Rows, str] | None:
+        """See `Cursor.read`."""
+        rows = self._files.read(self._reader, self._name, self.position, max_bytes, grows=self._follow)
+        self.position = rows.next_position
+        self.at_end = rows.at_end
+        self.finished = rows.at_end and not self._follow
+        return (rows, self._name) if rows.values else None
+
+
+class SequenceCursor:
+    """All files as one split, in the order of their names.
+
+    With `follow`, a file is done when one with a later name is there: only the last one grows.
+    """
+
+    def __init__(self, files: Files, reader: FileReader, position: int, *, follow: bool) -> None:
+        self._files = files
+        self._reader = reader
+        self._follow = follow
+        self._names: list[str] = []
+        self.position = position
+        self.at_end = False
+        self.finished = False
+
+    def read(self, max_bytes: int) -> tuple[Rows, str] | None:
+        """See `Cursor.read`."""
+        self._look()
+        place, inside = self._place()
+        while place < len(self._names):
+            last = place == len(self._names) - 1
+            rows = self._files.read(self._reader, self._names[place], inside, max_bytes, grows=self._follow and last)
+            self.position = self._encode(place, rows.next_position)
+            if rows.at_end and not last:
+                self.position = self._encode(place + 1, 0)
+            self.at_end = rows.at_end and last
+            self.finished = self.at_end and not self._follow
+            if rows.values:
+                shifted = [self._encode(place, at) for at in rows.positions]
+                return Rows(shifted, rows.values, self.position, self.at_end), self._names[place]
+            if not rows.at_end or last:
+                return None
+            place, inside = place + 1, 0
+        self.at_end, self.finished = True, not self._follow
+        return None
+
+    def _look(self) -> None:
+        """See which files there are, and that none came before those that were begun."""
+        if self._names and not self._follow:
+            return
+        names = self._files.names()
+        place = self.position >> (INSIDE_BITS + CHECK_BITS)
+        if self._names and names[: place + 1] != self._names[: place + 1]:
+            raise LogError(self._disorder(f"expected {self._names[place]} at place {place}"))
+        self._names = names
+        begun = place < len(names) or place == 0
+        if not begun or (self.position and self.position & ~_INSIDE != self._encode(place, 0)):
+            raise LogError(self._disorder(f"place {place} holds another file than when it was begun"))
+
+    def _disorder(self, found: str) -> str:
+        return (
+            f"$source.path {self._files.glob}: {found}: a file that sorts before it came or went. With `ordered` new files need"
+            " names that sort last; use `ordered: false`, or start without state"
+        )
+
+    def _place(self) -> tuple[int, int]:
+        return self.position >> (INSIDE_BITS + CHECK_BITS), self.position & _INSIDE
+
+    def _encode(self, place: int, inside: int) -> int:
+        if place >> PLACE_BITS or inside >> INSIDE_BITS:
+            raise LogError(
+                f"$source.path {self._files.glob}: `ordered` reads at most {1 << PLACE_BITS} files of {1 << INSIDE_BITS} bytes"
+            )
+        # Without the folder, so that moving everything changes nothing.
+        names = "\n".join(name.removeprefix(self._files.folder) for name in self._names[: place + 1])
+        check = zlib.crc32(names.encode()) & _CHECK
+        return place << (INSIDE_BITS + CHECK_BITS) | check << INSIDE_BITS | inside

@@ -1,0 +1,275 @@
+"""Reading one file from a position: JSON lines, CSV, Parquet. Records come out as one extended JSON text each.
+
+Positions: the byte at which a record begins (JSON lines, CSV), or the row's number (Parquet). They grow within a file and mean the same
+after a restart. Functions block. A record that is not complete yet (a last line without its end, an open quote) is one only if the file
+no longer grows.
+"""
+
+import csv
+import datetime as dt
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shared.language.stages.source import FileFormat
+from shared.language.values import render_json
+from shared.model.values import Binary, Date, Document
+from shared.ports.log import LogError
+
+RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A line or CSV record above this is an error: it is more likely no line at all."""
+_UTF8_MARK: Final = b"\xef\xbb\xbf"
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Consecutive records of a file."""
+
+    positions: list[int]
+    values: list[bytes]
+    next_position: int
+    at_end: bool
+    """Nothing complete is left behind `next_position` now."""
+
+
+class FileReader(Protocol):
+    """Reads one file; the handle is handed in, positioned anywhere."""
+
+    def read(self, file: Any, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
+        """Records from a position, about `max_bytes` of them and at least one if there is one. LogError for what is none."""
+        ...
+
+
+class JsonLines:
+    """A document a line; empty lines are passed."""
+
+    def read(self, file: Any, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
+        """See `FileReader.read`."""
+        _check_size(file, name, position)
+        file.seek(position)
+        data: bytes = file.read(max_bytes)
+        while data and b"\n" not in data:
+            more = file.read(max_bytes)
+            if not more:
+                break
+            data += more
+            if len(data) > RECORD_BYTES_MAX:
+                raise LogError(
+                    f"{name}: no end of line within {RECORD_BYTES_MAX} bytes from byte {position}; is it JSON lines?"
+                )
+        ended = data.rfind(b"\n") + 1
+        whole = data[:ended]
+        rest_is_record = not grows and len(data) > ended and not file.read(1)
+        if rest_is_record:
+            whole = data
+        positions: list[int] = []
+        values: list[bytes] = []
+        at = position
+        for line in whole.split(b"\n"):
+            text = line.removeprefix(_UTF8_MARK).strip() if at == 0 else line.strip()
+            if text:
+                positions.append(at)
+                values.append(text)
+            at += len(line) + 1
+        next_position = position + len(whole)
+        file.seek(next_position)
+        # A line that has begun is nothing yet in a file that grows.
+        left = file.read(1)
+        return Rows(positions, values, next_position, at_end=not left or (grows and ended == 0))
+
+
+class CsvRecords:
+    """A header, then a record a line (quoted fields may have line ends). Empty fields are missing.
+
+    Fields are strings, but for those whose declared type says otherwise; what does not convert stays a string, for the schema to refuse.
+    """
+
+    def __init__(self, types: Mapping[str, str], delimiter: str = ",") -> None:
+        self._types = types
+        self._delimiter = delimiter
+
+    def read(self, file: Any, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
+        """See `FileReader.read`."""
+        _check_size(file, name, position)
+        file.seek(0)
+        lines = _Lines(file)
+        header = self._next(self._records(lines), lines, name, grows=grows)
+        if header is None:
+            return Rows([], [], position, at_end=True)
+        if position > lines.at:
+            file.seek(position)
+            lines = _Lines(file, position)
+        start = lines.at
+        positions: list[int] = []
+        values: list[bytes] = []
+        records = self._records(lines)
+        while lines.at - start < max_bytes:
+            begin = lines.at
+            record = self._next(records, lines, name, grows=grows)
+            if record is None:
+                return Rows(positions, values, begin, at_end=True)
+            if len(record) > len(header):
+                raise LogError(f"{name}: byte {begin}: {len(record)} fields, but the header names {len(header)}")
+            if record:
+                positions.append(begin)
+                values.append(render_json(self._document(header, record)))
+        return Rows(positions, values, lines.at, at_end=False)
+
+    def _next(self, records: Iterator[list[str]], lines: "_Lines", name: str, *, grows: bool) -> list[str] | None:
+        """The next whole record; None at the end, and for what is not whole yet."""
+        begin = lines.at
+        try:
+            record = next(records, None)
+        except (csv.Error, UnicodeDecodeError) as error:
+            # An open quote at the end of a file that grows may yet be closed.
+            if grows and (lines.ended or not lines.complete):
+                return None
+            raise LogError(f"{name}: byte {begin}: not CSV in UTF-8: {error}") from error
+        return None if grows and not lines.complete else record
+
+    def _records(self, lines: "_Lines") -> Iterator[list[str]]:
+        return csv.reader(lines, delimiter=self._delimiter, strict=True)
+
+    def _document(self, header: list[str], record: list[str]) -> Document:
+        return {
+            field: _converted(text, self._types.get(field)) for field, text in zip(header, record, strict=False) if text
+        }
+
+
+class _Lines:
+    """Lines of a file as text, counting the bytes given out."""
+
+    def __init__(self, file: Any, at: int = 0) -> None:
+        self._file = file
+        self.at = at
+        self.complete = True
+        """The last line had its end."""
+        self.ended = False
+        """There was no further line."""
+
+    def __iter__(self) -> "_Lines":
+        return self
+
+    def __next__(self) -> str:
+        line: bytes = self._file.readline(RECORD_BYTES_MAX)
+        if not line:
+            self.ended = True
+            raise StopIteration
+        text = line.removeprefix(_UTF8_MARK) if self.at == 0 else line
+        self.at += len(line)
+        self.complete = line.endswith(b"\n")
+        if not self.complete and len(line) == RECORD_BYTES_MAX:
+            raise csv.Error(f"no end of line within {RECORD_BYTES_MAX} bytes")
+        return text.decode("utf-8")
+
+
+def _bool(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()]
+
+
+_CONVERSIONS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "int": int,
+    "long": int,
+    "double": float,
+    "decimal": Decimal,
+    "bool": _bool,
+}
+
+
+def _converted(text: str, type_name: str | None) -> Any:
+    convert = _CONVERSIONS.get(type_name or "string")
+    if convert is None:
+        return text
+    try:
+        return convert(text)
+    except (ValueError, KeyError, ArithmeticError):
+        return text
+
+
+class ParquetRows:
+    """Rows as documents; null cells are missing fields."""
+
+    def read(self, file: Any, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
+        """See `FileReader.read`. A Parquet file is complete or none: it does not grow."""
+        try:
+            parquet = pq.ParquetFile(file)
+            group, first = self._group_of(parquet, position)
+            if position > parquet.metadata.num_rows:
+                raise LogError(_replaced(name, position, parquet.metadata.num_rows, "rows"))
+            if group is None:
+                return Rows([], [], position, at_end=True)
+            table = parquet.read_row_group(group).slice(position - first)
+        except pa.ArrowInvalid as error:
+            raise LogError(f"{name}: not a Parquet file: {error}; files must appear complete, by a rename") from error
+        values: list[bytes] = []
+        size = 0
+        for batch in table.to_batches(max_chunksize=1024):
+            for row in batch.to_pylist():
+                values.append(render_json({field: _value(cell) for field, cell in row.items() if cell is not None}))
+                size += len(values[-1])
+            if size >= max_bytes:
+                break
+        next_position = position + len(values)
+        return Rows(
+            list(range(position, next_position)), values, next_position, next_position >= parquet.metadata.num_rows
+        )
+
+    def _group_of(self, parquet: Any, row: int) -> tuple[int | None, int]:
+        """The row group that holds a row, and the number of its first row."""
+        first = 0
+        for group in range(parquet.num_row_groups):
+            count = parquet.metadata.row_group(group).num_rows
+            if row < first + count:
+                return group, first
+            first += count
+        return None, first
+
+
+def _check_size(file: Any, name: str, position: int) -> None:
+    file.seek(0, 2)
+    size = file.tell()
+    if position > size:
+        raise LogError(_replaced(name, position, size, "bytes"))
+
+
+def _replaced(name: str, position: int, size: int, unit: str) -> str:
+    return (
+        f"{name}: position {position} is to be read next, but the file has {size} {unit}: it was replaced or cut;"
+        " files that are being read may only be added to"
+    )
+
+
+def _value(cell: Any) -> Any:
+    """Arrow's Python value as the language's."""
+    match cell:
+        case dt.datetime():
+            moment = cell if cell.tzinfo is not None else cell.replace(tzinfo=dt.UTC)
+            return Date((moment - _EPOCH) // dt.timedelta(milliseconds=1))
+        case dt.date():
+            return Date((cell - _EPOCH.date()).days * 86_400_000)
+        case bytes():
+            return Binary(cell)
+        case dict():
+            return {name: _value(item) for name, item in cell.items() if item is not None}
+        case list():
+            return [_value(item) for item in cell]
+        case dt.time() | dt.timedelta():
+            return str(cell)
+        case _:
+            return cell
+
+
+def reader_of(format_: FileFormat, types: Mapping[str, str]) -> FileReader:
+    """The reader of a format. `types`: declared type by field, for CSV."""
+    match format_:
+        case "json":
+            return JsonLines()
+        case "csv":
+            return CsvRecords(types)
+        case "parquet":
+            return ParquetRows()

@@ -1,0 +1,134 @@
+"""Sources from the document itself, for tests: `documents`, and `script` with its own watermarks and time.
+
+A script runs in the order of its steps. A split's position is the number of the step that follows what the split has given; the furthest of
+them says where the script stands, so a restart goes on with exactly the next step. The number of a step is also its position (D11).
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from shared.language.stages.source import DataStep, ProcessingTimeStep, ScriptStep
+from shared.language.values import render_json
+from shared.model.ids import Offset, SplitId
+from shared.model.values import Document
+from shared.ports.clock import Clock
+from shared.ports.source import RawBatch, SplitStatus
+
+
+def split_of(partition: int) -> SplitId:
+    """`script-0`."""
+    return SplitId(f"script-{partition}")
+
+
+class ScriptSource:
+    """`Source` over the steps of a script. Each batch has rows of one partition, and the control steps behind them."""
+
+    def __init__(self, script: Sequence[ScriptStep], clock: Clock) -> None:
+        self._script = tuple(script)
+        self._clock = clock
+        self._ordinals = {split_of(partition): partition for partition in sorted(_partitions(self._script))}
+        self._positions: dict[SplitId, Offset] = {}
+        self._until: dict[SplitId, Offset] = {}
+        self._next = 0
+
+    async def splits(self) -> Mapping[SplitId, int]:
+        """The partitions that steps name, or 0 (D3)."""
+        return dict(self._ordinals)
+
+    async def open(self, positions: Mapping[SplitId, Offset | None]) -> None:
+        """Read these splits; steps of others are passed over. ValueError for a split that the script does not have."""
+        unknown = positions.keys() - self._ordinals.keys()
+        if unknown:
+            raise ValueError(f"script: no partition {', '.join(sorted(unknown))}; it has {', '.join(self._ordinals)}")
+        self._positions |= {split: Offset(position or 0) for split, position in positions.items()}
+        self._next = max(self._positions.values(), default=0)
+
+    async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
+        """The next rows of one partition with the control steps behind them; [] at the end."""
+        while self._next < len(self._script):
+            batch = self._take(max_bytes)
+            if batch is not None:
+                return [batch]
+        return []
+
+    def _take(self, max_bytes: int) -> RawBatch | None:
+        split: SplitId | None = None
+        positions: list[int] = []
+        values: list[bytes] = []
+        size = 0
+        at = self._next
+        while at < len(self._script):
+            step = self._script[at]
+            if not isinstance(step, DataStep):
+                break
+            owner = split_of(step.partition)
+            if not self._is_read(owner, at):
+                if split is not None:
+                    break
+            elif split not in (None, owner) or size >= max_bytes:
+                break
+            else:
+                split = owner
+                positions.append(at)
+                values.append(render_json(step.data, canonical=True))
+                size += len(values[-1])
+            at += 1
+        steps: list[ScriptStep] = []
+        while at < len(self._script) and not isinstance(self._script[at], DataStep):
+            step = self._script[at]
+            if self._concerns(step):
+                steps.append(step)
+            at += 1
+        self._next = at
+        if not self._positions or (split is None and not steps):
+            return None
+        owner = split or next(iter(self._positions))
+        self._positions[owner] = Offset(at)
+        return RawBatch(
+            split=owner,
+            partition=self._ordinals[owner],
+            positions=np.array(positions, dtype=np.int64),
+            timestamps_ms=np.full(len(positions), self._clock.now_ms(), dtype=np.int64),
+            values=pa.array(values, pa.binary()),
+            steps=tuple(steps),
+        )
+
+    def _is_read(self, split: SplitId, at: int) -> bool:
+        return split in self._positions and at < self._until.get(split, len(self._script))
+
+    def _concerns(self, step: ScriptStep) -> bool:
+        """Whether a control step is for this task: of all partitions, or of one that it reads."""
+        assert not isinstance(step, DataStep)
+        if isinstance(step, ProcessingTimeStep) or step.partition is None:
+            return True
+        return split_of(step.partition) in self._positions
+
+    def status(self) -> Sequence[SplitStatus]:
+        """See `Source.status`."""
+        done = self._next >= len(self._script)
+        found = []
+        for split, position in self._positions.items():
+            ended = done or position >= self._until.get(split, len(self._script))
+            found.append(SplitStatus(split, position, ended, ended))
+        return found
+
+    def end_at(self, until: Mapping[SplitId, Offset]) -> None:
+        """See `Source.end_at`."""
+        self._until = {split: until.get(split, position) for split, position in self._positions.items()}
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class DocumentsSource(ScriptSource):
+    """`Source` over documents: one split, bounded."""
+
+    def __init__(self, documents: Sequence[Document], clock: Clock) -> None:
+        super().__init__([DataStep(document, 0) for document in documents], clock)
+
+
+def _partitions(script: Sequence[ScriptStep]) -> set[int]:
+    named = {step.partition for step in script if not isinstance(step, ProcessingTimeStep)}
+    return {partition for partition in named if partition is not None} or {0}

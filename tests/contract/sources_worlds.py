@@ -1,0 +1,149 @@
+"""What the sources' contract runs on: each world holds numbered records in splits, and makes fresh source objects on them."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from fsspec.implementations.local import LocalFileSystem
+
+from services.source.connectors.files import FileSource, FileSourceSettings
+from services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
+from services.source.connectors.raw import LogRawReader
+from services.source.connectors.script import DocumentsSource, ScriptSource
+from shared.adapters.clock import SystemClock
+from shared.adapters.memory_broker import MemoryBroker
+from shared.adapters.memory_log import MemoryLog
+from shared.language.stages.source import DataStep, StartAt, WatermarkStep
+from shared.ports.log import NewRecord, TopicPartition
+from shared.ports.source import Source
+from tests.contract.sinks_support import Inline
+
+CLOCK = SystemClock()
+
+
+class World(Protocol):
+    """Records `{"n": …}`; `lanes` are the numbers by split, in order."""
+
+    @property
+    def lanes(self) -> list[list[int]]: ...
+
+    def source(self) -> Source: ...
+
+    async def add(self, lane: int, numbers: Sequence[int]) -> None:
+        """Append to a lane; the next one is made if it does not exist."""
+        ...
+
+
+def number_of(value: bytes) -> int:
+    """The number in a record."""
+    found = json.loads(value)["n"]
+    return int(found["$numberInt"]) if isinstance(found, dict) else int(found)
+
+
+class KafkaLanes:
+    """Partitions of a topic in a log in memory."""
+
+    def __init__(self, *, start_at: StartAt = "earliest", until: StartAt | None = None) -> None:
+        self.lanes: list[list[int]] = []
+        self.broker = MemoryBroker(CLOCK)
+        self.log = MemoryLog(self.broker)
+        self.settings = KafkaSourceSettings(topics=("in",), start_at=start_at, until=until)
+
+    def source(self) -> KafkaSource:
+        return KafkaSource(self.settings, self.log, LogRawReader(self.log), CLOCK)
+
+    async def add(self, lane: int, numbers: Sequence[int]) -> None:
+        if lane == len(self.lanes):
+            self.lanes.append([])
+            await self.grow(len(self.lanes))
+        writer = await self.log.writer("feeder")
+        for number in numbers:
+            await (await writer.send(TopicPartition("in", lane), NewRecord(json.dumps({"n": number}).encode())))
+        await writer.flush()
+        await writer.close()
+        self.lanes[lane] += numbers
+
+    async def grow(self, partitions: int) -> None:
+        """The topic with more partitions: memory has no way to add any, so the topic is made anew with what was in it."""
+        await self.log.delete_topics(["in"])
+        await self.log.create_topic("in", partitions)
+        old, self.lanes = self.lanes, [[] for _ in range(partitions)]
+        for lane, numbers in enumerate(old):
+            if numbers:
+                await self.add(lane, numbers)
+
+
+class FileLanes:
+    """Files of a folder, numbered from `00`."""
+
+    def __init__(self, root: Path, format_: str, *, ordered: bool, follow: bool) -> None:
+        self.root = root / "in"
+        self.root.mkdir()
+        self.format, self.ordered, self.grows = format_, ordered, follow
+        self.files: list[list[int]] = []
+
+    @property
+    def lanes(self) -> list[list[int]]:
+        return [[n for file in self.files for n in file]] if self.ordered else self.files
+
+    def source(self) -> FileSource:
+        settings = FileSourceSettings(
+            glob=f"{self.root}/*.{self.format}",
+            format=self.format,  # type: ignore[arg-type]
+            ordered=self.ordered,
+            follow=self.grows,
+            types={"n": "int"},
+            poll_ms=1,
+        )
+        return FileSource(settings, LocalFileSystem(), Inline(), CLOCK)
+
+    async def add(self, lane: int, numbers: Sequence[int]) -> None:
+        file = len(self.files) - 1 if self.ordered and lane == 0 and self.files else lane
+        if file == len(self.files):
+            self.files.append([])
+        self.files[file] += numbers
+        path = self.root / f"{file:02d}.{self.format}"
+        if self.format == "parquet":
+            pq.write_table(pa.table({"n": pa.array(self.files[file], pa.int64())}), path, row_group_size=3)
+            return
+        lines = [f'{{"n": {n}}}' if self.format == "json" else f"{n},x" for n in self.files[file]]
+        header = ["n,s"] if self.format == "csv" else []
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text("".join(line + "\n" for line in header + lines))
+        temporary.replace(path)
+
+
+class ScriptLanes:
+    """Steps of a script over partitions, with watermarks in between."""
+
+    def __init__(self) -> None:
+        self.lanes: list[list[int]] = []
+        self.steps: list[DataStep | WatermarkStep] = []
+
+    def source(self) -> ScriptSource:
+        return ScriptSource(self.steps, CLOCK)
+
+    async def add(self, lane: int, numbers: Sequence[int]) -> None:
+        if lane == len(self.lanes):
+            self.lanes.append([])
+        for number in numbers:
+            self.steps.append(DataStep({"n": number}, lane))
+            if number % 3 == 0:
+                self.steps.append(WatermarkStep(number, None))
+        self.lanes[lane] += numbers
+
+
+class DocumentLanes:
+    """One split of documents."""
+
+    def __init__(self) -> None:
+        self.lanes: list[list[int]] = [[]]
+
+    def source(self) -> DocumentsSource:
+        return DocumentsSource([{"n": number} for number in self.lanes[0]], CLOCK)
+
+    async def add(self, lane: int, numbers: Sequence[int]) -> None:
+        self.lanes[0] += numbers

@@ -1,0 +1,176 @@
+"""What every source must keep: order and positions of its splits, exact resumption, ends (source port; W4, E1, D11)."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from shared.model.ids import Offset, SplitId
+from shared.ports.source import RawBatch, Source
+from tests.contract.sources_worlds import DocumentLanes, FileLanes, KafkaLanes, ScriptLanes, World, number_of
+
+BOUNDED: dict[str, Callable[[Path], World]] = {
+    "kafka-until": lambda _: KafkaLanes(until="latest"),
+    "json": lambda path: FileLanes(path, "json", ordered=False, follow=False),
+    "csv": lambda path: FileLanes(path, "csv", ordered=False, follow=False),
+    "parquet": lambda path: FileLanes(path, "parquet", ordered=False, follow=False),
+    "json-ordered": lambda path: FileLanes(path, "json", ordered=True, follow=False),
+    "csv-ordered": lambda path: FileLanes(path, "csv", ordered=True, follow=False),
+    "parquet-ordered": lambda path: FileLanes(path, "parquet", ordered=True, follow=False),
+    "script": lambda _: ScriptLanes(),
+    "documents": lambda _: DocumentLanes(),
+}
+GROWING: dict[str, Callable[[Path], World]] = {
+    "kafka": lambda _: KafkaLanes(),
+    "json-follow": lambda path: FileLanes(path, "json", ordered=False, follow=True),
+    "csv-follow": lambda path: FileLanes(path, "csv", ordered=False, follow=True),
+    "json-ordered-follow": lambda path: FileLanes(path, "json", ordered=True, follow=True),
+}
+
+
+async def fill(world: World, lanes: int = 3, each: int = 10) -> None:
+    """Numbers 0, 1, 2, … dealt to lanes in turn."""
+    single = isinstance(world, DocumentLanes)
+    for lane in range(lanes):
+        await world.add(0 if single else lane, [lanes * i + lane for i in range(each)])
+
+
+@pytest.fixture(params=[*BOUNDED, *GROWING])
+async def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    made = {**BOUNDED, **GROWING}[request.param](tmp_path)
+    await fill(made)
+    return made
+
+
+@pytest.fixture(params=list(BOUNDED))
+async def bounded(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    made = BOUNDED[request.param](tmp_path)
+    await fill(made)
+    return made
+
+
+@pytest.fixture(params=list(GROWING))
+async def growing(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    made = GROWING[request.param](tmp_path)
+    await fill(made)
+    return made
+
+
+async def opened(world: World, positions: Mapping[SplitId, Offset | None] | None = None) -> Source:
+    source = world.source()
+    await source.open(dict.fromkeys(await source.splits()) if positions is None else positions)
+    return source
+
+
+def numbers(batches: list[RawBatch]) -> dict[SplitId, list[int]]:
+    found: dict[SplitId, list[int]] = {}
+    for batch in batches:
+        assert len(batch.positions) == len(batch.values) == len(batch.timestamps_ms)
+        found.setdefault(batch.split, []).extend(number_of(value) for value in batch.values.to_pylist())
+    return found
+
+
+async def drain(source: Source, max_bytes: int = 1 << 20) -> list[RawBatch]:
+    """Everything up to where all splits are at their end."""
+    batches: list[RawBatch] = []
+    while not all(status.at_end for status in source.status()):
+        batches += await source.fetch(max_bytes, 5)
+    return batches
+
+
+async def test_each_split_is_read_whole_and_in_order(world: World) -> None:
+    """All records of every split come once, in the split's order, with positions that grow."""
+    source = await opened(world)
+    batches = await drain(source, max_bytes=40)
+    assert sorted(numbers(batches).values()) == sorted(world.lanes)
+    for split in numbers(batches):
+        positions = [p for batch in batches if batch.split == split for p in batch.positions.tolist()]
+        assert positions == sorted(set(positions))
+
+
+async def test_a_restart_resumes_exactly_from_any_status(world: World) -> None:
+    """From the positions after any fetch, a fresh source gives exactly what had not been given."""
+    source = await opened(world)
+    given: list[RawBatch] = []
+    while not all(status.at_end for status in source.status()):
+        given += await source.fetch(30, 5)
+        positions: dict[SplitId, Offset | None] = {s.split: s.next_position for s in source.status()}
+        rest = await drain(await opened(world, positions))
+        assert sorted(numbers(given + rest).values()) == sorted(world.lanes)
+
+
+async def test_d11_ordinals_and_splits_agree_between_tasks(world: World) -> None:
+    """Two tasks see the same splits with the same ordinals, all different; divided among them, everything is read once."""
+    one, two = world.source(), world.source()
+    splits = await one.splits()
+    assert splits == await two.splits()
+    assert len(set(splits.values())) == len(splits)
+    names = list(splits)
+    await one.open(dict.fromkeys(names[::2]))
+    await two.open(dict.fromkeys(names[1::2]))
+    batches = await drain(one) + await drain(two)
+    assert sorted(numbers(batches).values()) == sorted(world.lanes)
+    assert all(batch.partition == splits[batch.split] for batch in batches)
+
+
+async def test_e1_a_bounded_split_is_finished_at_its_end(bounded: World) -> None:
+    """Every split of a bounded source says that it is finished, only after its last record, and gives nothing more."""
+    source = await opened(bounded)
+    seen: list[RawBatch] = []
+    while not all(status.finished for status in source.status()):
+        seen += await source.fetch(50, 5)
+    assert sorted(numbers(seen).values()) == sorted(bounded.lanes)
+    assert await source.fetch(50, 1) == []
+
+
+async def test_e1_a_restart_at_the_end_is_finished_without_records(bounded: World) -> None:
+    """Opened at the end positions, a bounded source finishes and repeats nothing."""
+    source = await opened(bounded)
+    await drain(source)
+    again = await opened(bounded, {s.split: s.next_position for s in source.status()})
+    assert numbers(await drain(again)) == {}
+    assert all(status.finished for status in again.status())
+
+
+async def test_w4_a_growing_split_at_its_end_goes_on_when_more_comes(growing: World) -> None:
+    """At the end it is not finished; what is added later is read, from where it stood."""
+    source = await opened(growing)
+    await drain(source)
+    assert not any(status.finished for status in source.status())
+    await growing.add(0, [100, 101])
+    found: list[int] = []
+    while len(found) < 2:
+        found += [n for lane in numbers(list(await source.fetch(1000, 5))).values() for n in lane]
+    assert found == [100, 101]
+
+
+async def test_e2_end_at_stops_named_splits_there_and_others_where_they_are(growing: World) -> None:
+    """With `end_at`, positions from the named ones on are not read, splits not named give nothing more, and all finish."""
+    probe = await opened(growing)
+    batches = await drain(probe)
+    split = batches[0].split
+    positions = [p for batch in batches if batch.split == split for p in batch.positions.tolist()]
+    source = await opened(growing)
+    source.end_at({split: Offset(positions[4])})
+    read: list[RawBatch] = []
+    while not all(status.finished for status in source.status()):
+        read += await source.fetch(1 << 20, 5)
+    assert [p for batch in read for p in batch.positions.tolist()] == positions[:4]
+    assert {batch.split for batch in read} == {split}
+    assert {s.split: s.next_position for s in source.status()}[split] == positions[4]
+
+
+@pytest.mark.parametrize("name", ["kafka", "json-follow", "csv-follow"])
+async def test_new_splits_are_noticed_and_read_from_their_beginning(name: str, tmp_path: Path) -> None:
+    """A split that appears while the source runs shows in `splits`; opened besides the others, it is read whole."""
+    growing = GROWING[name](tmp_path)
+    await fill(growing)
+    source = await opened(growing)
+    await drain(source)
+    before = await source.splits()
+    await growing.add(3, [100, 101])
+    after = await source.splits()
+    assert before.items() <= after.items()
+    new = after.keys() - before.keys()
+    await source.open(dict.fromkeys(new))
+    assert [n for lane in numbers(await drain(source)).values() for n in lane] == [100, 101]

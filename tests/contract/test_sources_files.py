@@ -1,0 +1,177 @@
+"""The file source's own promises: incomplete records, sequences of files, what it refuses."""
+
+import datetime as dt
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+
+from services.source.connectors.files import SEQUENCE, FileSource, FileSourceSettings
+from shared.language.values import parse_json
+from shared.model.ids import Offset, SplitId
+from shared.model.values import Date
+from shared.ports.log import LogError
+from shared.ports.source import Source
+from tests.contract.sinks_support import Inline
+from tests.contract.sources_worlds import CLOCK
+
+
+def source_of(root: Path, format_: str, *, ordered: bool = False, follow: bool = False, **types: str) -> FileSource:
+    settings = FileSourceSettings(
+        glob=f"{root}/*.{format_}",
+        format=format_,  # type: ignore[arg-type]
+        ordered=ordered,
+        follow=follow,
+        types=types,
+        poll_ms=1,
+    )
+    return FileSource(settings, LocalFileSystem(), Inline(), CLOCK)
+
+
+async def read(source: Source, fetches: int = 5) -> list[object]:
+    batches = [batch for _ in range(fetches) for batch in await source.fetch(1 << 20, 1)]
+    return [parse_json(value) for batch in batches for value in batch.values.to_pylist()]
+
+
+async def start(source: FileSource) -> FileSource:
+    await source.open(dict.fromkeys(await source.splits()))
+    return source
+
+
+async def test_a_line_without_its_end_waits_in_a_file_that_grows(tmp_path: Path) -> None:
+    """Half a line is no record while the file grows; it is read whole once its end is there."""
+    path = tmp_path / "a.json"
+    path.write_text('{"n": 1}\n{"n": ')
+    source = await start(source_of(tmp_path, "json", follow=True))
+    assert await read(source) == [{"n": 1}]
+    assert source.status()[0].at_end
+    with path.open("a") as file:
+        file.write("2}\n")
+    assert await read(source) == [{"n": 2}]
+
+
+@pytest.mark.parametrize(("format_", "text"), [("json", '{"n": 1}\n\n{"n": 2}'), ("csv", "n\r\n1\r\n2")])
+async def test_the_last_line_of_a_finished_file_needs_no_end(tmp_path: Path, format_: str, text: str) -> None:
+    """A file that does not grow ends with its last line, ended or not; empty lines are passed."""
+    (tmp_path / f"a.{format_}").write_bytes(text.encode())
+    source = await start(source_of(tmp_path, format_, n="int"))
+    assert await read(source) == [{"n": 1}, {"n": 2}]
+    assert source.status()[0].finished
+
+
+async def test_a_line_longer_than_a_fetch_is_read_whole(tmp_path: Path) -> None:
+    """`max_bytes` below the length of a line still gives the line."""
+    (tmp_path / "a.json").write_text('{"s": "' + "x" * 5000 + '"}\n{"s": "y"}\n')
+    source = await start(source_of(tmp_path, "json"))
+    values = [v for _ in range(4) for batch in await source.fetch(100, 1) for v in batch.values.to_pylist()]
+    assert [len(value) for value in values] == [5009, 10]
+
+
+async def test_csv_fields_take_their_declared_types_and_quotes_may_span_lines(tmp_path: Path) -> None:
+    """Declared types convert; empty is missing; what does not convert stays text; a quoted field has line ends and delimiters."""
+    (tmp_path / "a.csv").write_text('i,d,b,s\n1,0.5,TRUE,"a\nb,""c"""\nx,,false,\n', newline="")
+    source = await start(source_of(tmp_path, "csv", i="int", d="double", b="bool"))
+    assert await read(source) == [{"i": 1, "d": 0.5, "b": True, "s": 'a\nb,"c"'}, {"i": "x", "b": False}]
+
+
+async def test_an_open_quote_waits_in_a_file_that_grows_and_is_an_error_in_one_that_does_not(tmp_path: Path) -> None:
+    """A CSV record that is not closed is no record; where nothing can close it, the error names file and byte."""
+    path = tmp_path / "a.csv"
+    path.write_text('s\na\n"b\n')
+    growing = await start(source_of(tmp_path, "csv", follow=True))
+    assert await read(growing) == [{"s": "a"}]
+    with pytest.raises(LogError, match=r"a\.csv: byte 4: not CSV"):
+        await read(await start(source_of(tmp_path, "csv")))
+    with path.open("a") as file:
+        file.write('c"\n')
+    assert await read(growing) == [{"s": "b\nc"}]
+
+
+@pytest.mark.parametrize(
+    ("content", "finding"),
+    [(b"n\n1,2\n", "2 fields, but the header names 1"), (b"n\n\xff\n", "not CSV in UTF-8")],
+)
+async def test_a_damaged_csv_record_is_an_error_with_its_byte(tmp_path: Path, content: bytes, finding: str) -> None:
+    """What cannot be read as CSV is never guessed at."""
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(LogError, match=finding):
+        await read(await start(source_of(tmp_path, "csv")))
+
+
+async def test_parquet_values_become_the_languages(tmp_path: Path) -> None:
+    """Dates, timestamps of any unit, binary, nested values and nulls come out as extended JSON says them."""
+    moment = dt.datetime(2013, 1, 1, 5, tzinfo=dt.UTC)
+    rows = [
+        {"t": moment, "d": dt.date(2013, 1, 2), "b": b"\x01", "l": [{"x": 1, "y": None}], "n": None, "f": 1.0},
+        {"t": None, "d": None, "b": None, "l": None, "n": None, "f": 2.5},
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    first, second = await read(await start(source_of(tmp_path, "parquet")))
+    assert second == {"f": 2.5}
+    assert isinstance(first, dict)
+    assert first["t"] == Date(1357016400000)
+    assert first["d"] == Date(1357084800000)
+    assert (bytes(first["b"]), first["l"], first["f"]) == (b"\x01", [{"x": 1}], 1.0)
+    assert "n" not in first
+
+
+async def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:
+    """A half-written Parquet file is an error that says how files must appear."""
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 half")
+    with pytest.raises(LogError, match=r"a\.parquet: not a Parquet file"):
+        await read(await start(source_of(tmp_path, "parquet")))
+
+
+async def test_a_file_that_was_cut_or_deleted_is_an_error(tmp_path: Path) -> None:
+    """A position behind the end of its file, or a file that is gone, is refused with its name."""
+    path = tmp_path / "a.json"
+    path.write_text('{"n": 1}\n')
+    source = source_of(tmp_path, "json")
+    await source.open({SplitId(str(path)): Offset(100)})
+    with pytest.raises(LogError, match=r"position 100 is to be read next, but the file has 9 bytes"):
+        await read(source)
+    path.unlink()
+    with pytest.raises(LogError, match="deleted before it was read"):
+        await read(source)
+
+
+async def test_ordered_files_that_grow_go_on_with_the_next_name(tmp_path: Path) -> None:
+    """With `ordered` and `follow`, the last file grows, and a later name is read behind it, all as one split with growing positions."""
+    (tmp_path / "a.json").write_text('{"n": 1}\n')
+    source = await start(source_of(tmp_path, "json", ordered=True, follow=True))
+    assert await read(source) == [{"n": 1}]
+    with (tmp_path / "a.json").open("a") as file:
+        file.write('{"n": 2}\n')
+    (tmp_path / "b.json").write_text('{"n": 3}\n')
+    assert await read(source) == [{"n": 2}, {"n": 3}]
+    again = source_of(tmp_path, "json", ordered=True, follow=True)
+    await again.open({SEQUENCE: source.status()[0].next_position})
+    (tmp_path / "c.json").write_text('{"n": 4}\n')
+    assert await read(again) == [{"n": 4}]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_ordered_files_refuse_a_name_that_sorts_before(tmp_path: Path, restart: bool) -> None:
+    """A file that would have come earlier is an error, while running and after a restart: nothing is skipped or repeated."""
+    for name in ("b", "d"):
+        (tmp_path / f"{name}.json").write_text('{"n": 1}\n')
+    source = await start(source_of(tmp_path, "json", ordered=True, follow=True))
+    await read(source)
+    (tmp_path / "a.json").write_text('{"n": 0}\n')
+    if restart:
+        position = source.status()[0].next_position
+        source = source_of(tmp_path, "json", ordered=True, follow=True)
+        await source.open({SEQUENCE: position})
+    with pytest.raises(LogError, match="sorts before it came or went"):
+        await read(source)
+
+
+async def test_files_are_bounded_in_number(tmp_path: Path) -> None:
+    """More files than `files_max` is an error that names both numbers."""
+    for name in range(3):
+        (tmp_path / f"{name}.json").write_text("")
+    settings = FileSourceSettings(glob=f"{tmp_path}/*.json", format="json", ordered=False, types={}, files_max=2)
+    with pytest.raises(LogError, match="3 files match, but files_max is 2"):
+        await FileSource(settings, LocalFileSystem(), Inline(), CLOCK).splits()

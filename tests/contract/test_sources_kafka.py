@@ -1,0 +1,238 @@
+"""The Kafka source's own promises: where it starts and ends, when it is idle, what it refuses (W4, E1, retention)."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from services.source.connectors.kafka import KafkaSource, KafkaSourceSettings, partition_of, split_of
+from services.source.connectors.raw import LogRawReader
+from shared.adapters.clock import SystemClock
+from shared.adapters.faults import Faults
+from shared.adapters.memory_broker import MemoryBroker
+from shared.adapters.memory_log import MemoryLog
+from shared.language.stages.source import StartAt, StartAtOffsets, StartAtTime
+from shared.model.ids import Offset, SplitId
+from shared.ports.log import LogError, LogUnavailable, NewRecord, OffsetOutOfRange, TopicPartition
+from shared.ports.source import RawBatch
+from tests.contract.sources_worlds import CLOCK, KafkaLanes, number_of
+
+IN_0 = split_of(TopicPartition("in", 0))
+
+
+class HandClock(SystemClock):
+    """Monotonic time stands still unless the test moves it."""
+
+    def __init__(self) -> None:
+        self.at_ms = 0
+
+    def monotonic_ms(self) -> int:
+        return self.at_ms
+
+
+async def lane(numbers: list[int], **options: StartAt) -> KafkaLanes:
+    """One partition with these records."""
+    world = KafkaLanes(**options)
+    await world.add(0, numbers)
+    return world
+
+
+async def read(source: KafkaSource, fetches: int = 3) -> list[int]:
+    batches = [batch for _ in range(fetches) for batch in await source.fetch(1 << 20, 1)]
+    return [number_of(value) for batch in batches for value in batch.values.to_pylist()]
+
+
+async def start(world: KafkaLanes, positions: Mapping[SplitId, Offset | None] | None = None) -> KafkaSource:
+    source = world.source()
+    await source.open(dict.fromkeys(await source.splits()) if positions is None else positions)
+    return source
+
+
+def position(source: KafkaSource, split: SplitId = IN_0) -> int:
+    return {status.split: status.next_position for status in source.status()}[split]
+
+
+@pytest.mark.parametrize(
+    ("start_at", "first"),
+    [("earliest", 0), ("latest", 5), (StartAtOffsets(((0, 3),)), 3), (StartAtOffsets(((7, 3),)), 0)],
+)
+async def test_start_at_is_told_before_anything_is_read(start_at: StartAt, first: int) -> None:
+    """The position that `startAt` chose shows in the status right after open, and reading begins there."""
+    world = await lane([0, 1, 2, 3, 4], start_at=start_at)
+    source = await start(world)
+    assert position(source) == first
+    await world.add(0, [5])
+    assert await read(source) == list(range(first, 6))
+
+
+async def test_start_at_a_time_begins_with_the_first_record_not_before_it() -> None:
+    """`startAt` a time finds the first record whose timestamp is at or after it; the end if there is none."""
+    for time_ms, first in ((0, 0), (1_500, 2), (2_000, 2), (9_000, 4)):
+        world = KafkaLanes(start_at=StartAtTime(time_ms))
+        await world.log.create_topic("in", 1)
+        writer = await world.log.writer("feeder")
+        for number in range(4):
+            await (await writer.send(TopicPartition("in", 0), NewRecord(b"{}", timestamp_ms=number * 1000)))
+        await writer.flush()
+        assert position(await start(world)) == first
+
+
+async def test_a_partition_that_came_while_stopped_is_read_from_its_first_record() -> None:
+    """`latest` is for the first start: when others resume, a partition without a position came later, and loses nothing."""
+    world = await lane([0, 1], start_at="latest")
+    first = await start(world)
+    resume = position(first)
+    await world.grow(2)
+    await world.add(1, [10, 11])
+    source = await start(world, {IN_0: Offset(resume), SplitId("in-1"): None})
+    assert await read(source) == [10, 11]
+
+
+async def test_retention_that_overtook_a_position_is_an_error_that_names_both() -> None:
+    """A position below what the log still has is refused with topic, partition, position and beginning; nothing is skipped."""
+    world = await lane([0, 1, 2, 3, 4])
+    await world.log.delete_records({TopicPartition("in", 0): Offset(3)})
+    with pytest.raises(
+        OffsetOutOfRange, match=r"topic in partition 0: offset 1 .* begins at 3: 2 offsets were deleted"
+    ):
+        await start(world, {IN_0: Offset(1)})
+
+
+async def test_a_position_beyond_the_log_is_an_error() -> None:
+    """A position above the end means another topic of the same name: refused."""
+    world = await lane([0, 1])
+    with pytest.raises(OffsetOutOfRange, match=r"offset 9 .* ends at 2: the topic was made anew"):
+        await start(world, {IN_0: Offset(9)})
+
+
+async def test_a_missing_topic_is_named() -> None:
+    """A topic that is not in the cluster is an error that names it."""
+    with pytest.raises(LogError, match="in not found in the cluster"):
+        await KafkaLanes().source().splits()
+
+
+async def test_e1_until_latest_is_resolved_once() -> None:
+    """What is written after the first open is not read; a restart with the kept bounds ends at the same offset."""
+    world = await lane([0, 1, 2], until="latest")
+    source = await start(world)
+    await world.add(0, [3, 4])
+    kept = source.bounds()
+    again = await start(world)
+    again.end_at(kept)
+    for reader in (source, again):
+        assert await read(reader) == [0, 1, 2]
+        assert reader.status()[0].finished
+        assert position(reader) == 3
+
+
+async def test_e1_until_offsets_end_each_partition_there() -> None:
+    """`until` by partition: the named end at their offset, the others at what was the latest."""
+    world = KafkaLanes(until=StartAtOffsets(((0, 1),)))
+    await world.add(0, [0, 1, 2])
+    await world.add(1, [10, 11])
+    source = await start(world)
+    await world.add(1, [12])
+    assert sorted(await read(source)) == [0, 10, 11]
+    assert all(status.finished for status in source.status())
+
+
+async def test_ordinals_stay_when_partitions_are_added() -> None:
+    """Ordinals interleave the topics by partition: a topic that grows changes no other split's ordinal."""
+    log = MemoryLog(MemoryBroker(CLOCK))
+    source = KafkaSource(KafkaSourceSettings(topics=("a", "b")), log, LogRawReader(log), CLOCK)
+    await log.create_topic("b", 2)
+    await log.create_topic("a", 1)
+    before = await source.splits()
+    await log.delete_topics(["a"])
+    await log.create_topic("a", 3)
+    after = await source.splits()
+    assert before == {"a-0": 0, "b-0": 1, "b-1": 3}
+    assert before.items() < after.items()
+
+
+async def test_w4_a_split_with_an_open_transaction_is_not_at_its_end() -> None:
+    """The end is the high watermark: while a transaction holds records back, more is to come, and the split is not idle."""
+    world = await lane([0, 1])
+    writer = await world.log.transactional_writer("producer")
+    transaction = await writer.begin()
+    await transaction.send_batch(TopicPartition("in", 0), [NewRecord(b'{"n": 2}')])
+    source = await start(world)
+    assert await read(source) == [0, 1]
+    assert not source.status()[0].at_end
+    await transaction.commit()
+    assert await read(source) == [2]
+    assert source.status()[0].at_end
+
+
+async def test_w4_aborted_records_do_not_keep_a_split_from_its_end() -> None:
+    """Positions move past what readers are not shown."""
+    world = await lane([0])
+    writer = await world.log.transactional_writer("producer")
+    transaction = await writer.begin()
+    await transaction.send_batch(TopicPartition("in", 0), [NewRecord(b'{"n": 1}')])
+    await transaction.abort()
+    source = await start(world)
+    assert await read(source) == [0]
+    assert source.status()[0].at_end
+
+
+async def test_w4_an_old_answer_says_nothing_about_the_end() -> None:
+    """A split counts as at its end only while the broker's last answer is recent: a process that was stopped asks again first."""
+    world = await lane([0])
+    clock = HandClock()
+    source = KafkaSource(world.settings, world.log, LogRawReader(world.log), clock)
+    await source.open({IN_0: None})
+    assert not source.status()[0].at_end
+    await read(source)
+    assert source.status()[0].at_end
+    clock.at_ms += world.settings.answer_age_ms_max + 1
+    assert not source.status()[0].at_end
+    await read(source)
+    assert source.status()[0].at_end
+
+
+async def test_w4_an_outage_is_no_end() -> None:
+    """When the broker does not answer, fetch says so, and no split is at its end until it answers again."""
+    world = await lane([0])
+    faults = Faults()
+    source = KafkaSource(world.settings, world.log, LogRawReader(MemoryLog(world.broker, faults)), CLOCK)
+    await source.open({IN_0: None})
+    await read(source)
+    faults.away = True
+    with pytest.raises(LogUnavailable):
+        await source.fetch(1000, 1)
+    assert not source.status()[0].at_end
+    faults.away = False
+    await read(source)
+    assert source.status()[0].at_end
+
+
+async def test_keys_tombstones_and_times_come_with_the_values() -> None:
+    """A batch has the keys where there are any, null for a tombstone, and the broker's timestamps."""
+    world = KafkaLanes()
+    await world.log.create_topic("in", 1)
+    writer = await world.log.writer("feeder")
+    await (await writer.send(TopicPartition("in", 0), NewRecord(b"{}", b"k", timestamp_ms=5)))
+    await (await writer.send(TopicPartition("in", 0), NewRecord(None, b"k", timestamp_ms=7)))
+    await writer.flush()
+    source = await start(world)
+    batches: list[RawBatch] = list(await source.fetch(1000, 5))
+    assert [batch.values.to_pylist() for batch in batches] == [[b"{}", None]]
+    assert batches[0].keys is not None
+    assert batches[0].keys.to_pylist() == [b"k", b"k"]
+    assert batches[0].timestamps_ms.tolist() == [5, 7]
+
+
+def test_a_splits_id_is_its_topic_and_partition() -> None:
+    """The id says both, for topics with dashes too; what is none is refused."""
+    place = TopicPartition("a-b", 12)
+    assert partition_of(split_of(place)) == place
+    for wrong in ("a", "a-b", "-"):
+        with pytest.raises(ValueError, match="expected topic-partition"):
+            partition_of(SplitId(wrong))
+
+
+def test_settings_that_contradict_are_refused() -> None:
+    """No topic, a topic twice, or an `until` that is no end, are refused with their place."""
+    for options in ({"topics": ()}, {"topics": ("a", "a")}, {"topics": ("a",), "until": "earliest"}):
+        with pytest.raises(ValueError, match=r"\$source"):
+            KafkaSourceSettings(**options)
