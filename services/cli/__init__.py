@@ -1,1 +1,1 @@
-"""The cli service."""
+"""`tidemark`: the commands. The one place besides the local mode that may import every service."""

@@ -59,6 +59,7 @@ class LocalCluster:
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._broker: LocalBroker | None = None
         self._stop = asyncio.Event()
+        self._shared: dict[str, str] = {}
         self.bootstrap = ""
         self.failure: BaseException | None = None
 
@@ -70,6 +71,7 @@ class LocalCluster:
         self._logs().mkdir(exist_ok=True)
         self._broker = LocalBroker(BrokerSettings(data_dir=self.settings.data_dir / "kafka", port=self.settings.port))
         self.bootstrap = await self._broker.start()
+        self._shared.setdefault("KAFKA", self.bootstrap)
         self._watch(BROKER, self._keep_broker(self._broker))
         for service, count in self.settings.workers.items():
             for number in range(count):
@@ -166,6 +168,7 @@ class LocalCluster:
             "TIDEMARK_BLOBS": str(data / "blobs"),
             "TIDEMARK_STORE": f"sqlite:///{data / 'coordinator.db'}",
             "TIDEMARK_PLACE": child.place,
+            **self._shared,
             **self.settings.environment,
         }
 
@@ -206,9 +209,9 @@ class LocalCluster:
         return BROKER if place == BROKER else self._children[place].service
 
 
-def read_state(data_dir: Path) -> Mapping[str, object]:
+def read_state(data_dir: Path) -> dict[str, Any]:
     """What `processes.json` says; FileNotFoundError if nothing runs on this folder."""
-    found: Mapping[str, object] = json.loads((data_dir / "processes.json").read_text())
+    found: dict[str, Any] = json.loads((data_dir / "processes.json").read_text())
     return found
 
 

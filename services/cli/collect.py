@@ -1,0 +1,37 @@
+"""Topics to files, as a reader of committed records sees them."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from shared.adapters.kafka_log import KafkaLog
+from shared.ports.log import LogRecord, TopicPartition
+
+_RECORDS_MAX = 5_000
+_WAIT_MS = 500
+
+
+async def committed_records(log: KafkaLog, topic: str) -> AsyncIterator[LogRecord]:
+    """Every committed record of a topic up to where it ends now, partition by partition; nothing if there is no such topic."""
+    count = (await log.list_topics()).get(topic, 0)
+    for partition in (TopicPartition(topic, number) for number in range(count)):
+        end = (await log.end_offsets([partition]))[partition]
+        begin = (await log.begin_offsets([partition]))[partition]
+        reader = await log.reader(committed_only=True)
+        try:
+            await reader.assign({partition: begin})
+            while reader.position(partition) < end:
+                for record in await reader.fetch(_RECORDS_MAX, _WAIT_MS):
+                    if record.offset < end:
+                        yield record
+        finally:
+            await reader.close()
+
+
+async def write_lines(log: KafkaLog, topic: str, path: Path) -> int:
+    """The values of a topic as JSON lines; how many."""
+    lines = 0
+    with path.open("wb") as out:
+        async for record in committed_records(log, topic):
+            out.write((record.value or b"null") + b"\n")
+            lines += 1
+    return lines

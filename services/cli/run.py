@@ -1,0 +1,53 @@
+"""`tidemark run FILE`: a pipeline on this machine, by the real parts."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+
+from services.cli.installation import Installation, installation
+from services.cli.view import View
+from shared.language.documents import parse
+from shared.model.ids import ProcessorName
+from shared.model.messages import ProcessorStatus, StopProcessor
+
+
+class RunFailed(Exception):
+    """The processor has failed: says why."""
+
+
+async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int]) -> None:
+    """Create or resume the processor and show it until it ends. RunFailed; InvalidDocument before anything is started."""
+    text = file.read_text()  # noqa: ASYNC240 - before anything runs beside
+    processor = parse(text)
+    name = processor.name or ProcessorName(file.stem)
+    async with installation(data_dir, {}) as installed:
+        await installed.ensure_started(name, text, parallelism)
+        view = View(installed, name, None, None)
+        showing = asyncio.create_task(view.run())
+        try:
+            status = await _until_ended_or_interrupted(installed, name)
+        finally:
+            showing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await showing
+    Console(stderr=True).print(f"{name}: {status.state} {status.reason}")
+    if status.state == "FAILED":
+        message = f"{name}: {status.reason}"
+        raise RunFailed(message)
+
+
+async def _until_ended_or_interrupted(installed: Installation, name: ProcessorName) -> ProcessorStatus:
+    """Ctrl-C stops after a checkpoint, so that the next run goes on without repeating work."""
+    interrupted = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted.set)
+    ended = asyncio.create_task(installed.until_ended(name))
+    waiting = asyncio.create_task(interrupted.wait())
+    await asyncio.wait({ended, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if interrupted.is_set():
+        await installed.client.request(StopProcessor(installed.client.unique(), name))
+    return await ended

@@ -1,0 +1,190 @@
+"""What a running processor shows: one line a second, or a live table in a terminal."""
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from services.cli.feed import Fed
+from services.cli.installation import Installation
+from shared.adapters.kafka_log import KafkaLog
+from shared.model.ids import ProcessorName
+from shared.model.messages import Heartbeat, TaskBeat
+from shared.model.time import MAX_TIME, MIN_TIME
+from shared.ports.log import TopicPartition
+
+_ALERTS_SHOWN = 8
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the view has heard so far."""
+
+    beats: dict[str, TaskBeat] = field(default_factory=dict)
+    epoch: int = 0
+    commits: int = 0
+    generation: int = 0
+    state: str = ""
+    alerts: list[dict[str, Any]] = field(default_factory=list)
+    alert_count: int = 0
+    fed: Fed = field(default_factory=Fed)
+    event_ms: int = 0
+    """Event time of what was fed last, ms."""
+
+    def total(self, counter: str) -> int:
+        """Sum of a counter over all tasks."""
+        return sum(beat.counters.get(counter, 0) for beat in self.beats.values())
+
+    def watermark_ms(self) -> int:
+        """The lowest output watermark of the sources, ms; MIN_TIME before any."""
+        return min(
+            (b.output_watermark_ms for place, b in self.beats.items() if place.startswith("source")), default=MIN_TIME
+        )
+
+
+def shown_time(time_ms: int) -> str:
+    """An instant for people."""
+    if time_ms <= MIN_TIME + 1:
+        return "none yet"
+    if time_ms >= MAX_TIME - 1:
+        return "the end"
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%d %b %Y %H:%M")
+
+
+class View:
+    """Follows one processor while `run` is awaited beside."""
+
+    def __init__(
+        self, installed: Installation, name: ProcessorName, alerts_topic: str | None, series: Path | None
+    ) -> None:
+        self._installed = installed
+        self._name = name
+        self._alerts_topic = alerts_topic
+        self._series = series
+        self.seen = Seen()
+        self._began = time.monotonic()
+        self._records_before = 0
+        self._rate = 0.0
+
+    async def run(self) -> None:
+        """Show until cancelled."""
+        console = Console(stderr=True)
+        tasks = [
+            asyncio.create_task(self._follow_status()),
+            asyncio.create_task(self._follow_beats()),
+            asyncio.create_task(self._show(console)),
+        ]
+        if self._alerts_topic is not None:
+            tasks.append(asyncio.create_task(self._follow_alerts(self._installed.log, self._alerts_topic)))
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _follow_status(self) -> None:
+        async for status in self._installed.client.watch(self._name):
+            self.seen.state, self.seen.epoch = status.state, status.last
+            self.seen.commits, self.seen.generation = status.commits, status.generation
+
+    async def _follow_beats(self) -> None:
+        async for beat in self._installed.client.heartbeats():
+            self._heard(beat)
+
+    def _heard(self, heartbeat: Heartbeat) -> None:
+        for beat in heartbeat.tasks:
+            if beat.name == self._name:
+                self.seen.beats[f"{beat.vertex}/{beat.index}"] = beat
+
+    async def _follow_alerts(self, log: KafkaLog, topic: str) -> None:
+        partition = TopicPartition(topic, 0)
+        reader = await log.reader(committed_only=True)
+        try:
+            await reader.assign(await log.begin_offsets([partition]))
+            while True:
+                for record in await reader.fetch(1000, 200):
+                    self.seen.alert_count += 1
+                    self.seen.alerts = [*self.seen.alerts, json.loads(record.value or b"{}")][-_ALERTS_SHOWN:]
+        finally:
+            await reader.close()
+
+    async def _show(self, console: Console) -> None:
+        with (
+            Live(console=console, refresh_per_second=4, transient=False)
+            if console.is_terminal
+            else _Lines(console) as live
+        ):
+            while True:
+                await asyncio.sleep(0.5)
+                self._measure()
+                live.update(self._table() if console.is_terminal else self._line())
+
+    def _measure(self) -> None:
+        records = self.seen.total("records")
+        self._rate = max(0.0, (records - self._records_before) / 0.5)
+        self._records_before = records
+        if self._series is not None and self.seen.beats:
+            point = {
+                "t": round(time.monotonic() - self._began, 2),
+                "watermark_ms": self.seen.watermark_ms(),
+                "max_event_ms": self.seen.event_ms,
+                "sent": self.seen.fed.sent,
+                "records": records,
+                "epoch": self.seen.epoch,
+                "alerts": self.seen.alert_count,
+            }
+            with self._series.open("a") as out:
+                out.write(json.dumps(point) + "\n")
+
+    def _facts(self) -> list[tuple[str, str]]:
+        seen = self.seen
+        lag = max(0, seen.fed.sent - seen.total("records"))
+        return [
+            ("state", f"{seen.state} (generation {seen.generation})"),
+            ("fed", f"{seen.fed.sent:,}"),
+            ("read", f"{seen.total('records'):,} ({self._rate:,.0f}/s), {lag:,} behind"),
+            ("watermark", shown_time(seen.watermark_ms())),
+            ("epochs committed", f"{seen.commits}"),
+            ("late / repeated", f"{seen.total('late'):,} / {seen.total('duplicates'):,}"),
+            ("alerts", f"{seen.alert_count:,}"),
+        ]
+
+    def _line(self) -> str:
+        return "  ".join(f"{name}: {value}" for name, value in self._facts())
+
+    def _table(self) -> Table:
+        table = Table(title=f"tidemark: {self._name}", show_header=False)
+        for name, value in self._facts():
+            table.add_row(name, value)
+        for alert in reversed(self.seen.alerts):
+            kind = f"{alert.get('kind', '?')} ({alert.get('cause', '?')})"
+            figures = f"expected {alert.get('expected', 0):.0f}, found {alert.get('actual', 0)}"
+            table.add_row(kind, f"{alert.get('origin', '?')} {alert.get('hour', '?')}: {figures}")
+        return table
+
+
+class _Lines:
+    """Where there is no terminal: a line every other second."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def update(self, line: object) -> None:
+        """Print some of them."""
+        self._count += 1
+        if self._count % 4 == 0:
+            self._console.print(line, highlight=False)
