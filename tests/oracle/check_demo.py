@@ -1,0 +1,328 @@
+"""Checks what the departures demo left in its folder against the raw data and the oracle, never against its own figures alone.
+
+    python -m tests.oracle.check_demo out/demo
+
+Each `check_…` function takes a `Demo` and returns a sentence that says what it found right, or raises `Wrong` with the first
+discrepancy. `check_all` runs them all. `check_same_alerts` and `check_control` compare a held-back and a control run with it. The order of
+each partition is the feed's; who has read the topic itself gives its records instead (`Demo.read(folder, partitions)`).
+"""
+
+import hashlib
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from deploy.pipelines.departures.data import PARTITIONS, Gap, departures
+from tests.oracle import departures as oracle
+
+ALERT_FIELDS: Final = {"kind", "origin", "hour", "expected", "actual", "score", "cause"}
+LATE_REASON: Final = "Input document arrived late."
+ALERTS_MAX: Final = 1500
+
+ABSENT_EXPLAINED: Final = {
+    (
+        "EWR",
+        "2013-11-29T01:00:00Z",
+    ): "Thanksgiving, 28 November, 20:00: nothing was scheduled, on other Thursdays about 20",
+    (
+        "LGA",
+        "2013-11-29T01:00:00Z",
+    ): "Thanksgiving, 28 November, 20:00: nothing was scheduled, on other Thursdays about 9",
+    (
+        "LGA",
+        "2013-11-29T02:00:00Z",
+    ): "Thanksgiving, 28 November, 21:00: nothing was scheduled, on other Thursdays about 12",
+}
+"""Hours called absent in which nothing was cancelled: nothing had been scheduled, and only the calendar knew why."""
+
+SPIKES_BY_HAND: Final = {
+    ("LGA", "2013-12-01T00:00:00Z"): (3.0, 18),
+    ("JFK", "2013-06-23T01:00:00Z"): (3.0, 15),
+}
+"""(origin, hour): (expected, actual), read off the raw table.
+
+LaGuardia, Saturday 30 November 19:00, the way home from Thanksgiving: 18 departures of nine carriers; on the five Saturdays before
+4, 3, 3, 3, 4. Kennedy, Saturday 22 June 21:00, the summer timetable (ten of B6 alone): 15; before 3, 2, 3, 3, 7.
+"""
+
+
+class Wrong(AssertionError):
+    """The first discrepancy."""
+
+
+@cache
+def settled_feed(partitions: int, without: tuple[Gap, ...]) -> oracle.Settled:
+    """What the oracle makes of the feed, once a process."""
+    return oracle.settle([[value for _, value in p] for p in departures(partitions, without=without).partitions])
+
+
+@cache
+def flights_of_the_year() -> pd.DataFrame:
+    """The raw table, once a process."""
+    return oracle.scheduled_flights()
+
+
+def ensure(condition: object, message: str) -> None:
+    if not condition:
+        raise Wrong(message)
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What the demo left, and what it was fed."""
+
+    folder: Path
+    summary: dict[str, Any]
+    counts: dict[oracle.Hour, int]
+    """From the files that the manifest lists."""
+    alerts: list[dict[str, Any]]
+    late: list[dict[str, Any]]
+    """Dead letters, whole."""
+    settled: oracle.Settled
+    flights: pd.DataFrame
+
+    @staticmethod
+    def read(folder: Path, partitions: Sequence[Sequence[bytes]] | None = None, without: Sequence[Gap] = ()) -> "Demo":
+        """Read a folder. `partitions`: the values of the source topic in order; by default those of the feed, less those `without`."""
+        for name in ("summary.json", "counts/_manifest.json", "alerts.jsonl", "late.jsonl", "report.html"):
+            ensure((folder / name).is_file(), f"{folder / name} is not there")
+        summary = json.loads((folder / "summary.json").read_text())
+        if partitions is None:
+            settled = settled_feed(int(summary.get("partitions", PARTITIONS)), tuple(without))
+        else:
+            settled = oracle.settle(partitions)
+        return Demo(
+            folder,
+            summary,
+            released_counts(folder / "counts"),
+            _lines(folder / "alerts.jsonl"),
+            _lines(folder / "late.jsonl"),
+            settled,
+            flights_of_the_year(),
+        )
+
+    @property
+    def late_ids(self) -> list[str]:
+        return [letter["doc"]["id"] for letter in self.late]
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    with path.open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines if line.strip()]
+
+
+def released_counts(folder: Path) -> dict[oracle.Hour, int]:
+    """Departures by (origin, hour), from the files that `_manifest.json` lists and no others; each file as the manifest says it is."""
+    manifest = json.loads((folder / "_manifest.json").read_text())
+    paths = [file["path"] for file in manifest["files"]]
+    ensure(len(paths) == len(set(paths)), "_manifest.json lists a file twice")
+    counts: dict[oracle.Hour, int] = {}
+    for file in manifest["files"]:
+        data = (folder / file["path"]).read_bytes()
+        digest = hashlib.sha256(data).hexdigest()
+        ensure(
+            digest == file["sha256"],
+            f"{file['path']}: the manifest says digest {file['sha256']}, the file has {digest}",
+        )
+        table = pq.read_table(folder / file["path"], partitioning=None)
+        ensure(
+            table.num_rows == file["rows"],
+            f"{file['path']}: the manifest says {file['rows']} rows, it has {table.num_rows}",
+        )
+        ensure(
+            {"origin", "hour", "departures"} <= set(table.column_names),
+            f"{file['path']} has columns {table.column_names}",
+        )
+        hours = table.column("hour").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64()).to_pylist()
+        rows = zip(table.column("origin").to_pylist(), hours, table.column("departures").to_pylist(), strict=True)
+        for origin, hour, n in rows:
+            ensure((origin, hour) not in counts, f"{origin} {oracle.iso(hour)} is counted in two rows")
+            counts[origin, hour] = int(n)
+    return counts
+
+
+# --- the checks -------------------------------------------------------------------------------------------
+
+
+def check_counts(demo: Demo) -> str:
+    """Counts equal those that pandas computes from the raw data less the late flights."""
+    expected = oracle.counts_of(_fed(demo), demo.late_ids)
+    _same("counts", demo.counts, expected)
+    _same("counts by the partitions' order", demo.counts, demo.settled.counts)
+    return f"{len(demo.counts)} hourly counts equal pandas' of the raw data less the late flights"
+
+
+def check_sums(demo: Demo) -> str:
+    """Counts + late + duplicates = sent, as the oracle has them and as the summary says."""
+    counted, late, sent = sum(demo.counts.values()), len(demo.late), demo.settled.sent
+    duplicates = demo.settled.duplicates
+    ensure(
+        counted + late + duplicates == sent, f"{counted} counted + {late} late + {duplicates} duplicates ≠ {sent} sent"
+    )
+    found = {"sent": sent, "counted": counted, "late": late, "duplicates": duplicates, "alerts": len(demo.alerts)}
+    for name, value in found.items():
+        ensure(demo.summary.get(name) == value, f"summary.json says {name} {demo.summary.get(name)}, it is {value}")
+    ensure(int(demo.summary["epochs"]) > 0, "summary.json names no epochs")
+    return f"{counted} counted + {late} late + {duplicates} duplicates = {sent} sent"
+
+
+def check_late(demo: Demo) -> str:
+    """Late are those and only those whose partition was past their hour; each is there once, with reason and window."""
+    repeated = [i for i, n in Counter(demo.late_ids).items() if n > 1]
+    ensure(not repeated, f"{repeated[:1]} is in late.jsonl twice")
+    proofs = {f.id: f for f in demo.settled.late}
+    missing, extra = proofs.keys() - set(demo.late_ids), set(demo.late_ids) - proofs.keys()
+    ensure(not missing, f"{sorted(missing)[:1]} was late and is not in late.jsonl ({len(missing)} in all)")
+    ensure(not extra, f"{sorted(extra)[:1]} is in late.jsonl and was not late ({len(extra)} in all)")
+    for letter in demo.late:
+        proof = proofs[letter["doc"]["id"]]
+        ensure(proof.watermark_ms >= proof.window_end_ms, f"{proof.id}: not late")
+        ensure(oracle.utc_ms(letter["doc"]["scheduled"]) == proof.event_ms, f"{proof.id}: not its scheduled time")
+        ensure(letter["errInfo"]["reason"] == LATE_REASON, f"{proof.id}: reason {letter['errInfo']['reason']!r}")
+        missed = [_ms(t) for t in letter.get("missedWindowStartTimes", [])]
+        ensure(missed == [proof.window_end_ms - oracle.HOUR_MS], f"{proof.id}: missed windows {missed}")
+    share = len(proofs) / (demo.settled.sent - demo.settled.duplicates)
+    ensure(0.0001 <= share <= 0.02, f"{share:.4%} are late; between 0.01 % and 2 % should be")
+    return f"{len(proofs)} late flights ({share:.3%}), each proved from its partition's order"
+
+
+def check_alerts(demo: Demo) -> str:
+    """The alerts are those that the oracle derives from the counts, each once, with all their fields."""
+    for alert in demo.alerts:
+        ensure(alert.keys() >= ALERT_FIELDS, f"an alert lacks {sorted(ALERT_FIELDS - alert.keys())}: {alert}")
+    found = {(a["origin"], a["hour"]): {f: a[f] for f in ALERT_FIELDS} for a in demo.alerts}
+    ensure(len(found) == len(demo.alerts), "an hour has two alerts")
+    _same("alerts", found, {(a["origin"], a["hour"]): a for a in oracle.alerts(demo.counts)})
+    ensure(len(found) <= ALERTS_MAX, f"{len(found)} alerts, at most {ALERTS_MAX} are useful")
+    kinds = Counter(a["cause"] for a in demo.alerts)
+    return f"{len(found)} alerts: {kinds['absent']} absent, {kinds['low']} low, {kinds['high']} high"
+
+
+def check_absences(demo: Demo) -> str:
+    """The year's 32 absences are found; at most five others, each explained; none in which flights departed."""
+    must = {(o, oracle.iso(h)) for o, h in oracle.absences(demo.flights)}
+    absent = {(a["origin"], a["hour"]) for a in demo.alerts if a["cause"] == "absent"}
+    ensure(len(must) == 32, f"the raw data has {len(must)} absences, not 32")
+    ensure(must <= absent, f"not found as absent: {sorted(must - absent)}")
+    others = absent - must
+    ensure(
+        others <= ABSENT_EXPLAINED.keys(),
+        f"called absent and not explained: {sorted(others - ABSENT_EXPLAINED.keys())}",
+    )
+    departed = {(o, oracle.iso(h)) for o, h in oracle.counts_of(demo.flights)}
+    ensure(not absent & departed, f"called absent although flights departed: {sorted(absent & departed)}")
+    reasons = "; ".join(f"{o} {h} ({ABSENT_EXPLAINED[o, h]})" for o, h in sorted(others))
+    return f"all 32 absences found; {len(others)} others, explained: {reasons or 'none'}"
+
+
+def check_spikes(demo: Demo) -> str:
+    """The spikes that were checked by hand are there, as they were read off the raw table."""
+    found = {(a["origin"], a["hour"]): (a["expected"], a["actual"]) for a in demo.alerts if a["kind"] == "spike"}
+    for key, figures in SPIKES_BY_HAND.items():
+        ensure(found.get(key) == figures, f"spike {key}: expected and actual {found.get(key)}, by hand {figures}")
+    return f"{len(SPIKES_BY_HAND)} spikes as checked by hand"
+
+
+def check_report(demo: Demo) -> str:
+    """The report is one file that needs no other and no network, and has its plots."""
+    html = (demo.folder / "report.html").read_text(encoding="utf-8")
+    outside = re.findall(r"(?:src|href|xlink:href|action)\s*=\s*[\"'](?!data:|#)([^\"']+)", html)
+    outside += re.findall(r"url\(\s*[\"']?(?!data:|#)([^)\"']+)", html)
+    ensure(not outside, f"report.html refers to {outside[:3]}")
+    ensure(
+        "<script" not in html or "src=" not in html.split("<script", 1)[1].split(">", 1)[0],
+        "report.html loads a script",
+    )
+    plots = html.count("<svg") + html.count("data:image/")
+    ensure(plots >= 4, f"report.html has {plots} plots")
+    return f"report.html: {plots} plots, nothing from outside"
+
+
+CHECKS: Final[tuple[Callable[[Demo], str], ...]] = (
+    check_counts,
+    check_sums,
+    check_late,
+    check_alerts,
+    check_absences,
+    check_spikes,
+    check_report,
+)
+
+
+def check_all(folder: Path, partitions: Sequence[Sequence[bytes]] | None = None) -> list[str]:
+    """Everything about one run; `Wrong` at the first discrepancy."""
+    demo = Demo.read(folder, partitions)
+    return [check(demo) for check in CHECKS]
+
+
+def check_same_alerts(folder: Path, other: Path) -> str:
+    """Two runs, of which one was held back, restarted or spread otherwise, gave the same set of alerts."""
+    first, second = (sorted(json.dumps(a, sort_keys=True) for a in _lines(f / "alerts.jsonl")) for f in (folder, other))
+    difference = sorted(set(first) ^ set(second))
+    ensure(first == second, f"{len(difference)} alerts differ, the first: {difference[:1]}")
+    return f"{len(first)} alerts in both"
+
+
+def check_control(folder: Path, gap: Gap) -> str:
+    """A run without the flights of a gap calls each of its hours absent in which five or more were expected, and there are some."""
+    demo = Demo.read(folder, without=[gap])
+    start_ms, end_ms = (int(t.timestamp() * 1000) for t in (gap.start, gap.end))
+    usual = {(h.origin, h.hour_ms): h.expected for h in oracle.judged(demo.settled.counts)}
+    hours = [
+        h for h in range(start_ms, end_ms, oracle.HOUR_MS) if (usual.get((gap.origin, h)) or 0) >= oracle.EXPECTED_MIN
+    ]
+    ensure(hours, f"in {gap} nothing was expected: choose another one")
+    absent = {(a["origin"], a["hour"]) for a in demo.alerts if a["cause"] == "absent"}
+    for hour in hours:
+        ensure(
+            (gap.origin, oracle.iso(hour)) in absent,
+            f"{gap.origin} {oracle.iso(hour)}: its flights were removed, and no dip was raised",
+        )
+    return f"{len(hours)} hours without flights, each a dip"
+
+
+# --- helpers ----------------------------------------------------------------------------------------------
+
+
+def _fed(demo: Demo) -> pd.DataFrame:
+    """The flights that were sent: all of the year, but for a control run."""
+    fed = demo.settled.counted_ids | {f.id for f in demo.settled.late}
+    return demo.flights[demo.flights.id.isin(fed)]
+
+
+def _same(what: str, found: dict[Any, Any], expected: dict[Any, Any]) -> None:
+    for key in sorted(found.keys() | expected.keys()):
+        if found.get(key) != expected.get(key):
+            place = (key[0], oracle.iso(key[1])) if isinstance(key[1], int) else key
+            raise Wrong(f"{what}: at {place} expected {expected.get(key)}, found {found.get(key)}")
+
+
+def _ms(value: Any) -> int:
+    """A date in relaxed extended JSON."""
+    text = value["$date"] if isinstance(value, dict) else value
+    return int(pd.Timestamp(text).timestamp() * 1000)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print what was found; 1 at the first discrepancy."""
+    try:
+        for line in check_all(Path(arguments[0] if arguments else "out/demo")):
+            sys.stdout.write(f"right: {line}\n")
+    except Wrong as wrong:
+        sys.stdout.write(f"WRONG: {wrong}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,171 @@
+"""The demo's report and the demo's checker, on a folder as the demo leaves it."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from deploy.pipelines.departures import report
+from deploy.pipelines.departures.data import Gap, departures
+from tests.oracle import check_demo
+from tests.oracle import departures as oracle
+
+
+def leave(folder: Path, without: tuple[Gap, ...] = ()) -> Path:
+    """A folder as the demo leaves it, by the oracle."""
+    feed = departures(without=without)
+    partitions = [[v for _, v in p] for p in feed.partitions]
+    settled = oracle.settle(partitions)
+    alerts = oracle.alerts(settled.counts)
+    (folder / "counts").mkdir(parents=True)
+    files = []
+    rows = sorted(settled.counts.items(), key=lambda c: c[0][1])
+    for k, part in enumerate((rows[:9000], rows[9000:])):
+        table = pa.table({
+            "origin": [o for (o, _), _ in part],
+            "hour": pa.array([h for (_, h), _ in part], pa.timestamp("ms", "UTC")),
+            "departures": pa.array([n for _, n in part], pa.int32()),
+        })  # fmt: skip
+        path = folder / "counts" / f"part-{k}.parquet"
+        pq.write_table(table, path)
+        files.append({"path": path.name, "rows": len(part), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()})
+    (folder / "counts" / "_manifest.json").write_text(json.dumps({"files": files}))
+    letters = [
+        {
+            "doc": json.loads(partitions[f.partition][f.position]),
+            "errInfo": {"reason": "Input document arrived late."},
+            "missedWindowStartTimes": [{"$date": oracle.iso(f.window_end_ms - oracle.HOUR_MS)}],
+        }
+        for f in settled.late
+    ]
+    marks = [1_357_000_000_000 + i * 10**9 for i in range(6)]
+    progress = [
+        {"t": 5.0 + i, "max_event_ms": m, "watermark_ms": None if i < 2 else m - 18_000_000}
+        for i, m in enumerate(marks)
+    ]
+    summary = {
+        "sent": settled.sent,
+        "counted": settled.counted,
+        "late": len(letters),
+        "duplicates": settled.duplicates,
+        "alerts": len(alerts),
+        "epochs": 31,
+        "events/s": 12345.6,
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+    for name, lines in (("alerts", alerts), ("late", letters), ("progress", progress)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report.build(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return leave(tmp_path_factory.mktemp("demo") / "out")
+
+
+def test_a_right_demo_passes_every_check(demo: Path) -> None:
+    """What the oracle itself left is found right, report included."""
+    found = check_demo.check_all(demo)
+    assert len(found) == len(check_demo.CHECKS)
+    assert check_demo.main([str(demo)]) == 0
+
+
+def change_lines(name: str, change: Callable[[list[Any]], object]) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        path = folder / name
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        change(lines)
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    return apply
+
+
+def change_json(name: str, change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        content = json.loads((folder / name).read_text())
+        change(content)
+        (folder / name).write_text(json.dumps(content))
+
+    return apply
+
+
+def change_count(folder: Path) -> None:
+    path = folder / "counts" / "part-0.parquet"
+    table = pq.read_table(path)
+    counts = table.column("departures").to_pylist()
+    counts[100] += 1
+    pq.write_table(table.set_column(2, "departures", pa.array(counts, pa.int32())), path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    change_json("counts/_manifest.json", lambda m: m["files"][0].update(sha256=digest))(folder)
+
+
+def load_from_outside(folder: Path) -> None:
+    path = folder / "report.html"
+    path.write_text(path.read_text().replace("</main>", '<img src="//example.org/x.png"></main>'))
+
+
+WRONGS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a count": (change_count, "counts: at"),
+    "a file": (lambda f: (f / "counts" / "part-0.parquet").write_bytes(b"PAR1"), "digest"),
+    "a file twice": (change_json("counts/_manifest.json", lambda m: m["files"].append(m["files"][0])), "twice"),
+    "a late flight lost": (change_lines("late.jsonl", lambda x: x.pop()), "counts: at"),
+    "a late flight twice": (change_lines("late.jsonl", lambda x: x.append(x[0])), "≠|twice"),
+    "a late flight's reason": (change_lines("late.jsonl", lambda x: x[0]["errInfo"].update(reason="")), "reason"),
+    "an alert lost": (change_lines("alerts.jsonl", lambda x: x.pop(0)), "alerts"),
+    "an alert twice": (change_lines("alerts.jsonl", lambda x: x.append(x[0])), "alerts"),
+    "an alert's score": (change_lines("alerts.jsonl", lambda x: x[0].update(score=0)), "alerts: at"),
+    "the summary": (change_json("summary.json", lambda s: s.update(duplicates=1)), "summary"),
+    "the report": (load_from_outside, "refers to"),
+    "a part": (lambda f: (f / "late.jsonl").unlink(), "is not there"),
+}
+
+
+@pytest.mark.parametrize("name", WRONGS)
+def test_a_wrong_demo_is_found_out(name: str, demo: Path, tmp_path: Path) -> None:
+    """Each kind of damage makes the check fail with a message that names it."""
+    damage, says = WRONGS[name]
+    folder = tmp_path / "out"
+    shutil.copytree(demo, folder)
+    damage(folder)
+    with pytest.raises(check_demo.Wrong, match=says):
+        check_demo.check_all(folder)
+
+
+def test_held_back_and_control_runs_are_compared(demo: Path, tmp_path: Path) -> None:
+    """The same alerts in another order are the same; a control run has a dip for each hour that was emptied."""
+    other = tmp_path / "held"
+    shutil.copytree(demo, other)
+    change_lines("alerts.jsonl", lambda x: x.reverse())(other)
+    assert "alerts in both" in check_demo.check_same_alerts(demo, other)
+    gap = Gap("JFK", datetime(2013, 6, 4, 12, tzinfo=UTC), datetime(2013, 6, 4, 15, tzinfo=UTC))
+    control = leave(tmp_path / "control", (gap,))
+    assert check_demo.check_control(control, gap).startswith("3 hours")
+    with pytest.raises(check_demo.Wrong, match="differ"):
+        check_demo.check_same_alerts(demo, control)
+
+
+def test_the_report_has_its_figures_and_nothing_from_outside(demo: Path) -> None:
+    """Five figures inline, no address of any host, and the summary's numbers."""
+    html = (demo / "report.html").read_text()
+    assert html.count("<svg") == 5
+    assert "http" not in html
+    assert "12,346" in html
+    assert len(html) < 3_000_000
+
+
+def test_a_run_without_a_progress_series_still_has_a_report(demo: Path, tmp_path: Path) -> None:
+    """The figure of the watermark is left out with a sentence that says why."""
+    folder = tmp_path / "out"
+    shutil.copytree(demo, folder)
+    (folder / "progress.jsonl").unlink()
+    html = report.build(folder).read_text()
+    assert "No progress was recorded" in html
+    assert html.count("<svg") == 4
