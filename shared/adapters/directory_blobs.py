@@ -1,0 +1,129 @@
+"""The blob store in a directory, durable over a loss of power.
+
+A new object is written under a temporary name, made durable, linked to its name (which fails if that is
+taken), and the folders that name it are made durable. Temporary names that a crash left behind are removed
+after a day.
+"""
+
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import fsspec
+
+from shared.adapters.blobs import FsspecBlobs, digest_of
+from shared.model.checkpoint import BlobRef
+from shared.ports.blobs import BlobError
+from shared.ports.clock import Executor
+
+_TEMPORARY: Final = ".tmp"
+_LEFT_OVER_S: Final = 24 * 3600
+_LINK_TRIES: Final = 5
+"""A folder may be removed, as empty, between being made and being used."""
+
+
+class DirectoryBlobs(FsspecBlobs):
+    """`BlobStore` below a directory.
+
+    fsync: whether objects survive a loss of power; without it they survive the process only.
+    """
+
+    def __init__(self, root: Path, executor: Executor, *, fsync: bool = True) -> None:
+        super().__init__(fsspec.filesystem("file", skip_instance_cache=True), str(root.absolute()), executor)
+        self._fsync = fsync
+        self._folder = root.absolute()
+        self._temporary = self._folder / _TEMPORARY
+        self._swept = False
+
+    def _put(self, name: str, data: bytes) -> BlobRef:
+        size, digest = digest_of([data])
+        self._temporary.mkdir(parents=True, exist_ok=True)
+        self._sweep()
+        temporary = self._temporary / uuid.uuid4().hex
+        try:
+            with temporary.open("xb") as file:
+                file.write(data)
+                if self._fsync:
+                    file.flush()
+                    os.fsync(file.fileno())
+            self._link(temporary, Path(self._path(name)))
+        finally:
+            temporary.unlink(missing_ok=True)
+        return BlobRef(name, size, digest)
+
+    def _link(self, temporary: Path, target: Path) -> None:
+        for attempt in range(_LINK_TRIES):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(temporary, target)
+            except FileNotFoundError:
+                if attempt + 1 == _LINK_TRIES:
+                    raise
+            except OSError as error:
+                if isinstance(error, FileExistsError) or error.errno is None:
+                    raise
+                raise OSError(error.errno, f"{error.strerror} while linking: the store needs hard links") from error
+            else:
+                self._make_durable(target.parent)
+                return
+
+    def _make_durable(self, folder: Path) -> None:
+        """Make a folder's entries durable, and its own entry in each folder above, up to the root."""
+        if not self._fsync:
+            return
+        while True:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            if folder in (self._folder, folder.parent):
+                return
+            folder = folder.parent
+
+    def _get(self, name: str) -> bytes:
+        return Path(self._path(name)).read_bytes()
+
+    def _find(self, path: str) -> Sequence[str]:
+        return [found for found in super()._find(path) if not found.startswith(f"{self._temporary}/")]
+
+    def _delete(self, _: str, names: Sequence[str]) -> None:
+        for name in names:
+            path = Path(self._path(name))
+            path.unlink(missing_ok=True)
+            # Folders that name nothing any more go too; one that is not empty, or is just being filled,
+            # stays.
+            for folder in path.parents:
+                if folder == self._folder:
+                    break
+                try:
+                    folder.rmdir()
+                except OSError:
+                    break
+
+    def _seal(self, name: str) -> BlobRef:
+        path = Path(self._path(name))
+        if path.is_dir():
+            raise BlobError(f"blob {path}: expected a file, found a folder; seal each file in it")
+        ref = super()._seal(name)
+        if self._fsync:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+            self._make_durable(path.parent)
+        return ref
+
+    def _sweep(self) -> None:
+        """Once a process: remove temporary files that a crash left behind."""
+        if self._swept:
+            return
+        self._swept = True
+        old = time.time() - _LEFT_OVER_S
+        for left in self._temporary.iterdir():
+            # Another process may remove it, or its own, at the same time.
+            with contextlib.suppress(FileNotFoundError):
+                if left.stat().st_mtime < old:
+                    left.unlink()
