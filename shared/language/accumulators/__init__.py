@@ -1,1 +1,1 @@
-"""See README.md."""
+"""The accumulators of `$group`: parsed form (`spec`), implementation by partial, merge and finish (`table`)."""

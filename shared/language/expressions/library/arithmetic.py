@@ -186,7 +186,7 @@ def _at_place(name: str, value: Value, place: Value, mode: str) -> Value:
     if wide <= LONG and place >= 0:
         return value
     exact = value if wide == DEC else Decimal(value)
-    rounded = _WIDE.quantize(exact, Decimal(1).scaleb(-int(place)), rounding=mode)
+    rounded = exact.quantize(Decimal(1).scaleb(-int(place)), rounding=mode, context=_WIDE)
     if wide <= LONG:
         return whole(int(rounded), wide)
     return float(rounded) if wide == DOUBLE else decimal_of(rounded)

@@ -45,7 +45,7 @@ _WRITE: Final[dict[str, Callable[[Parts], str]]] = {
     "w": lambda p: str(p.weekday + 1),
     "Y": lambda p: _year(p.year),
     "z": _offset,
-    "Z": lambda p: f"{p.offset // 60_000:+d}",
+    "Z": lambda p: str(p.offset // 60_000),
     "%": lambda _: "%",
 }
 

@@ -1,0 +1,74 @@
+"""The contract of accumulators: partial, merge, finish.
+
+- A1 `finish(merge(a, b))` depends on what was added to a and b, never on how it was split over them, in which order it was added or
+  which of the two stands first. (Rows with equal order keys, which only the parts of one `$unwind`-ed record have, keep the order in
+  which they were added, and belong into one partial.)
+- A2 `decode(encode(state))` behaves as `state`.
+- A3 A state belongs to its caller: `add` and `merge` may change the states they are given, which are used no more.
+"""
+
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+from shared.language.expressions.errors import SIZE, ExpressionError
+from shared.model.values import Value
+
+OrderKey: TypeAlias = tuple[int, int, int]
+"""(event time, partition, position), D11; behind a `$sort` (0, 0, index), D15."""
+S = TypeVar("S")
+ITEMS_MAX = 4_000_000
+"""How many values one group may keep in one accumulator."""
+
+
+class Implementation(Protocol[S]):
+    """How one accumulator works. `combinable`: a state is smaller than the rows in it, so it pays to send states; `ordered`: the order
+    keys matter."""
+
+    combinable: bool
+    ordered: bool
+
+    def init(self) -> S:
+        """The state of nothing."""
+        ...
+
+    def add(self, state: S, value: Value, order_key: OrderKey) -> S:
+        """A state and one more value, as `accumulator_input` gave it, MISSING included. ExpressionError for what cannot be added."""
+        ...
+
+    def merge(self, left: S, right: S) -> S:
+        """One state of two."""
+        ...
+
+    def finish(self, state: S) -> Value:
+        """The accumulator's value."""
+        ...
+
+    def encode(self, state: S) -> bytes:
+        """The bytes of a state."""
+        ...
+
+    def decode(self, data: bytes) -> S:
+        """The state of these bytes."""
+        ...
+
+
+AnyImplementation: TypeAlias = Implementation[Any]
+
+
+class Ordered(Generic[S]):
+    """Defaults of accumulators for which order counts."""
+
+    combinable = True
+    ordered = True
+
+
+class Unordered(Generic[S]):
+    """Defaults of accumulators for which only what was added counts."""
+
+    combinable = True
+    ordered = False
+
+
+def bounded(items: int, name: str) -> None:
+    """ExpressionError where a group keeps too much."""
+    if items > ITEMS_MAX:
+        raise ExpressionError(f"{name} keeps more than {ITEMS_MAX} values for one group", SIZE)

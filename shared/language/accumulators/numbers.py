@@ -1,0 +1,118 @@
+"""`$sum`, `$avg`, `$count`, `$stdDevPop`, `$stdDevSamp`: exact totals, rounded once (values.totals)."""
+
+from collections.abc import Callable
+from decimal import Decimal
+
+from shared.language.accumulators.base import OrderKey, Unordered
+from shared.language.values.codec import decode_value, encode_value
+from shared.language.values.totals import Deviation, Total
+from shared.model.values import Binary, Value, long
+
+
+def pack_int(value: int) -> Binary:
+    """A whole number of any size."""
+    return Binary(value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+
+
+def unpack_int(data: bytes) -> int:
+    """The number of these bytes."""
+    return int.from_bytes(data, "big", signed=True)
+
+
+class TotalOf(Unordered[Total]):
+    """`$sum` and `$avg`."""
+
+    def __init__(self, finish: Callable[[Total], Value]) -> None:
+        self._finish = finish
+
+    def init(self) -> Total:
+        """Nothing."""
+        return Total()
+
+    def add(self, state: Total, value: Value, order_key: OrderKey) -> Total:
+        """Numbers are added; the rest is passed over."""
+        state.add(value)
+        return state
+
+    def merge(self, left: Total, right: Total) -> Total:
+        """Both together."""
+        left.merge(right)
+        return left
+
+    def finish(self, state: Total) -> Value:
+        """The sum or the average."""
+        return self._finish(state)
+
+    def encode(self, state: Total) -> bytes:
+        """A list of the fields."""
+        decimal = Decimal(0) if state.decimal == 0 else state.decimal
+        return encode_value(
+            [long(state.count), state.wide, pack_int(state.whole), pack_int(state.units), decimal, state.special]
+        )
+
+    def decode(self, data: bytes) -> Total:
+        """The fields again."""
+        count, wide, whole, units, decimal, special = decode_value(data)
+        return Total(int(count), wide, unpack_int(whole), unpack_int(units), decimal, special)
+
+
+class DeviationOf(Unordered[Deviation]):
+    """`$stdDevPop` and `$stdDevSamp`."""
+
+    def __init__(self, finish: Callable[[Deviation], Value]) -> None:
+        self._finish = finish
+
+    def init(self) -> Deviation:
+        """Nothing."""
+        return Deviation()
+
+    def add(self, state: Deviation, value: Value, order_key: OrderKey) -> Deviation:
+        """Numbers are added; the rest is passed over."""
+        state.add(value)
+        return state
+
+    def merge(self, left: Deviation, right: Deviation) -> Deviation:
+        """Both together."""
+        left.merge(right)
+        return left
+
+    def finish(self, state: Deviation) -> Value:
+        """The deviation."""
+        return self._finish(state)
+
+    def encode(self, state: Deviation) -> bytes:
+        """A list of the fields."""
+        return encode_value([long(state.count), pack_int(state.units), pack_int(state.squares), state.special])
+
+    def decode(self, data: bytes) -> Deviation:
+        """The fields again."""
+        count, units, squares, special = decode_value(data)
+        return Deviation(int(count), unpack_int(units), unpack_int(squares), special)
+
+
+class Count(Unordered[int]):
+    """`$count`: how many were added."""
+
+    def init(self) -> int:
+        """None."""
+        return 0
+
+    def add(self, state: int, value: Value, order_key: OrderKey) -> int:
+        """One more, whatever it is."""
+        return state + 1
+
+    def merge(self, left: int, right: int) -> int:
+        """Both together."""
+        return left + right
+
+    def finish(self, state: int) -> Value:
+        """An int, or a long beyond 32 bits."""
+        return state
+
+    def encode(self, state: int) -> bytes:
+        """The number."""
+        return encode_value(state)
+
+    def decode(self, data: bytes) -> int:
+        """The number."""
+        return int(decode_value(data))

@@ -1,0 +1,199 @@
+"""Accumulators that go by the order key: `$first`, `$last` and their N forms, `$push`, `$addToSet`, `$mergeObjects`."""
+
+from typing import Any, TypeAlias
+
+from shared.language.accumulators.base import Ordered, OrderKey, bounded
+from shared.language.expressions.errors import TYPE, ExpressionError
+from shared.language.values.codec import decode_value, encode_value
+from shared.language.values.keys import canonical_key
+from shared.language.values.types import type_name
+from shared.model.values import MISSING, Value
+
+Entry: TypeAlias = tuple[OrderKey, Any]
+
+
+def _by_order(entry: Entry) -> OrderKey:
+    return entry[0]
+
+
+def pack_entries(entries: list[Entry]) -> bytes:
+    """Order keys and values."""
+    return encode_value([[list(key), value] for key, value in entries])
+
+
+def unpack_entries(data: bytes) -> list[Entry]:
+    """Order keys and values again."""
+    return [((int(key[0]), int(key[1]), int(key[2])), value) for key, value in decode_value(data)]
+
+
+class Ends(Ordered[list[Entry]]):
+    """`$first`, `$firstN`, `$last`, `$lastN`: the n at one end, in order; a missing value is null."""
+
+    def __init__(self, n: int, *, last: bool, alone: bool) -> None:
+        self._n = n
+        self._last = last
+        self._alone = alone
+
+    def init(self) -> list[Entry]:
+        """None yet."""
+        return []
+
+    def add(self, state: list[Entry], value: Value, order_key: OrderKey) -> list[Entry]:
+        """Keeps the value if it is among the n."""
+        if len(state) >= self._n:
+            far = state[0][0] if self._last else state[-1][0]
+            if (order_key < far) if self._last else (order_key >= far):
+                return state
+        state.append((order_key, None if value is MISSING else value))
+        return self._cut(state)
+
+    def _cut(self, state: list[Entry]) -> list[Entry]:
+        if len(state) > 1:
+            state.sort(key=_by_order)
+            if self._last:
+                del state[: -self._n]
+            else:
+                del state[self._n :]
+        return state
+
+    def merge(self, left: list[Entry], right: list[Entry]) -> list[Entry]:
+        """The n of both."""
+        left.extend(right)
+        return self._cut(left)
+
+    def finish(self, state: list[Entry]) -> Value:
+        """The value, or the array."""
+        if self._alone:
+            return state[0][1] if state else None
+        return [value for _, value in state]
+
+    def encode(self, state: list[Entry]) -> bytes:
+        """Keys and values."""
+        return pack_entries(state)
+
+    def decode(self, data: bytes) -> list[Entry]:
+        """Keys and values again."""
+        return unpack_entries(data)
+
+
+class Push(Ordered[list[Entry]]):
+    """`$push`: all values in order; missing ones are left out. A state is as large as its rows: it does not pay to combine."""
+
+    combinable = False
+
+    def init(self) -> list[Entry]:
+        """None yet."""
+        return []
+
+    def add(self, state: list[Entry], value: Value, order_key: OrderKey) -> list[Entry]:
+        """One more."""
+        if value is not MISSING:
+            state.append((order_key, value))
+            bounded(len(state), "$push")
+        return state
+
+    def merge(self, left: list[Entry], right: list[Entry]) -> list[Entry]:
+        """All of both."""
+        left.extend(right)
+        bounded(len(left), "$push")
+        return left
+
+    def finish(self, state: list[Entry]) -> Value:
+        """The array."""
+        return [value for _, value in sorted(state, key=_by_order)]
+
+    def encode(self, state: list[Entry]) -> bytes:
+        """Keys and values."""
+        return pack_entries(state)
+
+    def decode(self, data: bytes) -> list[Entry]:
+        """Keys and values again."""
+        return unpack_entries(data)
+
+
+class AddToSet(Ordered[dict[bytes, Entry]]):
+    """`$addToSet`: of equal values the first, in the order of the first; missing ones are left out, null is a value."""
+
+    def init(self) -> dict[bytes, Entry]:
+        """None yet."""
+        return {}
+
+    def add(self, state: dict[bytes, Entry], value: Value, order_key: OrderKey) -> dict[bytes, Entry]:
+        """Keeps the value if it is new, or earlier than its equal."""
+        if value is MISSING:
+            return state
+        key = canonical_key(value)
+        known = state.get(key)
+        if known is None or order_key < known[0]:
+            state[key] = (order_key, value)
+            bounded(len(state), "$addToSet")
+        return state
+
+    def merge(self, left: dict[bytes, Entry], right: dict[bytes, Entry]) -> dict[bytes, Entry]:
+        """The values of both."""
+        for key, entry in right.items():
+            known = left.get(key)
+            if known is None or entry[0] < known[0]:
+                left[key] = entry
+        bounded(len(left), "$addToSet")
+        return left
+
+    def finish(self, state: dict[bytes, Entry]) -> Value:
+        """The array."""
+        return [value for _, value in sorted(state.values(), key=_by_order)]
+
+    def encode(self, state: dict[bytes, Entry]) -> bytes:
+        """Keys and values."""
+        return pack_entries(list(state.values()))
+
+    def decode(self, data: bytes) -> dict[bytes, Entry]:
+        """Keys and values again."""
+        return {canonical_key(value): (key, value) for key, value in unpack_entries(data)}
+
+
+FieldEntry: TypeAlias = tuple[OrderKey, OrderKey, Any]
+"""When a field was first and last seen, and its last value."""
+
+
+class MergeObjects(Ordered[dict[str, FieldEntry]]):
+    """`$mergeObjects`: documents put together, later ones win; null and missing are passed over."""
+
+    def init(self) -> dict[str, FieldEntry]:
+        """No fields."""
+        return {}
+
+    def add(self, state: dict[str, FieldEntry], value: Value, order_key: OrderKey) -> dict[str, FieldEntry]:
+        """The fields of one more."""
+        if value is None or value is MISSING:
+            return state
+        if type(value) is not dict:
+            raise ExpressionError(f"$mergeObjects takes documents, found {type_name(value)}", TYPE)
+        return self.merge(state, {name: (order_key, order_key, item) for name, item in value.items()})
+
+    def merge(self, left: dict[str, FieldEntry], right: dict[str, FieldEntry]) -> dict[str, FieldEntry]:
+        """The fields of both."""
+        for name, entry in right.items():
+            known = left.get(name)
+            if known is None:
+                left[name] = entry
+            else:
+                last = entry if entry[1] >= known[1] else known
+                left[name] = (min(known[0], entry[0]), last[1], last[2])
+        bounded(len(left), "$mergeObjects")
+        return left
+
+    def finish(self, state: dict[str, FieldEntry]) -> Value:
+        """The document, its fields in the order in which they were first seen."""
+        return {name: entry[2] for name, entry in sorted(state.items(), key=lambda item: item[1][0])}
+
+    def encode(self, state: dict[str, FieldEntry]) -> bytes:
+        """Names, times and values."""
+        return encode_value([[name, list(e[0]), list(e[1]), e[2]] for name, e in state.items()])
+
+    def decode(self, data: bytes) -> dict[str, FieldEntry]:
+        """Names, times and values again."""
+        return {name: (_key_of(first), _key_of(last), value) for name, first, last, value in decode_value(data)}
+
+
+def _key_of(items: list[int]) -> OrderKey:
+    return (int(items[0]), int(items[1]), int(items[2]))

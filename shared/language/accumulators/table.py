@@ -1,0 +1,70 @@
+"""Which implementation an accumulator has, and what it is given for a document."""
+
+from collections.abc import Callable
+from typing import Final
+
+from shared.language.accumulators.base import AnyImplementation
+from shared.language.accumulators.extremes import Extremes
+from shared.language.accumulators.numbers import Count, DeviationOf, TotalOf
+from shared.language.accumulators.ordered import AddToSet, Ends, MergeObjects, Push
+from shared.language.accumulators.sketches import ApproxCountDistinct, Percentiles
+from shared.language.accumulators.spec import Accumulator
+from shared.language.accumulators.tops import Top, sort_values
+from shared.language.expressions.environment import Environment
+from shared.language.expressions.interpreter import evaluate
+from shared.language.values.totals import Deviation, Total
+from shared.model.values import MISSING, Value
+
+
+def _n(accumulator: Accumulator) -> int:
+    return accumulator.n if accumulator.n is not None else 1
+
+
+def _top(accumulator: Accumulator) -> AnyImplementation:
+    name = accumulator.op
+    bottom, alone = name.startswith("$bottom"), not name.endswith("N")
+    return Top(_n(accumulator), accumulator.sort_by, bottom=bottom, alone=alone)
+
+
+def _extremes(accumulator: Accumulator) -> AnyImplementation:
+    name = accumulator.op
+    return Extremes(_n(accumulator), greatest=name.startswith("$max"), alone=not name.endswith("N"))
+
+
+def _ends(accumulator: Accumulator) -> AnyImplementation:
+    name = accumulator.op
+    return Ends(_n(accumulator), last=name.startswith("$last"), alone=not name.endswith("N"))
+
+
+_IMPLEMENTATIONS: Final[dict[str, Callable[[Accumulator], AnyImplementation]]] = {
+    "$sum": lambda _: TotalOf(Total.sum),
+    "$avg": lambda _: TotalOf(Total.average),
+    "$count": lambda _: Count(),
+    "$stdDevPop": lambda _: DeviationOf(Deviation.population),
+    "$stdDevSamp": lambda _: DeviationOf(Deviation.sample),
+    **dict.fromkeys(("$min", "$max", "$minN", "$maxN"), _extremes),
+    **dict.fromkeys(("$first", "$last", "$firstN", "$lastN"), _ends),
+    **dict.fromkeys(("$top", "$topN", "$bottom", "$bottomN"), _top),
+    "$push": lambda _: Push(),
+    "$addToSet": lambda _: AddToSet(),
+    "$mergeObjects": lambda _: MergeObjects(),
+    "$percentile": lambda a: Percentiles(a.percentiles, alone=False),
+    "$median": lambda a: Percentiles(a.percentiles, alone=True),
+    "$approxCountDistinct": lambda _: ApproxCountDistinct(),
+}
+
+
+def implementation(accumulator: Accumulator) -> AnyImplementation:
+    """How an accumulator adds, merges and finishes."""
+    return _IMPLEMENTATIONS[accumulator.op](accumulator)
+
+
+def accumulator_input(accumulator: Accumulator, env: Environment) -> Value:
+    """What `add` is given for a document: the input's value, MISSING included; `[sort values, output]` for `$top` and its kin.
+
+    ExpressionError where the input fails on the document.
+    """
+    value = evaluate(accumulator.input, env)
+    if accumulator.sort_by:
+        return [sort_values(env.root, accumulator.sort_by), None if value is MISSING else value]
+    return value

@@ -1,0 +1,107 @@
+"""`$top`, `$topN`, `$bottom`, `$bottomN`: outputs by a sort; of equal sort keys the earlier order key is the upper one."""
+
+from typing import Any, TypeAlias
+
+from shared.language.accumulators.base import Ordered, OrderKey
+from shared.language.expressions.ast import SortKey
+from shared.language.expressions.sorting import values_at
+from shared.language.values.codec import decode_value, encode_value
+from shared.language.values.order import sort_key
+from shared.model.values import MISSING, Value
+
+Row: TypeAlias = tuple[tuple[Any, ...], OrderKey, list[Any], Any]
+"""The orderable form of the sort key, the order key, the sort key's values, the output."""
+
+
+class Descending:
+    """An orderable thing the other way round."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+
+    def __lt__(self, other: "Descending") -> bool:
+        return bool(other.key < self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Descending) and bool(other.key == self.key)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def sort_values(document: Value, keys: tuple[SortKey, ...]) -> list[Any]:
+    """What a document is sorted by: per key a value; of an array the least item, descending the greatest; missing is null."""
+    result = []
+    for key in keys:
+        items = [None if item is MISSING else item for item in values_at(document, key.names)]
+        if not items:
+            result.append([])  # an empty array, below null
+        else:
+            result.append((max if key.descending else min)(items, key=sort_key))
+    return result
+
+
+def orderable(values: list[Any], keys: tuple[SortKey, ...]) -> tuple[Any, ...]:
+    """The orderable form of `sort_values`."""
+    forms = [(0,) if value == [] and type(value) is list else sort_key(value) for value in values]
+    return tuple(Descending(form) if key.descending else form for form, key in zip(forms, keys, strict=True))
+
+
+def _by_both(row: Row) -> tuple[Any, ...]:
+    return (row[0], row[1])
+
+
+class Top(Ordered[list[Row]]):
+    """The first n rows of the sort, or the last n, in the order of the sort."""
+
+    def __init__(self, n: int, keys: tuple[SortKey, ...], *, bottom: bool, alone: bool) -> None:
+        self._n = n
+        self._keys = keys
+        self._bottom = bottom
+        self._alone = alone
+
+    def init(self) -> list[Row]:
+        """None yet."""
+        return []
+
+    def add(self, state: list[Row], value: Value, order_key: OrderKey) -> list[Row]:
+        """Keeps `[sort values, output]` if it is among the n."""
+        values, output = value
+        row: Row = (orderable(values, self._keys), order_key, values, output)
+        if len(state) >= self._n and not self._bottom and not _by_both(row) < _by_both(state[-1]):
+            return state
+        state.append(row)
+        return self._cut(state)
+
+    def _cut(self, state: list[Row]) -> list[Row]:
+        if len(state) > 1:
+            state.sort(key=_by_both)
+            if self._bottom:
+                del state[: -self._n]
+            else:
+                del state[self._n :]
+        return state
+
+    def merge(self, left: list[Row], right: list[Row]) -> list[Row]:
+        """The n of both."""
+        left.extend(right)
+        return self._cut(left)
+
+    def finish(self, state: list[Row]) -> Value:
+        """The output, or the array of outputs."""
+        if self._alone:
+            return state[0][3] if state else None
+        return [row[3] for row in state]
+
+    def encode(self, state: list[Row]) -> bytes:
+        """Sort values, order keys and outputs."""
+        return encode_value([[values, list(order), output] for _, order, values, output in state])
+
+    def decode(self, data: bytes) -> list[Row]:
+        """Sort values, order keys and outputs again."""
+        return [
+            (orderable(values, self._keys), (int(order[0]), int(order[1]), int(order[2])), values, output)
+            for values, order, output in decode_value(data)
+        ]

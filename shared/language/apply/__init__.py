@@ -1,0 +1,19 @@
+"""Stateless stages applied to single documents: the definition of what they do."""
+
+from shared.language.apply.results import Discarded, Failure, Outcome, Passed, ValidationStop
+from shared.language.apply.stages import apply_stage, apply_stages
+from shared.language.apply.windowed import apply_count, apply_group, apply_limit, apply_sort
+
+__all__ = [
+    "Discarded",
+    "Failure",
+    "Outcome",
+    "Passed",
+    "ValidationStop",
+    "apply_count",
+    "apply_group",
+    "apply_limit",
+    "apply_sort",
+    "apply_stage",
+    "apply_stages",
+]

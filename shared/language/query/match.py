@@ -1,0 +1,225 @@
+"""What a predicate is true of: MongoDB's query semantics.
+
+- Q1 A dotted path goes through arrays: into each document of an array, and by index where a name is a number.
+- Q2 A comparison of a field whose value is an array looks at each item and at the array as a whole; one is enough. A negation ($ne,
+  $nin, $not) is the opposite of the whole, so all must differ.
+- Q3 Comparisons hold within the type of their constant (numbers of all types are one); null equals missing.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+from typing import Any, Final
+
+from shared.language.expressions.environment import Environment
+from shared.language.expressions.interpreter import evaluate
+from shared.language.query.ast import (
+    All,
+    Always,
+    AnyOf,
+    Bits,
+    Compare,
+    ElemMatch,
+    Exists,
+    ExprTrue,
+    MatchesSchema,
+    ModTest,
+    Not,
+    OneOf,
+    OnField,
+    Predicate,
+    RegexTest,
+    SizeIs,
+    Test,
+    TypeIs,
+)
+from shared.language.query.json_schema import conforms
+from shared.language.values.order import compare, equal, rank
+from shared.language.values.types import is_integral, is_number, truth, type_name
+from shared.model.values import MAX_KEY, MIN_KEY, MISSING, Binary, EndKey, Regex, Value
+
+_INT64: Final = 2**63
+
+
+def matches(predicate: Predicate, env: Environment) -> bool:
+    """Whether the document of an environment meets a predicate. ExpressionError where an `$expr` fails on it."""
+    return _PREDICATES[type(predicate)](predicate, env.root, env)
+
+
+def _predicate(predicate: Any, document: Value, env: Environment) -> bool:
+    return _PREDICATES[type(predicate)](predicate, document, env)
+
+
+def _on_field(predicate: OnField, document: Value, env: Environment) -> bool:
+    return any(_reaches(predicate.test, value, env) for value in values_at(document, predicate.names))
+
+
+_PREDICATES: Final[dict[type, Callable[[Any, Value, Environment], bool]]] = {
+    Always: lambda p, _d, _e: p.answer,
+    All: lambda p, d, e: all(_predicate(part, d, e) for part in p.parts),
+    AnyOf: lambda p, d, e: any(_predicate(part, d, e) for part in p.parts),
+    Not: lambda p, d, e: not _predicate(p.part, d, e),
+    ExprTrue: lambda p, d, e: truth(evaluate(p.expr, e.at(d) if d is not e.root else e)),
+    MatchesSchema: lambda p, d, _e: conforms(p.schema, d),
+    OnField: _on_field,
+}
+
+
+def values_at(value: Value, names: Sequence[str]) -> Iterator[Value]:
+    """The values at the end of a path (Q1), MISSING where a document on the way lacks the field."""
+    if not names:
+        yield value
+        return
+    name, rest = names[0], names[1:]
+    if type(value) is dict:
+        yield from values_at(value.get(name, MISSING), rest)
+    elif type(value) is list:
+        if name.isdigit() and int(name) < len(value):
+            yield from values_at(value[int(name)], rest)
+        for item in value:
+            if type(item) is dict:
+                yield from values_at(item, names)
+    else:
+        yield MISSING
+
+
+def _reaches(test: Test, value: Value, env: Environment) -> bool:
+    """A test on a field's value: on the items of an array too, where the test looks into arrays (Q2)."""
+    if _single(test, value, env):
+        return True
+    if type(value) is not list or type(test) in _WHOLE:
+        return False
+    return any(_single(test, item, env) for item in value)
+
+
+_WHOLE: Final = frozenset({Exists, SizeIs, ElemMatch})
+
+
+def _single(test: Any, value: Value, env: Environment) -> bool:
+    return _TESTS[type(test)](test, value, env)
+
+
+def _compare(test: Compare, value: Value, _: Environment) -> bool:
+    op, constant = test.op, test.value
+    if constant is None:
+        return (value is None or value is MISSING) and op in ("$eq", "$gte", "$lte")
+    if value is MISSING:
+        return False
+    if op == "$eq":
+        return equal(value, constant)
+    if type(constant) is EndKey:
+        return _against_end(op, value, constant)
+    if rank(value) != rank(constant):
+        return False
+    if is_number(value) and (value != value or constant != constant):  # noqa: PLR0124 - NaN compares with NaN alone
+        return op in ("$gte", "$lte") and value != value and constant != constant  # noqa: PLR0124
+    order = compare(value, constant)
+    return _HOLDS[op](order)
+
+
+_HOLDS: Final[dict[str, Callable[[int], bool]]] = {
+    "$gt": lambda order: order > 0,
+    "$gte": lambda order: order >= 0,
+    "$lt": lambda order: order < 0,
+    "$lte": lambda order: order <= 0,
+}
+
+
+def _against_end(op: str, value: Value, constant: EndKey) -> bool:
+    """MinKey and MaxKey compare with values of all types."""
+    assert constant in (MIN_KEY, MAX_KEY)
+    return _HOLDS[op](compare(value, constant))
+
+
+def _one_of(test: OneOf, value: Value, env: Environment) -> bool:
+    for constant in test.values:
+        if constant is None:
+            if value is None or value is MISSING:
+                return True
+        elif value is not MISSING and equal(value, constant):
+            return True
+    return any(_regex(pattern, value, env) for pattern in test.patterns)
+
+
+def _regex(test: RegexTest, value: Value, _: Environment) -> bool:
+    if type(value) is str:
+        return test.compiled.search(value) is not None
+    return type(value) is Regex and value == test.regex
+
+
+def _type_is(test: TypeIs, value: Value, _: Environment) -> bool:
+    return (is_number(value) and "number" in test.aliases) or type_name(value) in test.aliases
+
+
+def _mod(test: ModTest, value: Value, _: Environment) -> bool:
+    if not is_number(value) or (type(value) in (float, Decimal) and value - value != 0):
+        return False
+    cut = int(value)
+    if not -_INT64 <= cut < _INT64:
+        return False
+    remainder = abs(cut) % abs(test.divisor)
+    return (-remainder if cut < 0 else remainder) == test.remainder
+
+
+def _elem_match(test: ElemMatch, value: Value, env: Environment) -> bool:
+    if type(value) is not list:
+        return False
+    if test.predicate is None:
+        return any(all(_single(inner, item, env) for inner in test.tests) for item in value)
+    for item in value:
+        inside = {str(i): inner for i, inner in enumerate(item)} if type(item) is list else item
+        if type(inside) is dict and _predicate(test.predicate, inside, env):
+            return True
+    return False
+
+
+def _bits(test: Bits, value: Value, _: Environment) -> bool:
+    if type(value) is Binary:
+        bits = int.from_bytes(value, "little")
+    elif is_integral(value):
+        bits = int(value)  # Python's shift extends the sign, as two's complement does
+    else:
+        return False
+    found = [bool(bits >> position & 1) for position in test.positions]
+    if test.op == "$bitsAllSet":
+        return all(found)
+    if test.op == "$bitsAllClear":
+        return not any(found)
+    return any(found) if test.op == "$bitsAnySet" else not all(found)
+
+
+_TESTS: Final[dict[type, Callable[[Any, Value, Environment], bool]]] = {
+    Compare: _compare,
+    OneOf: _one_of,
+    Exists: lambda _t, v, _e: v is not MISSING,
+    TypeIs: _type_is,
+    RegexTest: _regex,
+    ModTest: _mod,
+    SizeIs: lambda t, v, _e: type(v) is list and len(v) == t.size,
+    ElemMatch: _elem_match,
+    Bits: _bits,
+    MatchesSchema: lambda t, v, _e: conforms(t.schema, v),
+    Not: lambda t, v, e: not _single(t.part, v, e),
+    All: lambda t, v, e: all(_single(part, v, e) for part in t.parts),
+    AnyOf: lambda t, v, e: any(_single(part, v, e) for part in t.parts),
+    Always: lambda t, _v, _e: t.answer,
+}
+
+
+def fields_used(predicate: Predicate) -> frozenset[str] | None:
+    """The top-level fields that a predicate looks at; None if it may look at any."""
+    from shared.language.expressions.ast import fields_used as expression_fields  # noqa: PLC0415 - a name of both modules
+
+    match predicate:
+        case OnField():
+            return frozenset(predicate.names[:1])
+        case All() | AnyOf():
+            found = [fields_used(part) for part in predicate.parts]
+            return None if any(f is None for f in found) else frozenset().union(*(f for f in found if f is not None))
+        case Not():
+            return fields_used(predicate.part)
+        case ExprTrue():
+            return expression_fields(predicate.expr)
+        case Always():
+            return frozenset()
+        case _:
+            return None
