@@ -218,6 +218,18 @@ class RawReader:
         found = self._reader.state(partition).highwater
         return None if found is None else Offset(found)
 
+    def answered(self, partition: TopicPartition) -> int | None:
+        """A number that changes with the broker's answers about a partition; None before the first since `assign`.
+
+        It is the library's time of the answer: only that it has changed means something (W4).
+        """
+        found = self._reader.state(partition).timestamp
+        return None if found is None else int(found)
+
+    async def offsets_at(self, time_ms: int, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Offset]:
+        """The first offsets whose timestamp is at or after a time (ms); the end where there is none. LogError."""
+        return await self._reader.offsets_at(time_ms, partitions)
+
     async def fetch(self, max_bytes: int, timeout_ms: int) -> list[RawPartition]:
         """What is there, waiting at most so long for the first; [] after the time.
 

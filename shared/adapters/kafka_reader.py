@@ -97,6 +97,25 @@ class KafkaReader:
         """The offset that `fetch` goes on from."""
         return Offset(self.state(partition).position)
 
+    async def offsets_at(self, time_ms: int, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Offset]:
+        """The first offsets whose timestamp is at or after a time (ms); the end where there is none."""
+        if not partitions:
+            return {}
+        asked = [theirs(partition) for partition in partitions]
+        try:
+            # The library answers for partitions that its metadata has; a reader with nothing assigned has none.
+            await require_topics(
+                self.client, {partition.topic for partition in partitions}, self._settings.topic_wait_ms
+            )
+            found = await self._consumer.offsets_for_times(dict.fromkeys(asked, time_ms))
+            ends = await self._consumer.end_offsets(asked)
+        except KAFKA_ERRORS as error:
+            raise translated(error, f"reader: offsets at {time_ms} ms") from error
+        return {
+            TopicPartition(at.topic, at.partition): Offset(ends[at] if found.get(at) is None else found[at].offset)
+            for at in asked
+        }
+
     def state(self, partition: TopicPartition) -> Any:
         """The library's state of an assigned partition: its public `position` is a coroutine without need."""
         if partition not in self._assigned:
