@@ -133,9 +133,11 @@ class SinkBody:
     async def _release(self, release: _Release, step: ReleaseNow) -> ReleaseNow | None:
         row, identity = step.row, release.identity
         staged = _staged_of(row, identity)
+        self._context.outside.passing("releasing", row.epoch)
         async with self._lock:
             await self._patiently(lambda: release.sink.release(row, staged), f"releasing {row.epoch}", identity)
         _log.info("epoch.released", job=row.job, epoch=row.epoch, identity=str(identity), staged_bytes=len(staged))
+        self._context.outside.passing("released", row.epoch)
         following = release.machine.released(row.epoch)
         self._context.released(identity.index, row.epoch)
         return following
@@ -184,6 +186,7 @@ class SinkBody:
             staged = await self._patiently(
                 lambda: sink.stage(epoch, committed), f"staging {epoch}", self._releases[0].identity
             )
+        self._context.outside.passing("staged", epoch)
         return Copied(staged=staged)
 
     def output_watermark(self) -> int:

@@ -28,7 +28,7 @@ class Stoppable(Protocol):
 
 
 def configure_logs(settings: ProcessSettings) -> None:
-    """structlog to standard error: JSON lines, or text for people; each with time, level and place."""
+    """Structlog to standard error: JSON lines, or text for people; each with time, level and place."""
     structlog.contextvars.bind_contextvars(place=settings.place)
     renderer = (
         structlog.processors.JSONRenderer()
@@ -70,8 +70,8 @@ async def _run(settings: ProcessSettings, build: Callable[[ProcessSettings], Awa
             loop.add_signal_handler(name, service.stop)
         log.info("process.started")
         await service.run()
-    except Exception as error:  # noqa: BLE001 - the last frame: whatever it is, it is logged and the status says so
-        log.error("process.failed", error=repr(error), exc_info=error)
+    except Exception as error:
+        log.exception("process.failed", error=repr(error))
         return 1
     log.info("process.stopped")
     return 0

@@ -9,6 +9,7 @@ from shared.adapters.clock import SystemClock
 from shared.adapters.executor import AsyncExecutor
 from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings
+from shared.process.killing import killing_at
 from shared.process.settings import ProcessSettings
 from shared.runtime.context import Outside
 from shared.runtime.topics import Topics
@@ -24,6 +25,7 @@ def kafka_settings(settings: ProcessSettings) -> KafkaSettings:
 def make_outside(settings: ProcessSettings) -> Outside:
     """Ports on real clocks, Kafka and the blob store. Connects nothing yet; the loop must be running."""
     executor = AsyncExecutor()
+    passing = {"passing": killing_at(settings.place, settings.kill_at)} if settings.kill_at else {}
     return Outside(
         log=KafkaLog(kafka_settings(settings)),
         blobs=open_blob_store(settings.blobs, executor),
@@ -32,4 +34,5 @@ def make_outside(settings: ProcessSettings) -> Outside:
         topics=Topics(settings.prefix),
         settings=settings.runtime,
         unique=lambda: uuid.uuid4().hex,
+        **passing,
     )

@@ -36,6 +36,8 @@ class ProcessSettings:
     """TIDEMARK_RUNTIME: JSON; fields of `RuntimeSettings`."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """TIDEMARK_EXTRA: JSON; settings of the service itself."""
+    kill_at: str = ""
+    """TIDEMARK_KILL_AT: for tests of faults, see killing.py."""
     log_format: str = "json"
     """TIDEMARK_LOG: json or text."""
 
@@ -78,5 +80,6 @@ def read_settings(environment: Mapping[str, str] | None = None) -> ProcessSettin
         kafka_config=table("KAFKA_CONFIG"),
         runtime=runtime,
         extra=table("EXTRA"),
+        kill_at=text("KILL_AT", ""),
         log_format=log_format,
     )

@@ -78,6 +78,7 @@ async def assemble(
         on_ack=on_ack,
         on_ask=on_ask,
         on_failed=on_failed,
+        passing=outside.passing,
     )
     driver = SourceDriver(wiring, machine, body) if isinstance(body, SourceBody) else TaskDriver(wiring, machine, body)
     parts = await load_parts(outside.blobs, assign.handles, await _ownership(context, body))

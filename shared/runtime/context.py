@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from shared.model.ids import Epoch, TaskId
 from shared.model.messages import Assign
@@ -13,6 +13,23 @@ from shared.ports.log import Log
 from shared.runtime.body import TaskBody
 from shared.runtime.settings import RuntimeSettings
 from shared.runtime.topics import Topics
+
+Phase = Literal[
+    "snapshot-taken",
+    "state-durable",
+    "step-running",
+    "staged",
+    "releasing",
+    "released",
+    "commit-decided",
+    "commit-stored",
+    "mirrored",
+]
+"""Moments at which a crash has consequences of its own."""
+
+
+def _nothing(phase: Phase, epoch: Epoch) -> None:
+    del phase, epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +44,8 @@ class Outside:
     settings: RuntimeSettings
     unique: Callable[[], str]
     """Names that no other attempt has had or will have."""
+    passing: Callable[[Phase, Epoch], None] = _nothing
+    """Told when a phase of the protocol is reached, for an epoch: where tests of faults kill the process."""
 
 
 @dataclass(frozen=True, slots=True)

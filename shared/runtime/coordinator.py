@@ -210,7 +210,9 @@ class CoordinatorDriver:
                 case do.StoreNewGeneration(_, expected, row, entry):
                     await self._store.new_generation(expected, row, entry)
                 case do.StoreCommit(_, expected, row, commit):
+                    self._outside.passing("commit-decided", commit.epoch)
                     await self._store.commit(expected, row, commit)
+                    self._outside.passing("commit-stored", commit.epoch)
                     _log.info("checkpoint.committed", job=commit.job, epoch=commit.epoch, generation=commit.generation)
                 case do.StoreDrop(_, expected):
                     await self._store.drop(expected)
@@ -240,6 +242,7 @@ class CoordinatorDriver:
                 _log.warning("mirror.failed", job=row.job, epoch=row.epoch, reason=str(error))
                 self._post(term, ev.MirrorFailed(self._now(), row.job, row.epoch))
             else:
+                self._outside.passing("mirrored", row.epoch)
                 self._post(term, ev.MirrorAppended(self._now(), row.job, row.epoch))
 
     async def _beside(self, term: int, command: do.CoordinatorCommand) -> None:

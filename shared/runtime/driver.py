@@ -23,6 +23,7 @@ from shared.protocol.task import commands as do
 from shared.protocol.task import events as ev
 from shared.protocol.task.machine import TaskMachine
 from shared.runtime.body import Fetched, SourceBody, TaskBody
+from shared.runtime.context import Phase
 from shared.runtime.exchange import Exchange
 from shared.runtime.outbox import Outbox, Parcel
 from shared.runtime.settings import RuntimeSettings
@@ -54,6 +55,7 @@ class TaskWiring:
     on_ack: Callable[[Epoch, TaskHandle], None]
     on_ask: Callable[[], None]
     on_failed: Callable[[BaseException], None]
+    passing: Callable[[Phase, Epoch], None]
 
 
 class TaskDriver:
@@ -180,6 +182,7 @@ class TaskDriver:
                 copied = await body.copy(epoch, self.machine.committed)
                 self._epochs_to_store.append((epoch, copied.changed, copied.blobs, copied.staged))
                 self._to_store.set()
+                self.wiring.passing("snapshot-taken", epoch)
                 return ev.SnapshotTaken(ticket)
             case do.Acknowledge():
                 self._acknowledge(command)
@@ -217,6 +220,7 @@ class TaskDriver:
             while self._epochs_to_store:
                 epoch, changed, blobs, staged = self._epochs_to_store.popleft()
                 parts = await self.wiring.state.store(epoch, changed)
+                self.wiring.passing("state-durable", epoch)
                 self.post(ev.StateDurable(epoch, parts, (*blobs_of(parts), *blobs), staged))
             self._to_store.clear()
             await self._to_store.wait()
