@@ -26,7 +26,9 @@ def compile_pattern(pattern: str, options: str = "") -> Any:
         raise BadPattern(f"a regular expression has at most {PATTERN_MAX_CHARS} characters")
     unknown = set(options) - OPTIONS
     if unknown:
-        raise BadPattern(f"unknown option {''.join(sorted(unknown))} of a regular expression; known are i, m, s, x and u")
+        raise BadPattern(
+            f"unknown option {''.join(sorted(unknown))} of a regular expression; known are i, m, s, x and u"
+        )
     if "\0" in pattern:
         raise BadPattern("a regular expression must not contain a null byte")
     text = _without_blanks(pattern) if "x" in options else pattern

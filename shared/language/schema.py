@@ -100,7 +100,12 @@ def _convert(value: Any, found: str, declared: FieldTypeName) -> Value:
         return long(value)
     if declared == "int" and found == "long" and -(2**31) <= value < 2**31:
         return int(value)
-    if declared == "double" and found in ("int", "long") and INT64_MIN <= value <= INT64_MAX and int(float(value)) == value:
+    if (
+        declared == "double"
+        and found in ("int", "long")
+        and INT64_MIN <= value <= INT64_MAX
+        and int(float(value)) == value
+    ):
         return float(value)
     if declared == "decimal" and found in ("int", "long"):
         return Decimal(int(value))

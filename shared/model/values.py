@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 INT32_MIN: Final = -(2**31)
 INT32_MAX: Final = 2**31 - 1
@@ -68,7 +68,7 @@ class Binary(bytes):
 
     subtype: int
 
-    def __new__(cls, data: bytes, subtype: int = 0) -> "Binary":
+    def __new__(cls, data: bytes, subtype: int = 0) -> Self:
         """Bytes of a subtype, 0 to 255."""
         self = super().__new__(cls, data)
         self.subtype = subtype

@@ -20,8 +20,10 @@ ITEMS_MAX = 4_000_000
 
 
 class Implementation(Protocol[S]):
-    """How one accumulator works. `combinable`: a state is smaller than the rows in it, so it pays to send states; `ordered`: the order
-    keys matter."""
+    """How one accumulator works.
+
+    combinable: a state is smaller than the rows in it, so that it pays to send states. ordered: the order keys matter.
+    """
 
     combinable: bool
     ordered: bool

@@ -11,6 +11,7 @@ from shared.language.expressions.registry import LEFT_OUT
 from shared.language.expressions.scope import Scope
 from shared.language.problems import join
 from shared.language.values.types import is_integral
+from shared.model.values import Value
 
 N_MAX: Final = 100_000
 """The largest `n`: what is kept for a group stays bounded."""
@@ -53,7 +54,7 @@ def _arguments(
 def _n(tree: Any, path: str, scope: Scope) -> int | None:
     """A constant expression that gives a whole number from 1."""
     expr: Expr = parse_expression(tree, path, scope)
-    value = expr.value if isinstance(expr, Literal) else None
+    value: Value = expr.value if isinstance(expr, Literal) else None
     if not is_integral(value) or not 1 <= int(value) <= N_MAX:
         scope.problems.add(path, f"n is a constant whole number from 1 to {N_MAX}, found {tree!r}")
         return None
@@ -81,7 +82,9 @@ def _percentile(name: str, tree: Any, path: str, scope: Scope) -> Accumulator | 
     if not _arguments(name, tree, path, scope, required):
         return None
     if tree["method"] != "approximate":
-        scope.problems.add(join(path, "method"), f"the method is approximate, found {tree['method']!r}", accepted=("approximate",))
+        scope.problems.add(
+            join(path, "method"), f"the method is approximate, found {tree['method']!r}", accepted=("approximate",)
+        )
     points = tree["p"] if name == "$percentile" else [0.5]
     good = type(points) is list and 1 <= len(points) <= PERCENTILES_MAX
     if not good or not all(type(p) in (int, float) and 0 <= p <= 1 for p in points):

@@ -2,7 +2,8 @@
 
 Quantiles: the multiset of the numbers while it has few distinct ones (then the answer is exact), else counts by the leading bits of the
 doubles, each with its least number; coarser bits when there are too many. A level is left only when the union at that level is too
-large, so the level at the end, and with it the answer, depends on the union alone. The relative error is at most 2⁻¹⁰ at the first coarse level.
+large, so the level at the end, and with it the answer, depends on the union alone. At the first coarse level the relative error is at
+most 2⁻¹⁰.
 
 Distinct counts: the set of 64-bit hashes while it is small, else HyperLogLog (Flajolet and others, 2007) with 2¹⁴ registers: 0.8 %.
 """
@@ -156,7 +157,7 @@ class Distinct:
             weights[value] += 1
         total = math.fsum(n * 2.0**-value for value, n in enumerate(weights))
         estimate = 0.7213 / (1 + 1.079 / _REGISTERS) * _REGISTERS * _REGISTERS / total
-        if estimate <= 2.5 * _REGISTERS and weights[0]:  # noqa: PLR2004 - linear counting, as in the paper
+        if estimate <= 2.5 * _REGISTERS and weights[0]:
             estimate = _REGISTERS * math.log(_REGISTERS / weights[0])
         return round(estimate)
 

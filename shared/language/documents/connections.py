@@ -43,7 +43,13 @@ def read_connections(tree: Any, path: str, scope: Scope) -> dict[str, Connection
         place = join(path, name)
         kind = item.get("type") if type(item) is dict else None
         if kind not in list(SETTINGS):
-            read_options(item if type(item) is dict and "type" in item else {"type": kind}, place, scope, (_TYPE,), "a connection")
+            read_options(
+                item if type(item) is dict and "type" in item else {"type": kind},
+                place,
+                scope,
+                (_TYPE,),
+                "a connection",
+            )
             continue
         options = read_options(item, place, scope, (_TYPE, *SETTINGS[kind]), f"a connection of type {kind}")
         settings = {key: value for key, value in options.items() if key != "type"}
@@ -55,7 +61,9 @@ def resolve(connection: Connection, environment: Mapping[str, str]) -> Connectio
     """The connection with its `${NAME}` references replaced; InvalidDocument for names that the environment lacks."""
     problems = Problems()
     path = f"connections.{connection.name}"
-    settings = {key: _replace(value, join(path, key), environment, problems) for key, value in connection.settings.items()}
+    settings = {
+        key: _replace(value, join(path, key), environment, problems) for key, value in connection.settings.items()
+    }
     problems.check()
     return Connection(connection.name, connection.type, settings)
 

@@ -74,7 +74,8 @@ def _wrong(tree: Any, path: str, scope: Scope, expected: str) -> None:
 def _string(tree: Any, path: str, scope: Scope) -> str | None:
     if type(tree) is str and tree:
         return tree
-    return _wrong(tree, path, scope, "a non-empty string")
+    _wrong(tree, path, scope, "a non-empty string")
+    return None
 
 
 STRING: Final = Kind(_string, {"type": "string", "minLength": 1})
@@ -83,7 +84,8 @@ STRING: Final = Kind(_string, {"type": "string", "minLength": 1})
 def _boolean(tree: Any, path: str, scope: Scope) -> bool | None:
     if type(tree) is bool:
         return tree
-    return _wrong(tree, path, scope, "true or false")
+    _wrong(tree, path, scope, "true or false")
+    return None
 
 
 BOOLEAN: Final = Kind(_boolean, {"type": "boolean"})
@@ -98,7 +100,8 @@ def integer(least: int, most: int = 2**53) -> Kind:
             value = _extended(tree)
         if type(value) in (int, float) and least <= value <= most and value == int(value):
             return int(value)
-        return _wrong(tree, path, scope, f"a whole number from {least} to {most}")
+        _wrong(tree, path, scope, f"a whole number from {least} to {most}")
+        return None
 
     return Kind(read, {"type": "integer", "minimum": least, "maximum": most})
 
@@ -116,7 +119,8 @@ def fraction() -> Kind:
     def read(tree: Any, path: str, scope: Scope) -> float | None:
         if type(tree) in (int, float) and 0 <= tree < 1:
             return float(tree)
-        return _wrong(tree, path, scope, "a fraction, at least 0 and below 1")
+        _wrong(tree, path, scope, "a fraction, at least 0 and below 1")
+        return None
 
     return Kind(read, {"type": "number", "minimum": 0, "exclusiveMaximum": 1})
 
@@ -139,7 +143,10 @@ _UNIT: Final = choice(*UNITS_MS)
 def duration(*, least: int, zero_alone: bool = False, size_name: str = "size") -> Kind:
     """`{size, unit}` in ms, `size` at least `least`; with `zero_alone` also the bare integer 0."""
     size = integer(least, 2**31)
-    options = (Option(size_name, size, "how many units", required=True), Option("unit", _UNIT, "ms to day", required=True))
+    options = (
+        Option(size_name, size, "how many units", required=True),
+        Option("unit", _UNIT, "ms to day", required=True),
+    )
 
     def read(tree: Any, path: str, scope: Scope) -> int | None:
         if zero_alone and type(tree) is int and tree == 0:
@@ -149,7 +156,8 @@ def duration(*, least: int, zero_alone: bool = False, size_name: str = "size") -
             return None
         total = int(found[size_name]) * UNITS_MS[found["unit"]]
         if abs(total) > DURATION_MAX_MS:
-            return _wrong(tree, path, scope, f"a duration of at most {DURATION_MAX_MS} ms")
+            _wrong(tree, path, scope, f"a duration of at most {DURATION_MAX_MS} ms")
+            return None
         return total
 
     schema = closed_schema(options)
@@ -170,7 +178,8 @@ def _value(tree: Any, path: str, scope: Scope) -> Any:
 
 def _document(tree: Any, path: str, scope: Scope) -> Any:
     if type(tree) is not dict:
-        return _wrong(tree, path, scope, "an object")
+        _wrong(tree, path, scope, "an object")
+        return None
     return _value(tree, path, scope)
 
 
@@ -181,7 +190,8 @@ def _date(tree: Any, path: str, scope: Scope) -> Any:
     value = _value(tree, path, scope) if type(tree) is dict else None
     if type(value) is Date:
         return value
-    return _wrong(tree, path, scope, "a date, {$date: …}")
+    _wrong(tree, path, scope, "a date, {$date: …}")
+    return None
 
 
 DATE: Final = Kind(_date, {"type": "object", "required": ["$date"]})
@@ -191,7 +201,8 @@ def read_names(tree: Any, path: str, scope: Scope) -> tuple[str, ...] | None:
     """A dotted field path, without a leading dollar, as its names."""
     names = tuple(tree.split(".")) if type(tree) is str else ()
     if not names or not all(names) or names[0].startswith("$"):
-        return _wrong(tree, path, scope, "a field path such as a.b")
+        _wrong(tree, path, scope, "a field path such as a.b")
+        return None
     return names
 
 
@@ -206,7 +217,8 @@ def one_or_more(kind: Kind) -> Kind:
             value = kind.read(tree, path, scope)
             return None if value is None else (value,)
         if not tree:
-            return _wrong(tree, path, scope, "at least one")
+            _wrong(tree, path, scope, "at least one")
+            return None
         values = [kind.read(item, f"{path}[{i}]", scope) for i, item in enumerate(tree)]
         return None if any(v is None for v in values) else tuple(values)
 
@@ -218,7 +230,8 @@ def list_of(kind: Kind) -> Kind:
 
     def read(tree: Any, path: str, scope: Scope) -> tuple[Any, ...] | None:
         if type(tree) is not list:
-            return _wrong(tree, path, scope, "a list")
+            _wrong(tree, path, scope, "a list")
+            return None
         values = [kind.read(item, f"{path}[{i}]", scope) for i, item in enumerate(tree)]
         return None if any(v is None for v in values) else tuple(values)
 

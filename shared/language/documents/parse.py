@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from shared.language.documents.connections import forbid_references, read_connections
-from shared.language.documents.kinds import Kind, Option, STRING, choice, closed, closed_schema, duration, read_options
+from shared.language.documents.kinds import STRING, Kind, Option, choice, closed, closed_schema, duration, read_options
 from shared.language.documents.load import load
 from shared.language.documents.model import FileDlq, KafkaDlq, Options, Processor, TableDlq
 from shared.language.documents.pipeline import read_pipeline
@@ -21,13 +21,21 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 def _name(tree: Any, path: str, scope: Scope) -> str | None:
     if type(tree) is str and _NAME.fullmatch(tree):
         return tree
-    scope.problems.add(path, f"a name has 1 to 100 letters, digits, _, . and -, and begins with a letter or digit; found {tree!r}")
+    scope.problems.add(
+        path, f"a name has 1 to 100 letters, digits, _, . and -, and begins with a letter or digit; found {tree!r}"
+    )
     return None
 
 
 _DLQ: Final = {
-    "topic": (Option("connectionName", STRING, "a Kafka connection", required=True), Option("topic", STRING, "the topic", required=True)),
-    "path": (Option("connectionName", STRING, "a files connection"), Option("path", STRING, "the folder", required=True)),
+    "topic": (
+        Option("connectionName", STRING, "a Kafka connection", required=True),
+        Option("topic", STRING, "the topic", required=True),
+    ),
+    "path": (
+        Option("connectionName", STRING, "a files connection"),
+        Option("path", STRING, "the folder", required=True),
+    ),
     "table": (
         Option("connectionName", STRING, "a SQL connection", required=True),
         Option("table", STRING, "the table", required=True),

@@ -33,7 +33,9 @@ def read_pipeline(tree: Any, path: str, scope: Scope) -> tuple[Stage, ...]:
         if i == 0 and name != "$source":
             problems.add(place, f"a pipeline begins with $source, found {name or 'no stage'}")
         if i > 0 and name == "$source":
-            problems.add(f"{place}.$source", "there is exactly one $source, at the beginning; $union brings further ones in")
+            problems.add(
+                f"{place}.$source", "there is exactly one $source, at the beginning; $union brings further ones in"
+            )
             continue
         stage = read_stage(item, place, scope, STAGES, _ELSEWHERE)
         if stage is not None:
@@ -42,7 +44,9 @@ def read_pipeline(tree: Any, path: str, scope: Scope) -> tuple[Stage, ...]:
 
 
 _ELSEWHERE: Final = {
-    **dict.fromkeys(ONLY_INSIDE, "belongs inside the pipeline of a window ($tumblingWindow, $hoppingWindow, $sessionWindow)"),
+    **dict.fromkeys(
+        ONLY_INSIDE, "belongs inside the pipeline of a window ($tumblingWindow, $hoppingWindow, $sessionWindow)"
+    ),
     "$out": "is not a stage of streams: use $merge or $emit",
     "$facet": "is not a stage of streams: use several processors",
     "$externalFunction": "is not supported: write a $compute",

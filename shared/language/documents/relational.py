@@ -55,14 +55,21 @@ def _from(tree: Any, path: str, scope: Scope) -> TableRef | InlineTable | None:
     return read_table(tree, path, scope)
 
 
+def _as_written(tree: Any, path: str, scope: Scope) -> Any:
+    """Read later, when what it depends on is known."""
+    return tree
+
+
 TABLE: Final = Kind(read_table, closed_schema(_TABLE))
-_FROM: Final = Option("from", Kind(_from, {"anyOf": [closed_schema(_TABLE), closed_schema(_INLINE)]}), "what to look up in", required=True)
+_FROM: Final = Option(
+    "from", Kind(_from, {"anyOf": [closed_schema(_TABLE), closed_schema(_INLINE)]}), "what to look up in", required=True
+)
 _LOOKUP: Final = (
     _FROM,
     Option("localField", PATH, "the document's field"),
     Option("foreignField", PATH, "the foreign document's field that equals it"),
-    Option("let", Kind(lambda tree, path, scope: tree, {"type": "object"}), "variables for the pipeline"),
-    Option("pipeline", Kind(lambda tree, path, scope: tree, {"type": "array"}), "stateless stages on the foreign documents"),
+    Option("let", Kind(_as_written, {"type": "object"}), "variables for the pipeline"),
+    Option("pipeline", Kind(_as_written, {"type": "array"}), "stateless stages on the foreign documents"),
     Option("as", PATH, "the field that takes the array of what was found", required=True),
 )
 _CACHED: Final = (
@@ -122,7 +129,12 @@ def _class(tree: Any, path: str, scope: Scope) -> str | None:
 
 
 _COMPUTE: Final = (
-    Option("class", Kind(_class, {"type": "string", "pattern": "^[A-Za-z_][\\w.]*:[A-Za-z_]\\w*$"}), "module:Class", required=True),
+    Option(
+        "class",
+        Kind(_class, {"type": "string", "pattern": "^[A-Za-z_][\\w.]*:[A-Za-z_]\\w*$"}),
+        "module:Class",
+        required=True,
+    ),
     Option("key", EXPRESSION, "the key that state and timers belong to", required=True),
     Option("config", DOCUMENT, "handed to the class"),
     Option("order", choice("eventTime", "arrival"), "in which order records are applied (default eventTime)"),
@@ -140,7 +152,9 @@ def _join_spec(read_pipeline: ReadPipeline) -> StageSpec:
         Option("leftKey", EXPRESSION, "equal to rightKey for a pair", required=True),
         Option("rightKey", EXPRESSION, "equal to leftKey for a pair", required=True),
         Option("within", _WITHIN, "right time in [left − before, left + after]", required=True),
-        Option("type", choice("inner", "left", "right", "full"), "what becomes of those without a match (default inner)"),
+        Option(
+            "type", choice("inner", "left", "right", "full"), "what becomes of those without a match (default inner)"
+        ),
         Option("as", STRING, "the field that takes the right document", required=True),
     )
 
@@ -182,7 +196,11 @@ def relational(read_pipeline: ReadPipeline) -> dict[str, StageSpec]:
             "A computation of the user's, with state and timers by key.",
             _COMPUTE,
             lambda o, path, _: Compute(
-                path=path, class_=o["class"], key=o["key"], config=o.get("config", {}), order=o.get("order", "eventTime")
+                path=path,
+                class_=o["class"],
+                key=o["key"],
+                config=o.get("config", {}),
+                order=o.get("order", "eventTime"),
             ),
         ),
         "$join": _join_spec(read_pipeline),

@@ -24,10 +24,16 @@ from shared.language.stages.sinks import FileEmit, KafkaEmit, Merge, Sink
 
 _CONFIG: Final = closed(
     Option("key", EXPRESSION, "the record's key"),
-    Option("keyFormat", choice("binData", "string", "json", "int", "long", "double"), "how the key is written (default json)"),
+    Option(
+        "keyFormat",
+        choice("binData", "string", "json", "int", "long", "double"),
+        "how the key is written (default json)",
+    ),
     Option("headers", EXPRESSION, "an object, or a list of {k, v}"),
     Option("outputFormat", choice("relaxedJson", "canonicalJson"), "how documents are written (default relaxedJson)"),
-    Option("compression_type", choice("none", "gzip", "snappy", "lz4", "zstd"), "compression of batches (default none)"),
+    Option(
+        "compression_type", choice("none", "gzip", "snappy", "lz4", "zstd"), "compression of batches (default none)"
+    ),
     Option("tombstoneWhen", EXPRESSION, "where it is true the record has no value"),
     Option("acks", choice("all"), "accepted and without effect: output always waits for all replicas"),
 )
@@ -97,11 +103,21 @@ def _merge(o: Read, path: str, _: Scope) -> Merge:
 _MERGE: Final = (
     Option("into", TABLE, "the table", required=True),
     Option("on", one_or_more(PATH), "the fields that find a row (default _id)"),
-    Option("whenMatched", choice("replace", "merge", "keepExisting", "delete", "fail"), "what becomes of a row that is there (default merge)"),
-    Option("whenNotMatched", choice("insert", "discard", "fail"), "what becomes of a document without a row (default insert)"),
+    Option(
+        "whenMatched",
+        choice("replace", "merge", "keepExisting", "delete", "fail"),
+        "what becomes of a row that is there (default merge)",
+    ),
+    Option(
+        "whenNotMatched",
+        choice("insert", "discard", "fail"),
+        "what becomes of a document without a row (default insert)",
+    ),
 )
 
 SINKS: Final[dict[str, StageSpec]] = {
-    "$emit": StageSpec("Writes to a topic or to files.", _emit, {"oneOf": [closed_schema(_KAFKA), closed_schema(_FILES)]}),
+    "$emit": StageSpec(
+        "Writes to a topic or to files.", _emit, {"oneOf": [closed_schema(_KAFKA), closed_schema(_FILES)]}
+    ),
     "$merge": with_options("Writes to a table, row by row.", _MERGE, _merge),
 }

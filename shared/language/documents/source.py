@@ -49,7 +49,9 @@ from shared.language.stages.source import (
 
 _STRATEGIES: Final = {
     "maxSeen": (),
-    "boundedDisorder": (Option("maxDelay", duration(least=0), "how far behind the highest time data may come", required=True),),
+    "boundedDisorder": (
+        Option("maxDelay", duration(least=0), "how far behind the highest time data may come", required=True),
+    ),
     "percentile": (
         Option("lateFraction", fraction(), "at most this fraction may come late", required=True),
         Option("window", duration(least=1), "over how much event time the fraction is taken", required=True),
@@ -92,7 +94,9 @@ def _offsets(tree: Any, path: str, scope: Scope) -> StartAtOffsets | None:
     pairs = []
     for partition, offset in tree.items():
         if not partition.isdigit() or type(offset) is not int or offset < 0:
-            scope.problems.add(join(path, partition), f"expected partition: offset, both whole and ≥ 0, found {offset!r}")
+            scope.problems.add(
+                join(path, partition), f"expected partition: offset, both whole and ≥ 0, found {offset!r}"
+            )
             return None
         pairs.append((int(partition), offset))
     return StartAtOffsets(tuple(sorted(pairs)))
@@ -115,9 +119,13 @@ def _position(names: tuple[str, ...], *, time: bool) -> Kind:
 _KEY_FORMAT: Final = choice("binData", "string", "json", "int", "long", "double")
 _CONFIG: Final = closed(
     Option("auto_offset_reset", choice("earliest", "latest"), "where to begin without a checkpoint (default latest)"),
-    Option("startAt", _position(("earliest", "latest"), time=True), "earliest, latest, a date, or offsets by partition"),
+    Option(
+        "startAt", _position(("earliest", "latest"), time=True), "earliest, latest, a date, or offsets by partition"
+    ),
     Option("keyFormat", _KEY_FORMAT, "how the record's key is read (default binData)"),
-    Option("keyFormatError", choice("dlq", "passThrough"), "what becomes of a key that is not of that format (default dlq)"),
+    Option(
+        "keyFormatError", choice("dlq", "passThrough"), "what becomes of a key that is not of that format (default dlq)"
+    ),
     Option("group_id", STRING, "accepted and without effect: positions are part of the checkpoint"),
     Option("enable_auto_commit", BOOLEAN, "accepted and without effect: positions are part of the checkpoint"),
 )
@@ -130,7 +138,7 @@ _TIMING: Final = (
     Option("timeField", EXPRESSION, "the event time, a date; without it the record's own timestamp"),
     Option("schema", _SCHEMA, "declared fields: field: type, a trailing ? for what may be null or missing"),
     Option("recordId", EXPRESSION, "a repeated record, one with the same id, counts once"),
-    Option("recordIdHorizon", Kind(_horizon, {"type": "object"}), "{size, unit} of event time or {positions}: how far back repeats are noticed"),
+    Option("recordIdHorizon", Kind(_horizon, {"type": "object"}), "{size, unit} of event time or {positions}: how far back repeats show"),
     Option("watermark", _WATERMARK, "how the watermark is made (default maxSeen)"),
     Option("partitionIdleTimeout", duration(least=0, zero_alone=True), "after which a silent partition no longer holds the watermark"),
     Option("maxEventTimeJump", duration(least=1), "a document further ahead than this goes to the dead letters"),
@@ -204,7 +212,9 @@ _STEPS: Final = {
 def _step(tree: Any, path: str, scope: Scope) -> ScriptStep | None:
     kinds = [name for name in _STEPS if type(tree) is dict and name in tree]
     if len(kinds) != 1:
-        scope.problems.add(path, "a step is one of {data}, {watermark}, {processingTime}, {idle: true}", accepted=_STEPS)
+        scope.problems.add(
+            path, "a step is one of {data}, {watermark}, {processingTime}, {idle: true}", accepted=_STEPS
+        )
         return None
     found = read_options(tree, path, scope, _STEPS[kinds[0]], "a step")
     if kinds[0] not in found:
@@ -218,7 +228,12 @@ def _step(tree: Any, path: str, scope: Scope) -> ScriptStep | None:
 
 
 _SCRIPT: Final = (
-    Option("script", list_of(Kind(_step, {"anyOf": [closed_schema(o) for o in _STEPS.values()]})), "the steps", required=True),
+    Option(
+        "script",
+        list_of(Kind(_step, {"anyOf": [closed_schema(o) for o in _STEPS.values()]})),
+        "the steps",
+        required=True,
+    ),
     *_TIMING,
 )
 _KINDS: Final = {"script": _SCRIPT, "documents": _DOCUMENTS, "path": _FILES, "topic": _KAFKA}
@@ -227,7 +242,9 @@ _KINDS: Final = {"script": _SCRIPT, "documents": _DOCUMENTS, "path": _FILES, "to
 def _read(tree: Any, path: str, scope: Scope) -> Source | None:
     kinds = [name for name in _KINDS if type(tree) is dict and name in tree]
     if len(kinds) > 1:
-        scope.problems.add(path, f"a source is one of Kafka (topic), files (path), documents or script; found {' and '.join(kinds)}")
+        scope.problems.add(
+            path, f"a source is one of Kafka (topic), files (path), documents or script; found {' and '.join(kinds)}"
+        )
         return None
     if not kinds and (type(tree) is not dict or "connectionName" not in tree):
         scope.problems.add(path, "a source needs topic (Kafka), path (files), documents or script", accepted=_KINDS)

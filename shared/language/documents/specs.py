@@ -31,7 +31,9 @@ def with_options(doc: str, options: tuple[Option, ...], build: Callable[[Read, s
     return StageSpec(doc, read, closed_schema(options))
 
 
-def read_stage(tree: Tree, path: str, scope: Scope, specs: Mapping[str, StageSpec], elsewhere: Mapping[str, str]) -> Any:
+def read_stage(
+    tree: Tree, path: str, scope: Scope, specs: Mapping[str, StageSpec], elsewhere: Mapping[str, str]
+) -> Any:
     """One stage of a pipeline: an object with one key, of those in `specs`; `elsewhere` says of others where they belong."""
     if type(tree) is not dict or len(tree) != 1:
         found = f"{len(tree)} keys: {', '.join(map(str, list(tree)[:4]))}" if type(tree) is dict else repr(tree)[:80]

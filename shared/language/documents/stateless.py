@@ -60,7 +60,12 @@ def _array_path(tree: Any, path: str, scope: Scope) -> tuple[str, ...] | None:
 _UNWIND: Final = with_options(
     "One document for each item of an array.",
     (
-        Option("path", Kind(_array_path, {"type": "string", "pattern": r"^\$[^$]"}), "the array's path, with a leading $", required=True),
+        Option(
+            "path",
+            Kind(_array_path, {"type": "string", "pattern": r"^\$[^$]"}),
+            "the array's path, with a leading $",
+            required=True,
+        ),
         Option("includeArrayIndex", Kind(read_names, {"type": "string"}), "a field for the item's index"),
         Option("preserveNullAndEmptyArrays", BOOLEAN, "keep documents without items (default false)"),
     ),

@@ -26,12 +26,17 @@ def _names(text: str, path: str, scope: Scope) -> tuple[str, ...] | None:
 
 def _is_nested(tree: Any) -> bool:
     """Whether an object is further fields rather than one expression or typed value."""
-    return type(tree) is dict and bool(tree) and not (len(tree) == 1 and next(iter(tree)) in SPECIAL) and not any(
-        name.startswith("$") for name in tree
+    return (
+        type(tree) is dict
+        and bool(tree)
+        and not (len(tree) == 1 and next(iter(tree)) in SPECIAL)
+        and not any(name.startswith("$") for name in tree)
     )
 
 
-def _entries(tree: dict[str, Any], path: str, scope: Scope, before: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, str]]:
+def _entries(
+    tree: dict[str, Any], path: str, scope: Scope, before: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Any, str]]:
     for text, item in tree.items():
         place = join(path, text)
         names = _names(text, place, scope)
@@ -78,7 +83,8 @@ def computed_tree(tree: Any, path: str, scope: Scope) -> Branch | None:
     if not _object(tree, path, scope):
         return None
     entries: list[Entry] = [
-        (names, Computed(parse_expression(item, place, scope)), place) for names, item, place in _entries(tree, path, scope, ())
+        (names, Computed(parse_expression(item, place, scope)), place)
+        for names, item, place in _entries(tree, path, scope, ())
     ]
     return _build(entries, scope)
 
@@ -115,7 +121,9 @@ def projection(tree: Any, path: str, scope: Scope) -> tuple[Mode, Branch] | None
     others = [leaf for names, leaf, _ in entries if names != ("_id",)]
     drops = [leaf for leaf in others if isinstance(leaf, Drop)]
     if drops and len(drops) < len(others):
-        scope.problems.add(path, "$project either includes (1, expressions) or excludes (0): they do not mix, except for _id")
+        scope.problems.add(
+            path, "$project either includes (1, expressions) or excludes (0): they do not mix, except for _id"
+        )
         return None
     ids = [leaf for names, leaf, _ in entries if names == ("_id",)]
     excluding = bool(drops) or (not others and bool(ids) and isinstance(ids[0], Drop))

@@ -84,7 +84,9 @@ _GROUP_SCHEMA: Final = {
 ONLY_INSIDE: Final[dict[str, StageSpec]] = {
     "$group": StageSpec("One document for each key, filled by accumulators.", _group, _GROUP_SCHEMA),
     "$sort": StageSpec(
-        "Orders the window's documents.", _sort, {"type": "object", "minProperties": 1, "additionalProperties": {"enum": [1, -1]}}
+        "Orders the window's documents.",
+        _sort,
+        {"type": "object", "minProperties": 1, "additionalProperties": {"enum": [1, -1]}},
     ),
     "$limit": StageSpec("The first documents of the window.", _limit, {"type": "integer", "minimum": 1}),
     "$count": StageSpec("The number of the window's documents.", _count, {"type": "string", "minLength": 1}),
@@ -109,14 +111,20 @@ _PIPELINE: Final = Option(
     "pipeline", Kind(_pipeline, {"type": "array", "items": {"$ref": "#/$defs/innerStage"}}), "what is done with a window's documents",
     required=True,
 )  # fmt: skip
-_BOUNDARY: Final = Option("boundary", choice("eventTime", "processingTime"), "which time windows go by (default eventTime)")
+_BOUNDARY: Final = Option(
+    "boundary", choice("eventTime", "processingTime"), "which time windows go by (default eventTime)"
+)
 _LATENESS: Final = Option(
     "allowedLateness", duration(least=0, zero_alone=True), "how long after its end a window stays open (default 3 s)"
 )
 _IDLE: Final = Option("idleTimeout", duration(least=0, zero_alone=True), "after which a window without arrivals closes")
-_OUTPUT: Final = Option("outputTime", choice("end", "earliest", "latest"), "the event time of what comes out (default end)")
+_OUTPUT: Final = Option(
+    "outputTime", choice("end", "earliest", "latest"), "the event time of what comes out (default end)"
+)
 _OFFSET: Final = Option(
-    "offset", duration(least=-(2**31), size_name="offsetFromUtc"), "how much later than 1970 modulo the hop windows begin"
+    "offset",
+    duration(least=-(2**31), size_name="offsetFromUtc"),
+    "how much later than 1970 modulo the hop windows begin",
 )
 _INTERVAL: Final = Option("interval", duration(least=1), "the length of a window", required=True)
 _HOP: Final = Option("hopSize", duration(least=1), "how far apart windows begin", required=True)
@@ -140,7 +148,12 @@ def _common(o: Read) -> dict[str, Any]:
 
 
 def _fixed(o: Read) -> dict[str, Any]:
-    return {"interval_ms": o["interval"], "offset_ms": o.get("offset", 0), "idle_timeout_ms": o.get("idleTimeout"), **_common(o)}
+    return {
+        "interval_ms": o["interval"],
+        "offset_ms": o.get("offset", 0),
+        "idle_timeout_ms": o.get("idleTimeout"),
+        **_common(o),
+    }
 
 
 def _build(name: str, o: Read, path: str) -> Window:

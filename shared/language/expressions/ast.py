@@ -128,14 +128,26 @@ class SortArray:
 
 
 Expr: TypeAlias = (
-    Literal | FieldPath | Variable | Meta | ObjectExpr | ArrayExpr | Call | Let | Switch | MapArray | FilterArray | ReduceArray | SortArray
+    Literal
+    | FieldPath
+    | Variable
+    | Meta
+    | ObjectExpr
+    | ArrayExpr
+    | Call
+    | Let
+    | Switch
+    | MapArray
+    | FilterArray
+    | ReduceArray
+    | SortArray
 )
 
 NULL = Literal(None)
 REMOVE = Literal(MISSING)
 
 
-def children(expr: Expr) -> Iterator[Expr]:  # noqa: C901, PLR0912 - one case a node
+def children(expr: Expr) -> Iterator[Expr]:
     """The expressions directly inside one, in evaluation order."""
     match expr:
         case Literal() | FieldPath() | Variable() | Meta():
@@ -183,9 +195,7 @@ def fields_used(expr: Expr) -> frozenset[str] | None:
     names: set[str] = set()
     for node in walk(expr):
         path: tuple[Any, ...] | None = None
-        if isinstance(node, FieldPath):
-            path = node.names
-        elif isinstance(node, Variable) and node.name == "ROOT":
+        if isinstance(node, FieldPath) or (isinstance(node, Variable) and node.name == "ROOT"):
             path = node.names
         if path is None:
             continue

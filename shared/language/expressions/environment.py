@@ -29,7 +29,7 @@ class Environment:
 
     __slots__ = ("budget", "current", "meta", "now", "root", "variables")
 
-    def __init__(  # noqa: PLR0913 - each is one thing to look up
+    def __init__(
         self,
         root: Document,
         *,

@@ -43,7 +43,9 @@ META_NAMES: Final = (
 """What `{$meta: …}` may name."""
 
 
-def _closed(name: str, tree: Any, path: str, scope: Scope, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> bool:
+def _closed(
+    name: str, tree: Any, path: str, scope: Scope, required: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> bool:
     """Whether a tree is an object with these arguments; errors are noted."""
     if type(tree) is not dict:
         scope.problems.add(path, f"{name} takes an object of named arguments: {', '.join(required + optional)}")
@@ -61,7 +63,9 @@ def _closed(name: str, tree: Any, path: str, scope: Scope, required: tuple[str, 
 
 def _variable(name: Any, path: str, scope: Scope) -> str:
     if type(name) is not str or not _VARIABLE.fullmatch(name):
-        scope.problems.add(path, f"{name!r} is no name for a variable: it starts with a small letter, then letters, digits, _")
+        scope.problems.add(
+            path, f"{name!r} is no name for a variable: it starts with a small letter, then letters, digits, _"
+        )
         return "this"
     return name
 
@@ -84,7 +88,8 @@ def _let(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
         scope.problems.add(place, "vars takes an object of variable: expression")
         return NULL
     bound = tuple(
-        (_variable(name, join(place, name), scope), parse(item, join(place, name), scope)) for name, item in tree["vars"].items()
+        (_variable(name, join(place, name), scope), parse(item, join(place, name), scope))
+        for name, item in tree["vars"].items()
     )
     return Let(bound, parse(tree["in"], join(path, "in"), scope.bind(*(name for name, _ in bound))))
 
@@ -115,7 +120,9 @@ def _switch(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
     for i, branch in enumerate(branches):
         at = f"{place}[{i}]"
         if _closed("a branch", branch, at, scope, ("case", "then")):
-            parsed.append((parse(branch["case"], join(at, "case"), scope), parse(branch["then"], join(at, "then"), scope)))
+            parsed.append(
+                (parse(branch["case"], join(at, "case"), scope), parse(branch["then"], join(at, "then"), scope))
+            )
     default = parse(tree["default"], join(path, "default"), scope) if "default" in tree else None
     return Switch(tuple(parsed), default, path)
 
@@ -152,7 +159,9 @@ def _reduce(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
 def parse_sort_keys(tree: Any, path: str, scope: Scope) -> tuple[SortKey, ...]:
     """`{field: 1 or -1, …}`: at least one key, at most 32."""
     if type(tree) is not dict or not 1 <= len(tree) <= 32:  # noqa: PLR2004 - MongoDB's bound
-        scope.problems.add(path, f"expected an object of 1 to 32 fields with 1 (ascending) or -1 (descending), found {tree!r}")
+        scope.problems.add(
+            path, f"expected an object of 1 to 32 fields with 1 (ascending) or -1 (descending), found {tree!r}"
+        )
         return ()
     keys = []
     for name, direction in tree.items():
@@ -160,7 +169,9 @@ def parse_sort_keys(tree: Any, path: str, scope: Scope) -> tuple[SortKey, ...]:
         if not all(names) or name.startswith("$"):
             scope.problems.add(join(path, name), f"{name!r} is no field path")
         elif type(direction) not in (int, float) or direction not in (1, -1):
-            scope.problems.add(join(path, name), f"a sort direction is 1 or -1, found {direction!r}", accepted=("1", "-1"))
+            scope.problems.add(
+                join(path, name), f"a sort direction is 1 or -1, found {direction!r}", accepted=("1", "-1")
+            )
         else:
             keys.append(SortKey(names, direction == -1))
     return tuple(keys)

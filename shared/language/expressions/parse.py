@@ -63,7 +63,9 @@ def _string(text: str, path: str, scope: Scope) -> Expr:
     variable = text.startswith("$$")
     names = tuple(text[2 if variable else 1 :].split("."))
     if not all(names) or any(name.startswith("$") for name in names) or any("\0" in name for name in names):
-        scope.problems.add(path, f"{text!r} is no field path: its names must not be empty nor start with $ ($literal keeps a dollar)")
+        scope.problems.add(
+            path, f"{text!r} is no field path: its names must not be empty nor start with $ ($literal keeps a dollar)"
+        )
         return NULL
     if not variable:
         return FieldPath(names)
@@ -74,7 +76,9 @@ def _string(text: str, path: str, scope: Scope) -> Expr:
         return FieldPath(rest)
     if first not in SYSTEM_VARIABLES and first not in scope.variables:
         accepted = sorted(SYSTEM_VARIABLES | scope.variables)
-        scope.problems.add(path, f"undefined variable $${first}", accepted=[f"$${a}" for a in accepted], found=f"$${first}")
+        scope.problems.add(
+            path, f"undefined variable $${first}", accepted=[f"$${a}" for a in accepted], found=f"$${first}"
+        )
         return NULL
     return Variable(first, rest)
 
@@ -154,11 +158,15 @@ def _positional(name: str, signature: Positional, tree: Any, path: str, scope: S
 def _named(name: str, signature: Named, tree: dict[str, Any], path: str, scope: Scope) -> tuple[Expr | None, ...]:
     for key in tree:
         if key not in signature.names:
-            scope.problems.add(join(path, key), f"unknown argument {key} of {name}", accepted=signature.names, found=key)
+            scope.problems.add(
+                join(path, key), f"unknown argument {key} of {name}", accepted=signature.names, found=key
+            )
     for key in signature.names:
         if key in signature.required and key not in tree:
             scope.problems.add(path, f"{name} needs the argument {key}", accepted=signature.names)
     return tuple(
-        parse_expression(tree[key], join(path, key), scope) if key in tree else (NULL if key in signature.required else None)
+        parse_expression(tree[key], join(path, key), scope)
+        if key in tree
+        else (NULL if key in signature.required else None)
         for key in signature.names
     )

@@ -1,7 +1,6 @@
 """Field paths of aggregation expressions: they go through arrays, and names of digits are no indexes."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from shared.model.values import MISSING, Value
 
@@ -15,11 +14,8 @@ def read_path(value: Value, names: Sequence[str]) -> Value:
                 return MISSING
         elif type(value) is list:
             rest = names[i:]
-            found: list[Any] = []
-            for item in value:
-                if type(item) is dict and (inner := read_path(item, rest)) is not MISSING:
-                    found.append(inner)
-            return found
+            inner = (read_path(item, rest) for item in value if type(item) is dict)
+            return [found for found in inner if found is not MISSING]
         else:
             return MISSING
     return value

@@ -128,7 +128,21 @@ class Bits:
     positions: tuple[int, ...]
 
 
-Test: TypeAlias = Compare | OneOf | Exists | TypeIs | RegexTest | ModTest | SizeIs | ElemMatch | Bits | MatchesSchema | Not | All | AnyOf
+Test: TypeAlias = (
+    Compare
+    | OneOf
+    | Exists
+    | TypeIs
+    | RegexTest
+    | ModTest
+    | SizeIs
+    | ElemMatch
+    | Bits
+    | MatchesSchema
+    | Not
+    | All
+    | AnyOf
+)
 """A test of one field's values. All, AnyOf and Not stand here around tests inside `$elemMatch` and `$not`."""
 
 Predicate: TypeAlias = Always | All | AnyOf | Not | ExprTrue | MatchesSchema | OnField

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from shared.language.expressions.registry import LEFT_OUT
 from shared.language.expressions.parse import parse_expression
+from shared.language.expressions.registry import LEFT_OUT
 from shared.language.expressions.scope import Scope
 from shared.language.problems import join
 from shared.language.query.ast import (

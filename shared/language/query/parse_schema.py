@@ -14,7 +14,14 @@ from shared.language.query.schema_ast import SchemaNode
 from shared.language.values.extended_json import ExtendedJsonError, from_json
 from shared.language.values.types import TYPE_NUMBERS, is_integral, is_number
 
-_TYPES: Final = {"object": "object", "array": "array", "number": "number", "boolean": "bool", "string": "string", "null": "null"}
+_TYPES: Final = {
+    "object": "object",
+    "array": "array",
+    "number": "number",
+    "boolean": "bool",
+    "string": "string",
+    "null": "null",
+}
 _DEPTH_MAX: Final = 100
 
 
@@ -31,7 +38,9 @@ def parse_json_schema(tree: Any, path: str, scope: Scope) -> SchemaNode | None:
     for keyword, item in tree.items():
         reader = _KEYWORDS.get(keyword)
         if reader is None:
-            scope.problems.add(join(path, keyword), f"unknown keyword {keyword} of $jsonSchema", accepted=_KEYWORDS, found=keyword)
+            scope.problems.add(
+                join(path, keyword), f"unknown keyword {keyword} of $jsonSchema", accepted=_KEYWORDS, found=keyword
+            )
         elif reader[0]:
             found[reader[0]] = reader[1](item, join(path, keyword), scope.deeper())
     if "type" in tree and "bsonType" in tree:
@@ -88,7 +97,8 @@ def _positive(tree: Any, path: str, scope: Scope) -> Any:
 def _count(tree: Any, path: str, scope: Scope) -> int | None:
     value = _value(tree, path, scope)
     if not is_integral(value) or value < 0:
-        return _wrong(path, scope, "a whole number from 0", tree)
+        _wrong(path, scope, "a whole number from 0", tree)
+        return None
     return int(value)
 
 
@@ -114,7 +124,8 @@ def _names(tree: Any, path: str, scope: Scope) -> tuple[str, ...]:
 
 def _pattern(tree: Any, path: str, scope: Scope) -> Any:
     if type(tree) is not str:
-        return _wrong(path, scope, "a regular expression", tree)
+        _wrong(path, scope, "a regular expression", tree)
+        return None
     try:
         return compile_pattern(tree)
     except BadPattern as e:

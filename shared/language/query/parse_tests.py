@@ -5,7 +5,18 @@ from typing import Any, Final, cast
 
 from shared.language.expressions.scope import Scope
 from shared.language.patterns import BadPattern, compile_pattern
-from shared.language.query.ast import Bits, BitTest, Compare, Comparison, ModTest, OneOf, RegexTest, SizeIs, Test, TypeIs
+from shared.language.query.ast import (
+    Bits,
+    BitTest,
+    Compare,
+    Comparison,
+    ModTest,
+    OneOf,
+    RegexTest,
+    SizeIs,
+    Test,
+    TypeIs,
+)
 from shared.language.values.extended_json import ExtendedJsonError, from_json
 from shared.language.values.types import TYPE_NUMBERS, is_integral, is_number
 from shared.model.values import Binary, Regex, Value
@@ -109,7 +120,9 @@ def _bits(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
     elif type(value) is Binary:
         positions = [8 * i + bit for i, byte in enumerate(value) for bit in range(8) if byte >> bit & 1]
     if not ok or positions is None:
-        scope.problems.add(path, f"{op} takes a bit mask (a whole number from 0, or binary data) or a list of bit positions")
+        scope.problems.add(
+            path, f"{op} takes a bit mask (a whole number from 0, or binary data) or a list of bit positions"
+        )
         return None
     return Bits(cast("BitTest", op), tuple(positions))
 

@@ -71,8 +71,8 @@ Stage: TypeAlias = Source | Stateless | Window | Relational | Sink
 __all__ = [
     "UNITS_MS",
     "AddFields",
-    "BoundedDisorder",
     "Boundary",
+    "BoundedDisorder",
     "Branch",
     "CachedLookup",
     "Compute",

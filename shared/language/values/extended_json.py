@@ -160,7 +160,7 @@ def from_json(tree: Any, depth_max: int = DEPTH_MAX) -> Value:
         raise ExtendedJsonError("nested too deeply")
     if kind is dict:
         if len(tree) == 1:
-            (key, content), = tree.items()
+            ((key, content),) = tree.items()
             special = SPECIAL.get(key)
             if special is not None:
                 return special(content)
@@ -188,12 +188,12 @@ def parse_json(text: str | bytes, max_bytes: int = SIZE_MAX_BYTES, depth_max: in
     return from_json(tree, depth_max)
 
 
-def _date_json(value: Date, canonical: bool) -> Any:
+def _date_json(value: Date, canonical: bool) -> Any:  # noqa: FBT001 - one signature for the table below
     iso = None if canonical or value < 0 else format_iso(value)
     return {"$date": iso if iso is not None else {"$numberLong": str(int(value))}}
 
 
-def _float_json(value: float, canonical: bool) -> Any:
+def _float_json(value: float, canonical: bool) -> Any:  # noqa: FBT001 - as above
     if value - value != 0:  # NaN and infinities are no JSON
         return {"$numberDouble": "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"}  # noqa: PLR0124
     return {"$numberDouble": repr(value)} if canonical else value

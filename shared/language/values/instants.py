@@ -72,4 +72,6 @@ def format_iso(ms: int) -> str | None:
         return None
     seconds, milli = divmod(rest, 1000)
     fraction = f".{milli:03d}" if milli else ""
-    return f"{year:04d}-{month:02d}-{day:02d}T{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{fraction}Z"
+    return (
+        f"{year:04d}-{month:02d}-{day:02d}T{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{fraction}Z"
+    )

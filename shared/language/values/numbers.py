@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from shared.model.values import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, Long, long
 
-DECIMAL: Final = Context(prec=34, rounding=ROUND_HALF_EVEN, Emin=-6143, Emax=6144, capitals=1, clamp=1, traps=[InvalidOperation])
+DECIMAL: Final = Context(
+    prec=34, rounding=ROUND_HALF_EVEN, Emin=-6143, Emax=6144, capitals=1, clamp=1, traps=[InvalidOperation]
+)
 """IEEE 754 decimal128."""
 _QUIET: Final = Context(prec=34, rounding=ROUND_HALF_EVEN, Emin=-6143, Emax=6144, capitals=1, clamp=1, traps=[])
 _DOUBLE_DIGITS: Final = Context(prec=15, rounding=ROUND_HALF_EVEN, Emin=-6143, Emax=6144)
@@ -57,7 +59,7 @@ def whole(value: int, wide: int) -> Any:
 
 
 def add(left: Any, right: Any) -> Any:
-    """left + right."""
+    """Left + right."""
     wide = max(width(left), width(right))
     if wide <= LONG:
         return whole(int(left) + int(right), wide)
@@ -67,7 +69,7 @@ def add(left: Any, right: Any) -> Any:
 
 
 def subtract(left: Any, right: Any) -> Any:
-    """left − right."""
+    """Left − right."""
     wide = max(width(left), width(right))
     if wide <= LONG:
         return whole(int(left) - int(right), wide)
@@ -77,7 +79,7 @@ def subtract(left: Any, right: Any) -> Any:
 
 
 def multiply(left: Any, right: Any) -> Any:
-    """left × right."""
+    """Left × right."""
     wide = max(width(left), width(right))
     if wide <= LONG:
         return whole(int(left) * int(right), wide)
@@ -87,7 +89,7 @@ def multiply(left: Any, right: Any) -> Any:
 
 
 def divide(left: Any, right: Any) -> Any:
-    """left / right: a double, or a decimal if one of them is. ZeroDivisionError for a zero divisor."""
+    """Left / right: a double, or a decimal if one of them is. ZeroDivisionError for a zero divisor."""
     if right == 0:
         raise ZeroDivisionError
     if DEC in (width(left), width(right)):

@@ -61,7 +61,11 @@ def sort_key(value: Value) -> tuple[Any, ...]:
 
 def rank(value: Value) -> int:
     """The place of a value's type in the order: what two values must share to be compared by `$match`'s $gt and the like."""
-    return int(sort_key(value)[0]) if type(value) is not dict and type(value) is not list else (20 if type(value) is dict else 25)
+    return (
+        int(sort_key(value)[0])
+        if type(value) is not dict and type(value) is not list
+        else (20 if type(value) is dict else 25)
+    )
 
 
 def compare(left: Value, right: Value) -> int:

@@ -61,7 +61,7 @@ def is_integral(value: Value) -> bool:
     if kind is int or kind is Long:
         return True
     if kind is float:
-        return value == value and abs(value) < 2.0**63 and value == int(value)  # noqa: PLR0124 - NaN
+        return bool(value == value and abs(value) < 2.0**63 and value == int(value))  # noqa: PLR0124 - NaN
     if kind is Decimal:
         return bool(value.is_finite() and abs(value) < 2**63 and value == value.to_integral_value())
     return False

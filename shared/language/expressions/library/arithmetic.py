@@ -49,7 +49,7 @@ def shifted(date: Date, ms: int) -> Date:
 def _ms(value: Any) -> int:
     if value != value or abs(value) > INT64_MAX:  # noqa: PLR0124 - NaN
         raise fail("the number of milliseconds is out of range", OVERFLOW)
-    return int(round(value)) if type(value) is float else int(value)
+    return round(value) if type(value) is float else int(value)
 
 
 @positional("$add", 0, None)
@@ -281,7 +281,12 @@ _real("$atanh", "The inverse hyperbolic tangent.", lambda x: math.copysign(math.
       _within_one, "a number from -1 to 1")  # fmt: skip
 _real("$degreesToRadians", "Degrees as radians.", math.radians, None)
 _real("$radiansToDegrees", "Radians as degrees.", math.degrees, None)
-_real("$sigmoid", "1 / (1 + e to −x).", lambda x: 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x)), None)
+_real(
+    "$sigmoid",
+    "1 / (1 + e to −x).",
+    lambda x: 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x)),
+    None,
+)
 
 
 @positional("$atan2", 2)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from shared.language.expressions.errors import SIZE, TYPE, VALUE, fail
 from shared.language.expressions.environment import RESULT_UNITS_MAX
+from shared.language.expressions.errors import SIZE, TYPE, VALUE, fail
 from shared.language.expressions.library.arithmetic import is_null
 from shared.language.expressions.library.strings import need_string, need_whole
 from shared.language.expressions.registry import ABSENT, named, positional
@@ -151,7 +151,7 @@ def _slice(value: Value, position: Value, count: Value = ABSENT) -> Value:
 
 @named("$zip", "inputs", "useLongestLength defaults")
 def _zip(inputs: Value, longest: Value, defaults: Value) -> Value:
-    """Pairs up the items of arrays: the first ones, the second ones, …"""
+    """Pairs up the items of arrays: the first ones, the second ones and so on."""
     arrays = need_array("$zip", inputs)
     if longest is not ABSENT and type(longest) is not bool:
         raise fail("useLongestLength of $zip is true or false", TYPE)

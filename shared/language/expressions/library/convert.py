@@ -146,7 +146,9 @@ def to_date(value: Value) -> Value:
     if kind is Timestamp:
         return Date(value.seconds * 1000)
     if type_name(value) == "int":
-        raise fail("no conversion from int to date: milliseconds are a long, double or decimal ($toLong makes one)", CONVERSION)
+        raise fail(
+            "no conversion from int to date: milliseconds are a long, double or decimal ($toLong makes one)", CONVERSION
+        )
     if kind in (int, Long, float, Decimal):
         return Date(_within(value, INT64_MIN, INT64_MAX, "date"))
     raise _unsupported(value, "date")

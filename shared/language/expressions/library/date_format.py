@@ -61,7 +61,9 @@ def write_date(parts: Parts, form: str) -> str:
             continue
         writer = _WRITE.get(form[i + 1 : i + 2])
         if writer is None:
-            raise fail(f"unknown specifier %{form[i + 1 : i + 2]} in a date format; known are %{' %'.join(_WRITE)}", VALUE)
+            raise fail(
+                f"unknown specifier %{form[i + 1 : i + 2]} in a date format; known are %{' %'.join(_WRITE)}", VALUE
+            )
         out.append(writer(parts))
         i += 2
     return "".join(out)
@@ -98,7 +100,10 @@ def _reader(form: str) -> re.Pattern[str]:
             continue
         letter = form[i + 1 : i + 2]
         if letter not in _READ or (letter in seen and letter != "%"):
-            raise fail(f"%{letter} in the format of $dateFromString is unknown or stands twice; known are %{' %'.join(_READ)}", VALUE)
+            raise fail(
+                f"%{letter} in the format of $dateFromString is unknown or stands twice; known are %{' %'.join(_READ)}",
+                VALUE,
+            )
         seen.add(letter)
         pieces.append(_READ[letter])
         i += 2

@@ -114,7 +114,7 @@ def _parts(name: str, given: tuple[tuple[str, Value, int], ...]) -> list[int] | 
     "",
     "year month day hour minute second millisecond isoWeekYear isoWeek isoDayOfWeek timezone",
 )
-def _date_from_parts(  # noqa: PLR0913 - the reference's arguments
+def _date_from_parts(  # noqa: PLR0913, PLR0917 - the reference's arguments
     year: Value, month: Value, day: Value, hour: Value, minute: Value, second: Value, millisecond: Value,
     iso_year: Value, iso_week: Value, iso_day: Value, timezone: Value,
 ) -> Value:  # fmt: skip

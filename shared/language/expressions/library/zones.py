@@ -33,7 +33,9 @@ def zone_named(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise fail(f"unknown time zone {name!r}: an Olson name such as Europe/Berlin, or an offset such as +02:00", VALUE) from None
+        raise fail(
+            f"unknown time zone {name!r}: an Olson name such as Europe/Berlin, or an offset such as +02:00", VALUE
+        ) from None
 
 
 def zone_of(value: Value) -> tzinfo:
