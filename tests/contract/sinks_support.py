@@ -69,6 +69,7 @@ class World:
     target: Target
     commits: list[tuple[MirrorRow, bytes]] = field(default_factory=list)
     committed_rows: int = 0
+    identity: Identity = IDENTITY
     given: int = 0
     """Checkpoint numbers given out: never twice (C1)."""
 
@@ -81,7 +82,7 @@ class World:
         return Epoch(self.given)
 
     def commit(self, epoch: Epoch, staged: bytes, rows: int, *, final: bool = False) -> None:
-        self.commits.append((row_of(epoch, self.last, staged, final=final), staged))
+        self.commits.append((row_of(epoch, self.last, staged, final=final, identity=self.identity), staged))
         self.committed_rows = rows
 
     async def check(self) -> None:
@@ -110,7 +111,7 @@ class Task:
 
     async def start(self) -> None:
         """Open, and release what was committed before (S1)."""
-        self.marker = await self.sink.open(IDENTITY, self.committed)
+        self.marker = await self.sink.open(self.world.identity, self.committed)
         await self.release()
 
     async def accept(self) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 from services.sink.connectors.destination import LocalDestination, sha256
 from services.sink.connectors.filerows import Encoding
 from services.sink.connectors.files import FileSink, FileSinkSettings
-from services.sink.connectors.formats import Format
 from services.sink.connectors.kafka import KafkaSink, KafkaSinkSettings
 from services.sink.connectors.kafkamarkers import MarkerReading
 from services.sink.connectors.memory import MemorySink, MemoryTarget
@@ -24,6 +23,7 @@ from shared.language.expressions.parse import parse_expression
 from shared.language.expressions.scope import Scope
 from shared.language.problems import Problems
 from shared.language.stages.sinks import KafkaEmit
+from shared.language.stages.source import FileFormat
 from shared.model.checkpoint import BlobRef
 from shared.model.ids import Offset
 from shared.ports.blobs import BlobUnavailable
@@ -47,7 +47,7 @@ class FilesWorld:
     """Read by manifests. A buffer of one byte: every batch is spilled before the next."""
 
     def __init__(
-        self, root: Path, format_: Format, *, partition_by: tuple[str, ...] = (), handle_bytes_max: int = 65536
+        self, root: Path, format_: FileFormat, *, partition_by: tuple[str, ...] = (), handle_bytes_max: int = 65536
     ) -> None:
         self.root = root / "out"
         self.encoding = Encoding(format_, partition_by)
@@ -79,7 +79,7 @@ class ObjectsWorld:
     def sink(self) -> Sink:
         return FileSink(
             self.destination(),
-            Encoding("jsonl"),
+            Encoding("json"),
             f"a{next(self.attempts)}",
             Inline(),
             FileSinkSettings(),
@@ -140,6 +140,9 @@ def expression(tree: object) -> Expr:
 class KafkaWorld:
     """Topics on any log, read committed. Small parts: an epoch has several, some in the blob store."""
 
+    fetch_ms = 0
+    silent_max = 2
+
     def __init__(
         self, log: Log | None = None, *, topic: str = "out", partitions: int = 2, part_records: int = 2
     ) -> None:
@@ -170,16 +173,15 @@ class KafkaWorld:
         try:
             await reader.assign(dict.fromkeys(places, Offset(0)))
             found: list[LogRecord] = []
-            while (more := await reader.fetch(1000, 0)) or (
-                # What is open is not waited for: a reader in between sees what is committed.
-                any(reader.position(place) < ends[place] for place in places) and self.waits
-            ):
+            silent = 0
+            # What is open is not waited for: a reader sees what is committed.
+            while any(reader.position(place) < ends[place] for place in places) and silent < self.silent_max:
+                more = await reader.fetch(1000, self.fetch_ms)
+                silent = 0 if more else silent + 1
                 found += more
             return found
         finally:
             await reader.close()
-
-    waits = False
 
     async def visible(self) -> list[int]:
         return [json.loads(record.value or b"")["id"] for record in await self.records()]

@@ -10,9 +10,10 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from services.sink.connectors.formats import Format, csv_bytes, jsonl_bytes, parquet_bytes, text_of
+from services.sink.connectors.formats import csv_bytes, jsonl_bytes, parquet_bytes, text_of
 from services.sink.connectors.tables import table_of
 from shared.language.expressions.paths import read_path
+from shared.language.stages.source import FileFormat
 from shared.language.values import type_name
 from shared.model.values import MISSING, Document
 from shared.operators.batches import documents_of
@@ -31,7 +32,7 @@ Key = tuple[str | None, ...]
 class Encoding:
     """How rows become bytes."""
 
-    format: Format
+    format: FileFormat
     partition_by: tuple[str, ...] = ()
     options: Mapping[str, Any] | None = None
 
@@ -117,7 +118,7 @@ class RowBuffer:
         if encoding.format == "parquet":
             return parquet_bytes(pa.concat_tables(group, promote_options="permissive"), options)
         documents = [document for chunk in group for document in chunk]
-        if encoding.format == "jsonl":
+        if encoding.format == "json":
             return jsonl_bytes(documents)
         return csv_bytes(documents, options)
 

@@ -4,17 +4,16 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from shared.language.stages.source import FileFormat
 from shared.language.values import render_json
 from shared.model.values import Binary, Date, Document, Long, ObjectId
 
-Format = Literal["parquet", "jsonl", "csv"]
-FORMATS: Final[tuple[Format, ...]] = get_args(Format)
-SUFFIXES: Final[Mapping[Format, str]] = {"parquet": ".parquet", "jsonl": ".jsonl", "csv": ".csv"}
+SUFFIXES: Final[Mapping[FileFormat, str]] = {"parquet": ".parquet", "json": ".jsonl", "csv": ".csv"}
 
 
 def parquet_bytes(table: pa.Table, options: Mapping[str, Any]) -> bytes:
@@ -69,12 +68,12 @@ def text_of(value: Any) -> str:
             return render_json(value).decode()
 
 
-def rows_of(format_: Format, data: bytes) -> list[dict[str, Any]]:
+def rows_of(format_: FileFormat, data: bytes) -> list[dict[str, Any]]:
     """The rows of a file's bytes: Parquet's as Python values, JSON lines as JSON, CSV as text. ValueError if they are damaged."""
     match format_:
         case "parquet":
             return list(table_from(data).to_pylist())
-        case "jsonl":
+        case "json":
             return [json.loads(line) for line in data.splitlines() if line]
         case "csv":
             return list(csv.DictReader(io.StringIO(data.decode(), newline="")))

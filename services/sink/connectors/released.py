@@ -12,9 +12,10 @@ from typing import Any, TypeVar, cast, get_args
 import pyarrow as pa
 
 from services.sink.connectors.destination import Destination, LocalDestination, sha256
-from services.sink.connectors.formats import Format, rows_of, table_from
+from services.sink.connectors.formats import rows_of, table_from
 from services.sink.connectors.manifests import Manifest, ManifestStore
 from services.sink.connectors.staging import StagedFile
+from shared.language.stages.source import FileFormat
 from shared.ports.sink import TargetRefused
 
 Content = TypeVar("Content", pa.Table, list[dict[str, Any]])
@@ -116,11 +117,11 @@ def _content(released: ReleasedFile, read: Callable[[bytes], Content]) -> Conten
 
 
 def _reader_of(manifest: Manifest) -> Callable[[bytes], list[dict[str, Any]]]:
-    if manifest.format not in get_args(Format):
+    if manifest.format not in get_args(FileFormat):
         raise Discrepancy(
-            f"{_place(manifest)}: format {manifest.format!r}, expected one of {', '.join(get_args(Format))}"
+            f"{_place(manifest)}: format {manifest.format!r}, expected one of {', '.join(get_args(FileFormat))}"
         )
-    format_ = cast("Format", manifest.format)
+    format_ = cast("FileFormat", manifest.format)
     return lambda data: rows_of(format_, data)
 
 
