@@ -1,0 +1,165 @@
+"""Keyed computations: the output is a function of the input, however records arrive, the watermark moves and the task restarts."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.computation import Computation, NoConfig, Record, Timer, Timers, make_computation
+from shared.model.ids import KeyGroup
+from shared.model.time import MAX_TIME, MIN_TIME
+from shared.model.values import Document
+from shared.operators.computation import KeyedComputation, Output, Row, row_of
+
+NAMES = "abc"
+KEYS = 3
+
+
+@dataclass
+class Log:
+    seen: list[str] = field(default_factory=list)
+
+
+class Scripted(Computation[Log, NoConfig]):
+    """Records and timers set and cancel timers as they say; every step yields all that the key has seen."""
+
+    State = Log
+
+    def process(self, record: Record, state: Log, timers: Timers) -> Iterator[Document]:
+        state.seen.append(f"r{record.timestamp}")
+        for name, after in record.value["set"]:
+            timers.set(name, record.timestamp + after)
+        for name in record.value["cancel"]:
+            timers.cancel(name)
+        yield {"key": record.key, "seen": list(state.seen)}
+
+    def on_timer(self, timer: Timer, state: Log, timers: Timers) -> Iterator[Document]:
+        state.seen.append(f"{timer.name}{timer.time}")
+        if timer.name == "a" and len(state.seen) < 30:
+            timers.set("b", timer.time + 3)
+            timers.set("a", timer.time + len(state.seen) % 5)
+        yield {"seen": list(state.seen)}
+
+
+Event = tuple[int, int, list[tuple[str, int]], list[str]]
+"""key, time, timers to set (name, how far ahead), timers to cancel."""
+
+events = st.lists(
+    st.tuples(
+        st.integers(0, KEYS - 1),
+        st.integers(0, 40),
+        st.lists(st.tuples(st.sampled_from(NAMES), st.integers(-8, 12)), max_size=2),
+        st.lists(st.sampled_from(NAMES), max_size=1),
+    ),
+    max_size=25,
+)
+
+
+def rows_of(given_events: list[Event]) -> list[Row]:
+    """One row an event, with its place in its split; behind them one for each key, so that each has a last record at the same time."""
+    closing: list[Event] = [(k, 41, [], list(NAMES)) for k in range(KEYS)]
+    return [
+        row_of(key, {"set": [list(s) for s in sets], "cancel": cancels}, at, (0, i))
+        for i, (key, at, sets, cancels) in enumerate([*given_events, *closing])
+    ]
+
+
+def plain(rows: list[Row]) -> list[tuple[int, Any, Document]]:
+    """By the language's words alone: per key, all things in the order of time, records first; (time, key, document) sorted."""
+    outputs = []
+    for key in range(KEYS):
+        state, script = Log(), Scripted(NoConfig())
+        waiting = sorted((r.timestamp_ms, r.order, i) for i, r in enumerate(rows) if r.key_value == key)
+        timers: dict[str, tuple[int, int]] = {}
+        now = MIN_TIME
+
+        class Fake:
+            def set(self, name: str, time: int) -> None:
+                timers[name] = (max(time, now), time)  # noqa: B023 - used within the round
+
+            def cancel(self, name: str) -> None:
+                timers.pop(name, None)  # noqa: B023
+
+        fake: Any = Fake()
+        while waiting:
+            first = min(((due, time, name) for name, (due, time) in timers.items()), default=None)
+            if first is not None and first[0] < waiting[0][0]:
+                now, time, name = first
+                del timers[name]
+                found = list(script.on_timer(Timer(name, time), state, fake))
+            else:
+                now, _, index = waiting.pop(0)
+                found = list(script.process(Record(key, rows[index].value, now), state, fake))
+            outputs += [(now, row_of(key, {}, 0).key, n, d) for n, d in enumerate(found)]
+    # Within one time of a key the order of application stands; sorted() is stable.
+    return [(t, k, d) for t, k, _, d in sorted(outputs, key=lambda o: o[:2])]
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> tuple[list[Row], list[tuple[str, int]]]:
+    """Rows and a valid course: any arrival order, watermarks between that never pass what is still to come, restarts."""
+    rows = rows_of(draw(events))
+    order = draw(st.permutations(range(len(rows))))
+    course: list[tuple[str, int]] = []
+    for place, index in enumerate(order):
+        course.append(("row", index))
+        if draw(st.integers(0, 2)) == 0:
+            to_come = min((rows[i].timestamp_ms for i in order[place + 1 :]), default=41)
+            course.append(("watermark", draw(st.one_of(st.just(to_come), st.integers(0, to_come)))))
+        if draw(st.integers(0, 5)) == 0:
+            course.append(("restart", 0))
+    return rows, course
+
+
+def run(rows: list[Row], course: list[tuple[str, int]]) -> list[Output]:
+    def fresh() -> KeyedComputation:
+        return KeyedComputation(make_computation(Scripted), groups=2)
+
+    task, stored, watermark = fresh(), dict[KeyGroup, bytes](), MIN_TIME
+    outputs: list[Output] = []
+    for what, value in course:
+        if what == "row":
+            done = task.on_records([rows[value]])
+            assert not done.late
+            assert not done.outputs
+        elif what == "watermark":
+            watermark = max(watermark, value)
+            outputs += task.on_watermark(watermark).outputs
+            assert task.hold() >= watermark == task.output_watermark()
+        else:
+            for group, data in task.snapshot_groups().items():
+                if data is None:
+                    stored.pop(group, None)
+                else:
+                    stored[group] = data
+            task = fresh()
+            task.restore(stored, watermark)
+    return outputs + task.on_watermark(MAX_TIME).outputs
+
+
+@settings(deadline=None, max_examples=300)
+@given(schedules())
+def test_the_output_is_a_function_of_the_input(schedule: tuple[list[Row], list[tuple[str, int]]]) -> None:
+    """Any arrival, any watermarks, any restarts: the outputs, in order, are those of the plain reading of the language."""
+    rows, course = schedule
+    assert [(o.timestamp_ms, o.key, o.value) for o in run(rows, course)] == plain(rows)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_records_that_nothing_tells_apart_but_their_content_have_one_order(reverse: bool) -> None:
+    """Of one key, time and order key: applied in the order of their bytes, whoever came first."""
+    rows = [row_of(1, {"set": [], "cancel": [], "n": n}, 5) for n in (2, 1)]
+    seen = []
+
+    class Seeing(Scripted):
+        def process(self, record: Record, state: Log, timers: Timers) -> Iterator[Document]:
+            seen.append(record.value["n"])
+            yield {}
+
+    task = KeyedComputation(make_computation(Seeing))
+    task.on_records(rows[::-1] if reverse else rows)
+    task.on_watermark(6)
+    assert seen == [1, 2]
