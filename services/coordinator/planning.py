@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from shared.language.documents import InvalidDocument, parse
 from shared.model.messages import RunningPlan
 from shared.model.plan import PhysicalPlan, Vertex
-from shared.planning import PlanError, plan_processor
+from shared.planning import Engine, PlanError, plan_processor
 from shared.protocol.coordinator.events import PlannedEdge, PlannedPipeline, PlannedVertex
 from shared.runtime.coordinator import PlanRefusal
 
@@ -14,13 +14,13 @@ TASKS_MAX = 128
 
 
 def plan_for_coordinator(
-    document: str, parallelism: Mapping[str, int], previous: RunningPlan | None
+    engine: Engine, document: str, parallelism: Mapping[str, int], previous: RunningPlan | None
 ) -> PlannedPipeline:
     """Plan a document. Raises PlanRefusal."""
     del previous
     try:
         processor = parse(document)
-        plan = plan_processor(processor)
+        plan = plan_processor(processor, engine=engine)
     except (InvalidDocument, PlanError) as error:
         raise PlanRefusal(str(error)) from error
     _check(plan, parallelism)

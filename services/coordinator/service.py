@@ -1,6 +1,7 @@
 """Wiring of the coordinator's process."""
 
 import uuid
+from functools import partial
 
 import msgspec
 
@@ -26,4 +27,6 @@ async def build(settings: ProcessSettings) -> CoordinatorDriver:
     machine = CoordinatorMachine(decisions, lambda: uuid.uuid4().hex)
     holder = f"{settings.place}-{uuid.uuid4().hex}"
     store = open_commit_store(settings.store)
-    return CoordinatorDriver(holder, make_outside(settings), store, plan_for_coordinator, machine)
+    return CoordinatorDriver(
+        holder, make_outside(settings), store, partial(plan_for_coordinator, settings.runtime.engine), machine
+    )

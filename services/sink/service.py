@@ -17,9 +17,7 @@ from services.sink.connectors.staging import PartStore
 from shared.language.documents import FileDlq, KafkaDlq, Processor, parse
 from shared.language.expressions.ast import Literal
 from shared.language.stages import FileEmit, KafkaEmit, Sink
-from shared.language.values import to_json
 from shared.model.ids import Epoch, Place, VertexId, WorkerIncarnation
-from shared.operators.batches import documents_of
 from shared.planning import DeadLetterHead, WriteHead
 from shared.ports.sink import Sink as SinkPort
 from shared.process.connections import Connections
@@ -61,7 +59,7 @@ class SinkService:
     def _files(self, context: TaskContext, processor: Processor, stage: FileEmit) -> SinkPort:
         outside = context.outside
         attempt = outside.unique()
-        encoding = Encoding(stage.format, documents_of, to_json, stage.partition_by, stage.write_options)
+        encoding = Encoding(stage.format, stage.partition_by, stage.write_options)
         return FileSink(self._destination(processor, stage, attempt), encoding, attempt, outside.executor)
 
     def _destination(self, processor: Processor, stage: FileEmit, attempt: str) -> Destination:

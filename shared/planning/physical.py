@@ -12,6 +12,7 @@
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from shared.language.documents import Processor
 from shared.language.stages import (
@@ -43,6 +44,8 @@ from shared.operators.specs import (
 )
 from shared.planning.specs import DeadLetterHead, Head, ReadHead, StepHead, WriteHead
 
+Engine = Literal["spark", "local"]
+
 
 class PlanError(Exception):
     """A document that is right but cannot be planned: names the stage and what to do."""
@@ -72,6 +75,7 @@ class _Planner:
 
     processor: Processor
     key_groups: int
+    engine: Engine
     drafts: list[_Draft] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
@@ -140,7 +144,10 @@ class _Planner:
         )
         current.chain.append(PartialSpec(spec))
         current.labels.append(f"partial {stage.name}")
-        draft = _Draft(self._name("window"), "spark", StepHead(StepSpec(spec)), [], [stage.name], max_tasks=1)
+        if self.engine == "local":
+            draft = _Draft(self._name("window"), "operator", None, [StepSpec(spec)], [stage.name], max_tasks=1)
+        else:
+            draft = _Draft(self._name("window"), "spark", StepHead(StepSpec(spec)), [], [stage.name], max_tasks=1)
         self._connect(current, self._add(draft), OUT, "single", by_reference=True)
         return draft
 
@@ -188,9 +195,12 @@ class _Planner:
             self._connect(sender, queue, DLQ, "spread", by_reference=isinstance(sender.head, StepHead))
 
 
-def plan_processor(processor: Processor, key_groups: int = 128) -> PhysicalPlan:
-    """The physical plan of a checked document. PlanError names a stage that cannot stand where it does."""
-    planner = _Planner(processor, key_groups)
+def plan_processor(processor: Processor, key_groups: int = 128, engine: Engine = "spark") -> PhysicalPlan:
+    """The physical plan of a checked document. PlanError names a stage that cannot stand where it does.
+
+    engine: `local` runs the steps of windows in operator tasks, on Arrow.
+    """
+    planner = _Planner(processor, key_groups, engine)
     planner.walk()
     planner.dead_letters()
     return PhysicalPlan(tuple(d.finished() for d in planner.drafts), tuple(planner.edges))

@@ -1,14 +1,18 @@
 """The ports that a process' settings name."""
 
 import uuid
+from pathlib import Path
 
 import msgspec
 
-from shared.adapters.blobs import open_blob_store
+from shared.adapters.blobs import S3Blobs
 from shared.adapters.clock import SystemClock
+from shared.adapters.directory_blobs import DirectoryBlobs
 from shared.adapters.executor import AsyncExecutor
 from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings
+from shared.ports.blobs import BlobStore
+from shared.ports.clock import Executor
 from shared.process.killing import killing_at
 from shared.process.settings import ProcessSettings
 from shared.runtime.context import Outside
@@ -22,13 +26,18 @@ def kafka_settings(settings: ProcessSettings) -> KafkaSettings:
     )
 
 
+def open_blobs(place: str, executor: Executor) -> BlobStore:
+    """The blob store at `s3://bucket/prefix`, or in a directory."""
+    return S3Blobs(place, executor) if place.startswith("s3://") else DirectoryBlobs(Path(place), executor)
+
+
 def make_outside(settings: ProcessSettings) -> Outside:
     """Ports on real clocks, Kafka and the blob store. Connects nothing yet; the loop must be running."""
     executor = AsyncExecutor()
     passing = {"passing": killing_at(settings.place, settings.kill_at)} if settings.kill_at else {}
     return Outside(
         log=KafkaLog(kafka_settings(settings)),
-        blobs=open_blob_store(settings.blobs, executor),
+        blobs=open_blobs(settings.blobs, executor),
         clock=SystemClock(),
         executor=executor,
         topics=Topics(settings.prefix),

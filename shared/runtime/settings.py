@@ -1,6 +1,7 @@
 """Bounds and intervals of workers and tasks. Every one has a name, a unit and a default; `check` holds their relations."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from shared.protocol.task.start import TaskLimits
 
@@ -32,6 +33,8 @@ class RuntimeSettings:
     """State of a task below this travels in its acknowledgement (C7)."""
     state_blobs_max: int = 16
     """State parts spread over more blobs are written anew into one."""
+    engine: Literal["spark", "local"] = "spark"
+    """What runs the steps of windows; `local`: Arrow, in operator tasks. The same in every process of an installation."""
     slots: int = 4
     """Processors of which this worker hosts tasks at the same time."""
     limits: TaskLimits = field(default_factory=TaskLimits)
