@@ -1,0 +1,105 @@
+# Tidemark's commands. `make help` lists them; each sets up what it needs first.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+# The first that runs; deploy/doctor.py says so if it is not a 3.11. Name another: make PYTHON=/path/to/python3.11 …
+PYTHON ?= $(firstword $(foreach name,python3.11 python3 python,$(shell $(name) -c 'import sys; print(sys.executable)' 2>/dev/null)))
+
+VENV := .venv
+BIN := $(VENV)/bin
+# One stamp for each step of the set-up: a second run finds it and does nothing. Each lies in what it speaks for.
+PACKAGES := $(VENV)/.packages-installed
+JARS := .tidemark/kafka/.jars-verified
+LOG := .tidemark/setup.log
+
+# Everything that needs neither broker nor Spark runs first, on both cores: most mistakes show there within a minute.
+PURE := not (kafka or spark or postgres or e2e or slow or bench or soak)
+REAL := (kafka or spark or postgres or e2e or slow) and not (bench or soak)
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(PACKAGES) $(JARS) ## virtual environment, locked packages, the broker's jars; nothing if they are there
+
+.PHONY: doctor
+doctor: ## look for what a set-up needs: Python 3.11, Java 17, disk
+	@if [ -z "$(PYTHON)" ]; then \
+	  echo 'There is no Python here: install Python 3.11 (Debian and Ubuntu: apt-get install python3.11 python3.11-venv)' >&2; \
+	  exit 1; fi
+	@$(PYTHON) deploy/doctor.py check
+
+$(PACKAGES): requirements-build.lock requirements-dev.lock pyproject.toml
+	@$(MAKE) doctor
+	@mkdir -p .tidemark
+	@echo 'Setting up: virtual environment and locked packages (about a gigabyte, some minutes the first time)'
+	@{ [ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV); \
+	   $(BIN)/python -m pip install --disable-pip-version-check --require-hashes -r requirements-build.lock; \
+	   $(BIN)/python -m pip install --disable-pip-version-check --require-hashes --no-build-isolation -r requirements-dev.lock; \
+	   $(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation --editable .; \
+	 } > $(LOG) 2>&1 || { $(PYTHON) deploy/doctor.py explain $(LOG) || { echo 'All that was printed: $(LOG)' >&2; exit 1; }; }
+	@touch $@
+
+$(JARS): deploy/broker/jars.lock | $(PACKAGES)
+	@echo 'Setting up: the jars of the Kafka broker (42 MiB)'
+	@$(BIN)/python -m services.local.jars
+	@mkdir -p $(@D)
+	@touch $@
+
+.PHONY: demo
+demo: setup ## a year of New York departures through all of it; results in out/demo/
+	@$(BIN)/tidemark demo
+
+.PHONY: lint
+lint: setup ## ruff, its formatter, mypy strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict
+
+.PHONY: test
+test: lint ## all checks and all tests (ARGS='-k name' narrows the tests)
+	$(PYTEST) -m '$(PURE)' -n 2 --dist loadfile $(ARGS)
+	$(PYTEST) -m '$(REAL)' $(ARGS)
+
+.PHONY: test-fast
+test-fast: setup ## the tests that need neither broker nor Spark
+	$(PYTEST) -m '$(PURE)' -n 2 --dist loadfile $(ARGS)
+
+.PHONY: bench
+bench: setup ## what it carries on this machine, with machine, versions and command
+	$(PYTEST) -m bench -s --timeout 0 $(ARGS)
+
+.PHONY: soak
+soak: setup ## many kills and pauses, for as long as the tests marked soak take
+	$(PYTEST) -m soak -s --timeout 0 $(ARGS)
+
+.PHONY: format
+format: setup ## let ruff lay out the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix-only .
+
+# No address, no folder of this machine: where packages come from is the installer's business.
+COMPILE := env -u PIP_FIND_LINKS $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \
+  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
+
+.PHONY: lock
+lock: setup ## write the lock files anew after a change of dependencies (ARGS=--upgrade raises all)
+	$(COMPILE) $(ARGS) --extra demo --output-file requirements.lock pyproject.toml
+	$(COMPILE) $(ARGS) --extra demo --extra dev --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
+	grep -E '^(setuptools|wheel)==' requirements-dev.lock | cut -d ' ' -f 1 > .tidemark/build.in
+	$(COMPILE) --no-annotate --output-file requirements-build.lock .tidemark/build.in
+
+.PHONY: clean
+clean: ## remove what tests and the demo wrote; data of running jobs stay
+	rm -rf out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log
+	find services shared spark_stages deploy tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+.PHONY: distclean
+distclean: clean ## remove the set-up as well
+	rm -rf $(VENV) .tidemark/kafka *.egg-info

@@ -1,0 +1,95 @@
+"""Looks at the machine before a set-up, and says in a sentence what to do where something is missing.
+
+Rules kept here: the standard library only, and no syntax newer than Python 3.7 in this file, for it is run by whatever
+python the machine has, before there is a virtual environment.
+
+``python deploy/doctor.py check`` — before the set-up: Python, its venv module, Java, disk.
+``python deploy/doctor.py explain FILE`` — after a failed step: what the step printed, as a sentence.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PYTHON_WANTED = (3, 11)
+# The virtual environment, the broker's jars, and what pip unpacks on the way.
+FREE_DISK_MIB_MIN = 4096
+SHOWN_LINES = 4
+
+# What a failed step prints, and what it means. The first that is found wins.
+REASONS = (
+    ("No space left on device", "the disk is full: free some space, then run it again"),
+    ("Disk quota exceeded", "the disk quota is used up: free some space, then run it again"),
+    ("DO NOT MATCH THE HASHES", "a package differs from the locked one: look at where this machine gets packages from"),
+    ("Name or service not known", "no network: connect to one, or set a mirror for pip, then run it again"),
+    ("Temporary failure in name resolution", "no network: connect to one, or set a mirror for pip, then run it again"),
+    ("NewConnectionError", "no network: connect to one, or set a mirror for pip, then run it again"),
+    ("ConnectTimeoutError", "the package index does not answer: check the network and the proxy, then run it again"),
+    ("ReadTimeoutError", "the package index answers too slowly: run it again, what was fetched is kept"),
+    ("ProxyError", "the proxy refuses: check its settings, then run it again"),
+    ("CERTIFICATE_VERIFY_FAILED", "the index's certificate is not trusted here: set PIP_CERT to your authority's file"),
+    ("No matching distribution", "a locked package cannot be found: check the network and the index that pip uses"),
+    ("Permission denied", "a file may not be written: run it as the user who owns this folder"),
+)
+
+
+def check() -> list[str]:
+    """What is missing for a set-up, a sentence each; nothing when all is there."""
+    if sys.version_info[:2] != PYTHON_WANTED:
+        return [
+            "Python 3.11 is needed, found {}.{}: install it (Debian and Ubuntu: apt-get install python3.11 "
+            "python3.11-venv), or name one: make PYTHON=/path/to/python3.11 …".format(*sys.version_info[:2])
+        ]
+    findings = []
+    if importlib.util.find_spec("ensurepip") is None or importlib.util.find_spec("venv") is None:
+        findings.append(
+            "Python's venv module is missing: install it (Debian and Ubuntu: apt-get install python3.11-venv)"
+        )
+    free_mib = shutil.disk_usage(str(ROOT)).free // 2**20
+    if free_mib < FREE_DISK_MIB_MIN:
+        findings.append(
+            "The set-up needs {} MiB of disk in {}, found {}: free some space, or put the project on another disk".format(
+                FREE_DISK_MIB_MIN, ROOT, free_mib
+            )
+        )
+    return findings + java_findings()
+
+
+def java_findings() -> list[str]:
+    """What is wrong with the machine's Java; the same check that the broker makes at each start."""
+    sys.path.insert(0, str(ROOT))
+    from services.local.java import JavaError, find_java  # noqa: PLC0415 - only a Python 3.11 can read that file
+
+    try:
+        find_java()
+    except JavaError as error:
+        return [str(error)]
+    return []
+
+
+def explain(log: str) -> str:
+    """What a failed step's output means, or its last lines."""
+    for words, remedy in REASONS:
+        if words in log:
+            return "The set-up failed: {}".format(remedy)
+    last = [line for line in log.splitlines() if line.strip()][-SHOWN_LINES:]
+    return "The set-up failed: {}".format(" | ".join(last) or "it printed nothing")
+
+
+def main(arguments: list[str]) -> int:
+    """The command line; status 1 when something is missing."""
+    if arguments[:1] == ["explain"]:
+        sys.stderr.write(explain(Path(arguments[1]).read_text(encoding="utf-8", errors="replace")) + "\n")
+        return 1
+    findings = check()
+    for finding in findings:
+        sys.stderr.write(finding + "\n")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
