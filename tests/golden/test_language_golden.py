@@ -1,0 +1,111 @@
+"""Cases of the language: documents in, documents and dead letters out, or the words of an error.
+
+`language/cases.jsonl` has one case a line. `stages` are applied to each document; `window` is the pipeline of one window that holds all
+of them, in this order. Whole numbers and decimals must be equal as numbers, a double within 1e-9; outputs are compared as multisets.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.language.apply import Failure, Passed, apply_count, apply_group, apply_limit, apply_sort, apply_stages
+from shared.language.documents import InvalidDocument, parse
+from shared.language.expressions.environment import Environment
+from shared.language.stages import Count, Group, Limit, Sort, Stateless, TumblingWindow
+from shared.language.values import from_json, is_number
+from shared.model.values import Document
+
+CASES = [
+    json.loads(line) for line in (Path(__file__).parent / "language" / "cases.jsonl").read_text("utf-8").splitlines()
+]
+_WINDOW = {"size": 1, "unit": "hour"}
+
+
+def _same(wanted: Any, got: Any) -> bool:
+    if is_number(wanted) and is_number(got):
+        if float in (type(wanted), type(got)):
+            a, b = float(wanted), float(got)
+            return (a != a and b != b) or a == b or math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12)
+        return Decimal(wanted) == Decimal(got)
+    if type(wanted) is not type(got):
+        return False
+    if isinstance(wanted, dict):
+        return wanted.keys() == got.keys() and all(_same(wanted[k], got[k]) for k in wanted)
+    if isinstance(wanted, list):
+        return len(wanted) == len(got) and all(map(_same, wanted, got))
+    return bool(wanted == got)
+
+
+def _assert_multiset(wanted: list[Any], got: list[Any]) -> None:
+    left = list(got)
+    for item in wanted:
+        found = next((i for i, other in enumerate(left) if _same(item, other)), None)
+        assert found is not None, f"missing {item!r} in {left!r}"
+        del left[found]
+    assert not left, f"not expected: {left!r}"
+
+
+def _through(stages: tuple[Stateless, ...], document: Document) -> Iterator[Document | Failure]:
+    for outcome in apply_stages(stages, document, Environment(document)):
+        if isinstance(outcome, Passed):
+            yield from outcome.documents
+        elif isinstance(outcome, Failure):
+            yield outcome
+
+
+def _in_window(window: TumblingWindow, documents: list[Document]) -> list[Document]:
+    rows = documents
+    for stage in window.pipeline:
+        env = Environment({})
+        match stage:
+            case Group():
+                rows = apply_group(stage, ((d, (0, 0, i)) for i, d in enumerate(rows)), env)
+            case Sort():
+                rows = apply_sort(stage, rows)
+            case Limit():
+                rows = apply_limit(stage, rows)
+            case Count():
+                rows = apply_count(stage, rows)
+            case _:
+                rows = [out for row in rows for out in _through((stage,), row) if not isinstance(out, Failure)]
+    return rows
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "error" in c], ids=lambda c: str(c["name"]))
+def test_error_says_place_and_names(case: dict[str, Any]) -> None:
+    """A document with an error is refused, and the message has the place, what was found and what is accepted."""
+    with pytest.raises(InvalidDocument) as refused:
+        parse({"pipeline": case["pipeline"]})
+    text = str(refused.value).lower()
+    assert [word for word in case["error"] if word.lower() not in text] == [], text
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "stages" in c], ids=lambda c: str(c["name"]))
+def test_stages_give_what_is_expected(case: dict[str, Any]) -> None:
+    """Stateless stages give the expected documents, and the expected dead letters."""
+    source = {"$source": {"documents": case["documents"]}}
+    stages: Any = parse({"pipeline": [source, *case["stages"]]}).pipeline[1:]
+    outcomes = [out for tree in case["documents"] for out in _through(stages, from_json(tree))]
+    _assert_multiset(from_json(case["expected"]), [out for out in outcomes if not isinstance(out, Failure)])
+    if "letters" in case:
+        _assert_multiset(from_json(case["letters"]), [out.document for out in outcomes if isinstance(out, Failure)])
+
+
+def _unordered(document: Document, paths: list[str]) -> Document:
+    return {k: sorted(v, key=repr) if k in paths else v for k, v in document.items()}
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "window" in c], ids=lambda c: str(c["name"]))
+def test_window_pipelines_give_what_is_expected(case: dict[str, Any]) -> None:
+    """The pipeline of a window gives the expected documents of all that the window holds."""
+    window = {"$tumblingWindow": {"interval": _WINDOW, "pipeline": case["window"]}}
+    parsed = parse({"pipeline": [{"$source": {"documents": case["documents"]}}, window]}).pipeline[1]
+    assert isinstance(parsed, TumblingWindow)
+    paths = case.get("unordered", [])
+    got = [_unordered(d, paths) for d in _in_window(parsed, from_json(case["documents"]))]
+    _assert_multiset([_unordered(d, paths) for d in from_json(case["expected"])], got)
