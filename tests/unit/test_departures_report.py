@@ -47,7 +47,7 @@ def leave(folder: Path, without: tuple[Gap, ...] = ()) -> Path:
     ]
     marks = [1_357_000_000_000 + i * 10**9 for i in range(6)]
     progress = [
-        {"t": 5.0 + i, "max_event_ms": m, "watermark_ms": None if i < 2 else m - 18_000_000}
+        {"t": 5.0 + i, "max_event_ms": m if i else 0, "watermark_ms": -(2**63) if i < 2 else m - 18_000_000}
         for i, m in enumerate(marks)
     ]
     summary = {

@@ -5,6 +5,7 @@ orange too few, green too many.
 """
 
 import io
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ _EXPECTED: Final = "#8a94a0"
 _INK: Final = "#2a2f36"
 _HOUR_MS: Final = 3_600_000
 _ZONE: Final = ZoneInfo("America/New_York")
+_ENDS_OF_TIME: Final = 2**62
+"""No date is so far from 1970: a watermark beyond is the one before any record, or behind the last."""
 # The library's annotations know nothing of dates on axes; these names are untyped on purpose.
 mdates: Final[Any] = dates
 Figure: Final[Any] = figures.Figure
@@ -119,22 +122,23 @@ def year(data: Data) -> str:
 
 def watermark(data: Data) -> str | None:
     """Highest event time and watermark while the demo ran, and the distance between them; None without a series."""
-    points = [p for p in data.progress if p.get("max_event_ms") is not None and p.get("watermark_ms") is not None]
-    points = [p for p in points if abs(p["watermark_ms"]) < 2**62]
+    points = [p for p in data.progress if p.get("max_event_ms") and _is_known(p.get("watermark_ms"))]
     if len(points) < 2:  # noqa: PLR2004 - no line has fewer
         return None
     seconds = [p["t"] - data.progress[0]["t"] for p in points]
+    # Who notes the time of the last event instead of the highest has noted the same, but for the delays.
+    highest = list(itertools.accumulate((p["max_event_ms"] for p in points), max))
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(10.5, 5.2), layout="constrained")
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
-        events = [_local(p["max_event_ms"]) for p in points]
+        events = [_local(ms) for ms in highest]
         marks = [_local(p["watermark_ms"]) for p in points]
         above.plot(seconds, events, color=_COUNTED, linewidth=1.5, label="highest event time")
         above.step(seconds, marks, where="post", color=COLOURS["low"], linewidth=1.5, label="watermark")
         above.yaxis.set_major_formatter(mdates.DateFormatter("%d %b", tz=_ZONE))
         above.set_title("Event time against running time")
         above.legend(loc="upper left")
-        lag = [(p["max_event_ms"] - p["watermark_ms"]) / _HOUR_MS for p in points]
+        lag = [(ms - p["watermark_ms"]) / _HOUR_MS for ms, p in zip(highest, points, strict=True)]
         below.step(seconds, lag, where="post", color=_INK, linewidth=1.2)
         below.set_ylim(bottom=0)
         below.set_title("The watermark's distance, hours of event time")
@@ -166,6 +170,11 @@ def late_flights(data: Data) -> str:
 
 
 # --- helpers ----------------------------------------------------------------------------------------------
+
+
+def _is_known(watermark_ms: int | None) -> bool:
+    """Neither the watermark before any nor the one after the last."""
+    return watermark_ms is not None and abs(watermark_ms) < _ENDS_OF_TIME
 
 
 def _mark_hours(axes: Any, alerts: Iterable[Mapping[str, Any]], hours: Sequence[int]) -> None:
