@@ -1,7 +1,6 @@
 """`$sum`, `$avg`, `$count`, `$stdDevPop`, `$stdDevSamp`: exact totals, rounded once (values.totals)."""
 
 from collections.abc import Callable
-from decimal import Decimal
 
 from shared.language.accumulators.base import OrderKey, Unordered
 from shared.language.values.codec import decode_value, encode_value
@@ -45,9 +44,8 @@ class TotalOf(Unordered[Total]):
 
     def encode(self, state: Total) -> bytes:
         """A list of the fields."""
-        decimal = Decimal(0) if state.decimal == 0 else state.decimal
         return encode_value(
-            [long(state.count), state.wide, pack_int(state.whole), pack_int(state.units), decimal, state.special]
+            [long(state.count), state.wide, pack_int(state.whole), pack_int(state.units), state.decimal, state.special]
         )
 
     def decode(self, data: bytes) -> Total:

@@ -55,7 +55,7 @@ def _from(tree: Any, path: str, scope: Scope) -> TableRef | InlineTable | None:
     return read_table(tree, path, scope)
 
 
-def _as_written(tree: Any, path: str, scope: Scope) -> Any:
+def _as_written(tree: Any, path: str, scope: Scope) -> Any:  # noqa: ARG001 - a kind's signature
     """Read later, when what it depends on is known."""
     return tree
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from shared.language.query.schema_ast import SchemaNode
 from shared.language.values.order import equal, sort_key
-from shared.language.values.types import is_number, type_name
+from shared.language.values.types import is_finite, is_nan, is_number, type_name
 from shared.model.values import MISSING, Value
 
 _EXACT: Final = Context(prec=7000, Emin=-999_999, Emax=999_999)
@@ -37,13 +37,15 @@ def _has_type(value: Value, types: tuple[str, ...]) -> bool:
 
 def _number(schema: SchemaNode, value: Any) -> bool:
     low, high = schema.minimum, schema.maximum
+    if is_nan(value):
+        return low is None and high is None and schema.multiple_of is None
     if low is not None and not (value > low if schema.exclusive_minimum else value >= low):
         return False
     if high is not None and not (value < high if schema.exclusive_maximum else value <= high):
         return False
     if schema.multiple_of is None:
         return True
-    if value - value != 0:
+    if not is_finite(value):
         return False
     return bool(_EXACT.remainder(Decimal(value), Decimal(schema.multiple_of)) == 0)
 

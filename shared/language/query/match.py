@@ -7,7 +7,6 @@
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from decimal import Decimal
 from typing import Any, Final
 
 from shared.language.expressions.environment import Environment
@@ -34,7 +33,7 @@ from shared.language.query.ast import (
 )
 from shared.language.query.json_schema import conforms
 from shared.language.values.order import compare, equal, rank
-from shared.language.values.types import is_integral, is_number, truth, type_name
+from shared.language.values.types import is_finite, is_integral, is_nan, is_number, truth, type_name
 from shared.model.values import MAX_KEY, MIN_KEY, MISSING, Binary, EndKey, Regex, Value
 
 _INT64: Final = 2**63
@@ -110,8 +109,8 @@ def _compare(test: Compare, value: Value, _: Environment) -> bool:
         return _against_end(op, value, constant)
     if rank(value) != rank(constant):
         return False
-    if is_number(value) and (value != value or constant != constant):  # noqa: PLR0124 - NaN compares with NaN alone
-        return op in ("$gte", "$lte") and value != value and constant != constant  # noqa: PLR0124
+    if is_number(value) and (is_nan(value) or is_nan(constant)):  # NaN compares with NaN alone
+        return op in ("$gte", "$lte") and is_nan(value) and is_nan(constant)
     order = compare(value, constant)
     return _HOLDS[op](order)
 
@@ -151,7 +150,7 @@ def _type_is(test: TypeIs, value: Value, _: Environment) -> bool:
 
 
 def _mod(test: ModTest, value: Value, _: Environment) -> bool:
-    if not is_number(value) or (type(value) in (float, Decimal) and value - value != 0):
+    if not is_number(value) or not is_finite(value):
         return False
     cut = int(value)
     if not -_INT64 <= cut < _INT64:

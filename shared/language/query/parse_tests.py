@@ -18,7 +18,7 @@ from shared.language.query.ast import (
     TypeIs,
 )
 from shared.language.values.extended_json import ExtendedJsonError, from_json
-from shared.language.values.types import TYPE_NUMBERS, is_integral, is_number
+from shared.language.values.types import TYPE_NUMBERS, is_finite, is_integral, is_number
 from shared.model.values import Binary, Regex, Value
 
 _BY_NUMBER: Final = {number: alias for alias, number in TYPE_NUMBERS.items()}
@@ -92,7 +92,7 @@ def _type(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
 
 def _mod(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
     values = [constant(item, path, scope)[0] for item in tree] if type(tree) is list else []
-    if len(values) != 2 or not all(is_number(v) and v - v == 0 for v in values):  # noqa: PLR2004
+    if len(values) != 2 or not all(is_number(v) and is_finite(v) for v in values):  # noqa: PLR2004
         scope.problems.add(path, f"{op} takes [divisor, remainder], both numbers")
         return None
     divisor, remainder = (int(v) for v in values)

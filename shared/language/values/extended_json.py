@@ -7,6 +7,7 @@ and, for text, in bytes.
 
 import base64
 import binascii
+import math
 import uuid
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
@@ -194,7 +195,7 @@ def _date_json(value: Date, canonical: bool) -> Any:  # noqa: FBT001 - one signa
 
 
 def _float_json(value: float, canonical: bool) -> Any:  # noqa: FBT001 - as above
-    if value - value != 0:  # NaN and infinities are no JSON
+    if not math.isfinite(value):  # NaN and infinities are no JSON
         return {"$numberDouble": "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"}  # noqa: PLR0124
     return {"$numberDouble": repr(value)} if canonical else value
 

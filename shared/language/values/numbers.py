@@ -15,6 +15,7 @@ DECIMAL: Final = Context(
 )
 """IEEE 754 decimal128."""
 _QUIET: Final = Context(prec=34, rounding=ROUND_HALF_EVEN, Emin=-6143, Emax=6144, capitals=1, clamp=1, traps=[])
+_NAN: Final = Decimal("NaN")
 _DOUBLE_DIGITS: Final = Context(prec=15, rounding=ROUND_HALF_EVEN, Emin=-6143, Emax=6144)
 
 INT: Final = 0
@@ -35,7 +36,7 @@ def width(value: Any) -> int:
 def decimal_of(value: Any) -> Decimal:
     """A number as a decimal: ints exactly, doubles to 15 significant digits (as MongoDB converts them), decimals to 34."""
     if type(value) is Decimal:
-        return _QUIET.plus(value) if value.is_finite() else value
+        return _NAN if value.is_nan() else _QUIET.create_decimal(value)
     if type(value) is float:
         return _DOUBLE_DIGITS.create_decimal_from_float(value) if math.isfinite(value) else Decimal(value)
     return Decimal(int(value))

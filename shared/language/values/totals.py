@@ -11,7 +11,7 @@ from decimal import Context, Decimal
 from typing import Any, Final
 
 from shared.language.values.numbers import DEC, DOUBLE, LONG, decimal_of, whole, width
-from shared.language.values.types import NUMBER_TYPES
+from shared.language.values.types import NUMBER_TYPES, is_finite
 from shared.model.values import Value
 
 UNIT_BITS: Final = 1074
@@ -55,7 +55,7 @@ class Total:
         self.wide = max(self.wide, wide)
         if wide <= LONG:
             self.whole += int(value)
-        elif value - value != 0:
+        elif not is_finite(value):
             self.special += float(value)
         elif wide == DOUBLE:
             self.units += units_of(value)
@@ -113,7 +113,7 @@ class Deviation:
             return
         self.count += 1
         double = float(value)
-        if double - double != 0:
+        if not is_finite(double):
             self.special = True
             return
         units = units_of(double)

@@ -1,5 +1,6 @@
 """Types of values by name and by number, as `$type` and `$jsonSchema` name them."""
 
+import math
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final
@@ -55,15 +56,28 @@ def is_number(value: Value) -> bool:
     return type(value) in NUMBER_TYPES
 
 
+def is_nan(value: Any) -> bool:
+    """Whether a number is no number. Decimals and doubles alike: what compares with NaN by < and > raises for decimals."""
+    return bool(value != value)  # noqa: PLR0124 - NaN alone differs from itself
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a number is neither infinite nor NaN."""
+    kind = type(value)
+    if kind is float:
+        return math.isfinite(value)
+    return bool(value.is_finite()) if kind is Decimal else True
+
+
 def is_integral(value: Value) -> bool:
     """Whether a value is a whole number that fits 64 bits, whatever its numeric type."""
     kind = type(value)
     if kind is int or kind is Long:
         return True
     if kind is float:
-        return bool(value == value and abs(value) < 2.0**63 and value == int(value))  # noqa: PLR0124 - NaN
+        return math.isfinite(value) and abs(value) < 2.0**63 and value == int(value)
     if kind is Decimal:
-        return bool(value.is_finite() and abs(value) < 2**63 and value == value.to_integral_value())
+        return bool(value.is_finite() and -(2**63) < value < 2**63 and value == value.to_integral_value())
     return False
 
 

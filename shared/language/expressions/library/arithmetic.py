@@ -22,7 +22,7 @@ from shared.language.values.numbers import (
     whole,
     width,
 )
-from shared.language.values.types import is_integral, is_number, type_name
+from shared.language.values.types import is_finite, is_integral, is_nan, is_number, type_name
 from shared.model.values import INT64_MAX, INT64_MIN, MISSING, Date, Value, long
 
 
@@ -47,7 +47,7 @@ def shifted(date: Date, ms: int) -> Date:
 
 
 def _ms(value: Any) -> int:
-    if value != value or abs(value) > INT64_MAX:  # noqa: PLR0124 - NaN
+    if not is_finite(value) or not -INT64_MAX <= value <= INT64_MAX:
         raise fail("the number of milliseconds is out of range", OVERFLOW)
     return round(value) if type(value) is float else int(value)
 
@@ -148,7 +148,7 @@ def _abs(value: Value) -> Value:
         if value == INT64_MIN:
             raise fail("$abs of the least long is no long", OVERFLOW)
         return whole(abs(int(value)), wide)
-    return abs(value)
+    return abs(value) if wide == DOUBLE else value.copy_abs()
 
 
 def _rounder(name: str, doc: str, on_double: Callable[[float], float], mode: str) -> None:
@@ -181,7 +181,7 @@ def _at_place(name: str, value: Value, place: Value, mode: str) -> Value:
         place = 0
     if not is_integral(place) or not _PLACES[0] <= place <= _PLACES[1]:
         raise fail(f"the place of {name} is a whole number from {_PLACES[0]} to {_PLACES[1]}, found {place!r}", VALUE)
-    if wide >= DOUBLE and value - value != 0:
+    if not is_finite(value):
         return value
     if wide <= LONG and place >= 0:
         return value
@@ -210,6 +210,8 @@ def _pow(base: Value, exponent: Value) -> Value:
     if is_null(base) or is_null(exponent):
         return None
     wide = max(width(number("$pow", base)), width(number("$pow", exponent)))
+    if is_nan(base) or is_nan(exponent):
+        return Decimal("NaN") if wide == DEC else math.nan
     if base == 0 and exponent < 0:
         raise fail("$pow of 0 with a negative exponent", VALUE)
     if wide == DEC:
@@ -233,7 +235,7 @@ def _real(name: str, doc: str, on_double: Callable[[float], float], on_decimal: 
         if is_null(value):
             return None
         wide = width(number(name, value))
-        if value != value:  # noqa: PLR0124 - NaN
+        if is_nan(value):
             return value
         if good is not None and not good(value):
             raise fail(f"{name} takes {need}, found {value}", VALUE)
@@ -258,17 +260,13 @@ def _within_one(value: Any) -> bool:
     return bool(-1 <= value <= 1)
 
 
-def _finite(value: Any) -> bool:
-    return bool(value - value == 0)
-
-
 _real("$exp", "e to a power.", math.exp, DECIMAL.exp)
 _real("$ln", "The natural logarithm.", math.log, DECIMAL.ln, _positive, "a number above 0")
 _real("$log10", "The logarithm to base 10.", math.log10, DECIMAL.log10, _positive, "a number above 0")
 _real("$sqrt", "The square root.", math.sqrt, DECIMAL.sqrt, lambda v: bool(v >= 0), "a number from 0")
-_real("$sin", "The sine of radians.", math.sin, None, _finite, "a finite number")
-_real("$cos", "The cosine of radians.", math.cos, None, _finite, "a finite number")
-_real("$tan", "The tangent of radians.", math.tan, None, _finite, "a finite number")
+_real("$sin", "The sine of radians.", math.sin, None, is_finite, "a finite number")
+_real("$cos", "The cosine of radians.", math.cos, None, is_finite, "a finite number")
+_real("$tan", "The tangent of radians.", math.tan, None, is_finite, "a finite number")
 _real("$asin", "The arc sine, in radians.", math.asin, None, _within_one, "a number from -1 to 1")
 _real("$acos", "The arc cosine, in radians.", math.acos, None, _within_one, "a number from -1 to 1")
 _real("$atan", "The arc tangent, in radians.", math.atan, None)
@@ -303,6 +301,8 @@ def _log(value: Value, base: Value) -> Value:
     """The logarithm to a base."""
     if is_null(value) or is_null(base):
         return None
+    if is_nan(number("$log", value)) or is_nan(number("$log", base)):
+        return Decimal("NaN") if DEC in (width(value), width(base)) else math.nan
     if not number("$log", value) > 0 or not number("$log", base) > 0 or base == 1:
         raise fail(f"$log takes a number above 0 and a base above 0 other than 1, found {value} and {base}", VALUE)
     if DEC in (width(value), width(base)):

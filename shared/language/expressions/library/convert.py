@@ -12,7 +12,7 @@ from shared.language.expressions.library.parse_date import parse_date
 from shared.language.expressions.library.text import scalar_text
 from shared.language.expressions.registry import ABSENT, named, positional
 from shared.language.values.numbers import DECIMAL, decimal_of, double_of
-from shared.language.values.types import TYPE_NUMBERS, is_integral, is_number, type_name
+from shared.language.values.types import TYPE_NUMBERS, is_finite, is_integral, is_number, type_name
 from shared.model.values import (
     INT32_MAX,
     INT32_MIN,
@@ -67,7 +67,7 @@ def _bad(value: Value, to: str) -> ExpressionError:
 
 def _within(value: Any, low: int, high: int, to: str) -> int:
     """A number cut to a whole one within bounds."""
-    if type(value) in (float, Decimal) and value - value != 0:
+    if not is_finite(value):
         raise _bad(value, to)
     cut = int(value)
     if not low <= cut <= high:
@@ -101,7 +101,7 @@ def to_double(value: Value) -> Value:
     """A double; of a date its milliseconds."""
     if is_number(value):
         result = double_of(value)
-        if result - result != 0 and type(value) is Decimal and value.is_finite():
+        if not is_finite(result) and type(value) is Decimal and value.is_finite():
             raise fail(f"{value} is out of the range of double", CONVERSION)
         return result
     if type(value) is bool or type(value) is Date:

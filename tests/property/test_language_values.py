@@ -1,0 +1,107 @@
+"""Promises of the value model for all values: codec, extended JSON, order, keys, exact totals."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.language.values import (
+    canonical_key,
+    compare,
+    decode_doc,
+    decode_value,
+    encode_doc,
+    encode_value,
+    equal,
+    parse_json,
+    render_json,
+    sort_key,
+    type_name,
+)
+from shared.language.values.totals import Deviation, Total
+from shared.model.values import MISSING, Long
+from tests.property.language_strategies import DOCUMENTS, NUMBERS, VALUES
+
+
+def identical(a: Any, b: Any) -> bool:
+    """The same type, sign of zero, digits and order of fields: stricter than equal."""
+    if type_name(a) != type_name(b):
+        return False
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(identical(a[k], b[k]) for k in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(identical, a, b))
+    if isinstance(a, Long | int) and isinstance(b, int):
+        return int(a) == int(b)
+    return type(a) is type(b) and repr(a) == repr(b)
+
+
+@given(VALUES)
+def test_codec_returns_every_value_as_it_was(value: Any) -> None:
+    """The compact form comes back identical, type and all."""
+    assert identical(decode_value(encode_value(value)), value)
+
+
+@given(DOCUMENTS)
+def test_codec_returns_every_document_as_it_was(document: dict[str, Any]) -> None:
+    """Documents come back with their fields in order."""
+    assert identical(decode_doc(encode_doc(document)), document)
+
+
+@given(VALUES)
+def test_canonical_extended_json_returns_every_value_as_it_was(value: Any) -> None:
+    """Canonical extended JSON keeps every type (signs of NaN aside)."""
+    assert identical(parse_json(render_json(value, canonical=True)), value)
+
+
+@given(VALUES)
+def test_relaxed_extended_json_keeps_what_is_equal(value: Any) -> None:
+    """Relaxed extended JSON gives an equal value: it may forget which numeric type it was."""
+    assert equal(parse_json(render_json(value)), value)
+
+
+@given(VALUES, VALUES)
+def test_equal_values_have_equal_keys_and_others_do_not(a: Any, b: Any) -> None:
+    """K1: canonical bytes agree exactly where the values are equal."""
+    assert (canonical_key(a) == canonical_key(b)) == equal(a, b)
+
+
+@given(NUMBERS, NUMBERS)
+def test_equal_numbers_have_equal_keys_and_others_do_not(a: Any, b: Any) -> None:
+    """K1 for numbers of mixed types, which collide more often than values at large."""
+    assert (canonical_key(a) == canonical_key(b)) == equal(a, b)
+
+
+@given(VALUES, VALUES, VALUES)
+def test_order_is_total(a: Any, b: Any, c: Any) -> None:
+    """The order is antisymmetric and transitive, and agrees with the sort keys."""
+    assert compare(a, b) == -compare(b, a)
+    ordered = sorted([a, b, c], key=sort_key)
+    assert compare(ordered[0], ordered[1]) <= 0
+    assert compare(ordered[1], ordered[2]) <= 0
+    assert compare(ordered[0], ordered[2]) <= 0
+
+
+@given(VALUES)
+def test_missing_is_below_all_but_min_key(value: Any) -> None:
+    """Missing stands below null and above MinKey."""
+    assert compare(MISSING, value) == (1 if type_name(value) == "minKey" else -1)
+
+
+def _totals(numbers: list[Any], cut: int) -> list[str]:
+    left, right = Total(), Total()
+    spread_left, spread_right = Deviation(), Deviation()
+    for i, number in enumerate(numbers):
+        (left if i < cut else right).add(number)
+        (spread_left if i < cut else spread_right).add(number)
+    left.merge(right)
+    spread_left.merge(spread_right)
+    return [repr(left.sum()), repr(left.average()), repr(spread_left.population()), repr(spread_left.sample())]
+
+
+@given(st.lists(NUMBERS, max_size=8), st.randoms(use_true_random=False), st.integers(0, 8))
+def test_totals_do_not_depend_on_order_or_split(numbers: list[Any], random: Any, cut: int) -> None:
+    """T1: sums, averages and deviations are functions of the multiset, to the last bit."""
+    shuffled = list(numbers)
+    random.shuffle(shuffled)
+    assert _totals(shuffled, cut) == _totals(numbers, len(numbers))
