@@ -259,6 +259,9 @@ class World:
         self.retires: list[Place] = []
         self.commands: list[Command] = []
         self.ids = 0
+        self.dropped: set[JobId] = set()
+        self.leader: Node | None = None
+        """Who holds the lease."""
         self.judge = Judge(self)
         self.releasing = True
         self.acking: Callable[[FakeTask], bool] = lambda _: True
@@ -292,6 +295,7 @@ class World:
         node = node or self.nodes[0]
         token = self.store.lead()
         node.wants_lead = False
+        self.leader = node
         # What an earlier term had handed over may still happen; nobody hears the answer.
         node.leftover.extend(c for c in node.todo if not isinstance(c, _WRITES))
         node.todo.clear()
@@ -357,7 +361,7 @@ class World:
                 else:
                     moved = True
                     self.carry_out(node, command, fate)
-            if node.wants_lead:
+            if node.wants_lead and self.leader in (None, node):
                 moved = True
                 self.lead(node)
         for worker in list(self.workers.values()):
@@ -503,7 +507,14 @@ class World:
             self.give(node, ev.StoreAmbiguous(now, op))
         else:
             self.judge.before_write(c)
+            job = (
+                self.store.rows[c.expected.name].job
+                if isinstance(c, do.StoreDrop) and c.expected.name in self.store.rows
+                else None
+            )
             done = self.store.apply(c)
+            if done and job is not None:
+                self.dropped.add(job)
             if fate == "ambiguous-done":
                 self.give(node, ev.StoreAmbiguous(now, op))
             else:
@@ -554,8 +565,11 @@ class World:
                 task.offset = max([0, *(i.resume_offset for i in handle.protocol.inputs)])
                 task.blobs = list(handle.blobs)
                 task.draining = handle.protocol.ended
+        current = any((r.job, r.generation) == (a.job, a.generation) for r in self.store.rows.values())
         for blob in task.blobs:
             if blob.name not in self.blobs:
+                if not current:
+                    return  # the assignment is of an earlier generation: this task finds nothing, and is not missed
                 raise Broken(f"C12: {key} restores from {a.last}, but {blob.name} is gone")
         worker.tasks[key] = task
         self._take_identities(task)
@@ -647,6 +661,8 @@ class World:
         node.todo.clear()
         node.inbox.clear()
         node.wants_lead = False
+        if self.leader is node:
+            self.leader = None
 
 
 def started(
@@ -700,6 +716,8 @@ class Judge:
                 if key in self.numbers:
                     raise Broken(f"C1: number {c.epoch} is used twice")
                 self.numbers[key] = c.generation
+                if node.deaf:
+                    return
                 flights = self.flights.setdefault(id(node), {})
                 flying = flights.get(c.job)
                 if flying is not None and not self._over(c.job, flying):

@@ -130,6 +130,7 @@ def _begin_new_job(p: ProcessorState, kept: Kept, row: ProcessorRow) -> None:
         interval_ms = kept.interval_ms
     old_topics = tuple(b.topic for b in p.plan.edges)
     kept = Kept(
+        drain=kept.drain,
         interval_ms=interval_ms,
         unwanted_topics=(*kept.unwanted_topics, *kept.obsolete_topics, *old_topics),
         old_jobs=(*kept.old_jobs, OldJob(p.row.job, tuple(c.epoch for c in p.commits))),
