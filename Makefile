@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-# The first that runs; deploy/doctor.py says so if it is not a 3.11. Name another: make PYTHON=/path/to/python3.11 …
+# The first that runs; services/local/doctor.py says so if it is not a 3.11. Name another: make PYTHON=/path/to/python3.11 …
 PYTHON ?= $(firstword $(foreach name,python3.11 python3 python,$(shell $(name) -c 'import sys; print(sys.executable)' 2>/dev/null)))
 
 VENV := .venv
@@ -33,7 +33,7 @@ doctor: ## look for what a set-up needs: Python 3.11, Java 17, disk
 	@if [ -z "$(PYTHON)" ]; then \
 	  echo 'There is no Python here: install Python 3.11 (Debian and Ubuntu: apt-get install python3.11 python3.11-venv)' >&2; \
 	  exit 1; fi
-	@$(PYTHON) deploy/doctor.py check
+	@$(PYTHON) services/local/doctor.py check
 
 $(PACKAGES): requirements-build.lock requirements-dev.lock pyproject.toml
 	@$(MAKE) doctor
@@ -43,7 +43,7 @@ $(PACKAGES): requirements-build.lock requirements-dev.lock pyproject.toml
 	   $(BIN)/python -m pip install --disable-pip-version-check --require-hashes -r requirements-build.lock; \
 	   $(BIN)/python -m pip install --disable-pip-version-check --require-hashes --no-build-isolation -r requirements-dev.lock; \
 	   $(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation --editable .; \
-	 } > $(LOG) 2>&1 || { $(PYTHON) deploy/doctor.py explain $(LOG) || { echo 'All that was printed: $(LOG)' >&2; exit 1; }; }
+	 } > $(LOG) 2>&1 || { $(PYTHON) services/local/doctor.py explain $(LOG) || { echo 'All that was printed: $(LOG)' >&2; exit 1; }; }
 	@touch $@
 
 $(JARS): deploy/broker/jars.lock | $(PACKAGES)

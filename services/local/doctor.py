@@ -3,8 +3,8 @@
 Rules kept here: the standard library only, and no syntax newer than Python 3.7 in this file, for it is run by whatever
 python the machine has, before there is a virtual environment.
 
-``python deploy/doctor.py check`` — before the set-up: Python, its venv module, Java, disk.
-``python deploy/doctor.py explain FILE`` — after a failed step: what the step printed, as a sentence.
+``python services/local/doctor.py check`` — before the set-up: Python, its venv module, Java, disk.
+``python services/local/doctor.py explain FILE`` — after a failed step: what the step printed, as a sentence.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import shutil
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PYTHON_WANTED = (3, 11)
 # The virtual environment, the broker's jars, and what pip unpacks on the way.
 FREE_DISK_MIB_MIN = 4096
@@ -52,9 +52,8 @@ def check() -> list[str]:
     free_mib = shutil.disk_usage(str(ROOT)).free // 2**20
     if free_mib < FREE_DISK_MIB_MIN:
         findings.append(
-            "The set-up needs {} MiB of disk in {}, found {}: free some space, or put the project on another disk".format(
-                FREE_DISK_MIB_MIN, ROOT, free_mib
-            )
+            f"The set-up needs {FREE_DISK_MIB_MIN} MiB of disk in {ROOT}, found {free_mib}: "
+            "free some space, or put the project on another disk"
         )
     return findings + java_findings()
 
@@ -62,7 +61,7 @@ def check() -> list[str]:
 def java_findings() -> list[str]:
     """What is wrong with the machine's Java; the same check that the broker makes at each start."""
     sys.path.insert(0, str(ROOT))
-    from services.local.java import JavaError, find_java  # noqa: PLC0415 - only a Python 3.11 can read that file
+    from services.local.java import JavaError, find_java  # noqa: PLC0415 - only Python 3.11 can read that file
 
     try:
         find_java()
@@ -75,7 +74,7 @@ def explain(log: str) -> str:
     """What a failed step's output means, or its last lines."""
     for words, remedy in REASONS:
         if words in log:
-            return "The set-up failed: {}".format(remedy)
+            return f"The set-up failed: {remedy}"
     last = [line for line in log.splitlines() if line.strip()][-SHOWN_LINES:]
     return "The set-up failed: {}".format(" | ".join(last) or "it printed nothing")
 
