@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from services.cli.demo import DemoFailed, demo
+from services.cli.demo import DemoFailed, DemoSettings, demo
 from services.cli.run import RunFailed, run
 from services.local.broker import BrokerError
 from services.local.supervisor import read_state
@@ -50,7 +50,9 @@ def demo_command(
     tasks: Tasks = [],  # noqa: B006 - typer reads it, nothing changes it
 ) -> None:
     """Stream a year of New York departures through every part; find the blizzard; check nothing was lost."""
-    _finish(demo(out, data, seconds, _parallelism(tasks)))
+    _finish(demo(DemoSettings(out=out, data_dir=data, seconds=seconds, parallelism=_parallelism(tasks))))
+    sys.stdout.write((out / "summary.json").read_text())
+    sys.stdout.write(f"report: {out / 'report.html'}\n")
 
 
 @app.command("run")

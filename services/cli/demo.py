@@ -5,12 +5,12 @@ import contextlib
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.console import Console
-
-from deploy.pipelines.departures.data import PARTITIONS, Feed, departures
+from deploy.pipelines.departures.data import Feed, departures
+from deploy.pipelines.departures.report import build as build_report
 from services.cli.collect import committed_records, write_lines
 from services.cli.feed import Fed, feed
 from services.cli.installation import Installation, installation
@@ -28,43 +28,62 @@ class DemoFailed(Exception):
     """The processor did not finish: says its state and the reason."""
 
 
-async def demo(
-    out: Path, data_dir: Path, seconds: float, parallelism: Mapping[str, int], partitions: int = PARTITIONS
-) -> None:
-    """Feed the year over so many seconds, drain, collect the outputs below `out`. Starts from nothing each time."""
-    console = Console(stderr=True)
-    environment = {"OUT": str(out.resolve())}  # noqa: ASYNC240 - before anything runs beside
-    for folder in (out, data_dir):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoSettings:
+    """Of one run over the departures."""
+
+    out: Path
+    """Where the results go; emptied first."""
+    data_dir: Path
+    """Broker, state and logs; emptied first."""
+    seconds: float = 25.0
+    """How long the feed takes."""
+    parallelism: Mapping[str, int] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Added to every process'."""
+    beside: Callable[[Installation, Seen], Awaitable[None]] | None = None
+    """Runs beside the feed, and ends before the drain: faults, for tests."""
+    hold: Callable[[int], Awaitable[None]] | None = None
+    """Awaited by the feed, with the number of events sent so far."""
+
+
+async def demo(settings: DemoSettings, year: Feed | None = None) -> ProcessorStatus:
+    """Feed the year, drain, collect the outputs. DemoFailed if the processor does not finish."""
+    year = year or departures()
+    for folder in (settings.out, settings.data_dir):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-    year = departures(partitions)
-    async with installation(data_dir, environment) as installed:
-        log = installed.log
-        for topic, count in ((TOPIC, partitions), (ALERTS, 1), (LATE, 1)):
-            await log.create_topic(topic, count, {"retention.ms": "-1"})
-        await installed.ensure_started(NAME, _DOCUMENT.read_text(), parallelism)
-        view = View(installed, NAME, ALERTS, out / "progress.jsonl")
+    environment = {"OUT": str(settings.out.resolve()), **settings.environment}
+    async with installation(settings.data_dir, environment) as installed:
+        for topic, count in ((TOPIC, len(year.partitions)), (ALERTS, 1), (LATE, 1)):
+            await installed.log.create_topic(topic, count, {"retention.ms": "-1"})
+        await installed.ensure_started(NAME, _DOCUMENT.read_text(), settings.parallelism)
+        view = View(installed, NAME, ALERTS, settings.out / "progress.jsonl")
         showing = asyncio.create_task(view.run())
         began = time.monotonic()
         try:
-            status = await _feed_and_drain(installed, year, seconds, view.seen)
+            status = await _feed_and_drain(installed, year, settings, view.seen)
         finally:
             showing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await showing
         took = time.monotonic() - began
         if status.state != "FINISHED":
-            message = f"{NAME} is {status.state}: {status.reason}; logs are in {data_dir / 'logs'}"
+            message = f"{NAME} is {status.state}: {status.reason}; logs are in {settings.data_dir / 'logs'}"
             raise DemoFailed(message)
-        await _collect(installed, out, year, status, took)
-    console.print((out / "summary.json").read_text())
-    console.print(f"report: {out / 'report.html'}")
+        await _collect(installed, settings.out, year, status, took)
+    await asyncio.to_thread(build_report, settings.out)
+    return status
 
 
-async def _feed_and_drain(installed: Installation, year: Feed, seconds: float, seen: Seen) -> ProcessorStatus:
+async def _feed_and_drain(installed: Installation, year: Feed, settings: DemoSettings, seen: Seen) -> ProcessorStatus:
     """Send everything, then end the input at what the broker acknowledged last."""
     fed: Fed = seen.fed
-    await feed(installed.log, TOPIC, year.in_order(), year.sent, seconds, fed)
+    feeding = feed(installed.log, TOPIC, year.in_order(), year.sent, settings.seconds, fed, settings.hold)
+    if settings.beside is None:
+        await feeding
+    else:
+        await asyncio.gather(feeding, settings.beside(installed, seen))
     until = {f"{TOPIC}-{partition}": offset for partition, offset in fed.acked.items()}
     await installed.client.request(StopProcessor(installed.client.unique(), NAME, drain=True, until=until))
     return await installed.until_ended(NAME)

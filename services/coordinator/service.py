@@ -6,7 +6,7 @@ from functools import partial
 import msgspec
 
 from services.coordinator.planning import plan_for_coordinator
-from shared.adapters.commit_store import open_commit_store
+from shared.adapters.commit_store import SqlCommitStore
 from shared.process.outside import make_outside
 from shared.process.settings import ProcessSettings, ProcessSettingsError
 from shared.protocol.coordinator.machine import CoordinatorMachine
@@ -26,7 +26,7 @@ async def build(settings: ProcessSettings) -> CoordinatorDriver:
         raise ProcessSettingsError(message) from error
     machine = CoordinatorMachine(decisions, lambda: uuid.uuid4().hex)
     holder = f"{settings.place}-{uuid.uuid4().hex}"
-    store = open_commit_store(settings.store)
+    store = SqlCommitStore(settings.store)
     return CoordinatorDriver(
         holder, make_outside(settings), store, partial(plan_for_coordinator, settings.runtime.engine), machine
     )

@@ -4,16 +4,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import structlog
+
 from shared.model.ids import Epoch, TaskId
 from shared.model.messages import Assign
 from shared.model.plan import PhysicalPlan, Vertex
 from shared.ports.blobs import BlobStore
 from shared.ports.clock import Clock, Executor
-from shared.ports.log import Log
+from shared.ports.log import Log, LogUnavailable
 from shared.runtime.body import TaskBody
 from shared.runtime.settings import RuntimeSettings
 from shared.runtime.topics import Topics
 
+_log = structlog.get_logger()
+_RETRY_MS = 300
 Phase = Literal[
     "snapshot-taken",
     "state-durable",
@@ -46,6 +50,19 @@ class Outside:
     """Names that no other attempt has had or will have."""
     passing: Callable[[Phase, Epoch], None] = _nothing
     """Told when a phase of the protocol is reached, for an epoch: where tests of faults kill the process."""
+
+
+async def ensure_topics(outside: Outside) -> None:
+    """Make the topics that every installation has; whoever comes first does it. An outage is waited out."""
+    while True:
+        try:
+            for name, config in outside.topics.plain().items():
+                await outside.log.create_topic(name, 1, config)
+        except LogUnavailable as error:
+            _log.warning("process.waiting", what="broker", reason=str(error))
+            await outside.clock.sleep_ms(_RETRY_MS)
+        else:
+            return
 
 
 @dataclass(frozen=True, slots=True)

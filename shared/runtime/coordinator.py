@@ -5,7 +5,7 @@ What must keep its order (publications, the mirror) goes through one sender each
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,7 @@ from shared.protocol.coordinator import commands as do
 from shared.protocol.coordinator import events as ev
 from shared.protocol.coordinator.machine import CoordinatorMachine
 from shared.protocol.coordinator.retention import blob_may_go
-from shared.runtime.context import Outside
+from shared.runtime.context import Outside, ensure_topics
 from shared.runtime.outbox import Outbox, Parcel
 from shared.wire.errors import WireError
 from shared.wire.messages import decode_mirror_row, decode_report, encode_message
@@ -88,8 +88,8 @@ class CoordinatorDriver:
 
     async def run(self) -> None:
         """Coordinate until `stop`; raises what cannot be waited out."""
-        await self._patiently(self._store.open, "store")
-        await self._patiently(self._create_topics, "broker")
+        await self._open_store()
+        await ensure_topics(self._outside)
         self._outbox.open(self._outside.executor, self._broken)
         loops: tuple[Coroutine[Any, Any, None], ...] = (
             self._main(),
@@ -118,19 +118,15 @@ class CoordinatorDriver:
         self._error = self._error or error
         self._stopped.set()
 
-    async def _patiently(self, attempt: Callable[[], Awaitable[None]], what: str) -> None:
+    async def _open_store(self) -> None:
         while True:
             try:
-                await attempt()
-            except (LogUnavailable, StoreUnavailable, OSError) as error:
-                _log.warning("coordinator.waiting", what=what, reason=str(error))
+                await self._store.open()
+            except StoreUnavailable as error:
+                _log.warning("coordinator.waiting", what="store", reason=str(error))
                 await self._outside.clock.sleep_ms(_RETRY_MS)
             else:
                 return
-
-    async def _create_topics(self) -> None:
-        for name, config in self._outside.topics.plain().items():
-            await self._outside.log.create_topic(name, 1, config)
 
     # --- the machine ------------------------------------------------------------------------------------------------------
 

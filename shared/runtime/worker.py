@@ -40,7 +40,7 @@ from shared.model.messages import (
 from shared.ports.log import LogUnavailable, TopicPartition
 from shared.protocol.task import events as ev
 from shared.runtime.assembly import assemble, failure_of
-from shared.runtime.context import Outside, Service
+from shared.runtime.context import Outside, Service, ensure_topics
 from shared.runtime.driver import SourceDriver, TaskDriver, ZombieError
 from shared.runtime.outbox import Outbox, Parcel
 from shared.wire.errors import WireError
@@ -85,6 +85,7 @@ class Worker:
         """Work until `stop`; raises what no task can be blamed for."""
         outside = self._outside
         self._heard_ms = outside.clock.monotonic_ms()
+        await ensure_topics(outside)
         self._outbox.open(outside.executor, self._broken)
         loops = (self._read_commands(), self._beat(), self._tick(), self._tell_positions(), self._read_positions())
         handles = [outside.executor.spawn(loop, f"worker {self.place}", self._broken) for loop in loops]
