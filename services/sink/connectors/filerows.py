@@ -116,7 +116,7 @@ class RowBuffer:
         encoding = self._encoding
         options = encoding.options or {}
         if encoding.format == "parquet":
-            return parquet_bytes(pa.concat_tables(group, promote_options="permissive"), options)
+            return parquet_bytes(pa.concat_tables(group, promote_options="default"), options)
         documents = [document for chunk in group for document in chunk]
         if encoding.format == "json":
             return jsonl_bytes(documents)
@@ -134,7 +134,7 @@ def _take(rows: pa.Table | list[Document], indices: list[int]) -> pa.Table | lis
 
 
 def _groups(chunks: Sequence[pa.Table | list[Document]]) -> list[Sequence[pa.Table | list[Document]]]:
-    """Chunks that fit one file: tables whose columns of one name have types with a common one."""
+    """Chunks that fit one file: tables whose columns of one name have one type. Others would be converted, perhaps with loss."""
     groups: list[list[pa.Table | list[Document]]] = []
     schema: pa.Schema | None = None
     for chunk in chunks:
@@ -142,7 +142,7 @@ def _groups(chunks: Sequence[pa.Table | list[Document]]) -> list[Sequence[pa.Tab
             return [chunks]
         try:
             schema = (
-                pa.unify_schemas([schema, chunk.schema], promote_options="permissive")
+                pa.unify_schemas([schema, chunk.schema], promote_options="default")
                 if schema is not None
                 else chunk.schema
             )

@@ -28,6 +28,10 @@ _SCALARS: Final[dict[type, pa.DataType]] = {
 }
 
 
+_EXACT: Final = 2**53
+"""Whole numbers up to this are doubles without loss."""
+
+
 def table_of(batch: pa.RecordBatch) -> pa.Table:
     """The user's columns of a batch: as they are where all fields are declared, else with the types their values agree on."""
     declared = user_columns(batch)
@@ -41,6 +45,8 @@ def table_of(batch: pa.RecordBatch) -> pa.Table:
         {name: value for name, value in document.items() if name not in declared} for document in documents_of(batch)
     ]
     undeclared = table_of_documents(others)
+    if not declared:
+        return undeclared
     for name in undeclared.column_names:
         table = table.append_column(name, undeclared.column(name))
     return table
@@ -63,7 +69,9 @@ def _column(values: list[Any]) -> pa.Array:
     if kinds == {dict}:
         return _structs(values, present)
     types = {_SCALARS.get(kind) for kind in kinds}
-    if types == {pa.int64(), pa.float64()}:
+    if types == {pa.int64(), pa.float64()} and all(
+        abs(value) <= _EXACT for value in present if type(value) is not float
+    ):
         return pa.array([None if value is None else float(value) for value in values], pa.float64())
     agreed = types.pop() if len(types) == 1 else None
     # Types whose text would look like a string's, and mixtures, keep their own type in the text.

@@ -1,0 +1,467 @@
+"""The file sink's own promises: what is released is what manifests list, whatever operation fails (protocol, S4, C12)."""
+
+import errno
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from services.sink.connectors.destination import LocalDestination
+from services.sink.connectors.filerows import Encoding
+from services.sink.connectors.files import FileSink, FileSinkSettings
+from services.sink.connectors.manifests import STAGED, SUMMARY, ManifestStore, manifest_name
+from services.sink.connectors.objects import ObjectDestination
+from services.sink.connectors.released import Discrepancy, read_released, read_released_rows, released_manifests
+from services.sink.connectors.staging import FileList, decode_handle
+from shared.language.stages.source import FileFormat
+from shared.model.ids import Epoch, VertexId
+from shared.model.values import Date, Document
+from shared.operators.batches import batch_of as documents_batch
+from shared.ports.sink import Identity, Sink, TargetRefused, TargetUnavailable
+from tests.contract.sinks_support import IDENTITY, JOB, Inline, Task, World, batch_of, row_of
+from tests.contract.sinks_targets import FilesWorld, ObjectsWorld
+
+
+class Failing(LocalDestination):
+    """A directory whose n-th operation fails, before or after it was done."""
+
+    def __init__(self, root: Path, attempt: str, nth: int, *, after: bool) -> None:
+        super().__init__(root, attempt)
+        self.left, self.after = nth, after
+
+    def _next(self) -> bool:
+        self.left -= 1
+        return self.left == -1
+
+    def create(self, name: str, data: bytes) -> bool:
+        fails = self._next()
+        if fails and not self.after:
+            raise TargetUnavailable("the disk is full")
+        made = super().create(name, data)
+        if fails:
+            raise TargetUnavailable("the answer is lost")
+        return made
+
+    def replace(self, name: str, data: bytes) -> None:
+        if self._next():
+            raise TargetUnavailable("the disk is full")
+        super().replace(name, data)
+
+    def delete(self, names: Iterable[str]) -> None:
+        if self._next():
+            raise TargetUnavailable("the disk is away")
+        super().delete(names)
+
+
+class FailingWorld(FilesWorld):
+    """Its first sink has a failing destination, the later ones have not."""
+
+    def __init__(self, root: Path, nth: int, *, after: bool) -> None:
+        super().__init__(root, "json")
+        self.failing: Failing | None = Failing(self.root, "failing", nth, after=after)
+
+    def sink(self) -> Sink:
+        if self.failing is None:
+            return super().sink()
+        destination, self.failing = self.failing, None
+        return FileSink(destination, self.encoding, "failing", Inline(), self.settings)
+
+
+async def insist(step: object) -> None:
+    """Repeat a step until the target is there again, as the driver does."""
+    while True:
+        try:
+            await step()  # type: ignore[operator]
+        except TargetUnavailable:
+            continue
+        return
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["repeats", "dies"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("nth", range(12))
+async def test_s4_any_operation_may_fail_or_be_the_last(tmp_path: Path, nth: int, after: bool, dies: bool) -> None:
+    """Whichever write fails, done or not, repeating or dying there leaves every committed row visible once."""
+    target = FailingWorld(tmp_path, nth, after=after)
+    world = World(target)
+    task = Task(world)
+    for step in (
+        task.start,
+        *[s for _ in range(2) for s in (task.accept, task.accept, task.stage, task.commit, task.release)],
+    ):
+        try:
+            await step()
+        except TargetUnavailable:
+            if dies:
+                break
+            await insist(step)
+        await world.check()
+    newest = Task(world)
+    await newest.start()
+    await newest.epoch()
+    await world.complete()
+
+
+async def test_s4_a_manifest_is_never_overwritten(tmp_path: Path) -> None:
+    """A manifest that says something else is there already: refused with both digests, and it stays as it was."""
+    target = FilesWorld(tmp_path, "json")
+    sink = target.sink()
+    await sink.open(IDENTITY, Epoch(0))
+    await sink.accept(batch_of([1]))
+    staged = await sink.stage(Epoch(1), Epoch(0))
+    name = target.root / manifest_name(str(IDENTITY), Epoch(1))
+    name.write_text("{}")
+    with pytest.raises(TargetRefused, match="expected the manifest with digest"):
+        await sink.release(row_of(1, 0, staged), staged)
+    assert name.read_text() == "{}"
+
+
+async def test_s4_a_zombie_and_its_successor_write_the_same_manifest(tmp_path: Path) -> None:
+    """Both release the same commit: one manifest, no error."""
+    target = FilesWorld(tmp_path, "json")
+    world = World(target)
+    old = Task(world)
+    await old.start()
+    await old.accept()
+    await old.stage()
+    await old.commit()
+    new = Task(world)
+    await new.start()
+    await old.release()
+    await world.complete()
+    assert len(released_manifests(LocalDestination(target.root, "r"))) == 2
+
+
+def staged_files(target: FilesWorld) -> set[str]:
+    return {p.relative_to(target.root).as_posix() for p in (target.root / STAGED).rglob("*") if p.is_file()}
+
+
+async def test_c12_what_can_no_longer_be_committed_is_removed_and_nothing_that_is_listed(tmp_path: Path) -> None:
+    """Staged files of a dead attempt go once a later checkpoint is restored and released; released ones stay for ever."""
+    target = FilesWorld(tmp_path, "json")
+    world = World(target)
+    dead = Task(world)
+    await dead.start()
+    await dead.epoch()
+    released = staged_files(target)
+    await dead.accept()
+    await dead.stage()
+    orphans = staged_files(target) - released
+    assert orphans
+    second = Task(world)
+    await second.start()
+    assert orphans <= staged_files(target), (
+        "label 1 is not below restored_from 1: another generation may still commit it"
+    )
+    await second.epoch()
+    third = Task(world)
+    await third.start()
+    assert not orphans & staged_files(target)
+    assert released <= staged_files(target)
+    await world.complete()
+
+
+async def test_c12_a_zombie_that_opens_late_removes_nothing_of_a_later_generation(tmp_path: Path) -> None:
+    """Opening with an old checkpoint while a newer generation stages, commits and waits for release takes nothing from it."""
+    target = FilesWorld(tmp_path, "json")
+    world = World(target)
+    first = Task(world)
+    await first.start()
+    await first.epoch()
+    late = Task(world)
+    current = Task(world)
+    await current.start()
+    await current.accept()
+    await current.stage()
+    await late.start()
+    await current.commit()
+    await late.release()
+    await current.release()
+    await world.complete()
+
+
+async def test_c12_committed_output_that_waits_for_release_is_not_removed(tmp_path: Path) -> None:
+    """Files of commits between marker and restored_from are kept until they are released."""
+    target = FilesWorld(tmp_path, "json")
+    world = World(target)
+    task = Task(world)
+    await task.start()
+    for _ in range(3):
+        await task.accept()
+        await task.stage()
+        await task.commit()
+    new = Task(world)
+    assert await new.sink.open(IDENTITY, world.last) == 0
+    await new.release()
+    await world.complete()
+
+
+async def test_s4_the_summary_lists_all_that_is_released_before_the_end_is_reported(tmp_path: Path) -> None:
+    """After the final releases `_manifest.json` has every file of every identity, whoever was last."""
+    target = FilesWorld(tmp_path, "parquet")
+    staged = {}
+    for index in (0, 1):
+        identity = Identity(JOB, VertexId("emit"), index)
+        sink = target.sink()
+        await sink.open(identity, Epoch(0))
+        await sink.accept(batch_of([index]))
+        staged[index] = (sink, identity, await sink.stage(Epoch(1), Epoch(0)))
+    for index in (0, 1):
+        sink, identity, handle = staged[index]
+        await sink.release(row_of(1, 0, handle, final=True, identity=identity), handle)
+    summary = json.loads((target.root / SUMMARY).read_text())
+    assert summary["rows"] == 2
+    assert len(summary["final"]) == 2
+    assert summary["released"] == {str(Identity(JOB, VertexId("emit"), index)): 1 for index in (0, 1)}
+    assert [pq.read_table(target.root / file["path"]).num_rows for file in summary["files"]] == [1, 1]
+
+
+async def test_s4_the_summary_is_rebuilt_by_who_opens_after_a_death(tmp_path: Path) -> None:
+    """A holder that died between its manifest and the summary is made good at the next open."""
+    target = FilesWorld(tmp_path, "json")
+    world = World(target)
+    task = Task(world)
+    await task.start()
+    await task.epoch()
+    assert json.loads((target.root / SUMMARY).read_text())["rows"] == 0
+    await Task(world).start()
+    assert json.loads((target.root / SUMMARY).read_text())["rows"] == 3
+
+
+async def test_s4_the_last_of_several_writers_leaves_the_summary_complete(tmp_path: Path) -> None:
+    """Manifests that came while the summary was written make it start again."""
+    target = FilesWorld(tmp_path, "json")
+    world = World(target)
+    task = Task(world)
+    await task.start()
+    await task.epoch()
+
+    class Late(LocalDestination):
+        """Another identity publishes just before the summary is replaced."""
+
+        done = False
+
+        def replace(self, name: str, data: bytes) -> None:
+            if not self.done:
+                self.done = True
+                source = target.root / manifest_name(str(IDENTITY), Epoch(1))
+                other = json.loads(source.read_text()) | {"identity": "x.emit.1", "files": [], "rows": 0}
+                self.create(manifest_name("x.emit.1", Epoch(1)), json.dumps(other).encode())
+            super().replace(name, data)
+
+    ManifestStore(Late(target.root, "late")).summarise()
+    assert json.loads((target.root / SUMMARY).read_text())["released"] == {str(IDENTITY): 1, "x.emit.1": 1}
+
+
+async def test_partition_by_makes_a_folder_for_each_value_and_refuses_what_is_none(tmp_path: Path) -> None:
+    """`field=value` folders, escaped; null and missing have Hive's folder; nested and overlong values are refused before staging."""
+    target = FilesWorld(tmp_path, "json", partition_by=("k.x",))
+    sink = target.sink()
+    await sink.open(IDENTITY, Epoch(0))
+    documents: list[Document] = [
+        {"id": 0, "k": {"x": "a/b"}},
+        {"id": 1},
+        {"id": 2, "k": {"x": [1]}},
+        {"id": 3, "k": {"x": "y" * 300}},
+    ]
+    rejected = await sink.accept(documents_batch(documents))
+    assert [r.row for r in rejected] == [2, 3]
+    assert "found one of type array" in rejected[0].reason
+    assert "at most 240 bytes" in rejected[1].reason
+    staged = await sink.stage(Epoch(1), Epoch(0))
+    await sink.release(row_of(1, 0, staged), staged)
+    folders = {name.split("/")[-2] for name in staged_files(target)}
+    assert folders == {"k.x=a%2Fb", "k.x=__HIVE_DEFAULT_PARTITION__"}
+    (manifest,) = released_manifests(LocalDestination(target.root, "r"))[1:]
+    assert {file.partition["k.x"] for file in manifest.files} == {"a/b", None}
+    assert sorted(await target.visible()) == [0, 1]
+
+
+async def release_documents(root: Path, format_: FileFormat, *groups: list[Document]) -> FilesWorld:
+    """Each group is a batch of one epoch."""
+    target = FilesWorld(root, format_)
+    target.settings = FileSinkSettings()
+    sink = target.sink()
+    await sink.open(IDENTITY, Epoch(0))
+    for group in groups:
+        assert not await sink.accept(documents_batch(group))
+    staged = await sink.stage(Epoch(1), Epoch(0))
+    await sink.release(row_of(1, 0, staged), staged)
+    return target
+
+
+async def test_parquet_columns_take_the_types_on_which_the_values_agree(tmp_path: Path) -> None:
+    """Undeclared fields get a type from their values; what has no common one is extended JSON text; batches may differ."""
+    target = await release_documents(
+        tmp_path,
+        "parquet",
+        [{"n": 1, "t": Date(0), "mix": 1, "l": [1, 2], "s": {"a": 1}}, {"n": 2**60 + 1, "mix": "x", "s": {"b": "y"}}],
+        [{"n": 0.5, "new": True}],
+        [{"n": "text"}],
+    )
+    rows = read_released_rows(str(target.root))
+    assert [row["n"] for row in rows] == [1, 2**60 + 1, 0.5, "text"]
+    assert [row.get("mix") for row in rows[:2]] == ["1", '"x"']
+    assert rows[0]["t"].timestamp() == 0
+    assert (rows[0]["l"], rows[0]["s"], rows[1]["s"]) == ([1, 2], {"a": 1, "b": None}, {"a": None, "b": "y"})
+
+
+async def test_declared_columns_keep_their_types(tmp_path: Path) -> None:
+    """Typed columns go to Parquet as they are, without the engine's columns."""
+    target = FilesWorld(tmp_path, "parquet")
+    task = Task(World(target))
+    await task.start()
+    await task.epoch()
+    table = read_released(str(target.root))
+    assert table.schema.names == ["id", "name", "even"]
+    assert table.schema.types == [pa.int64(), pa.string(), pa.bool_()]
+
+
+async def test_json_lines_are_relaxed_extended_json_and_csv_is_plain_text(tmp_path: Path) -> None:
+    """A document a line; in CSV dates and numbers bare, nested values as JSON, null empty, quotes where needed."""
+    documents: list[Document] = [{"d": Date(1000), "n": 1, "s": 'a,"b', "o": {"x": 1}, "z": None}, {"b": True}]
+    lines = await release_documents(tmp_path / "j", "json", documents)
+    (name,) = staged_files(lines)
+    assert json.loads((lines.root / name).read_text().splitlines()[0])["d"] == {"$date": "1970-01-01T00:00:01Z"}
+    cells = await release_documents(tmp_path / "c", "csv", documents)
+    assert read_released_rows(str(cells.root)) == [
+        {"d": "1970-01-01T00:00:01Z", "n": "1", "s": 'a,"b', "o": '{"x":1}', "z": "", "b": ""},
+        {"d": "", "n": "", "s": "", "o": "", "z": "", "b": "true"},
+    ]
+
+
+async def test_a_row_without_fields_is_refused_by_parquet(tmp_path: Path) -> None:
+    """Parquet cannot hold it, so it is found before staging."""
+    sink = FilesWorld(tmp_path, "parquet").sink()
+    await sink.open(IDENTITY, Epoch(0))
+    assert len(await sink.accept(documents_batch([{}]))) == 1
+
+
+async def released_world(tmp_path: Path) -> FilesWorld:
+    target = FilesWorld(tmp_path, "json")
+    task = Task(World(target))
+    await task.start()
+    await task.epoch()
+    await task.epoch()
+    return target
+
+
+async def test_the_reader_names_the_first_discrepancy(tmp_path: Path) -> None:
+    """A changed, a missing file, and a missing manifest are each found and named."""
+    target = await released_world(tmp_path)
+    first, second = sorted(staged_files(target))
+    content = (target.root / second).read_bytes()
+    (target.root / second).write_bytes(content.replace(b"n4", b"n5"))
+    with pytest.raises(Discrepancy, match=f"{second}: manifest 2 of .* with digest"):
+        read_released_rows(str(target.root))
+    (target.root / second).write_bytes(content)
+    assert len(read_released_rows(str(target.root))) == 6
+    (target.root / first).unlink()
+    with pytest.raises(Discrepancy, match=f"{first}: manifest 1 of .* not there"):
+        read_released_rows(str(target.root))
+    (target.root / manifest_name(str(IDENTITY), Epoch(1))).unlink()
+    with pytest.raises(Discrepancy, match="follows 1, but the manifest before it is 0"):
+        read_released_rows(str(target.root))
+
+
+async def test_s4_a_staged_file_that_is_gone_is_refused_for_good(tmp_path: Path) -> None:
+    """Release checks that what the commit names is there in its size; otherwise nothing is released."""
+    target = FilesWorld(tmp_path, "json")
+    task = Task(World(target))
+    await task.start()
+    await task.accept()
+    await task.stage()
+    await task.commit()
+    (name,) = staged_files(target)
+    (target.root / name).unlink()
+    with pytest.raises(TargetRefused, match="commit 1 needs this staged file"):
+        await task.release()
+    assert await target.visible() == []
+
+
+async def test_c7_many_files_are_listed_at_the_destination(tmp_path: Path) -> None:
+    """A handle that would be too large names a list, which is checked by its digest at release."""
+    target = FilesWorld(tmp_path, "json", handle_bytes_max=200)
+    task = Task(World(target))
+    await task.start()
+    for _ in range(5):
+        await task.accept()
+    await task.stage()
+    await task.commit()
+    (part,) = decode_handle(task.world.commits[0][1])
+    assert isinstance(part, FileList)
+    (target.root / part.name).write_bytes(b"x")
+    with pytest.raises(TargetRefused, match="needs this list with digest"):
+        await task.release()
+
+
+def test_s4_files_appear_complete_under_their_name_or_not_at_all(tmp_path: Path) -> None:
+    """No temporary name is left or listed, what exists is not overwritten, and file and folder are forced to disk."""
+    forced: list[str] = []
+    original = os.fsync
+
+    def fsync(handle: int) -> None:
+        forced.append(str(Path(f"/proc/self/fd/{handle}").readlink()))
+        original(handle)
+
+    destination = LocalDestination(tmp_path / "out", "a")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        assert destination.create("x/y", b"one")
+    folder = str(tmp_path / "out" / "x")
+    assert forced[-2].startswith(f"{folder}/.tmp-")
+    assert forced[-1] == folder
+    assert str(tmp_path / "out") in forced
+    assert not destination.create("x/y", b"two")
+    assert destination.read("x/y") == b"one"
+    assert sorted(p.name for p in (tmp_path / "out" / "x").iterdir()) == ["y"]
+    (tmp_path / "out" / "x" / ".tmp-b-1").write_bytes(b"half")
+    assert destination.names("") == ["x/y"]
+
+
+def test_names_stay_inside_the_destination(tmp_path: Path) -> None:
+    """A name that leaves its folder is refused."""
+    for name in ("../x", "/x", "a/../../x", ""):
+        with pytest.raises(ValueError, match="relative path"):
+            LocalDestination(tmp_path, "a").read(name)
+
+
+def test_an_object_store_that_overwrites_is_refused() -> None:
+    """A store that does not obey If-None-Match is not used."""
+    world = ObjectsWorld()
+    world.destination().prepare()
+
+    class Careless:
+        def __init__(self, inner: object) -> None:
+            self.inner = inner
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.inner, name)
+
+        def pipe_file(self, path: str, value: bytes, mode: str = "overwrite") -> None:
+            self.inner.pipe_file(path, value)  # type: ignore[attr-defined]
+
+    with pytest.raises(TargetRefused, match="If-None-Match"):
+        ObjectDestination(Careless(world.filesystem), "memory://bucket/out").prepare()
+
+
+async def test_errors_of_the_file_system_say_whether_waiting_helps(tmp_path: Path) -> None:
+    """A full disk is waited for; a folder that cannot be a folder is refused, naming the place."""
+    (tmp_path / "file").write_text("")
+    sink = FileSink(LocalDestination(tmp_path / "file" / "out", "a"), Encoding("json"), "a", Inline())
+    with pytest.raises(TargetRefused, match="file/out"):
+        await sink.open(IDENTITY, Epoch(0))
+    destination = LocalDestination(tmp_path / "out", "a")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", full_disk)
+        with pytest.raises(TargetUnavailable, match="No space left"):
+            destination.create("x", b"1")
+    assert destination.create("x", b"1")
+
+
+def full_disk(_: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
