@@ -335,6 +335,7 @@ class KeyedComputation:
                 pending = [p for p in key.timers.all() if p.domain == domain]
                 least_ms = floor_ms if domain == "processing" else MIN_TIME
                 self._fire_once(key, pending, least_ms, done)
+                self._note(key)
 
     def _fire_once(self, key: Key, pending: Sequence[Pending], least_ms: int, done: Applied) -> None:
         before = set(key.timers.all())

@@ -137,7 +137,9 @@ def run(rows: list[Row], course: list[tuple[str, int]]) -> list[Output]:
                     stored[group] = data
             task = fresh()
             task.restore(stored, watermark)
-    return outputs + task.on_watermark(MAX_TIME).outputs
+    outputs += task.on_watermark(MAX_TIME).outputs
+    assert task.output_watermark() == MAX_TIME
+    return outputs
 
 
 @settings(deadline=None, max_examples=300)

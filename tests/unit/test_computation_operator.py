@@ -152,6 +152,7 @@ def test_e1_pending_timers_fire_once_at_the_end() -> None:
     h.watermark(15)
     h.end()
     assert h.task.counters.timers_discarded == 1
+    assert (h.task.output_watermark(), h.task.next_processing_time()) == (MAX_TIME, MAX_TIME)
     assert max((d["seen"] for d in h.documents), key=len) == ["a", "chain", "z", "p"]
     h.end()
     assert h.task.counters.timers_fired == 3
