@@ -1,0 +1,57 @@
+"""What a change of a processor's row must look like, whichever store makes it: a caller that breaks this has a bug."""
+
+from shared.model.checkpoint import CommitRow, LineageEntry
+from shared.model.processors import Expected, ProcessorRow
+
+
+def check_update(expected: Expected, row: ProcessorRow) -> None:
+    """An update leaves leader, generation and last as they are."""
+    _check_kept(expected, row)
+    if (row.generation, row.last) != (expected.generation, expected.last):
+        raise ValueError(
+            f"processor {expected.name}: an update keeps generation {expected.generation} and last {expected.last},"
+            f" found {row.generation} and {row.last}; use new_generation or commit"
+        )
+
+
+def check_new_generation(expected: Expected, row: ProcessorRow, entry: LineageEntry) -> None:
+    """A new generation is higher, its lineage entry speaks of it, and it is restored from the row's last commit."""
+    _check_kept(expected, row)
+    if row.generation <= expected.generation:
+        raise ValueError(
+            f"processor {expected.name}: expected a generation above {expected.generation}, found {row.generation}"
+        )
+    if (entry.generation, entry.restored_from) != (row.generation, row.last):
+        raise ValueError(
+            f"processor {expected.name}: the lineage entry says generation {entry.generation} from"
+            f" {entry.restored_from}, the row generation {row.generation} from {row.last}"
+        )
+
+
+def check_commit(expected: Expected, row: ProcessorRow, commit: CommitRow) -> None:
+    """A commit follows its predecessor, in the same job and generation, and the row names it as its last (C9)."""
+    _check_kept(expected, row)
+    found = (row.generation, row.last, commit.job, commit.predecessor)
+    wanted = (expected.generation, commit.epoch, row.job, expected.last)
+    if found != wanted or commit.epoch <= expected.last:
+        raise ValueError(
+            f"processor {expected.name}: a commit of {commit.epoch} behind {expected.last} in generation"
+            f" {expected.generation} of job {row.job} has (generation, last, job, predecessor) = {wanted},"
+            f" found {found}"
+        )
+
+
+def _check_kept(expected: Expected, row: ProcessorRow) -> None:
+    if (row.name, row.leader) != (expected.name, expected.leader):
+        raise ValueError(
+            f"processor {expected.name}: a change keeps name and leader {expected.leader}, found {row.name} and"
+            f" {row.leader}"
+        )
+
+
+def stale(expected: Expected) -> str:
+    """The message for a row that is not as expected."""
+    return (
+        f"processor {expected.name}: expected leader {expected.leader}, generation {expected.generation} and last"
+        f" {expected.last}; the row says otherwise: read it, and stop if another leads"
+    )

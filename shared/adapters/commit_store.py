@@ -1,0 +1,375 @@
+"""The coordinator's store on SQLite or PostgreSQL: one row a processor is the truth (C8).
+
+Rules:
+- every change of a processor is one transaction whose UPDATE or DELETE names leader, generation and last,
+  and must touch one row; else nothing is changed and Stale is raised;
+- an error before COMMIT was sent means that nothing was changed (StoreUnavailable); one after it means that
+  this is not known (Ambiguous);
+- `lead` writes the new token into every processor's row: it waits for a transaction that has written one of
+  them, and whatever wants to write one later finds another token. Rows are created under the lock of the
+  leadership's row, for the same reason;
+- a commit is durable when it is answered: SQLite with a rollback journal and `synchronous=EXTRA` (with FULL
+  alone the journal's removal, which is the commit, is not yet durable); PostgreSQL with
+  `synchronous_commit=on` and `fsync=on`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+from msgspec.structs import replace
+from sqlalchemy import event
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from shared.adapters import commit_schema as schema
+from shared.adapters.commit_rules import check_commit, check_new_generation, check_update, stale
+from shared.model.checkpoint import CommitRow, LineageEntry
+from shared.model.ids import Epoch, Generation, JobId, LeaderToken
+from shared.model.processors import Expected, ProcessorRow
+from shared.ports.commits import Ambiguous, Stale, StoreUnavailable
+
+T = TypeVar("T")
+
+TIMEOUT_MS: Final = 15_000
+"""For one transaction up to its COMMIT, and again for the COMMIT, by default."""
+CONNECTIONS_MAX: Final = 4
+"""Connections to the database, by default."""
+_SETUP_LOCK: Final = 7_433_171
+"""PostgreSQL's advisory lock under which tables are made."""
+_TROUBLE: Final = (SQLAlchemyError, OSError, TimeoutError)
+
+
+class UnsafeStore(Exception):
+    """The database does not keep what it has answered, or holds tables of another version: it must not be used."""
+
+
+class SqlCommitStore:
+    """`CommitStore` on SQLAlchemy; `url` is `sqlite:///path` or `postgresql://user:password@host/database`."""
+
+    def __init__(self, url: str, *, timeout_ms: int = TIMEOUT_MS, connections_max: int = CONNECTIONS_MAX) -> None:
+        self._timeout_s = timeout_ms / 1000
+        self._engine = _engine(url, timeout_ms, connections_max)
+        self._sqlite = self._engine.dialect.name == "sqlite"
+
+    async def open(self) -> None:
+        """Create what is not there; check durability and version.
+
+        Raises:
+            UnsafeStore: a setting of the database, or its tables, are not as needed; says which.
+        """
+
+        async def make(connection: AsyncConnection) -> None:
+            await (self._check_sqlite(connection) if self._sqlite else self._check_postgresql(connection))
+            if not self._sqlite:
+                await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SETUP_LOCK)))
+            await connection.run_sync(schema.metadata.create_all)
+            version = (await connection.execute(sa.select(schema.about.c.version))).scalar()
+            if version is None:
+                await connection.execute(sa.insert(schema.about).values(version=schema.VERSION))
+                await connection.execute(sa.insert(schema.leadership).values(one=1, holder="", token=0, expires_ms=0))
+            elif version != schema.VERSION:
+                raise UnsafeStore(
+                    f"store {self._engine.url!r}: expected tables of version {schema.VERSION}, found {version};"
+                    " use the program that wrote it, or another database"
+                )
+
+        await self._change(make)
+
+    async def _check_sqlite(self, connection: AsyncConnection) -> None:
+        journal = (await connection.exec_driver_sql("PRAGMA journal_mode")).scalar()
+        synchronous = (await connection.exec_driver_sql("PRAGMA synchronous")).scalar()
+        if (journal, synchronous) != ("delete", 3):
+            raise UnsafeStore(
+                f"store {self._engine.url!r}: expected journal_mode delete and synchronous 3 (EXTRA), found"
+                f" {journal} and {synchronous}; a loss of power could undo a commit"
+            )
+
+    async def _check_postgresql(self, connection: AsyncConnection) -> None:
+        for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+            found = (await connection.exec_driver_sql(f"SHOW {setting}")).scalar()
+            if found != "on":
+                raise UnsafeStore(
+                    f"store {self._engine.url!r}: expected {setting} on, found {found}; a crash of the server could"
+                    " undo a commit"
+                )
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        await self._engine.dispose()
+
+    # --- leadership
+
+    async def lead(self, holder: str, lease_ms: int, now_ms: int) -> LeaderToken | None:
+        """Take leadership if the lease is free, expired or ours by name; writes the token into every processor's row."""
+
+        async def take(connection: AsyncConnection) -> LeaderToken | None:
+            found = (await connection.execute(sa.select(schema.leadership).with_for_update())).one()
+            if found.holder not in ("", holder) and found.expires_ms > now_ms:
+                return None
+            token = LeaderToken(found.token + 1)
+            await connection.execute(
+                sa.update(schema.leadership).values(holder=holder, token=token, expires_ms=now_ms + lease_ms)
+            )
+            await connection.execute(sa.update(schema.processors).values(leader=token))
+            return token
+
+        return await self._change(take)
+
+    async def renew(self, token: LeaderToken, lease_ms: int, now_ms: int) -> bool:
+        """Keep the lease; False if it is no longer ours."""
+
+        async def keep(connection: AsyncConnection) -> bool:
+            table = schema.leadership
+            kept = sa.update(table).where(table.c.token == token).values(expires_ms=now_ms + lease_ms)
+            return (await connection.execute(kept)).rowcount == 1
+
+        return await self._change(keep)
+
+    # --- processors
+
+    async def processors(self) -> list[ProcessorRow]:
+        """All rows, by name."""
+        table = schema.processors
+        rows = await self._read(sa.select(table.c.leader, table.c.body).order_by(table.c.name))
+        return [replace(schema.decode_processor(row.body), leader=LeaderToken(row.leader)) for row in rows]
+
+    async def create(self, row: ProcessorRow) -> None:
+        """A new row; Stale if the name is taken, or another leads."""
+
+        async def insert(connection: AsyncConnection) -> None:
+            held = sa.select(schema.leadership.c.token).with_for_update()
+            token = (await connection.execute(held)).scalar_one()
+            if token != row.leader:
+                raise Stale(f"processor {row.name}: leader {row.leader} no longer leads, {token} does; stop")
+            await connection.execute(sa.insert(schema.processors).values(**_columns(row)))
+
+        await self._change(insert)
+
+    async def update(self, expected: Expected, row: ProcessorRow) -> None:
+        """Replace what may change without a commit."""
+        check_update(expected, row)
+        await self._change(lambda connection: _write(connection, expected, row))
+
+    async def new_generation(self, expected: Expected, row: ProcessorRow, entry: LineageEntry) -> None:
+        """Write the row with its new generation, and its lineage entry (R1)."""
+        check_new_generation(expected, row, entry)
+
+        async def begin(connection: AsyncConnection) -> None:
+            await _write(connection, expected, row)
+            await connection.execute(
+                sa.insert(schema.lineage).values(
+                    job=row.job,
+                    generation=entry.generation,
+                    name=row.name,
+                    restored_from=entry.restored_from,
+                    plan_version=entry.plan_version,
+                )
+            )
+
+        await self._change(begin)
+
+    async def commit(self, expected: Expected, row: ProcessorRow, commit: CommitRow) -> None:
+        """Write the row with `last = commit.epoch`, and the commit row (C8, C9)."""
+        check_commit(expected, row, commit)
+
+        async def write(connection: AsyncConnection) -> None:
+            await _write(connection, expected, row)
+            await connection.execute(
+                sa.insert(schema.commits).values(
+                    job=row.job, epoch=commit.epoch, name=row.name, body=schema.encode(commit)
+                )
+            )
+
+        await self._change(write)
+
+    async def drop(self, expected: Expected) -> None:
+        """Delete the row and all that belongs to its jobs, earlier ones too."""
+
+        async def delete(connection: AsyncConnection) -> None:
+            gone = await connection.execute(sa.delete(schema.processors).where(*_as_expected(expected)))
+            if gone.rowcount != 1:
+                raise Stale(stale(expected))
+            for table in (schema.lineage, schema.commits):
+                await connection.execute(sa.delete(table).where(table.c.name == expected.name))
+
+        await self._change(delete)
+
+    # --- what belongs to a job, and connections
+
+    async def lineage(self, job: JobId) -> list[LineageEntry]:
+        """All generations, oldest first."""
+        table = schema.lineage
+        rows = await self._read(sa.select(table).where(table.c.job == job).order_by(table.c.generation))
+        return [LineageEntry(Generation(row.generation), Epoch(row.restored_from), row.plan_version) for row in rows]
+
+    async def commits(self, job: JobId, after: Epoch) -> list[CommitRow]:
+        """Commit rows above `after` that are still kept, oldest first."""
+        table = schema.commits
+        wanted = sa.select(table.c.body).where(table.c.job == job, table.c.epoch > after).order_by(table.c.epoch)
+        return [schema.decode_commit(row.body) for row in await self._read(wanted)]
+
+    async def forget_commits(self, job: JobId, epochs: Sequence[Epoch]) -> None:
+        """Let go of commit rows that nothing can resume from or release any more (C11)."""
+        table = schema.commits
+
+        async def forget(connection: AsyncConnection) -> None:
+            await connection.execute(sa.delete(table).where(table.c.job == job, table.c.epoch.in_(epochs)))
+
+        await self._change(forget)
+
+    async def connections(self) -> dict[str, str]:
+        """The connection registry: JSON by name."""
+        table = schema.connections
+        return {row.name: row.value for row in await self._read(sa.select(table).order_by(table.c.name))}
+
+    async def put_connection(self, name: str, value: str | None) -> None:
+        """Write or, with None, delete a connection."""
+        table = schema.connections
+
+        async def put(connection: AsyncConnection) -> None:
+            await connection.execute(sa.delete(table).where(table.c.name == name))
+            if value is not None:
+                await connection.execute(sa.insert(table).values(name=name, value=value))
+
+        await self._change(put)
+
+    # --- transactions
+
+    async def _read(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+        try:
+            async with asyncio.timeout(self._timeout_s), self._engine.connect() as connection:
+                rows: Sequence[sa.Row[Any]] = (await connection.execute(query)).all()
+                return rows
+        except _TROUBLE as error:
+            raise StoreUnavailable(f"store {self._engine.url!r}: cannot be read now ({_said(error)})") from error
+
+    async def _change(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        """Do the work in one transaction; see the module's rules for what each error means."""
+        connection = self._engine.connect()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                _ = await connection.start()
+                _ = await connection.execution_options(writes=True)
+                _ = await connection.begin()
+                result = await work(connection)
+        except IntegrityError as error:
+            await self._let_go(connection, broken=False)
+            raise Stale(f"store {self._engine.url!r}: a row is there already ({_said(error)}); read it") from error
+        except _TROUBLE as error:
+            await self._let_go(connection, broken=True)
+            raise StoreUnavailable(
+                f"store {self._engine.url!r}: nothing was changed ({_said(error)}); try again"
+            ) from error
+        except BaseException:
+            await self._let_go(connection, broken=False)
+            raise
+        await self._commit(connection)
+        return result
+
+    async def _commit(self, connection: AsyncConnection) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await connection.commit()
+        except BaseException as error:
+            await self._let_go(connection, broken=True)
+            if not isinstance(error, _TROUBLE):
+                raise
+            raise Ambiguous(
+                f"store {self._engine.url!r}: the answer to a commit was lost ({_said(error)}): take leadership anew,"
+                " then read"
+            ) from error
+        await self._let_go(connection, broken=False)
+
+    async def _let_go(self, connection: AsyncConnection, *, broken: bool) -> None:
+        """Give the connection back; a broken one is thrown away, so that nothing of it is used again."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                if broken and connection.sync_connection is not None:
+                    await connection.invalidate()
+                await connection.close()
+        except _TROUBLE:
+            # It was unusable already, and what went wrong first is being told.
+            return
+
+
+def _columns(row: ProcessorRow) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "leader": row.leader,
+        "generation": row.generation,
+        "last": row.last,
+        "job": row.job,
+        "body": schema.encode(row),
+    }
+
+
+def _as_expected(expected: Expected) -> tuple[sa.ColumnElement[bool], ...]:
+    columns = schema.processors.c
+    return (
+        columns.name == expected.name,
+        columns.leader == expected.leader,
+        columns.generation == expected.generation,
+        columns.last == expected.last,
+    )
+
+
+async def _write(connection: AsyncConnection, expected: Expected, row: ProcessorRow) -> None:
+    """Replace the row if it is as expected; Stale if it is not (C8)."""
+    written = await connection.execute(
+        sa.update(schema.processors).where(*_as_expected(expected)).values(**_columns(row))
+    )
+    if written.rowcount != 1:
+        raise Stale(stale(expected))
+
+
+def _said(error: BaseException) -> str:
+    """What the database said, in one line without the statement and its values."""
+    original = getattr(error, "orig", None) or error
+    lines = str(original).splitlines()
+    return f"{type(original).__name__}: {lines[0]}" if lines else type(original).__name__
+
+
+def _engine(url: str, timeout_ms: int, connections_max: int) -> AsyncEngine:
+    parsed = sa.make_url(url)
+    backend = parsed.get_backend_name()
+    if backend == "sqlite":
+        engine = create_async_engine(
+            parsed.set(drivername="sqlite+aiosqlite"),
+            pool_size=connections_max,
+            max_overflow=0,
+            connect_args={"timeout": timeout_ms / 1000 / 2},
+        )
+        event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+        event.listen(engine.sync_engine, "begin", _begin_sqlite)
+        return engine
+    if backend == "postgresql":
+        # A client that vanished with an open transaction must not hold its row for ever.
+        options = (
+            f"-c synchronous_commit=on -c idle_in_transaction_session_timeout={timeout_ms} -c lock_timeout={timeout_ms}"
+        )
+        return create_async_engine(
+            parsed.set(drivername="postgresql+psycopg"),
+            pool_size=connections_max,
+            max_overflow=0,
+            pool_pre_ping=True,
+            isolation_level="READ COMMITTED",
+            connect_args={"options": options, "connect_timeout": max(2, timeout_ms // 1000)},
+        )
+    raise ValueError(f"store {parsed!r}: expected sqlite:///path or postgresql://…, found {backend}")
+
+
+def _prepare_sqlite(connection: Any, _: Any) -> None:
+    """Durability as the module's rules ask; transactions are begun by `_begin_sqlite`, not by the driver."""
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode = DELETE")
+    cursor.execute("PRAGMA synchronous = EXTRA")
+    cursor.close()
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    """Writers take the lock at once: upgrading a read lock could fail half way."""
+    writes = connection.get_execution_options().get("writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

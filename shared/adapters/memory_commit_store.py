@@ -1,0 +1,215 @@
+"""The coordinator's store in memory, for simulation and trial: several clients share one `MemoryCommitState`.
+
+With faults, a change may be refused, or its answer lost: then it has happened, or happens a little later
+unless a take-over of leadership comes first and voids it, as with a database whose connection broke.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from msgspec.structs import replace
+
+from shared.adapters.commit_rules import check_commit, check_new_generation, check_update, stale
+from shared.adapters.faults import Fault, Faults
+from shared.model.checkpoint import CommitRow, LineageEntry
+from shared.model.ids import Epoch, JobId, LeaderToken, ProcessorName
+from shared.model.processors import Expected, ProcessorRow
+from shared.ports.commits import Ambiguous, Stale, StoreUnavailable
+
+T = TypeVar("T")
+
+_NOBODY: Final = LeaderToken(0)
+
+
+@dataclass(slots=True)
+class MemoryCommitState:
+    """What the store holds."""
+
+    holder: str = ""
+    token: LeaderToken = _NOBODY
+    expires_ms: int = 0
+    rows: dict[ProcessorName, ProcessorRow] = field(default_factory=dict)
+    lineage: dict[JobId, list[LineageEntry]] = field(default_factory=dict)
+    commits: dict[JobId, dict[Epoch, CommitRow]] = field(default_factory=dict)
+    jobs: dict[ProcessorName, list[JobId]] = field(default_factory=dict)
+    connections: dict[str, str] = field(default_factory=dict)
+
+
+class MemoryCommitStore:
+    """`CommitStore` on a shared state."""
+
+    def __init__(self, state: MemoryCommitState | None = None, faults: Faults | None = None) -> None:
+        self._state = state or MemoryCommitState()
+        self._faults = faults or Faults()
+        self._late: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        """Nothing is to be made, nothing is durable."""
+
+    async def close(self) -> None:
+        """Nothing is to be let go; what is on its way arrives."""
+
+    # --- leadership
+
+    async def lead(self, holder: str, lease_ms: int, now_ms: int) -> LeaderToken | None:
+        """Take leadership if the lease is free, expired or ours by name; every row gets the new token."""
+
+        def take() -> LeaderToken | None:
+            state = self._state
+            if state.holder not in ("", holder) and state.expires_ms > now_ms:
+                return None
+            state.holder, state.expires_ms = holder, now_ms + lease_ms
+            state.token = LeaderToken(state.token + 1)
+            state.rows = {name: replace(row, leader=state.token) for name, row in state.rows.items()}
+            return state.token
+
+        return await self._change(take)
+
+    async def renew(self, token: LeaderToken, lease_ms: int, now_ms: int) -> bool:
+        """Keep the lease; False if it is no longer ours."""
+
+        def keep() -> bool:
+            if self._state.token != token:
+                return False
+            self._state.expires_ms = now_ms + lease_ms
+            return True
+
+        return await self._change(keep)
+
+    # --- processors
+
+    async def processors(self) -> list[ProcessorRow]:
+        """All rows, by name."""
+        await self._read()
+        return [self._state.rows[name] for name in sorted(self._state.rows)]
+
+    async def create(self, row: ProcessorRow) -> None:
+        """A new row; Stale if the name is taken, or another leads."""
+
+        def insert() -> None:
+            if row.name in self._state.rows or row.leader != self._state.token:
+                raise Stale(f"processor {row.name}: the name is taken, or leader {row.leader} no longer leads")
+            self._state.rows[row.name] = row
+            self._state.jobs.setdefault(row.name, []).append(row.job)
+
+        await self._change(insert)
+
+    async def update(self, expected: Expected, row: ProcessorRow) -> None:
+        """Replace what may change without a commit."""
+        check_update(expected, row)
+        await self._change(lambda: self._write(expected, row))
+
+    async def new_generation(self, expected: Expected, row: ProcessorRow, entry: LineageEntry) -> None:
+        """Write the row and its lineage entry (R1)."""
+        check_new_generation(expected, row, entry)
+
+        def begin() -> None:
+            self._write(expected, row)
+            self._state.lineage.setdefault(row.job, []).append(entry)
+            jobs = self._state.jobs.setdefault(row.name, [])
+            if row.job not in jobs:
+                jobs.append(row.job)
+
+        await self._change(begin)
+
+    async def commit(self, expected: Expected, row: ProcessorRow, commit: CommitRow) -> None:
+        """Write the row and the commit row (C8, C9)."""
+        check_commit(expected, row, commit)
+
+        def write() -> None:
+            self._write(expected, row)
+            self._state.commits.setdefault(row.job, {})[commit.epoch] = commit
+
+        await self._change(write)
+
+    async def drop(self, expected: Expected) -> None:
+        """Delete the row and all that belongs to its jobs."""
+
+        def delete() -> None:
+            self._require(expected)
+            del self._state.rows[expected.name]
+            for job in self._state.jobs.pop(expected.name, []):
+                self._state.lineage.pop(job, None)
+                self._state.commits.pop(job, None)
+
+        await self._change(delete)
+
+    def _require(self, expected: Expected) -> None:
+        row = self._state.rows.get(expected.name)
+        if row is None or Expected(row.name, row.leader, row.generation, row.last) != expected:
+            raise Stale(stale(expected))
+
+    def _write(self, expected: Expected, row: ProcessorRow) -> None:
+        self._require(expected)
+        self._state.rows[row.name] = row
+
+    # --- what belongs to a job, and connections
+
+    async def lineage(self, job: JobId) -> list[LineageEntry]:
+        """All generations, oldest first."""
+        await self._read()
+        return sorted(self._state.lineage.get(job, []), key=lambda entry: entry.generation)
+
+    async def commits(self, job: JobId, after: Epoch) -> list[CommitRow]:
+        """Commit rows above `after` that are still kept, oldest first."""
+        await self._read()
+        kept = self._state.commits.get(job, {})
+        return [kept[epoch] for epoch in sorted(kept) if epoch > after]
+
+    async def forget_commits(self, job: JobId, epochs: Sequence[Epoch]) -> None:
+        """Let go of commit rows."""
+
+        def forget() -> None:
+            for epoch in epochs:
+                self._state.commits.get(job, {}).pop(epoch, None)
+
+        await self._change(forget)
+
+    async def connections(self) -> dict[str, str]:
+        """The connection registry."""
+        await self._read()
+        return dict(sorted(self._state.connections.items()))
+
+    async def put_connection(self, name: str, value: str | None) -> None:
+        """Write or delete a connection."""
+
+        def put() -> None:
+            if value is None:
+                self._state.connections.pop(name, None)
+            else:
+                self._state.connections[name] = value
+
+        await self._change(put)
+
+    # --- faults
+
+    async def _read(self) -> None:
+        await self._faults.pause()
+        if self._faults.draw("store.read") is not Fault.NONE:
+            raise StoreUnavailable("the store did not answer; try again")
+
+    async def _change(self, change: Callable[[], T]) -> T:
+        await self._faults.pause()
+        fault = self._faults.draw("store.write")
+        if fault is Fault.REFUSED:
+            raise StoreUnavailable("the store cannot be reached; nothing was changed, try again")
+        if fault is Fault.LOST_ANSWER and not self._faults.coin():
+            task = asyncio.get_running_loop().create_task(self._arrive(change), name="store.late")
+            self._late.add(task)
+            task.add_done_callback(self._late.discard)
+            raise Ambiguous("the store did not answer: take leadership anew, then read")
+        result = change()
+        await self._faults.pause()
+        if fault is Fault.LOST_ANSWER:
+            raise Ambiguous("the store did not answer: take leadership anew, then read")
+        return result
+
+    async def _arrive(self, change: Callable[[], object]) -> None:
+        """A change whose client has given up; nobody hears whether it was still possible."""
+        await self._faults.pause()
+        try:
+            change()
+        except Stale:
+            return

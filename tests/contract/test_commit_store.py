@@ -1,0 +1,213 @@
+"""The CommitStore port's contract, against memory, SQLite and PostgreSQL; trouble is in test_commit_trouble."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from shared.adapters.commit_store import SqlCommitStore
+from shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
+from shared.model.checkpoint import LineageEntry
+from shared.model.ids import Epoch, Generation, JobId, ProcessorName
+from shared.ports.commits import CommitStore, Stale
+from tests.contract.commit_support import JOB, LEASE_MS, NOW_MS, begin, commit, commit_of, expected_of, lead
+
+Opener = Callable[[], Awaitable[CommitStore]]
+"""Another client of the same store."""
+
+
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+async def another(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opener]:
+    opened: list[CommitStore] = []
+    state = MemoryCommitState()
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres_url")
+
+    async def open_one() -> CommitStore:
+        store: CommitStore = MemoryCommitStore(state) if request.param == "memory" else SqlCommitStore(url)
+        await store.open()
+        opened.append(store)
+        return store
+
+    yield open_one
+    for store in opened:
+        await store.close()
+
+
+@pytest.fixture
+async def store(another: Opener) -> CommitStore:
+    return await another()
+
+
+async def test_leadership_has_one_holder_and_growing_tokens(another: Opener) -> None:
+    """A held lease refuses others until it is over; each take-over, also by its holder, has a higher token."""
+    one, two = await another(), await another()
+    first = await lead(one, "a")
+    assert await two.lead("b", LEASE_MS, NOW_MS + LEASE_MS - 1) is None
+    assert await one.renew(first, LEASE_MS, NOW_MS + 5_000)
+    assert await two.lead("b", LEASE_MS, NOW_MS + LEASE_MS + 1) is None, "the lease was renewed"
+    second = await lead(one, "a", NOW_MS + 6_000)
+    third = await lead(two, "b", NOW_MS + 6_000 + LEASE_MS)
+    assert first < second < third
+    assert not await one.renew(second, LEASE_MS, NOW_MS + 6_000 + LEASE_MS)
+    assert await two.renew(third, LEASE_MS, NOW_MS + 6_000 + LEASE_MS)
+
+
+async def test_concurrent_candidates_get_one_leader(another: Opener) -> None:
+    """Of candidates that ask at the same time exactly one leads."""
+    stores = [await another() for _ in range(4)]
+    tokens = await asyncio.gather(*(s.lead(f"holder-{i}", LEASE_MS, NOW_MS) for i, s in enumerate(stores)))
+    assert len([token for token in tokens if token is not None]) == 1
+
+
+async def test_a_processor_comes_back_whole(store: CommitStore, another: Opener) -> None:
+    """A created row is read back as written, by every client; a name is taken once."""
+    row = await begin(store)
+    assert await (await another()).processors() == [row]
+    with pytest.raises(Stale, match=r"orders|already"):
+        await store.create(replace(row, job=JobId("b" * 32)))
+    other = replace(row, name=ProcessorName("a-first"))
+    await store.create(other)
+    assert await store.processors() == [other, row]
+
+
+async def test_updates_keep_what_commits_own(store: CommitStore) -> None:
+    """An update replaces the rest of the row and leaves generation and last; trying to change those is refused."""
+    row = await begin(store)
+    changed = replace(row, state="RUNNING", reason="why", reserved=Epoch(200), failures=3, extra=b"", plan=b"p")
+    await store.update(expected_of(row), changed)
+    assert await store.processors() == [changed]
+    for wrong in (replace(row, last=Epoch(1)), replace(row, generation=Generation(2)), replace(row, leader=99)):
+        with pytest.raises(ValueError, match="orders"):
+            await store.update(expected_of(row), wrong)
+    assert await store.processors() == [changed]
+
+
+@pytest.mark.parametrize("wrong", [{"leader": 99}, {"generation": 7}, {"last": 7}, {"name": "other"}])
+async def test_every_change_needs_the_row_as_expected(store: CommitStore, wrong: dict[str, Any]) -> None:
+    """If leader, generation, last or name differ, each kind of change is Stale and nothing is changed (C8)."""
+    row = await commit(store, await begin(store), 5)
+    off = replace(row, **wrong)
+    expected = expected_of(off)
+    after = replace(off, generation=Generation(off.generation + 1))
+    entry = LineageEntry(after.generation, off.last, 1)
+    changes: list[Callable[[], Awaitable[None]]] = [
+        lambda: store.update(expected, off),
+        lambda: store.new_generation(expected, after, entry),
+        lambda: store.commit(expected, replace(off, last=Epoch(9)), commit_of(9, off.last, off.generation)),
+        lambda: store.drop(expected),
+    ]
+    for change in changes:
+        with pytest.raises(Stale):
+            await change()
+    assert await store.processors() == [row]
+    assert await store.lineage(JOB) == []
+    assert [c.epoch for c in await store.commits(JOB, Epoch(0))] == [5]
+
+
+async def test_commits_follow_each_other(store: CommitStore) -> None:
+    """A commit writes its row and the processor's `last` together; rows come back whole, in order, above an epoch."""
+    row = await begin(store)
+    for epoch in (3, 4, 10):
+        row = await commit(store, row, epoch)
+    assert await store.processors() == [row]
+    assert await store.commits(JOB, Epoch(0)) == [commit_of(3, 0), commit_of(4, 3), commit_of(10, 4)]
+    assert await store.commits(JOB, Epoch(4)) == [commit_of(10, 4)]
+    await store.forget_commits(JOB, [Epoch(3), Epoch(4), Epoch(77)])
+    await store.forget_commits(JOB, [])
+    assert [c.epoch for c in await store.commits(JOB, Epoch(0))] == [10]
+    with pytest.raises(ValueError, match="behind 10"):
+        await store.commit(expected_of(row), replace(row, last=Epoch(9)), commit_of(9, 10))
+    with pytest.raises(ValueError, match="predecessor"):
+        await store.commit(expected_of(row), replace(row, last=Epoch(11)), commit_of(11, 4))
+
+
+async def test_generations_and_their_lineage(store: CommitStore) -> None:
+    """A new generation writes row and lineage together (R1); a start without state begins a new job at 0 (E2)."""
+    row = await commit(store, await begin(store), 5)
+    second = replace(row, generation=Generation(2))
+    await store.new_generation(expected_of(row), second, LineageEntry(Generation(2), Epoch(5), 1))
+    anew = replace(second, generation=Generation(3), job=JobId("b" * 32), last=Epoch(0), plan_version=2)
+    await store.new_generation(expected_of(second), anew, LineageEntry(Generation(3), Epoch(0), 2))
+    assert await store.processors() == [anew]
+    assert await store.lineage(JOB) == [LineageEntry(Generation(2), Epoch(5), 1)]
+    assert await store.lineage(anew.job) == [LineageEntry(Generation(3), Epoch(0), 2)]
+    assert [c.epoch for c in await store.commits(JOB, Epoch(0))] == [5], "kept until dropped or forgotten"
+    with pytest.raises(ValueError, match="lineage entry"):
+        await store.new_generation(
+            expected_of(anew), replace(anew, generation=Generation(4)), LineageEntry(Generation(5), Epoch(0), 2)
+        )
+
+
+async def test_dropping_takes_everything_of_the_processor(store: CommitStore) -> None:
+    """A dropped processor leaves no row, lineage or commit, of earlier jobs either; others are not touched."""
+    row = await commit(store, await begin(store), 5)
+    other = replace(row, name=ProcessorName("other"), job=JobId("c" * 32), last=Epoch(0))
+    await store.create(other)
+    anew = replace(row, generation=Generation(2), job=JobId("b" * 32), last=Epoch(0))
+    await store.new_generation(expected_of(row), anew, LineageEntry(Generation(2), Epoch(0), 1))
+    await store.drop(expected_of(anew))
+    assert await store.processors() == [other]
+    for job in (JOB, anew.job):
+        assert await store.lineage(job) == []
+        assert await store.commits(job, Epoch(0)) == []
+    await store.create(anew)
+
+
+async def test_connections(store: CommitStore) -> None:
+    """Connections are written, replaced, listed by name and deleted."""
+    await store.put_connection("kafka", '{"bootstrap": "a:1"}')
+    await store.put_connection("files", "{}")
+    await store.put_connection("kafka", '{"bootstrap": "b:1"}')
+    assert await store.connections() == {"files": "{}", "kafka": '{"bootstrap": "b:1"}'}
+    await store.put_connection("files", None)
+    await store.put_connection("never", None)
+    assert await store.connections() == {"kafka": '{"bootstrap": "b:1"}'}
+
+
+async def test_a_zombie_leader_changes_nothing(another: Opener) -> None:
+    """After a take-over the earlier leader's every change is Stale, creations too; the new one reads and goes on."""
+    old, new = await another(), await another()
+    row = await begin(old)
+    token = await lead(new, "b", NOW_MS + LEASE_MS)
+    (seen,) = await new.processors()
+    assert seen == replace(row, leader=token)
+    changes: list[Callable[[], Awaitable[None]]] = [
+        lambda: old.update(expected_of(row), replace(row, state="RUNNING")),
+        lambda: old.commit(expected_of(row), replace(row, last=Epoch(1)), commit_of(1, 0)),
+        lambda: old.create(replace(row, name=ProcessorName("late"))),
+        lambda: old.drop(expected_of(row)),
+    ]
+    for change in changes:
+        with pytest.raises(Stale):
+            await change()
+    await commit(new, seen, 1)
+    assert [c.epoch for c in await old.commits(JOB, Epoch(0))] == [1]
+
+
+async def test_two_leaders_racing_commit_in_one_line(another: Opener) -> None:
+    """Whatever two clients attempt with what they last read, commits form one chain of predecessors."""
+    stores = [await another(), await another()]
+    await begin(stores[0])
+
+    async def work(which: int) -> None:
+        store = stores[which]
+        for step in range(12):
+            try:
+                if step % 4 == which:
+                    await store.lead(f"holder-{which}", LEASE_MS, NOW_MS + (step + 1) * 10 * LEASE_MS)
+                (row,) = await store.processors()
+                await commit(store, row, row.last + 1)
+            except Stale:
+                continue
+
+    await asyncio.gather(work(0), work(1))
+    (row,) = await stores[0].processors()
+    kept = await stores[1].commits(JOB, Epoch(0))
+    assert [c.epoch for c in kept] == list(range(1, row.last + 1))
+    assert [c.predecessor for c in kept] == list(range(row.last))
+    assert row.last > 0

@@ -1,0 +1,243 @@
+"""The coordinator's store in trouble: lost answers, pending transactions, locks, outages, unsafe databases."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from msgspec.structs import replace
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+
+from shared.adapters import commit_schema as schema
+from shared.adapters.commit_store import SqlCommitStore, UnsafeStore, _write
+from shared.adapters.faults import Fault, Faults
+from shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
+from shared.model.ids import Epoch, LeaderToken
+from shared.ports.commits import Ambiguous, CommitStore, StoreUnavailable
+from tests.contract.commit_support import JOB, LEASE_MS, NAME, NOW_MS, begin, commit, expected_of, lead
+
+
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[CommitStore]:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres_url")
+    opened: CommitStore = MemoryCommitStore() if request.param == "memory" else SqlCommitStore(url)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+def _lose_answers(store: CommitStore, monkeypatch: pytest.MonkeyPatch, *, happens: bool) -> None:
+    """Let the next change's answer be lost: it has happened, or it never will."""
+    if isinstance(store, MemoryCommitStore):
+        if happens:
+            store._faults.plan("store.write", Fault.LOST_ANSWER)
+        else:
+            monkeypatch.setattr(store._faults, "coin", lambda: False)
+            monkeypatch.setattr(MemoryCommitStore, "_arrive", _never)
+            store._faults.plan("store.write", Fault.LOST_ANSWER)
+        return
+    original = AsyncConnection.commit
+    left = [1]
+
+    async def commit_and_break(self: AsyncConnection) -> None:
+        if left.pop() if left else 0:
+            if happens:
+                await original(self)
+            raise OperationalError("COMMIT", {}, ConnectionResetError("connection reset by peer"))
+        await original(self)
+
+    monkeypatch.setattr(AsyncConnection, "commit", commit_and_break)
+
+
+async def _never(self: MemoryCommitStore, change: Callable[[], object]) -> None:
+    """A change that was lost on its way."""
+
+
+@pytest.mark.parametrize("happens", [True, False])
+async def test_a_lost_answer_is_ambiguous_until_leadership_is_taken_anew(
+    store: CommitStore, monkeypatch: pytest.MonkeyPatch, happens: bool
+) -> None:
+    """The commit raises Ambiguous; taking leadership and reading tells whether it happened, wholly or not at all."""
+    row = await begin(store)
+    _lose_answers(store, monkeypatch, happens=happens)
+    with pytest.raises(Ambiguous, match="leadership"):
+        await commit(store, row, 1)
+    token = await lead(store)
+    (seen,) = await store.processors()
+    kept = [c.epoch for c in await store.commits(JOB, Epoch(0))]
+    assert (seen, kept) == (replace(row, leader=token, last=Epoch(int(happens))), [1] if happens else [])
+    await commit(store, seen, 2)
+
+
+@pytest.mark.parametrize("happens", [True, False])
+async def test_a_lost_answer_to_leading_is_asked_again(
+    store: CommitStore, monkeypatch: pytest.MonkeyPatch, happens: bool
+) -> None:
+    """Leading whose answer was lost is Ambiguous too; the same holder gets a token when it asks again."""
+    row = await begin(store)
+    _lose_answers(store, monkeypatch, happens=happens)
+    with pytest.raises(Ambiguous):
+        await store.lead("a", LEASE_MS, NOW_MS)
+    token = await lead(store)
+    assert token > row.leader
+    assert [r.leader for r in await store.processors()] == [token]
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+async def pair(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[SqlCommitStore, SqlCommitStore]]:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres_url")
+    stores = SqlCommitStore(url), SqlCommitStore(url)
+    for store in stores:
+        await store.open()
+    yield stores
+    for store in stores:
+        await store.close()
+
+
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+async def test_leading_waits_for_a_pending_transaction(pair: tuple[SqlCommitStore, SqlCommitStore], ends: str) -> None:
+    """A change that has written the row but not ended is seen by the new leader as it ends: done, or not (C8)."""
+    old, new = pair
+    row = await begin(old)
+    pending = old._engine.connect()
+    _ = await pending.start()
+    _ = await pending.execution_options(writes=True)
+    await _write(pending, expected_of(row), replace(row, last=Epoch(1)))
+    reached = asyncio.Event()
+
+    def asks(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith(("BEGIN", "UPDATE tidemark_processors")):
+            reached.set()
+
+    sa.event.listen(new._engine.sync_engine, "before_cursor_execute", asks)
+    taking = asyncio.ensure_future(new.lead("b", LEASE_MS, NOW_MS + LEASE_MS))
+    await reached.wait()
+    assert not taking.done()
+    await (pending.commit() if ends == "commit" else pending.rollback())
+    await pending.close()
+    token = await taking
+    assert await new.processors() == [replace(row, leader=token, last=Epoch(1 if ends == "commit" else 0))]
+
+
+async def test_errors_before_the_commit_change_nothing(
+    pair: tuple[SqlCommitStore, SqlCommitStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that breaks before COMMIT was sent is StoreUnavailable; nothing was changed."""
+    store, other = pair
+    row = await begin(store)
+    original = AsyncConnection.execute
+
+    async def breaks(self: AsyncConnection, statement: Any, *args: Any, **named: Any) -> Any:
+        if isinstance(statement, sa.Insert):
+            raise OperationalError("INSERT", {}, ConnectionResetError("connection reset by peer"))
+        return await original(self, statement, *args, **named)
+
+    monkeypatch.setattr(AsyncConnection, "execute", breaks)
+    with pytest.raises(StoreUnavailable, match="nothing was changed"):
+        await commit(store, row, 1)
+    monkeypatch.undo()
+    assert await other.processors() == [row]
+    await commit(store, row, 1)
+
+
+async def test_a_row_locked_for_too_long_is_an_outage(tmp_path: Path) -> None:
+    """Who cannot get the lock in time is told that nothing was changed."""
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    patient, hasty = SqlCommitStore(url), SqlCommitStore(url, timeout_ms=100)
+    await patient.open()
+    row = await begin(patient)
+    pending = patient._engine.connect()
+    _ = await pending.start()
+    _ = await pending.execution_options(writes=True)
+    await _write(pending, expected_of(row), row)
+    with pytest.raises(StoreUnavailable, match="nothing was changed"):
+        await hasty.lead("b", LEASE_MS, NOW_MS + LEASE_MS)
+    await pending.rollback()
+    await pending.close()
+    assert await hasty.lead("b", LEASE_MS, NOW_MS + LEASE_MS) == row.leader + 1
+    await patient.close()
+    await hasty.close()
+
+
+async def test_an_unreachable_database_is_an_outage(tmp_path: Path) -> None:
+    """No server, or no folder: StoreUnavailable, without the password."""
+    for url in ("postgresql://user:hunter2@127.0.0.1:9/db", f"sqlite:///{tmp_path}/no/such/folder.db"):
+        store = SqlCommitStore(url, timeout_ms=2_000)
+        with pytest.raises(StoreUnavailable) as caught:
+            await store.open()
+        assert "hunter2" not in str(caught.value)
+        with pytest.raises(StoreUnavailable):
+            await store.processors()
+        await store.close()
+
+
+@pytest.mark.postgres
+async def test_unsafe_postgresql_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server, or a session, that answers before it has written is not used."""
+    original = create_async_engine
+
+    def weaken(url: Any, **named: Any) -> Any:
+        named["connect_args"]["options"] += " -c synchronous_commit=off"
+        return original(url, **named)
+
+    monkeypatch.setattr("shared.adapters.commit_store.create_async_engine", weaken)
+    store = SqlCommitStore(postgres_url)
+    with pytest.raises(UnsafeStore, match="synchronous_commit on, found off"):
+        await store.open()
+    await store.close()
+
+
+async def test_unsafe_sqlite_and_other_versions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database without the durability that C8 asks for, or with tables of another version, is not used."""
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "shared.adapters.commit_store._prepare_sqlite",
+            lambda connection, _: setattr(connection, "isolation_level", None),
+        )
+        weak = SqlCommitStore(url)
+        with pytest.raises(UnsafeStore, match="synchronous 3"):
+            await weak.open()
+        await weak.close()
+    store = SqlCommitStore(url)
+    await store.open()
+    async with store._engine.begin() as connection:
+        await connection.execute(sa.update(schema.about).values(version=99))
+    with pytest.raises(UnsafeStore, match="version 1, found 99"):
+        await store.open()
+    await store.close()
+
+
+def test_other_databases_are_refused() -> None:
+    """A URL of another kind of database is refused by name."""
+    with pytest.raises(ValueError, match="found mysql"):
+        SqlCommitStore("mysql://localhost/x")
+
+
+async def test_late_changes_in_memory_are_voided_by_a_take_over() -> None:
+    """In a simulation a change whose answer was lost may arrive late; a take-over before it makes it void."""
+    faults = Faults()
+    state = MemoryCommitState()
+    store = MemoryCommitStore(state, faults)
+    row = await begin(store)
+    arrived: list[bool] = []
+    for take_over in (True, False):
+        faults.plan("store.write", Fault.LOST_ANSWER)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(faults, "coin", lambda: False)
+            with pytest.raises(Ambiguous):
+                await commit(store, row, 1)
+        if take_over:
+            state.token = LeaderToken(state.token + 1)
+            state.rows = {NAME: replace(row, leader=state.token)}
+        await asyncio.gather(*store._late)
+        arrived.append(bool(await store.commits(JOB, Epoch(0))))
+        row = state.rows[NAME]
+    assert arrived == [False, True]
