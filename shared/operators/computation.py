@@ -38,9 +38,12 @@ from shared.model.time import MAX_TIME, MIN_TIME
 from shared.model.values import Document
 from shared.operators import computation_batch
 from shared.operators.computation_keys import Key, Keys, OrderKey, Waiting
+from shared.operators.errors import OperatorError
 
 ATTEMPTS: Final = 3
 CHAIN_MAX: Final = 10_000
+WAITING_MAX: Final = 5_000_000
+"""Records of one task that may wait for the watermark, by default."""
 OUTPUTS_MAX: Final = 100_000
 """Documents that one callback may yield."""
 
@@ -115,7 +118,10 @@ class KeyedComputation:
         order: Order = "eventTime",
         groups: int = 128,
         attempts: int = ATTEMPTS,
+        waiting_max: int = WAITING_MAX,
     ) -> None:
+        self._waiting_max = waiting_max
+        self._waiting = 0
         self._computation = computation
         self._by_event_time = order == "eventTime"
         self._attempts = attempts
@@ -139,9 +145,7 @@ class KeyedComputation:
                 continue
             key = self._keys.find_or_add(row.key, row.key_value)
             if self._by_event_time:  # A1
-                self._count += 1
-                packed = encode_value(row.value)
-                heapq.heappush(key.waiting, Waiting(row.timestamp_ms, row.order, packed, self._count, row.value))
+                self._wait(key, row)
             else:  # A2
                 record = Record(key.value, row.value, row.timestamp_ms)
                 self._record(key, record, row.order, done)
@@ -181,6 +185,17 @@ class KeyedComputation:
             self._note(key)
         return self._sorted(done)
 
+    def _wait(self, key: Key, row: Row) -> None:
+        if self._waiting >= self._waiting_max:
+            raise OperatorError(
+                f"{self._waiting} records wait for the watermark, which stands at {self._watermark_ms} ms, and no more are allowed; "
+                f"see which source or partition holds the watermark back, or run more tasks"
+            )
+        self._waiting += 1
+        self._count += 1
+        packed = encode_value(row.value)
+        heapq.heappush(key.waiting, Waiting(row.timestamp_ms, row.order, packed, self._count, row.value))
+
     # --- what is held ---------------------------------------------------------------------------------------
 
     def hold(self) -> int:
@@ -216,6 +231,7 @@ class KeyedComputation:
         self._keys.restore(groups)
         self._watermark_ms = watermark_ms
         for key in self._keys.in_order():
+            self._waiting += len(key.waiting)
             self._note(key)
 
     # --- applying -------------------------------------------------------------------------------------------
@@ -248,11 +264,13 @@ class KeyedComputation:
         """Apply the first waiting record, or with `process_batch` all that are below this time."""
         if self._computation.batch_schema is None:
             waiting = heapq.heappop(key.waiting)
+            self._waiting -= 1
             self._record(key, Record(key.value, waiting.value, waiting.timestamp_ms), waiting.order, done)
             return
         run: list[Waiting] = []
         while key.waiting and key.waiting[0].timestamp_ms < below_ms:
             run.append(heapq.heappop(key.waiting))
+        self._waiting -= len(run)
         self.counters.records += len(run)
         error = self._try(key, run[-1].timestamp_ms, lambda: computation_batch.call(self._computation, key, run), done)
         if error is not None:

@@ -12,6 +12,7 @@ from shared.computation.harness import Harness
 from shared.model.time import MAX_TIME, MIN_TIME
 from shared.model.values import Date, Document
 from shared.operators.computation import KeyedComputation, row_of
+from shared.operators.errors import OperatorError
 
 
 @dataclass
@@ -264,6 +265,23 @@ def test_a_yield_must_be_a_document(wrong: Any) -> None:
     h.record({"k": 1}, 1)
     h.watermark(2)
     assert len(h.failures) == 1
+
+
+def test_waiting_records_are_bounded() -> None:
+    """Beyond the bound the task fails with what holds it; what was applied makes room, also over a restore."""
+
+    def fresh() -> KeyedComputation:
+        return KeyedComputation(make_computation(Scripted), waiting_max=2)
+
+    task = fresh()
+    task.on_records([row_of(1, {"n": "a"}, 10), row_of(1, {"n": "b"}, 20)])
+    task.on_watermark(11)
+    task.on_records([row_of(1, {"n": "c"}, 30)])
+    restored = fresh()
+    restored.restore({g: d for g, d in task.snapshot_groups().items() if d is not None}, 11)
+    for each in (task, restored):
+        with pytest.raises(OperatorError, match="2 records wait for the watermark, which stands at 11"):
+            each.on_records([row_of(1, {"n": "d"}, 40)])
 
 
 # --- snapshots ---------------------------------------------------------------------------------------------
