@@ -14,6 +14,7 @@ from services.sink.connectors.kafkamarkers import MarkerReading
 from services.sink.connectors.memory import MemorySink, MemoryTarget
 from services.sink.connectors.objects import ObjectDestination
 from services.sink.connectors.released import read_released_rows, released_files
+from services.sink.connectors.sql import SqlSink, SqlSinkSettings, engine_of
 from services.sink.connectors.staging import BlobNamer, PartStore
 from shared.adapters.clock import SystemClock
 from shared.adapters.memory_broker import MemoryBroker
@@ -22,7 +23,7 @@ from shared.language.expressions.ast import Expr
 from shared.language.expressions.parse import parse_expression
 from shared.language.expressions.scope import Scope
 from shared.language.problems import Problems
-from shared.language.stages.sinks import KafkaEmit
+from shared.language.stages.sinks import KafkaEmit, Merge
 from shared.language.stages.source import FileFormat
 from shared.model.checkpoint import BlobRef
 from shared.model.ids import Offset
@@ -96,6 +97,8 @@ class MemoryBlobs:
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.away = False
+        self.gets_left: int | None = None
+        """So many answers, then none; None: no bound."""
 
     async def put(self, name: str, data: bytes) -> BlobRef:
         if self.away:
@@ -107,6 +110,10 @@ class MemoryBlobs:
     async def get(self, ref: BlobRef) -> bytes:
         if self.away:
             raise BlobUnavailable("blobs: away")
+        if self.gets_left is not None:
+            if not self.gets_left:
+                raise BlobUnavailable("blobs: away")
+            self.gets_left -= 1
         return self.objects[ref.name]
 
     async def list(self, prefix: str) -> list[str]:
@@ -185,3 +192,30 @@ class KafkaWorld:
 
     async def visible(self) -> list[int]:
         return [json.loads(record.value or b"")["id"] for record in await self.records()]
+
+
+class SqlWorld:
+    """A table `rows` with primary key `id`, in any database."""
+
+    def __init__(self, url: str, *, part_bytes: int = 60, **options: Any) -> None:
+        self.engine = engine_of(url, SqlSinkSettings(lock_wait_ms=200))
+        with self.engine.begin() as connection:
+            connection.exec_driver_sql(
+                "CREATE TABLE rows (id BIGINT PRIMARY KEY, name VARCHAR(20), even BOOLEAN, note TEXT DEFAULT 'none')"
+            )
+        self.blobs = MemoryBlobs()
+        self.stage = Merge(path="$merge", connection_name="c", table="rows", on=("id",), **options)
+        self.settings = SqlSinkSettings(part_bytes_max=part_bytes, lock_wait_ms=200)
+        self.attempts = itertools.count()
+
+    def sink(self) -> SqlSink:
+        store = PartStore(self.blobs, names_for(f"a{next(self.attempts)}"), inline_bytes_max=100)
+        return SqlSink(self.stage, self.engine, store, Inline(), self.settings)
+
+    def table(self) -> list[tuple[Any, ...]]:
+        """All rows in order."""
+        with self.engine.connect() as connection:
+            return [tuple(row) for row in connection.exec_driver_sql("SELECT * FROM rows ORDER BY id")]
+
+    async def visible(self) -> list[int]:
+        return [row[0] for row in self.table()]

@@ -12,7 +12,7 @@ from shared.model.ids import Epoch, VertexId
 from shared.ports.log import Fenced, LogError
 from shared.ports.sink import Identity, MarkerAhead, ReleaseGap, TargetRefused, TargetUnavailable
 from tests.contract.sinks_support import IDENTITY, JOB, Target, Task, World, batch_of, row_of
-from tests.contract.sinks_targets import FilesWorld, KafkaWorld, MemoryWorld, ObjectsWorld
+from tests.contract.sinks_targets import FilesWorld, KafkaWorld, MemoryWorld, ObjectsWorld, SqlWorld
 
 TARGETS: dict[str, Callable[[Path], Target]] = {
     "memory": lambda _: MemoryWorld(),
@@ -23,6 +23,9 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "csv": lambda path: FilesWorld(path, "csv"),
     "objects": lambda _: ObjectsWorld(),
     "kafka": lambda _: KafkaWorld(),
+    # Inserting what is there would fail: so a row released twice is an error, not an invisible update.
+    "sqlite": lambda path: SqlWorld(f"sqlite:///{path}/t.db", when_matched="fail"),
+    "sqlite-merge": lambda path: SqlWorld(f"sqlite:///{path}/t.db"),
 }
 
 PHASES = ("accept", "stage", "commit", "release")

@@ -14,6 +14,7 @@ removes, also a zombie that opens late with an old r, so it needs no fence. File
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -73,9 +74,9 @@ class FileSink:
 
     async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
         """See `Sink.open`. Nothing is fenced: see the module's text on zombies."""
-        return await self._executor.blocking(self._open, identity, restored_from, joins)
+        return await self._executor.blocking(partial(self._open, identity, restored_from, joins=joins))
 
-    def _open(self, identity: Identity, restored_from: Epoch, joins: bool) -> Epoch:  # noqa: FBT001 - the port's word, handed on
+    def _open(self, identity: Identity, restored_from: Epoch, *, joins: bool) -> Epoch:
         self._destination.prepare()
         marker = self._manifests.marker(str(identity))
         if marker is not None:

@@ -1,0 +1,377 @@
+"""The SQL sink: `$merge` into a table of PostgreSQL or SQLite (protocol, S2, S5, S6).
+
+- Rows of an epoch, and `released = n where released = predecessor`, are one transaction that must touch one marker row. So a zombie, or a
+  commit whose answer was lost, cannot write twice: the second finds another marker.
+- Staged rows lie in the commit's handle if small, else in the blob store, in parts; a large epoch is streamed part by part.
+- What the table would refuse is found before staging. What it refuses all the same is permanent, and named by commit and record.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy import exc
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+from sqlalchemy.schema import CreateTable
+
+from services.sink.connectors.markers import check_open, is_due
+from services.sink.connectors.sqlvalues import Misfit, RowMaker
+from services.sink.connectors.sqlwrites import MergeWriter, Unwanted
+from services.sink.connectors.staging import (
+    INLINE_BYTES_MAX,
+    InlinePart,
+    Ledger,
+    Part,
+    PartStore,
+    decode_handle,
+    encode_handle,
+)
+from shared.language.stages.sinks import Merge
+from shared.language.values import CodecError, decode_doc, encode_doc
+from shared.model.checkpoint import MirrorRow
+from shared.model.ids import Epoch
+from shared.operators.batches import documents_of
+from shared.ports.clock import Executor
+from shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailable
+
+MARKERS_TABLE: Final = "tidemark_released"
+DIALECTS: Final = ("postgresql", "sqlite")
+_RELEASED: Final = sa.Table(
+    MARKERS_TABLE,
+    sa.MetaData(),
+    sa.Column("identity", sa.String(300), primary_key=True),
+    sa.Column("released", sa.BigInteger, nullable=False),
+)
+_SQLITE_PASSING: Final = ("locked", "busy", "disk", "unable to open", "i/o")
+"""SQLite calls everything operational; these are what waiting may mend."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlSinkSettings:
+    """Bounds of an SQL sink."""
+
+    part_bytes_max: int = 4 * 1024 * 1024
+    """Encoded rows of one part; also what is held in memory before it is staged."""
+    lock_wait_ms: int = 10_000
+    """How long a release waits for a lock, such as a zombie's, before the target counts as away."""
+    idle_in_transaction_ms: int = 60_000
+    """After so long of silence PostgreSQL ends a release's transaction: a stopped process holds no lock for ever."""
+
+
+def engine_of(url: str, settings: SqlSinkSettings | None = None) -> sa.Engine:
+    """An engine that waits for locks as the settings say and, on SQLite, writes every commit through to the disk."""
+    wait_ms = (settings or SqlSinkSettings()).lock_wait_ms
+    if not url.startswith("sqlite"):
+        return sa.create_engine(url, pool_pre_ping=True)
+    engine = sa.create_engine(url, connect_args={"timeout": wait_ms / 1000})
+
+    @sa.event.listens_for(engine, "connect")
+    def configure(connection: Any, _: Any) -> None:
+        connection.execute("PRAGMA synchronous = FULL")
+
+    return engine
+
+
+class SqlSink:
+    """`Sink` into one table. `engine` is SQLAlchemy's, synchronous; its work runs on the executor's threads."""
+
+    def __init__(
+        self,
+        stage: Merge,
+        engine: sa.Engine,
+        parts: PartStore,
+        executor: Executor,
+        settings: SqlSinkSettings | None = None,
+    ) -> None:
+        if engine.dialect.name not in DIALECTS:
+            raise ValueError(
+                f"{stage.path}: expected a connection to {' or '.join(DIALECTS)}, found {engine.dialect.name}"
+            )
+        self._stage = stage
+        self._engine = engine
+        self._parts = parts
+        self._executor = executor
+        self._settings = settings or SqlSinkSettings()
+        self._ledger = Ledger()
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._inline_left = INLINE_BYTES_MAX
+        self._identity: Identity | None = None
+        self._marker = Epoch(0)
+        self._maker: RowMaker | None = None
+        self._writer: MergeWriter | None = None
+
+    async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
+        """See `Sink.open`. TargetRefused if the table is not there, or `on` is no unique key of it."""
+        self._identity = identity
+        self._ledger = Ledger(newest=restored_from)
+        self._held, self._held_bytes, self._inline_left = [], 0, INLINE_BYTES_MAX
+        return await self._executor.blocking(partial(self._open, identity, restored_from, joins=joins))
+
+    def _open(self, identity: Identity, restored_from: Epoch, *, joins: bool) -> Epoch:
+        dialect = self._engine.dialect.name
+        with self._errors("opening"):
+            table = self._table()
+            self._make_markers()
+            with self._engine.begin() as connection:
+                marker = self._read_marker(connection, identity)
+                if marker is not None:
+                    check_open(identity, marker, restored_from, self._place)
+                if marker is None:
+                    marker = self._begin_marker(connection, identity, restored_from)
+                elif joins and marker < restored_from:
+                    connection.execute(
+                        sa.update(_RELEASED).where(
+                            _RELEASED.c.identity == str(identity), _RELEASED.c.released == marker
+                        ),
+                        {"released": restored_from},
+                    )
+                    marker = restored_from
+        inserts = self._stage.when_not_matched == "insert"
+        self._maker = RowMaker(table, self._stage.on, dialect, inserts=inserts)
+        self._writer = MergeWriter(table, self._stage, dialect)
+        self._marker = marker
+        return marker
+
+    def _table(self) -> sa.Table:
+        """The target as the database describes it."""
+        schema, _, name = self._stage.table.rpartition(".")
+        try:
+            table = sa.Table(name, sa.MetaData(), schema=schema or None, autoload_with=self._engine)
+        except exc.NoSuchTableError as error:
+            raise TargetRefused(
+                f"{self._place}: no such table; create it, with a unique key on {', '.join(self._stage.on)}"
+            ) from error
+        inspector = sa.inspect(self._engine)
+        keys = [inspector.get_pk_constraint(name, schema or None)["constrained_columns"]]
+        keys += [found["column_names"] for found in inspector.get_unique_constraints(name, schema or None)]
+        keys += [
+            [c for c in i["column_names"] if c] for i in inspector.get_indexes(name, schema or None) if i["unique"]
+        ]
+        if set(self._stage.on) not in [set(key) for key in keys]:
+            raise TargetRefused(
+                f"{self._place}: `on` is ({', '.join(self._stage.on)}), which is no unique key of the table; the table has"
+                f" {'; '.join(', '.join(key) for key in keys if key) or 'none'}. Add a unique index, or change `on`"
+            )
+        return table
+
+    def _make_markers(self) -> None:
+        """Make the markers table if it is not there; another task may be making it at the same time."""
+        if sa.inspect(self._engine).has_table(MARKERS_TABLE):
+            return
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(CreateTable(_RELEASED, if_not_exists=True))
+        except exc.DBAPIError:
+            if not sa.inspect(self._engine).has_table(MARKERS_TABLE):
+                raise
+
+    def _read_marker(self, connection: sa.Connection, identity: Identity) -> Epoch | None:
+        query = sa.select(_RELEASED.c.released).where(_RELEASED.c.identity == str(identity))
+        found = connection.execute(query).scalar_one_or_none()
+        return None if found is None else Epoch(found)
+
+    def _begin_marker(self, connection: sa.Connection, identity: Identity, restored_from: Epoch) -> Epoch:
+        """A new identity's first marker; another holder may have been faster."""
+        insert = postgresql_insert if self._engine.dialect.name == "postgresql" else sqlite_insert
+        connection.execute(
+            insert(_RELEASED).values(identity=str(identity), released=restored_from).on_conflict_do_nothing()
+        )
+        marker = self._read_marker(connection, identity)
+        assert marker is not None, "it was written in this transaction"
+        check_open(identity, marker, restored_from, self._place)
+        return marker
+
+    async def accept(self, batch: pa.RecordBatch) -> Sequence[Rejected]:
+        """See `Sink.accept`. After TargetUnavailable nothing of the batch was taken: it may be handed over again."""
+        while self._held_bytes >= self._settings.part_bytes_max:
+            await self._keep_part(Epoch(self._ledger.newest + 1))
+        maker = self._maker
+        if maker is None:
+            raise ValueError("sql sink: accept before open")
+        rejected: list[Rejected] = []
+        for row, document in enumerate(documents_of(batch)):
+            try:
+                maker.parameters(document)
+            except Misfit as misfit:
+                rejected.append(Rejected(row, f"{self._stage.path}: {misfit}"))
+            else:
+                self._held.append(encode_doc(document))
+                self._held_bytes += len(self._held[-1])
+        return rejected
+
+    async def _keep_part(self, epoch: Epoch) -> None:
+        size = count = 0
+        while count < len(self._held) and size < self._settings.part_bytes_max:
+            size += len(self._held[count])
+            count += 1
+        data = msgspec.msgpack.encode(self._held[:count])
+        part = await self._parts.keep(data, count, epoch, self._inline_left)
+        self._ledger.add(part)
+        if isinstance(part, InlinePart):
+            self._inline_left -= len(part.data)
+        self._held = self._held[count:]
+        self._held_bytes -= size
+
+    async def stage(self, epoch: Epoch, committed: Epoch) -> bytes:
+        """See `Sink.stage`. May be repeated after TargetUnavailable."""
+        while self._held:
+            await self._keep_part(epoch)
+        self._inline_left = INLINE_BYTES_MAX
+        return encode_handle(self._ledger.stage(epoch, committed))
+
+    async def release(self, row: MirrorRow, staged: bytes) -> None:
+        """See `Sink.release`. After TargetUnavailable it is called again; whether it was done then shows in the marker."""
+        identity = self._identity
+        if identity is None:
+            raise ValueError("sql sink: release before open")
+        if not is_due(identity, self._marker, row, self._place):
+            return
+        parts = decode_handle(staged)
+        try:
+            await self._transaction(identity, row, parts, one_by_one=False)
+        except _BatchRefused:
+            # Once more, a statement a row, to name the record.
+            await self._transaction(identity, row, parts, one_by_one=True)
+
+    async def _transaction(
+        self, identity: Identity, row: MirrorRow, parts: Sequence[Part], *, one_by_one: bool
+    ) -> None:
+        async with self._connection() as connection:
+            before = await self._executor.blocking(self._claim, connection, identity, row)
+            if before is not None:
+                self._marker = before
+                is_due(identity, before, row, self._place)
+                return
+            write = partial(self._write, connection, row, one_by_one=one_by_one)
+            done = 0
+            for part in parts:
+                documents = _documents(await self._parts.load(part))
+                await self._executor.blocking(write, documents, done)
+                done += len(documents)
+            await self._executor.blocking(self._commit, connection)
+        self._marker = row.epoch
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[sa.Connection]:
+        """A connection of its own; what is not committed is rolled back."""
+        connection = await self._executor.blocking(self._connect)
+        try:
+            yield connection
+        finally:
+            await self._executor.blocking(self._let_go, connection)
+
+    def _connect(self) -> sa.Connection:
+        with self._errors("connecting"):
+            connection = self._engine.connect()
+            if self._engine.dialect.name == "postgresql":
+                wait, idle = self._settings.lock_wait_ms, self._settings.idle_in_transaction_ms
+                connection.exec_driver_sql(f"SET LOCAL lock_timeout = {wait:d}")
+                connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {idle:d}")
+                connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
+            return connection
+
+    def _let_go(self, connection: sa.Connection) -> None:
+        try:
+            connection.close()
+        except exc.DBAPIError:
+            connection.invalidate()
+
+    def _claim(self, connection: sa.Connection, identity: Identity, row: MirrorRow) -> Epoch | None:
+        """Move the marker, which locks its row until the end of the transaction; where it stands if it was not the predecessor."""
+        mine = _RELEASED.c.identity == str(identity)
+        with self._errors(f"commit {row.epoch}"):
+            moved = connection.execute(
+                sa.update(_RELEASED).where(mine, _RELEASED.c.released == row.predecessor), {"released": row.epoch}
+            )
+            if moved.rowcount == 1:
+                return None
+            marker = self._read_marker(connection, identity)
+        if marker is None:
+            raise TargetRefused(
+                f"{self._place}: commit {row.epoch}: the marker of {identity} is gone from {MARKERS_TABLE}"
+            )
+        return marker
+
+    def _write(
+        self, connection: sa.Connection, row: MirrorRow, documents: list[bytes], first: int, *, one_by_one: bool
+    ) -> None:
+        maker, writer = self._maker, self._writer
+        assert maker is not None
+        assert writer is not None
+        place = f"commit {row.epoch}, records {first} to {first + len(documents) - 1}"
+        with self._errors(place):
+            parameters = [
+                self._parameters(maker, data, f"commit {row.epoch}, record {first + n}")
+                for n, data in enumerate(documents)
+            ]
+        if not one_by_one:
+            try:
+                with self._errors(place):
+                    writer.write(connection, parameters, one_by_one=False)
+            except TargetRefused as refused:
+                raise _BatchRefused(str(refused)) from refused
+            return
+        for number, values in enumerate(parameters):
+            with self._errors(f"commit {row.epoch}, record {first + number}"):
+                writer.write(connection, [values], one_by_one=True)
+
+    def _parameters(self, maker: RowMaker, data: bytes, place: str) -> dict[str, Any]:
+        try:
+            return maker.parameters(decode_doc(data))
+        except (Misfit, CodecError) as error:
+            raise TargetRefused(
+                f"{self._place}: {place}: {error}; has the table changed since it was staged?"
+            ) from error
+
+    def _commit(self, connection: sa.Connection) -> None:
+        with self._errors("committing"):
+            connection.commit()
+
+    @contextmanager
+    def _errors(self, doing: str) -> Iterator[None]:
+        """The database's errors in the words of a sink."""
+        try:
+            yield
+        except Unwanted as unwanted:
+            raise TargetRefused(f"{self._place}: {doing}: {unwanted}") from unwanted
+        except exc.DBAPIError as error:
+            sentence = f"{self._place}: {doing}: {str(error.orig).strip()}"
+            if self._is_permanent(error):
+                raise TargetRefused(sentence) from error
+            raise TargetUnavailable(sentence) from error
+        except exc.TimeoutError as error:
+            raise TargetUnavailable(f"{self._place}: {doing}: {error}") from error
+        except exc.StatementError as error:
+            raise TargetRefused(f"{self._place}: {doing}: {error}") from error
+
+    def _is_permanent(self, error: exc.DBAPIError) -> bool:
+        if error.connection_invalidated:
+            return False
+        if self._engine.dialect.name == "sqlite" and isinstance(error, exc.OperationalError):
+            return not any(word in str(error.orig).lower() for word in _SQLITE_PASSING)
+        return isinstance(error, (exc.IntegrityError, exc.DataError, exc.ProgrammingError, exc.NotSupportedError))
+
+    @property
+    def _place(self) -> str:
+        return f"{self._stage.path} into {self._stage.table}"
+
+    async def close(self) -> None:
+        """Nothing to let go of: the engine is its owner's."""
+
+
+class _BatchRefused(Exception):
+    """Many rows in one statement, and one of them was refused."""
+
+
+def _documents(data: bytes) -> list[bytes]:
+    try:
+        return msgspec.msgpack.decode(data, type=list[bytes])
+    except msgspec.DecodeError as error:
+        raise TargetRefused(f"staged rows do not decode: {error}; was the part written by a later version?") from error

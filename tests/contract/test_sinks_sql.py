@@ -1,0 +1,325 @@
+"""The SQL sink's own promises, on SQLite and PostgreSQL: `$merge`, one transaction with its marker, refusals (protocol, S5, S6)."""
+
+import contextlib
+import itertools
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from services.sink.connectors.sql import MARKERS_TABLE, SqlSink, engine_of
+from services.sink.connectors.sqlvalues import Misfit, RowMaker
+from shared.model.ids import Epoch, JobId, VertexId
+from shared.model.values import Binary, Date, Document, ObjectId
+from shared.operators.batches import batch_of as documents_batch
+from shared.ports.sink import Identity, TargetRefused, TargetUnavailable
+from tests.contract.sinks_support import IDENTITY, Task, World, row_of
+from tests.contract.sinks_targets import SqlWorld
+from tests.contract.test_sinks_contract import crash_after, haunt
+
+
+@pytest.fixture
+def postgres(postgres_url: str) -> str:
+    """A fresh database, as SQLAlchemy addresses it."""
+    return postgres_url.replace("postgresql://", "postgresql+psycopg://")
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/t.db"
+    found: str = request.getfixturevalue("postgres")
+    return found
+
+
+@contextlib.contextmanager
+def sql_world(url: str, **options: Any) -> Iterator[SqlWorld]:
+    world = SqlWorld(url, **options)
+    try:
+        yield world
+    finally:
+        world.engine.dispose()
+
+
+async def merged(target: SqlWorld, *documents: Document, epoch: int = 1) -> None:
+    """Release these documents as one epoch."""
+    sink = target.sink()
+    await sink.open(IDENTITY, Epoch(epoch - 1))
+    assert not await sink.accept(documents_batch(list(documents)))
+    staged = await sink.stage(Epoch(epoch), Epoch(epoch - 1))
+    await sink.release(row_of(epoch, epoch - 1, staged), staged)
+
+
+OLD: Document = {"id": 1, "name": "old", "even": True, "note": "kept"}
+NEW: Document = {"id": 1, "name": "new"}
+OTHER: Document = {"id": 2, "name": "other"}
+KEPT = (1, "old", True, "kept")
+
+
+@pytest.mark.parametrize(
+    ("when_matched", "when_not_matched", "expected"),
+    [
+        ("replace", "insert", [(1, "new", None, "none"), (2, "other", None, "none")]),
+        ("merge", "insert", [(1, "new", True, "kept"), (2, "other", None, "none")]),
+        ("keepExisting", "insert", [KEPT, (2, "other", None, "none")]),
+        ("delete", "insert", [(2, "other", None, "none")]),
+        ("replace", "discard", [(1, "new", None, None)]),
+        ("merge", "discard", [(1, "new", True, "kept")]),
+        ("keepExisting", "discard", [KEPT]),
+        ("delete", "discard", []),
+    ],
+)
+async def test_merge_does_what_its_options_say(
+    url: str, when_matched: str, when_not_matched: str, expected: list[Any]
+) -> None:
+    """Each pair of whenMatched and whenNotMatched gives the rows that MongoDB's `$merge` would."""
+    with sql_world(url, when_matched=when_matched, when_not_matched=when_not_matched) as target:
+        with target.engine.begin() as connection:
+            connection.exec_driver_sql("INSERT INTO rows VALUES (1, 'old', TRUE, 'kept')")
+        await merged(target, NEW, OTHER)
+        assert [(i, n, None if e is None else bool(e), t) for i, n, e, t in target.table()] == expected
+
+
+@pytest.mark.parametrize(
+    ("when_matched", "when_not_matched", "finding"),
+    [
+        ("fail", "insert", "record 1: the row is there, and whenMatched is fail"),
+        ("fail", "discard", "record 1: the row is there"),
+        ("merge", "fail", "record 0: the row is not there, and whenNotMatched is fail"),
+        ("replace", "fail", "record 0: the row is not there"),
+        ("delete", "fail", "record 0: the row is not there"),
+        ("keepExisting", "fail", "record 0: the row is not there"),
+    ],
+)
+async def test_s6_fail_refuses_for_good_and_writes_nothing(
+    url: str, when_matched: str, when_not_matched: str, finding: str
+) -> None:
+    """`fail` is a permanent refusal that names commit and record; the epoch's other rows are not written either."""
+    with sql_world(url, when_matched=when_matched, when_not_matched=when_not_matched) as target:
+        with target.engine.begin() as connection:
+            connection.exec_driver_sql("INSERT INTO rows VALUES (1, 'old', TRUE, 'kept')")
+        with pytest.raises(TargetRefused, match=f"commit 1, {finding}"):
+            await merged(target, OTHER, NEW)
+        assert await target.visible() == [1]
+
+
+async def test_rows_of_one_key_in_one_epoch_apply_in_order(url: str) -> None:
+    """The last document of a key wins; fields that it does not name stay from the earlier one under `merge`."""
+    with sql_world(url, part_bytes=1 << 20) as target:
+        await merged(
+            target, {"id": 1, "name": "a", "note": "x"}, {"id": 1, "name": "b", "note": "y"}, {"id": 1, "name": "c"}
+        )
+        assert target.table() == [(1, "c", None, "y")]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), list(itertools.product(("stage", "commit"), ("accept", "commit", "release")))
+)
+async def test_exactly_once_with_zombies(url: str, first: str, second: str) -> None:
+    """Crashes between the phases, with zombies going on: a row written twice would fail here, as whenMatched is fail."""
+    with sql_world(url, when_matched="fail") as target:
+        identity = Identity(JobId(uuid.uuid4().hex), VertexId("merge"), 0)
+        world = World(target, identity=identity)
+        old = Task(world)
+        await old.start()
+        await old.epoch()
+        await crash_after(old, first)
+        middle = Task(world)
+        await middle.start()
+        await haunt(old)
+        await crash_after(middle, second)
+        new = Task(world)
+        await new.start()
+        await haunt(middle)
+        await new.epoch()
+        await world.complete()
+
+
+async def test_s5_a_lost_answer_to_the_commit_is_not_repeated(url: str) -> None:
+    """When the commit happened, but its answer was lost, the next release finds the marker moved and writes nothing."""
+    with sql_world(url, when_matched="fail") as target:
+        world = World(target)
+        task = Task(world)
+        await task.start()
+        await task.accept()
+        await task.stage()
+        await task.commit()
+        sink = task.sink
+        assert isinstance(sink, SqlSink)
+        original = sink._commit
+
+        def lost(connection: sa.Connection) -> None:
+            original(connection)
+            raise TargetUnavailable("the connection broke")
+
+        sink._commit = lost  # type: ignore[method-assign]
+        with pytest.raises(TargetUnavailable):
+            await task.release()
+        await task.release()
+        await world.complete()
+
+
+async def test_s5_a_break_before_the_commit_leaves_nothing(url: str) -> None:
+    """Rows and marker are one transaction: a break between parts leaves nothing visible, and the next try writes all."""
+    with sql_world(url, part_bytes=150) as target:
+        world = World(target)
+        task = Task(world)
+        await task.start()
+        for _ in range(4):
+            await task.accept()
+        await task.stage()
+        await task.commit()
+        assert len(target.blobs.objects) > 1
+        target.blobs.gets_left = 1
+        with pytest.raises(TargetUnavailable):
+            await task.release()
+        assert await target.visible() == []
+        target.blobs.gets_left = None
+        await task.release()
+        await world.complete()
+
+
+async def test_s5_a_lock_that_another_holds_is_waited_for_as_an_outage(url: str) -> None:
+    """A zombie in the middle of its transaction makes the target unavailable for a while; then the release goes through."""
+    with sql_world(url) as target:
+        world = World(target)
+        task = Task(world)
+        await task.start()
+        await task.accept()
+        await task.stage()
+        await task.commit()
+        with target.engine.connect() as zombie:
+            zombie.exec_driver_sql(f"UPDATE {MARKERS_TABLE} SET released = released")
+            with pytest.raises(TargetUnavailable, match="lock"):
+                await task.release()
+            zombie.rollback()
+        await task.release()
+        await world.complete()
+
+
+async def test_s6_what_the_table_would_refuse_is_found_before_staging(url: str) -> None:
+    """Wrong types, unknown fields, too long texts, missing keys: refused row by row with the field's name."""
+    with sql_world(url) as target:
+        sink = target.sink()
+        await sink.open(IDENTITY, Epoch(0))
+        documents: list[Document] = [
+            {"id": 1, "name": "ok"},
+            {"id": "x"},
+            {"name": "no id"},
+            {"id": None},
+            {"id": 2, "color": "red"},
+            {"id": 3, "name": "x" * 21},
+            {"id": 4, "name": "a\x00b"},
+            {"id": 5, "even": 1},
+            {"id": 6, "name": 7},
+        ]
+        rejected = await sink.accept(documents_batch(documents))
+        assert [(r.row, r.reason.split(": ", 1)[1]) for r in rejected] == [
+            (1, "id: expected a whole number, found type string"),
+            (2, "id: the column takes no null, and the document has no value for it"),
+            (3, "id: the column takes no null, and the document has no value for it"),
+            (4, "color: the table has no such column; project the field away, or add the column"),
+            (5, "name: expected at most 20 characters, found 21"),
+            (6, "name: expected text without the character 0"),
+            (7, "even: expected true or false, found type int"),
+            (8, "name: expected text, found type int"),
+        ]
+        staged = await sink.stage(Epoch(1), Epoch(0))
+        await sink.release(row_of(1, 0, staged), staged)
+        assert await target.visible() == [1]
+
+
+async def test_s6_a_constraint_that_only_the_database_knows_refuses_with_the_record(url: str) -> None:
+    """What passed the checks, but not the database, is permanent, and the record is named though rows are written many at a time."""
+    with sql_world(url, part_bytes=1 << 20) as target:
+        with target.engine.begin() as connection:
+            connection.exec_driver_sql("DROP TABLE rows")
+            connection.exec_driver_sql(
+                "CREATE TABLE rows (id BIGINT PRIMARY KEY, name VARCHAR(20) CHECK (name <> 'bad'))"
+            )
+        with pytest.raises(TargetRefused, match="commit 1, record 2"):
+            await merged(target, *({"id": n, "name": "bad" if n == 2 else "good"} for n in range(5)))
+        assert await target.visible() == []
+
+
+async def test_a_table_that_is_missing_or_has_no_such_key_is_refused_at_open(url: str) -> None:
+    """The error names table and key, and says what the table has."""
+    with sql_world(url) as target:
+        target.stage = target.stage.__class__(path="$merge", connection_name="c", table="rows", on=("name",))
+        with pytest.raises(
+            TargetRefused, match=r"`on` is \(name\), which is no unique key of the table; the table has id"
+        ):
+            await target.sink().open(IDENTITY, Epoch(0))
+        target.stage = target.stage.__class__(path="$merge", connection_name="c", table="nowhere", on=("id",))
+        with pytest.raises(TargetRefused, match="nowhere: no such table"):
+            await target.sink().open(IDENTITY, Epoch(0))
+
+
+@pytest.mark.postgres
+async def test_a_database_that_is_away_is_waited_for(postgres: str) -> None:
+    """No connection is an outage, not a refusal."""
+    with sql_world(postgres) as target:
+        target.engine.dispose()
+        target.engine = engine_of("postgresql+psycopg://nobody@127.0.0.1:1/none")
+        with pytest.raises(TargetUnavailable):
+            await target.sink().open(IDENTITY, Epoch(0))
+
+
+COLUMNS = [
+    (sa.SmallInteger(), 2**15, "of 16 bits"),
+    (sa.Integer(), 2**31, "of 32 bits"),
+    (sa.BigInteger(), 0.5, "a whole number"),
+    (sa.Numeric(), float("nan"), "a finite number"),
+    (sa.Float(), "x", "a double"),
+    (sa.Boolean(), 0, "true or false"),
+    (sa.DateTime(timezone=True), Date(2**60), "of the years 1 to 9999"),
+    (sa.Date(), "2013-01-01", "a date"),
+    (sa.LargeBinary(), "x", "binary data"),
+    (sa.Uuid(), "x", "a UUID"),
+]
+
+
+@pytest.mark.parametrize(("kind", "value", "finding"), COLUMNS, ids=[str(kind) for kind, _, _ in COLUMNS])
+def test_s6_each_column_type_refuses_what_it_cannot_hold(
+    kind: sa.types.TypeEngine[Any], value: Any, finding: str
+) -> None:
+    """A value that would be cut, rounded or misread is refused, with what the column expects."""
+    table = sa.Table("t", sa.MetaData(), sa.Column("id", sa.BigInteger, primary_key=True), sa.Column("c", kind))
+    with pytest.raises(Misfit, match=f"c: expected .*{finding}"):
+        RowMaker(table, ("id",), "postgresql", inserts=True).parameters({"id": 1, "c": value})
+
+
+@pytest.mark.postgres
+async def test_values_of_all_kinds_come_back_as_they_went(postgres: str) -> None:
+    """Dates, decimals, binary, JSON and object ids are in PostgreSQL what they were in the document."""
+    with sql_world(postgres) as target:
+        with target.engine.begin() as connection:
+            connection.exec_driver_sql("DROP TABLE rows")
+            connection.exec_driver_sql(
+                "CREATE TABLE rows (id BIGINT PRIMARY KEY, t TIMESTAMPTZ, n NUMERIC, b BYTEA, j JSONB, o TEXT, d DOUBLE PRECISION)"
+            )
+        await merged(
+            target,
+            {
+                "id": 1,
+                "t": Date(1500),
+                "n": 0.1,
+                "b": Binary(b"\x00\xff"),
+                "j": {"x": [1, Date(0)]},
+                "o": ObjectId(b"a" * 12),
+                "d": 3,
+            },
+        )
+        with target.engine.connect() as connection:
+            moment, number, data, tree, oid, double = connection.exec_driver_sql(
+                "SELECT t, n::text, b, j, o, d FROM rows"
+            ).one()
+        assert moment.timestamp() == 1.5
+        assert number == "0.1"
+        assert bytes(data) == b"\x00\xff"
+        assert tree == {"x": [1, {"$date": "1970-01-01T00:00:00Z"}]}
+        assert oid == "61" * 12
+        assert double == 3.0
