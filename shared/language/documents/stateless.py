@@ -90,13 +90,13 @@ def _validate(o: Read, path: str, _: Scope) -> Validate:
     return Validate(path=path, validator=o["validator"], validation_action=o.get("validationAction", "discard"))
 
 
-_OBJECT: Final = {"type": "object"}
-_ADD: Final = StageSpec("Adds fields, or replaces them.", _add_fields, {"type": "object", "minProperties": 1})
+_FIELDS: Final = {"type": "object", "minProperties": 1, "additionalProperties": EXPRESSION.schema}
+_ADD: Final = StageSpec("Adds fields, or replaces them.", _add_fields, _FIELDS)
 STATELESS: Final[dict[str, StageSpec]] = {
     "$match": StageSpec("Lets through what the query is true of.", _match, PREDICATE.schema),
     "$addFields": _ADD,
     "$set": _ADD,
-    "$project": StageSpec("Keeps, leaves out or computes fields.", _project, {"type": "object", "minProperties": 1}),
+    "$project": StageSpec("Keeps, leaves out or computes fields.", _project, _FIELDS),
     "$unset": StageSpec(
         "Leaves fields out.",
         _unset,

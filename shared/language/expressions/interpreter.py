@@ -25,8 +25,9 @@ from shared.language.expressions.ast import (
 )
 from shared.language.expressions.environment import Environment
 from shared.language.expressions.errors import NO_BRANCH, TYPE, ExpressionError
+from shared.language.expressions.library import OPERATORS
 from shared.language.expressions.paths import read_path
-from shared.language.expressions.registry import ABSENT, OPERATORS
+from shared.language.expressions.registry import ABSENT
 from shared.language.expressions.sorting import sort_items
 from shared.language.values.types import is_integral, truth, type_name
 from shared.model.values import MISSING, Value

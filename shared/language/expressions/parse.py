@@ -2,7 +2,6 @@
 
 from typing import Any, Final
 
-from shared.language.expressions import library
 from shared.language.expressions.ast import (
     NULL,
     REMOVE,
@@ -15,7 +14,8 @@ from shared.language.expressions.ast import (
     Variable,
 )
 from shared.language.expressions.forms import FORMS
-from shared.language.expressions.registry import LEFT_OUT, OPERATORS, Named, Operator, Positional
+from shared.language.expressions.library import OPERATORS
+from shared.language.expressions.registry import LEFT_OUT, Named, Operator, Positional
 from shared.language.expressions.scope import SYSTEM_VARIABLES, Scope
 from shared.language.problems import join
 from shared.language.values.extended_json import SPECIAL, ExtendedJsonError, from_json
@@ -23,9 +23,6 @@ from shared.model.values import MISSING
 
 DEPTH_MAX: Final = 100
 """How deep expressions may nest."""
-
-assert library.LOADED
-
 
 def parse_expression(tree: Any, path: str, scope: Scope) -> Expr:
     """The expression of a JSON tree at a place of the document."""

@@ -14,7 +14,8 @@ DECIMAL: Final = Context(
     prec=34, rounding=ROUND_HALF_EVEN, Emin=-6143, Emax=6144, capitals=1, clamp=1, traps=[InvalidOperation]
 )
 """IEEE 754 decimal128."""
-_QUIET: Final = Context(prec=34, rounding=ROUND_HALF_EVEN, Emin=-6143, Emax=6144, capitals=1, clamp=1, traps=[])
+QUIET: Final = Context(prec=34, rounding=ROUND_HALF_EVEN, Emin=-6143, Emax=6144, capitals=1, clamp=1, traps=[])
+"""The same without traps: what is not defined is NaN."""
 _NAN: Final = Decimal("NaN")
 _DOUBLE_DIGITS: Final = Context(prec=15, rounding=ROUND_HALF_EVEN, Emin=-6143, Emax=6144)
 
@@ -36,7 +37,7 @@ def width(value: Any) -> int:
 def decimal_of(value: Any) -> Decimal:
     """A number as a decimal: ints exactly, doubles to 15 significant digits (as MongoDB converts them), decimals to 34."""
     if type(value) is Decimal:
-        return _NAN if value.is_nan() else _QUIET.create_decimal(value)
+        return _NAN if value.is_nan() else QUIET.create_decimal(value)
     if type(value) is float:
         return _DOUBLE_DIGITS.create_decimal_from_float(value) if math.isfinite(value) else Decimal(value)
     return Decimal(int(value))
@@ -66,7 +67,7 @@ def add(left: Any, right: Any) -> Any:
         return whole(int(left) + int(right), wide)
     if wide == DOUBLE:
         return double_of(left) + double_of(right)
-    return _QUIET.add(decimal_of(left), decimal_of(right))
+    return QUIET.add(decimal_of(left), decimal_of(right))
 
 
 def subtract(left: Any, right: Any) -> Any:
@@ -76,7 +77,7 @@ def subtract(left: Any, right: Any) -> Any:
         return whole(int(left) - int(right), wide)
     if wide == DOUBLE:
         return double_of(left) - double_of(right)
-    return _QUIET.subtract(decimal_of(left), decimal_of(right))
+    return QUIET.subtract(decimal_of(left), decimal_of(right))
 
 
 def multiply(left: Any, right: Any) -> Any:
@@ -86,7 +87,7 @@ def multiply(left: Any, right: Any) -> Any:
         return whole(int(left) * int(right), wide)
     if wide == DOUBLE:
         return double_of(left) * double_of(right)
-    return _QUIET.multiply(decimal_of(left), decimal_of(right))
+    return QUIET.multiply(decimal_of(left), decimal_of(right))
 
 
 def divide(left: Any, right: Any) -> Any:
@@ -94,7 +95,7 @@ def divide(left: Any, right: Any) -> Any:
     if right == 0:
         raise ZeroDivisionError
     if DEC in (width(left), width(right)):
-        return _QUIET.divide(decimal_of(left), decimal_of(right))
+        return QUIET.divide(decimal_of(left), decimal_of(right))
     return double_of(left) / double_of(right)
 
 
@@ -118,4 +119,4 @@ def _remainder(left: Decimal, right: Decimal) -> Decimal:
     if right.is_infinite():
         return left
     wide = Context(prec=13000, Emin=-6176, Emax=20000, traps=[Overflow])
-    return _QUIET.plus(wide.remainder(left, right))
+    return QUIET.plus(wide.remainder(left, right))

@@ -1,4 +1,4 @@
-"""The operators: importing this package declares them all."""
+"""The operators: importing this package declares them all. Take OPERATORS from here, where it is complete."""
 
 from shared.language.expressions.library import (
     arithmetic,
@@ -12,6 +12,7 @@ from shared.language.expressions.library import (
     strings,
     totals,
 )
+from shared.language.expressions.registry import OPERATORS
 
 MODULES = (arithmetic, arrays, convert, dates, logic, objects, regexes, sets, strings, totals)
-LOADED = True
+__all__ = ["MODULES", "OPERATORS"]

@@ -9,9 +9,9 @@ from shared.language.expressions.errors import DIVISION, OVERFLOW, TYPE, VALUE, 
 from shared.language.expressions.registry import ABSENT, positional
 from shared.language.values.numbers import (
     DEC,
-    DECIMAL,
     DOUBLE,
     LONG,
+    QUIET,
     add,
     decimal_of,
     divide,
@@ -215,7 +215,7 @@ def _pow(base: Value, exponent: Value) -> Value:
     if base == 0 and exponent < 0:
         raise fail("$pow of 0 with a negative exponent", VALUE)
     if wide == DEC:
-        return DECIMAL.copy().power(decimal_of(base), decimal_of(exponent))
+        return QUIET.power(decimal_of(base), decimal_of(exponent))
     if wide <= LONG and (exponent >= 0 or abs(base) == 1):
         if abs(base) <= 1:
             return whole(int(base) ** (int(exponent) % 2 if base else min(int(exponent), 1)) if base != 1 else 1, wide)
@@ -260,10 +260,10 @@ def _within_one(value: Any) -> bool:
     return bool(-1 <= value <= 1)
 
 
-_real("$exp", "e to a power.", math.exp, DECIMAL.exp)
-_real("$ln", "The natural logarithm.", math.log, DECIMAL.ln, _positive, "a number above 0")
-_real("$log10", "The logarithm to base 10.", math.log10, DECIMAL.log10, _positive, "a number above 0")
-_real("$sqrt", "The square root.", math.sqrt, DECIMAL.sqrt, lambda v: bool(v >= 0), "a number from 0")
+_real("$exp", "e to a power.", math.exp, QUIET.exp)
+_real("$ln", "The natural logarithm.", math.log, QUIET.ln, _positive, "a number above 0")
+_real("$log10", "The logarithm to base 10.", math.log10, QUIET.log10, _positive, "a number above 0")
+_real("$sqrt", "The square root.", math.sqrt, QUIET.sqrt, lambda v: bool(v >= 0), "a number from 0")
 _real("$sin", "The sine of radians.", math.sin, None, is_finite, "a finite number")
 _real("$cos", "The cosine of radians.", math.cos, None, is_finite, "a finite number")
 _real("$tan", "The tangent of radians.", math.tan, None, is_finite, "a finite number")
@@ -306,7 +306,7 @@ def _log(value: Value, base: Value) -> Value:
     if not number("$log", value) > 0 or not number("$log", base) > 0 or base == 1:
         raise fail(f"$log takes a number above 0 and a base above 0 other than 1, found {value} and {base}", VALUE)
     if DEC in (width(value), width(base)):
-        return DECIMAL.divide(DECIMAL.ln(decimal_of(value)), DECIMAL.ln(decimal_of(base)))
+        return QUIET.divide(QUIET.ln(decimal_of(value)), QUIET.ln(decimal_of(base)))
     return math.log(double_of(value)) / math.log(double_of(base))
 
 
