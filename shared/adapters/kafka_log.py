@@ -10,7 +10,7 @@ from shared.adapters.kafka_settings import KafkaSettings
 from shared.adapters.kafka_transactions import KafkaTransactionalWriter
 from shared.adapters.kafka_writer import KafkaWriter, Producer
 from shared.model.ids import Offset
-from shared.ports.log import TopicPartition
+from shared.ports.log import LogError, TopicPartition
 
 _Part = KafkaReader | KafkaWriter | KafkaTransactionalWriter
 P = TypeVar("P", KafkaReader, KafkaWriter, KafkaTransactionalWriter)
@@ -20,7 +20,14 @@ class KafkaLog:
     """`Log` on a Kafka cluster. Opening connects nothing; the first use does."""
 
     def __init__(self, settings: KafkaSettings) -> None:
+        """Raise LogError if the certificates that the settings name cannot be read."""
         quiet_library_log()
+        try:
+            settings.ssl_context()
+        except OSError as error:
+            raise LogError(
+                f"kafka settings: the certificates cannot be read ({error}); see the ssl_ settings"
+            ) from error
         self._settings = settings
         self._admin = KafkaAdmin(settings)
         self._opened: list[_Part] = []

@@ -43,6 +43,10 @@ class KafkaTransaction:
             except LogError as error:
                 self._writer.fail(error)
                 raise
+            except asyncio.CancelledError:
+                # A part of the records may be under way: such a transaction must not be committed.
+                self._writer.fail(LogError(f"{doing}: cancelled half way; open a new writer"))
+                raise
 
     def _admit_size(self, partition: TopicPartition, record: NewRecord) -> None:
         """The library takes the first record of a batch whatever its size; the broker would refuse the batch."""

@@ -69,8 +69,11 @@ class Reader(Protocol):
         ...
 
     def position(self, partition: TopicPartition) -> Offset:
-        """The offset that `fetch` goes on from. It moves past transaction markers and aborted records too, which
-        no record shows: so a reader knows that it has reached an end offset (S3, W4)."""
+        """The offset that `fetch` goes on from.
+
+        It moves past transaction markers and aborted records too, which no record shows: so a reader knows that it
+        has reached an end offset (S3, W4).
+        """
         ...
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:

@@ -1,6 +1,7 @@
 """The Kafka log in trouble: brokers that do not answer, batches that are refused, lanes that are full."""
 
 import asyncio
+import contextlib
 import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -9,6 +10,7 @@ from dataclasses import replace
 import pytest
 from aiokafka.client import AIOKafkaClient
 
+from services.local.broker import LocalBroker
 from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_raw import RawReader
 from shared.adapters.kafka_settings import KafkaSettings
@@ -195,6 +197,63 @@ async def test_order_is_kept_when_the_buffer_is_full(settings: KafkaSettings, at
         while len(found) < len(order):
             found += [r.value for r in await reader.fetch(1000, 100)]
     assert found == order
+    await log.close()
+
+
+async def test_a_cancelled_batch_cannot_be_committed(
+    log: KafkaLog, at: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When handing over was cancelled half way, the transaction cannot be committed with a part of its records."""
+    writer = await log.transactional_writer(at.topic)
+    transaction = await writer.begin()
+    await transaction.send_batch(at, [NewRecord(b"first")])
+    stuck = asyncio.Event()
+
+    async def wait_for_ever(*_: object, **__: object) -> None:
+        stuck.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(writer._producer.raw, "send_batch", wait_for_ever)
+    sending = asyncio.ensure_future(transaction.send_batch(at, [NewRecord(b"second")]))
+    await stuck.wait()
+    sending.cancel()
+    await asyncio.wait({sending})
+    with pytest.raises(LogError, match="cancelled"):
+        await transaction.commit()
+
+
+@pytest.mark.slow
+async def test_a_broker_that_is_killed_and_comes_back(fresh_broker: LocalBroker) -> None:
+    """Acknowledged records are there after a kill, readers go on by themselves, a new writer goes on behind them."""
+    log = KafkaLog(
+        KafkaSettings(
+            bootstrap=fresh_broker.bootstrap, request_timeout_ms=2_000, delivery_timeout_ms=3_000, outage_after_ms=200
+        )
+    )
+    at = TopicPartition("t", 0)
+    await log.create_topic("t", 1)
+    writer, reader = await log.writer("w"), await log.reader()
+    assert await (await writer.send(at, NewRecord(b"before"))) == 0
+    await reader.assign({at: Offset(0)})
+    async with asyncio.timeout(30):
+        while not await reader.fetch(10, 100):
+            pass
+    fresh_broker.kill()
+    with pytest.raises(LogUnavailable):
+        await (await writer.send(at, NewRecord(b"lost")))
+    with pytest.raises(LogUnavailable):
+        await read_forever(reader.fetch)
+    await writer.close()
+    assert await fresh_broker.start() == log._settings.bootstrap
+    again = await log.writer("w")
+    assert await (await again.send(at, NewRecord(b"after"))) == 1
+    async with asyncio.timeout(60):
+        found = None
+        while found is None:
+            with contextlib.suppress(LogUnavailable):
+                found = next(iter(await reader.fetch(10, 100)), None)
+    assert (found.offset, found.value) == (1, b"after")
+    assert (await log.begin_offsets([at]), await log.end_offsets([at])) == ({at: 0}, {at: 2})
     await log.close()
 
 

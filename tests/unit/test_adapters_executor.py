@@ -8,6 +8,7 @@ import pytest
 from shared.adapters.clock import SystemClock
 from shared.adapters.executor import AsyncExecutor
 from shared.adapters.virtual import InlineExecutor
+from shared.ports.clock import Clock, Executor
 
 ERRORS: list[BaseException] = []
 
@@ -23,7 +24,10 @@ async def _wait_forever() -> None:
 
 @pytest.fixture(params=["async", "inline"])
 def executor(request: pytest.FixtureRequest) -> AsyncExecutor | InlineExecutor:
-    return AsyncExecutor(threads=2, waiting_max=2) if request.param == "async" else InlineExecutor()
+    made = AsyncExecutor(threads=2, waiting_max=2) if request.param == "async" else InlineExecutor()
+    port: Executor = made
+    assert port is made
+    return made
 
 
 async def test_error_of_activity_reaches_on_error_and_join(executor: AsyncExecutor | InlineExecutor) -> None:
@@ -83,7 +87,7 @@ async def test_blocking_is_bounded_and_off_the_loop() -> None:
 
 async def test_system_clock_goes_forward() -> None:
     """The system's clock sleeps at least as long as asked, on the monotonic clock."""
-    clock = SystemClock()
+    clock: Clock = SystemClock()
     before = clock.monotonic_ms()
     await clock.sleep_ms(2)
     assert clock.monotonic_ms() - before >= 1

@@ -6,6 +6,7 @@ import pytest
 from aiokafka import errors
 
 from shared.adapters.kafka_client import LogLid, translated
+from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.ports.log import Fenced, LogError, LogUnavailable
 
@@ -39,6 +40,13 @@ def test_contradictions_are_named(wrong: dict[str, object], named: str) -> None:
     """Settings that cannot work together are refused, by name."""
     with pytest.raises(ValueError, match=named):
         KafkaSettings(**{"bootstrap": "a:1", **wrong})  # type: ignore[arg-type]
+
+
+async def test_missing_certificates_are_named_at_the_start() -> None:
+    """Files that the settings name and that are not there are reported before anything is connected."""
+    settings = KafkaSettings(bootstrap="a:1", security_protocol="SSL", ssl_ca_file="/no/such/ca.pem")
+    with pytest.raises(LogError, match="ssl_ settings"):
+        KafkaLog(settings)
 
 
 @pytest.mark.parametrize(
