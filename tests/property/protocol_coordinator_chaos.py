@@ -1,7 +1,8 @@
 """What two coordinators, workers and users may do next, chosen by a chooser: hypothesis' or a seeded one. And how it must end."""
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
+from random import Random
+from typing import Protocol, TypeVar
 
 from shared.model.ids import ProcessorName
 from shared.model.messages import (
@@ -19,7 +20,13 @@ from shared.protocol.coordinator.settings import CoordinatorSettings
 from tests.unit.protocol_coordinator_support import DOCUMENT, Broken, Fate, Node, World
 
 T = TypeVar("T")
-Choose = Callable[[Sequence[T]], T]
+
+
+class Choose(Protocol):
+    """Picks one of several."""
+
+    def __call__(self, among: Sequence[T], /) -> T: ...
+
 
 NAMES = (ProcessorName("flights"), ProcessorName("trains"))
 TWO_SINKS = "read:source count:operator emit:sink audit:sink; read>count count>emit count>audit"
@@ -39,10 +46,11 @@ SETTINGS = CoordinatorSettings(
     cleanup_interval_ms=500,
     status_interval_ms=100,
     spawn_wait_ms=1_000,
+    retires_workers=True,
     retire_idle_ms=2_000,
     failures_max=6,
 )
-FATES: tuple[Fate, ...] = (*(("done",) * 10), "lost", "ambiguous-done", "ambiguous-lost", "away")  # type: ignore[assignment]
+FATES: tuple[Fate, ...] = (*(("done",) * 10), "lost", "ambiguous-done", "ambiguous-lost", "away")
 LANES = (
     (do.StoreCreate, do.StoreUpdate, do.StoreNewGeneration, do.StoreCommit, do.StoreDrop, do.StoreForget),
     (do.AppendMirror,),
@@ -117,15 +125,20 @@ class Chaos:
             self.world.beat_all()
         self.world.tick()
 
-    def all_is_well(self, choose: Choose, times: int) -> None:
-        """For a while everything works, and somebody leads."""
+    def well(self, choose: Choose, times: int) -> None:
+        """For a while all but everything works, and somebody leads. Sinks' targets may be away."""
         if self.world.leader is None:
             self.world.lead(choose(self.world.nodes))
+        self.world.releasing = choose([True, True, False])
+        rarely = choose([True, False])
+        self.world.fate = lambda _: choose(FATES) if rarely and choose(range(8)) == 0 else "done"
         for _ in range(times):
             self.world.now_ms += 200
             self.world.beat_all()
             self.world.tick()
             self.world.settle()
+        self.world.fate = lambda _: "done"
+        self.world.releasing = True
 
     # --- what goes wrong -------------------------------------------------------------------------------------------------
 
@@ -250,3 +263,36 @@ def _ready(node: Node) -> list[do.CoordinatorCommand]:
             ready.append(command)
         busy.add(lane)
     return ready
+
+
+def simulate(seed: int, steps: int, chaos: Chaos | None = None) -> Chaos:
+    """A long run from a seed; a failing seed replays alone."""
+    random = Random(seed)
+
+    def choose(among: Sequence[T], /) -> T:
+        return among[random.randrange(len(among))]
+
+    chaos = chaos or Chaos()
+    chaos.begin(choose([{}, {"sink": 2}, {"operator": 2}]))
+    for _ in range(steps):
+        turn = random.random()
+        if turn < 0.03:
+            chaos.trouble(choose)
+        elif turn < 0.06:
+            chaos.user(choose)
+        elif turn < 0.08:
+            chaos.well(choose, random.randrange(1, 12))
+        elif turn < 0.25:
+            chaos.time_passes(choose)
+        elif turn < 0.33:
+            chaos.release(choose)
+        elif turn < 0.35:
+            chaos.carry_out_late(choose)
+        elif turn < 0.6:
+            chaos.carry_out(choose, random.randrange(1, 7))
+        elif turn < 0.8:
+            chaos.hear(choose, random.randrange(1, 9))
+        else:
+            chaos.obey(choose, random.randrange(1, 9))
+    chaos.end()
+    return chaos

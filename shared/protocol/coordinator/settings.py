@@ -36,6 +36,8 @@ class CoordinatorSettings:
     """Least time between two publications of a status in which only progress changed."""
     spawn_wait_ms: int = 20_000
     """How long a wish for a worker stands before it is made again."""
+    retires_workers: bool = False
+    """There is a supervisor that ends workers when asked to."""
     retire_idle_ms: int = 10_000
     """A worker that hosts nothing for so long is wished away."""
     workers_min: int = 1
@@ -52,7 +54,7 @@ class CoordinatorSettings:
         """Raise ValueError for what cannot work."""
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, int) and value < (0 if field.name in _MAY_BE_ZERO else 1):
+            if type(value) is int and value < (0 if field.name in _MAY_BE_ZERO else 1):
                 raise ValueError(f"coordinator setting {field.name}: expected a positive number, found {value}")
         if self.checkpoint_timeout_ms <= self.checkpoint_interval_ms:
             raise ValueError(

@@ -28,7 +28,8 @@ class Worker:
     seen_ms: int
     hosting: set[ProcessorName] = field(default_factory=set)
     empty_since_ms: int = 0
-    retiring: bool = False
+    retired_ms: int | None = None
+    """When it was wished away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,11 @@ class Workers:
         for need in needs:
             by_vertex.setdefault((need.service, need.task.vertex), []).append(need.task)
         for (service, _), tasks in by_vertex.items():
-            room = [w for w in self._of(service) if not w.retiring and (name in w.hosting or len(w.hosting) < w.slots)]
+            room = [
+                w
+                for w in self._of(service)
+                if name in w.hosting or (len(w.hosting) < w.slots and not self._retiring(w, now_ms))
+            ]
             if not room:
                 return service
             # Stable: those that already take tasks of this processor cost no further slot, then the order of places.
@@ -146,17 +151,22 @@ class Workers:
     def retire(self, now_ms: int) -> list[CoordinatorCommand]:
         """Wish away workers that have hosted nothing for long, the last places first, never below `workers_min` of a service."""
         out: list[CoordinatorCommand] = []
-        if now_ms < self.settle_until_ms:
+        if not self.settings.retires_workers or now_ms < self.settle_until_ms:
             return out
         for service in sorted({w.service for w in self.alive.values()}):
-            staying = [w for w in self._of(service) if not w.retiring]
-            for worker in reversed(staying[:]):
-                idle = not worker.hosting and now_ms - worker.empty_since_ms >= self.settings.retire_idle_ms
-                if idle and len(staying) > self.settings.workers_min:
-                    worker.retiring = True
-                    staying.remove(worker)
-                    out.append(RetireWorker(worker.place, worker.incarnation))
+            staying = [w for w in self._of(service) if not self._retiring(w, now_ms)]
+            surplus = len(staying) - self.settings.workers_min
+            empty = [w for w in reversed(staying) if not w.hosting]
+            for worker in empty[: max(surplus, 0)]:
+                if now_ms - worker.empty_since_ms < self.settings.retire_idle_ms:
+                    break
+                worker.retired_ms = now_ms
+                out.append(RetireWorker(worker.place, worker.incarnation))
         return out
+
+    def _retiring(self, worker: Worker, now_ms: int) -> bool:
+        """It has been wished away lately; if it is still there after long, nobody heard the wish."""
+        return worker.retired_ms is not None and now_ms - worker.retired_ms < self.settings.spawn_wait_ms
 
     def _of(self, service: str) -> list[Worker]:
         return sorted((w for w in self.alive.values() if w.service == service), key=lambda w: _order(w.place))

@@ -1,0 +1,322 @@
+# ruff: noqa: N802 -- a test carries its rule's name
+"""Requests, the end of input, starts without state: rules E1 to E3; and how requests are answered."""
+
+from shared.model.ids import Epoch, VertexId
+from shared.model.messages import (
+    CreateProcessor,
+    Drain,
+    DropProcessor,
+    ModifyProcessor,
+    StartProcessor,
+    StartSources,
+    StopProcessor,
+)
+from shared.protocol.coordinator import commands as do
+from shared.protocol.coordinator import events as ev
+from shared.protocol.coordinator.settings import CoordinatorSettings
+from tests.unit.protocol_coordinator_support import DOCUMENT, NAME, World, started
+
+EMIT = VertexId("emit")
+
+
+def answers(world: World) -> dict[str, str]:
+    """Of the first coordinator."""
+    return world.nodes[0].answers
+
+
+def drained(world: World) -> None:
+    """Drain the processor and wait."""
+    world.request(StopProcessor("drain", NAME, drain=True))
+    world.pass_ms(3_000)
+
+
+def test_E1_finished_only_when_the_final_checkpoint_is_released() -> None:
+    """The commit that covers END everywhere is not enough: its output must be out."""
+    world = started()
+    world.pass_ms(1_500)
+    world.releasing = False
+    drained(world)
+    final = world.store.history[world.row.job][-1]
+    assert final.final
+    assert world.row.state != "FINISHED"
+    world.releasing = True
+    world.pass_ms(300)
+    assert world.row.state == "FINISHED"
+    assert world.judge.outputs[world.row.job, EMIT, 0][-1] == final.epoch
+
+
+def test_E1_a_checkpoint_that_not_every_task_had_ended_in_is_not_final() -> None:
+    """Barriers go on until END is covered everywhere."""
+    world = started(parallelism={"source": 2})
+    world.pass_ms(1_500)
+    _, task = world.holder("read", 0)
+    task.draining = True
+    world.pass_ms(2_000)
+    assert world.row.state == "RUNNING"
+    assert not any(c.final for c in world.store.history[world.row.job])
+
+
+def test_E1_no_checkpoint_follows_the_final_one() -> None:
+    """Nothing is left to take one of."""
+    world = started()
+    world.pass_ms(1_500)
+    world.releasing = False
+    drained(world)
+    world.pass_ms(5_000)
+    assert [c.final for c in world.store.history[world.row.job]].count(True) == 1
+
+
+def test_E1_a_final_commit_is_released_after_a_failure() -> None:
+    """If tasks are lost between the final commit and its release, a generation that only releases follows."""
+    world = started()
+    world.pass_ms(1_500)
+    world.releasing = False
+    drained(world)
+    world.fail("emit")
+    world.releasing = True
+    world.pass_ms(2_000)
+    assert world.row.state == "FINISHED"
+    assert [a.release_only for a in world.assigned(2).values()] == [True]
+    assert len(world.said(StartSources)) == 1
+
+
+def test_E2_a_drain_is_told_again_after_recovery() -> None:
+    """It is durable: each generation of a draining processor hears it."""
+    world = started()
+    world.pass_ms(1_500)
+    world.acking = lambda _: False
+    world.request(StopProcessor("drain", NAME, drain=True, until={"t-0": 5}))  # type: ignore[dict-item]
+    world.settle()
+    world.fail("count")
+    world.pass_ms(1_000)
+    assert [(c.generation, c.until) for c in world.said(Drain)] == [(1, {"t-0": 5}), (2, {"t-0": 5})]  # type: ignore[union-attr]
+
+
+def test_E2_a_drained_processor_cannot_be_resumed() -> None:
+    """It has finished; it can be started without state."""
+    world = started()
+    world.pass_ms(1_500)
+    drained(world)
+    world.request(StartProcessor("again", NAME))
+    world.settle()
+    assert "finished" in answers(world)["again"]
+    old = world.row.job
+    world.request(StartProcessor("anew", NAME, resume=False))
+    world.pass_ms(2_000)
+    assert answers(world)["anew"] == ""
+    assert world.row.job != old
+    assert world.row.state == "RUNNING"
+
+
+def test_E2_a_stop_without_drain_waits_for_what_it_committed() -> None:
+    """STOPPED when the checkpoint that it took is released, or after a while all the same."""
+    world = started(CoordinatorSettings(stop_release_wait_ms=3_000))
+    world.pass_ms(1_500)
+    world.releasing = False
+    world.request(StopProcessor("stop", NAME))
+    world.pass_ms(2_000)
+    assert world.row.state != "STOPPED"
+    world.pass_ms(2_000)
+    assert world.row.state == "STOPPED"
+
+
+def test_E2_a_start_without_state_first_releases_what_is_committed() -> None:
+    """A generation that only releases, under the old job id; then a new job id, checkpoint 0, a lineage of its own."""
+    world = started(CoordinatorSettings(stop_release_wait_ms=500))
+    world.pass_ms(1_500)
+    world.releasing = False
+    world.request(StopProcessor("stop", NAME))
+    world.pass_ms(2_000)
+    old = world.row.job
+    world.request(StartProcessor("anew", NAME, resume=False))
+    world.pass_ms(1_000)
+    assert world.row.job == old
+    assert [a.release_only for a in world.assigned(2).values()] == [True]
+    world.releasing = True
+    world.pass_ms(1_000)
+    assert world.judge.outputs[old, EMIT, 0] == [1, 2]
+    assert world.row.job != old
+    assert [(e.generation, e.restored_from) for e in world.store.lineages[world.row.job]] == [(3, 0)]
+    assert {a.job for a in world.assigned(3).values()} == {world.row.job}
+    assert all(not a.handles and a.new_identity == (a.vertex == "emit") for a in world.assigned(3).values())
+
+
+def test_E2_of_the_old_life_nothing_stays() -> None:
+    """Its topics, blobs and commit rows go."""
+    world = started(CoordinatorSettings(cleanup_interval_ms=100))
+    world.pass_ms(1_500)
+    old, topics = world.row.job, set(world.topics)
+    world.request(StopProcessor("stop", NAME))
+    world.settle()
+    world.request(StartProcessor("anew", NAME, resume=False))
+    world.pass_ms(2_000)
+    assert not topics & world.topics.keys()
+    assert not [b for b in world.blobs if b.startswith(old)]
+    assert not world.store.commits[old]
+
+
+def test_E2_numbers_go_on_over_a_start_without_state() -> None:
+    """A new life does not use a number of the old one."""
+    world = started()
+    world.pass_ms(1_500)
+    world.request(StopProcessor("stop", NAME))
+    world.settle()
+    world.request(StartProcessor("anew", NAME, resume=False))
+    world.pass_ms(2_000)
+    assert world.store.history[world.row.job][0].epoch == 65
+    assert world.store.history[world.row.job][0].predecessor == 0
+
+
+def test_E3_a_change_waits_for_a_checkpoint() -> None:
+    """The new generation is restored from a commit made after the request."""
+    world = started()
+    world.pass_ms(1_500)
+    world.acking = lambda _: False
+    world.request(ModifyProcessor("change", NAME, None, {"emit": 2}))
+    world.pass_ms(1_500)
+    assert answers(world)["change"] == ""
+    assert world.row.generation == 1
+    world.acking = lambda _: True
+    world.pass_ms(65_000, 500)
+    assert world.row.plan_version == 2
+
+
+def test_E3_a_change_outlives_the_leader() -> None:
+    """It lies in the row until a generation runs it."""
+    world = started()
+    world.pass_ms(1_500)
+    world.acking = lambda _: False
+    world.request(ModifyProcessor("change", NAME, None, {"emit": 2}))
+    world.settle()
+    world.crash_node(world.nodes[0])
+    world.acking = lambda _: True
+    world.lead()
+    world.pass_ms(3_000)
+    assert world.row.plan_version == 2
+    assert world.row.parallelism == {"emit": 2}
+
+
+def test_E3_a_refused_change_changes_nothing() -> None:
+    """The planner's reason is the answer."""
+    world = started()
+    world.request(ModifyProcessor("change", NAME, "bad", None))
+    world.pass_ms(1_500)
+    assert answers(world)["change"] == "pipeline[0]: no such stage"
+    assert world.row.plan_version == 1
+
+
+def test_a_change_without_state_needs_a_stop() -> None:
+    """And then the next start is one without state, by the new plan."""
+    world = started()
+    world.pass_ms(1_500)
+    world.request(ModifyProcessor("change", NAME, None, {"emit": 2}, resume_from_checkpoint=False))
+    world.settle()
+    assert "stop it" in answers(world)["change"]
+    old = world.row.job
+    world.request(StopProcessor("stop", NAME))
+    world.settle()
+    world.request(ModifyProcessor("change-2", NAME, None, {"emit": 2}, resume_from_checkpoint=False))
+    world.request(StartProcessor("start-2", NAME))
+    world.pass_ms(1_000)
+    assert answers(world)["change-2"] == answers(world)["start-2"] == ""
+    assert world.row.job != old
+    assert world.row.plan_version == 2
+
+
+def test_a_repeated_request_is_answered_and_not_carried_out_again() -> None:
+    """Also by a new leader, which reads the old requests anew."""
+    world = started()
+    world.pass_ms(1_500)
+    world.request(StopProcessor("stop", NAME))
+    world.settle()
+    world.request(StartProcessor("start-2", NAME))
+    world.pass_ms(500)
+    world.crash_node(world.nodes[0])
+    world.lead()
+    answers(world).clear()
+    world.request(StopProcessor("stop", NAME))
+    world.pass_ms(1_000)
+    assert answers(world)["stop"] == ""
+    assert world.row.desired == "running"
+
+
+def test_an_answer_comes_after_the_effect_is_durable() -> None:
+    """While the write is unanswered so is the request."""
+    world = started()
+    world.fate = lambda c: None if isinstance(c, do.StoreUpdate) else "done"
+    world.request(StopProcessor("stop", NAME))
+    world.settle()
+    assert "stop" not in answers(world)
+    world.fate = lambda _: "done"
+    world.settle()
+    assert answers(world)["stop"] == ""
+
+
+def test_requests_wait_while_leadership_is_retaken() -> None:
+    """None is lost between an ambiguous answer and the new term."""
+    world = started()
+    node = world.nodes[0]
+    world.fate = lambda c: None if isinstance(c, do.StoreUpdate) else "done"
+    world.request(StopProcessor("stop", NAME))
+    update = next(c for c in node.todo if isinstance(c, do.StoreUpdate))
+    world.give(node, ev.StoreAmbiguous(world.now_ms, update.op))
+    world.request(ModifyProcessor("change", NAME, "bad"))
+    world.fate = lambda _: "done"
+    world.pass_ms(2_000)
+    assert answers(world)["stop"] == ""
+    assert "no such stage" in answers(world)["change"]
+    assert world.row.state == "STOPPED"
+
+
+def test_unknown_and_taken_names_are_refused() -> None:
+    """Each with a sentence that names it."""
+    world = started()
+    world.request(StartProcessor("nobody", "other"))  # type: ignore[arg-type]
+    world.request(CreateProcessor("taken", NAME, DOCUMENT))
+    world.settle()
+    assert "no processor named other" in answers(world)["nobody"]
+    assert "flights exists" in answers(world)["taken"]
+
+
+def test_a_running_processor_is_not_dropped() -> None:
+    """It must be stopped first."""
+    world = started()
+    world.request(DropProcessor("drop", NAME))
+    world.settle()
+    assert "stop it" in answers(world)["drop"]
+
+
+def test_a_drop_is_finished_by_the_next_leader() -> None:
+    """The row goes last, so that whatever is left behind is still known."""
+    world = started()
+    world.pass_ms(1_500)
+    world.request(StopProcessor("stop", NAME))
+    world.settle()
+    world.fate = lambda c: None if isinstance(c, (do.DeleteBlobs, do.DeleteTopics)) else "done"
+    world.request(DropProcessor("drop", NAME))
+    world.settle()
+    assert world.row.desired == "dropped"
+    world.crash_node(world.nodes[0])
+    world.fate = lambda _: "done"
+    world.lead()
+    world.settle()
+    assert (world.store.rows, world.topics, world.blobs) == ({}, {}, {})
+
+
+def test_a_draining_processor_that_was_stopped_drains_on() -> None:
+    """A stop interrupts a drain; the next start goes on with it."""
+    world = started()
+    world.pass_ms(1_500)
+    world.acking = lambda _: False
+    world.request(StopProcessor("drain", NAME, drain=True))
+    world.settle()
+    world.request(StopProcessor("stop", NAME))
+    world.settle()
+    world.fail("count")
+    world.pass_ms(500)
+    assert world.row.state == "STOPPED"
+    world.acking = lambda _: True
+    world.request(StartProcessor("again", NAME))
+    world.pass_ms(3_000)
+    assert world.row.state == "FINISHED"
+    assert world.row.last > Epoch(1)
