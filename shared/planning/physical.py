@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from shared.language.documents import Processor
+from shared.language.schema import NO_SCHEMA, Schema
 from shared.language.stages import (
     Compute,
     FileEmit,
@@ -31,6 +32,7 @@ from shared.language.stages import (
 )
 from shared.model.ids import EdgeId, VertexId
 from shared.model.plan import DLQ, OUT, Edge, Partitioning, PhysicalPlan, Port, Vertex
+from shared.operators.schemas import after
 from shared.operators.specs import (
     ComputeSpec,
     FrontSpec,
@@ -63,6 +65,13 @@ class _Draft:
     max_tasks: int | None = None
     sealed: bool = False
     """A sink already takes what comes out here: no stage may be fused in behind it."""
+
+    def schema(self) -> Schema:
+        """Declared fields of what comes out, as far as they are known: those of the source behind its stateless stages."""
+        if not isinstance(self.head, ReadHead):
+            return NO_SCHEMA
+        stages = (stage for spec in self.chain if isinstance(spec, StatelessSpec) for stage in spec.stages)
+        return after(self.head.stage.schema, stages)
 
     def finished(self) -> Vertex:
         chain, head = tuple(self.chain), self.head
@@ -133,15 +142,14 @@ class _Planner:
         if current.chain and isinstance(current.chain[-1], StatelessSpec):
             current.chain[-1] = replace(current.chain[-1], stages=(*current.chain[-1].stages, stage))
         else:
-            current.chain.append(StatelessSpec((stage,)))
+            current.chain.append(StatelessSpec((stage,), current.schema()))
         return current
 
     def _window(self, stage: TumblingWindow | HoppingWindow | SessionWindow, current: _Draft) -> _Draft:
         if isinstance(current.head, StepHead):
             current = self._relay(current)
-        spec = WindowSpec(
-            stage, lateness=self.processor.options.lateness, from_source=isinstance(current.head, ReadHead)
-        )
+        lateness, source = self.processor.options.lateness, isinstance(current.head, ReadHead)
+        spec = WindowSpec(stage, lateness, current.schema(), source)
         current.chain.append(PartialSpec(spec))
         current.labels.append(f"partial {stage.name}")
         if self.engine == "local":

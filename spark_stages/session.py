@@ -1,0 +1,44 @@
+"""The Spark session of a stage: local mode, a master's URL or a Spark Connect address.
+
+Settings are those that short, frequent jobs need: few shuffle partitions, no adaptive planning (it runs a job a stage), UTC.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.parquet.mergeSchema": "false",
+    "spark.ui.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.python.worker.reuse": "true",
+    # Files are few and small: no listing jobs, no speculative metadata.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.codegen.cache.maxEntries": "1000",
+}
+
+
+def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> SparkSession:
+    """A session; started when there is none yet. `master`: `local[n]`, `spark://…`, or `sc://…` for Spark Connect."""
+    builder = SparkSession.builder.appName(name)
+    builder = builder.remote(master) if master.startswith("sc://") else builder.master(master)
+    for key, value in {**SETTINGS, **(settings or {})}.items():
+        builder = builder.config(key, value)
+    # Python workers import the product's packages, wherever the driver was started.
+    paths = os.environ.get("PYTHONPATH")
+    if paths and not master.startswith("sc://"):
+        builder = builder.config("spark.executorEnv.PYTHONPATH", paths)
+    session = builder.getOrCreate()
+    if not master.startswith("sc://"):
+        session.sparkContext.setLogLevel("ERROR")
+    return session
