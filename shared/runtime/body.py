@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from shared.model.checkpoint import BlobRef
-from shared.model.frames import Body
+from shared.model.frames import Body, Segment
 from shared.model.ids import Epoch, SplitId, StatePart
+from shared.model.plan import Port
 from shared.operators.base import Out
 from shared.ports.source import RawBatch, SplitStatus
 
@@ -23,6 +24,17 @@ class Copied:
     """A sink's handle of what was staged after the last commit (C5)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """Rows that the body has made durable itself, for the edges of a port (P2)."""
+
+    port: Port
+    segment: Segment
+
+
+Given = Out | Announced
+
+
 class TaskBody(Protocol):
     """Calls come one at a time, in the order of the machine's commands."""
 
@@ -30,19 +42,19 @@ class TaskBody(Protocol):
         """Take the state of the restored checkpoint: all parts that this task owns; {} for none."""
         ...
 
-    async def apply(self, tag: str, bodies: Sequence[Body]) -> Sequence[Out]:
+    async def apply(self, tag: str, bodies: Sequence[Body]) -> Sequence[Given]:
         """Rows have come on the input `tag`."""
         ...
 
-    async def advance(self, watermark_ms: int) -> Sequence[Out]:
+    async def advance(self, watermark_ms: int) -> Sequence[Given]:
         """The input watermark is now this."""
         ...
 
-    async def fire(self, now_ms: int) -> Sequence[Out]:
+    async def fire(self, now_ms: int) -> Sequence[Given]:
         """Processing time is now this."""
         ...
 
-    async def flush(self, epoch: Epoch) -> Sequence[Out]:
+    async def flush(self, epoch: Epoch) -> Sequence[Given]:
         """The epoch is complete: give out what is held for batching; a step task runs its step (P1)."""
         ...
 
@@ -87,7 +99,7 @@ class SourceBody(TaskBody, Protocol):
         """Read ahead, waiting a little for the first; changes no state that a snapshot holds."""
         ...
 
-    async def take(self, fetched: Fetched, now_ms: int, monotonic_ms: int) -> Sequence[Out]:
+    async def take(self, fetched: Fetched, now_ms: int, monotonic_ms: int) -> Sequence[Given]:
         """Process what was fetched: positions, watermarks and filters move with it (C2)."""
         ...
 

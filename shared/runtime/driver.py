@@ -15,14 +15,13 @@ import structlog
 from shared.model.checkpoint import BlobRef, TaskHandle
 from shared.model.ids import EdgeId, Epoch, Offset, StatePart, TaskId
 from shared.model.messages import EdgeBinding
-from shared.operators.base import Out
 from shared.ports.clock import Clock, Executor, Handle
 from shared.ports.log import Log, LogRecord, LogUnavailable, Reader, TopicPartition
 from shared.protocol.errors import PeerError
 from shared.protocol.task import commands as do
 from shared.protocol.task import events as ev
 from shared.protocol.task.machine import TaskMachine
-from shared.runtime.body import Fetched, SourceBody, TaskBody
+from shared.runtime.body import Fetched, Given, SourceBody, TaskBody
 from shared.runtime.context import Phase
 from shared.runtime.exchange import Exchange
 from shared.runtime.outbox import Outbox, Parcel
@@ -197,7 +196,7 @@ class TaskDriver:
                 self._log.info("task.input_ended", epoch=self.machine.sender.epoch)
         return None
 
-    async def _done(self, ticket: int, outs: Sequence[Out]) -> ev.Done:
+    async def _done(self, ticket: int, outs: Sequence[Given]) -> ev.Done:
         emissions = await self.wiring.exchange.emissions(outs, self.machine.sender.epoch)
         return ev.Done(ticket, emissions, self.body.output_watermark(), self.body.next_processing_ms())
 

@@ -15,9 +15,10 @@ from shared.model.checkpoint import BlobRef
 from shared.model.frames import Body, Content, Inline, Segment
 from shared.model.ids import EdgeId, Epoch, Generation, JobId
 from shared.model.plan import Edge
-from shared.operators.base import GROUP, TS, WEND, WSTART, Out
+from shared.operators.base import GROUP, TS, WEND, WSTART
 from shared.ports.blobs import BlobStore
 from shared.protocol.task.events import Emission
+from shared.runtime.body import Announced, Given
 from shared.wire.arrow import decode_batch, split_batch
 
 
@@ -34,10 +35,11 @@ def blob_name(job: JobId, owner: str, generation: Generation, epoch: Epoch, uniq
     return f"{job}/{owner}/{generation}/{epoch}/{unique}"
 
 
-def parquet_bytes(batch: pa.RecordBatch) -> bytes:
+def parquet_bytes(batch: pa.RecordBatch | pa.Table) -> bytes:
     """The batch as one Parquet file."""
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_batches([batch]), sink, compression="lz4")
+    table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+    pq.write_table(table, sink, compression="lz4")
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
@@ -71,10 +73,13 @@ class Exchange:
         self._inline_bytes_max = inline_bytes_max
         self._turn: dict[EdgeId, int] = {}
 
-    async def emissions(self, outs: Sequence[Out], epoch: Epoch) -> tuple[Emission, ...]:
+    async def emissions(self, outs: Sequence[Given], epoch: Epoch) -> tuple[Emission, ...]:
         """Route and encode; segments are durable on return."""
         made: list[Emission] = []
         for out in outs:
+            if isinstance(out, Announced):
+                made += self._announced(out)
+                continue
             if out.batch.num_rows == 0:
                 continue
             for output in self._outputs:
@@ -82,6 +87,19 @@ class Exchange:
                     for partition, batch in self._route(output, out.batch):
                         made += await self._encode(output.edge, partition, out.content, batch, epoch)
         return tuple(made)
+
+    def _announced(self, out: Announced) -> Iterator[Emission]:
+        """A segment goes to one receiver, or to all where each keeps its own rows."""
+        for output in self._outputs:
+            if output.edge.port == out.port:
+                everyone = range(output.receivers) if output.edge.partitioning == "copy" else (self._next(output),)
+                for partition in everyone:
+                    yield Emission(output.edge.id, partition, (out.segment,), out.segment.size_bytes)
+
+    def _next(self, output: OutEdge) -> int:
+        turn = self._turn.get(output.edge.id, 0)
+        self._turn[output.edge.id] = turn + 1
+        return turn % output.receivers
 
     def _route(self, output: OutEdge, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         edge, receivers = output.edge, output.receivers
@@ -91,9 +109,7 @@ class Exchange:
             for partition in range(receivers):
                 yield partition, batch
         elif edge.partitioning == "spread":
-            turn = self._turn.get(edge.id, 0)
-            self._turn[edge.id] = turn + 1
-            yield turn % receivers, batch
+            yield self._next(output), batch
         else:
             owners = batch.column(GROUP).to_numpy().astype(np.int64) * receivers // self._key_groups
             for owner in np.unique(owners):

@@ -1,0 +1,209 @@
+"""A Spark stage's task: collects an epoch's segments, runs the step at its end, announces what the step wrote (protocol, section 8).
+
+The driver speaks the in-band protocol on small frames. What comes by reference stays by reference; small inline partials of an epoch are
+written together as one segment (P1); rows that may be late are few, and judged here.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePosixPath
+
+import msgspec
+import pyarrow as pa
+import structlog
+
+from shared.model.checkpoint import BlobRef
+from shared.model.frames import Body, Inline, Segment
+from shared.model.ids import TASK_PART, Epoch, StatePart
+from shared.model.time import MAX_TIME, MIN_TIME
+from shared.operators.base import WEND, WSTART, Out
+from shared.operators.context import TaskContext as OperatorContext
+from shared.operators.step import Times
+from shared.operators.taking import take_rows
+from shared.operators.window_plan import WindowPlan
+from shared.runtime.body import Announced, Copied
+from shared.runtime.context import TaskContext
+from shared.runtime.exchange import blob_name, load_body, parquet_bytes
+from shared.wire.arrow import decode_batch
+from spark_stages.manifest import StageState, StateSegment
+from spark_stages.step import SparkResult, SparkStep
+
+_log = structlog.get_logger()
+
+
+class SparkBody:
+    """One stage. Its state is a manifest; only `flush` changes it."""
+
+    def __init__(
+        self,
+        context: TaskContext,
+        plan: WindowPlan,
+        operators: OperatorContext,
+        make: Callable[[WindowPlan, str, OperatorContext], SparkStep],
+    ) -> None:
+        self._context = context
+        self._plan = plan
+        self._operators = operators
+        self._make = make
+        self._step: SparkStep | None = None
+        self._state = StageState()
+        self._epoch = Epoch(context.assign.last + 1)
+        """Of the frames that are sent now: new segments carry it in their names (C12)."""
+        self._input_ms = MIN_TIME
+        self._stepped_ms = MIN_TIME
+        self._now_ms = MIN_TIME
+        self._stepped_now_ms = MIN_TIME
+        self._output_ms = MIN_TIME
+        self._segments: list[Segment] = []
+        self._inline: list[Inline] = []
+        self._rows: list[Body] = []
+        self._counts = {"late": 0, "latePartials": 0, "failed": 0, "sparkJobs": 0, "steps": 0, "segments": 0}
+
+    # --- life -----------------------------------------------------------------------------------------------------------
+
+    async def open(self, parts: Mapping[StatePart, bytes]) -> None:
+        """Take the manifest; the session is started if this process has none."""
+        data = parts.get(TASK_PART)
+        if data is not None:
+            stored = msgspec.msgpack.decode(data, type=_Stored)
+            self._state, self._stepped_ms, self._output_ms = stored.state, stored.stepped_ms, stored.output_ms
+            self._stepped_now_ms = stored.stepped_now_ms
+        root = self._context.outside.blobs.uri("").rstrip("/")
+        make = self._context.outside.executor.blocking(self._make, self._plan, root, self._operators)
+        self._step = await make
+
+    async def close(self) -> None:
+        """The session stays: it is the process'."""
+
+    # --- the epoch --------------------------------------------------------------------------------------------------------
+
+    async def apply(self, tag: str, bodies: Sequence[Body]) -> Sequence[Out]:
+        """Kept for the step at the end of the epoch."""
+        del tag
+        for body in bodies:
+            if body.content == "rows":
+                self._rows.append(body)
+            elif isinstance(body, Segment):
+                self._segments.append(body)
+            else:
+                self._inline.append(body)
+        return ()
+
+    async def advance(self, watermark_ms: int) -> Sequence[Out | Announced]:
+        """Noted for the step; at the end of input the step comes at once, for END goes out before the next barrier (E1)."""
+        self._input_ms = max(self._input_ms, watermark_ms)
+        return await self._run(self._epoch) if watermark_ms == MAX_TIME else ()
+
+    async def fire(self, now_ms: int) -> Sequence[Out]:
+        """Noted for the step."""
+        self._now_ms = max(self._now_ms, now_ms)
+        return ()
+
+    async def flush(self, epoch: Epoch) -> Sequence[Out | Announced]:
+        """The step."""
+        return await self._run(epoch)
+
+    async def copy(self, epoch: Epoch, committed: Epoch) -> Copied:
+        """The manifest, and what it lists."""
+        del committed
+        self._epoch = Epoch(epoch + 1)
+        stored = _Stored(self._state, self._stepped_ms, self._stepped_now_ms, self._output_ms)
+        blobs = tuple(BlobRef(s.name, s.size_bytes, s.digest) for s in self._state.segments)
+        return Copied({TASK_PART: msgspec.msgpack.encode(stored)}, blobs)
+
+    async def _run(self, epoch: Epoch) -> Sequence[Out | Announced]:
+        outside, assign = self._context.outside, self._context.assign
+        step = self._opened()
+        arrived = bool(self._segments or self._inline or self._rows)
+        added = [_taken(s) for s in self._segments]
+        letters, loose = await self._loose()
+        added += await self._written(loose, epoch)
+        self._segments, self._inline, self._rows = [], [], []
+        prefix = blob_name(assign.job, assign.vertex, assign.generation, epoch, outside.unique())
+        times = Times(self._stepped_ms, self._input_ms, self._stepped_now_ms, max(self._now_ms, outside.clock.now_ms()))
+        outside.passing("step-running", epoch)
+        result: SparkResult = await outside.executor.blocking(
+            lambda: step(self._state, added, times, prefix, arrived=arrived)
+        )
+        self._state = result.state
+        self._stepped_ms, self._stepped_now_ms = self._input_ms, times.processing_ms
+        self._output_ms = max(self._output_ms, result.output_watermark_ms)
+        self._count(result)
+        announced = [
+            Announced(o.port, Segment("rows", o.name, o.rows, o.size_bytes, o.digest, o.low_ms, o.high_ms))
+            for o in result.outs
+        ]
+        return [*letters, *announced]
+
+    async def _loose(self) -> tuple[list[Out], list[pa.Table]]:
+        """Rows that came without a window are judged by the watermark of the step before."""
+        closed = max(self._state.closed_to_ms, self._plan.closed_to(max(self._stepped_ms, self._state.forced_ms)))
+        letters: list[Out] = []
+        tables: list[pa.Table] = []
+        for body in self._rows:
+            batch = await load_body(self._context.outside.blobs, body)
+            taken = take_rows(self._plan, batch, closed, self._operators)
+            letters += taken.letters
+            self._counts["late"] += taken.late
+            self._counts["failed"] += taken.failed
+            if taken.table.num_rows:
+                tables.append(taken.table)
+        return letters, tables
+
+    async def _written(self, loose: Sequence[pa.Table], epoch: Epoch) -> list[StateSegment]:
+        """P1: what came inline in this epoch becomes one segment."""
+        tables = [*loose, *(pa.Table.from_batches([decode_batch(b.ipc)]) for b in self._inline)]
+        if not tables:
+            return []
+        table = pa.concat_tables(tables).combine_chunks()
+        outside, assign = self._context.outside, self._context.assign
+        name = blob_name(assign.job, assign.vertex, assign.generation, epoch, f"in-{outside.unique()}.parquet")
+        ref = await outside.blobs.put(name, parquet_bytes(table))
+        starts, ends = table.column(WSTART).to_numpy(), table.column(WEND).to_numpy()
+        return [StateSegment(name, table.num_rows, ref.size_bytes, ref.digest, int(starts.min()), int(ends.max()))]
+
+    # --- what others ask ----------------------------------------------------------------------------------------------------
+
+    def output_watermark(self) -> int:
+        """That of the last step, ms."""
+        return self._output_ms
+
+    def next_processing_ms(self) -> int:
+        """Time is looked at in the step, at every barrier."""
+        return MAX_TIME
+
+    def counters(self) -> Mapping[str, int]:
+        """Steps, jobs, and what was late."""
+        return {**self._counts, "segments": len(self._state.segments)}
+
+    def _count(self, result: SparkResult) -> None:
+        self._counts["latePartials"] += result.late_partials
+        self._counts["failed"] += result.failed
+        self._counts["sparkJobs"] += result.jobs
+        self._counts["steps"] += 1
+        if result.late_partials:
+            _log.error("step.late_partials", task=str(self._context.task), rows=result.late_partials)
+
+    def _opened(self) -> SparkStep:
+        if self._step is None:
+            message = f"{self._context.task}: not opened"
+            raise ValueError(message)
+        return self._step
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    """The snapshot of a stage."""
+
+    state: StageState
+    stepped_ms: int
+    stepped_now_ms: int
+    output_ms: int
+
+
+def _taken(segment: Segment) -> StateSegment:
+    """A sender's segment, as part of the state."""
+    if PurePosixPath(segment.name).is_absolute():
+        message = f"segment {segment.name!r}: expected a name inside the blob store"
+        raise ValueError(message)
+    return StateSegment(
+        segment.name, segment.rows, segment.size_bytes, segment.digest, segment.min_event_ms, segment.max_event_ms
+    )
