@@ -30,7 +30,7 @@ def _same(wanted: Any, got: Any) -> bool:
     if is_number(wanted) and is_number(got):
         if float in (type(wanted), type(got)):
             a, b = float(wanted), float(got)
-            return (a != a and b != b) or a == b or math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12)
+            return (math.isnan(a) and math.isnan(b)) or a == b or math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12)
         return Decimal(wanted) == Decimal(got)
     if type(wanted) is not type(got):
         return False

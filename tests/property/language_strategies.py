@@ -22,9 +22,9 @@ from shared.model.values import (
 INTS = st.integers(INT32_MIN, INT32_MAX) | st.integers(-3, 3)
 LONGS = (st.integers(INT64_MIN, INT64_MAX) | st.integers(-3, 3)).map(long)
 DOUBLES = st.floats() | st.sampled_from([0.0, -0.0, 1.0, 0.5, 2.0**53, 2.0**63, 1e308])
-DECIMALS = st.decimals(allow_nan=False, allow_infinity=False, places=3, min_value=-(10**9), max_value=10**9) | st.sampled_from(
-    [Decimal("NaN"), Decimal("Infinity"), Decimal("1.00"), Decimal("1E+400"), Decimal("-0")]
-)
+DECIMALS = st.decimals(
+    allow_nan=False, allow_infinity=False, places=3, min_value=-(10**9), max_value=10**9
+) | st.sampled_from([Decimal("NaN"), Decimal("Infinity"), Decimal("1.00"), Decimal("1E+400"), Decimal("-0")])
 NUMBERS = INTS | LONGS | DOUBLES | DECIMALS
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
 DATES = st.integers(INT64_MIN, INT64_MAX).map(Date) | st.integers(-(10**13), 10**13).map(Date)

@@ -129,8 +129,18 @@ def test_sources() -> None:
     offsets = _source({**kafka, "config": {"startAt": {"1": 5, "0": 3}}, "until": {"0": 9}})
     assert (offsets.start_at, offsets.until) == (StartAtOffsets(((0, 3), (1, 5))), StartAtOffsets(((0, 9),)))
     files = _source({"path": "in/*.json", "format": "json", "ordered": False, "follow": True})
-    assert files == FileSource(path="pipeline[0].$source", path_glob="in/*.json", format="json", ordered=False, follow=True)
-    script = _source({"script": [{"data": {"a": 1}, "partition": 2}, {"idle": True}, {"watermark": {"$date": "1970-01-01T00:00:00Z"}}]})
+    assert files == FileSource(
+        path="pipeline[0].$source", path_glob="in/*.json", format="json", ordered=False, follow=True
+    )
+    script = _source(
+        {
+            "script": [
+                {"data": {"a": 1}, "partition": 2},
+                {"idle": True},
+                {"watermark": {"$date": "1970-01-01T00:00:00Z"}},
+            ]
+        }
+    )
     assert isinstance(script, ScriptSource)
     assert len(script.script) == 3
 
@@ -139,7 +149,10 @@ def test_sources() -> None:
     ("tree", "strategy"),
     [
         ({"strategy": "boundedDisorder", "maxDelay": {"size": 2, "unit": "second"}}, BoundedDisorder(2000)),
-        ({"strategy": "percentile", "lateFraction": 0.01, "window": {"size": 1, "unit": "minute"}}, Percentile(0.01, 60_000)),
+        (
+            {"strategy": "percentile", "lateFraction": 0.01, "window": {"size": 1, "unit": "minute"}},
+            Percentile(0.01, 60_000),
+        ),
         ({"strategy": "perfect"}, Perfect()),
     ],
 )
@@ -163,7 +176,7 @@ def test_horizons_of_record_ids() -> None:
 
 def test_windows() -> None:
     """Hopping and session windows have their options; processing time has no lateness."""
-    inner = [{"$group": {"_id": None, "n": {"$count": {}}}}]
+    inner: list[Any] = [{"$group": {"_id": None, "n": {"$count": {}}}}]
     minute = {"size": 1, "unit": "minute"}
     hop = _only(
         {"$hoppingWindow": {
@@ -185,7 +198,15 @@ def test_joins_unions_and_lookups() -> None:
     """Inner pipelines are parsed, with their own places."""
     within = {"before": {"size": 1, "unit": "minute"}, "after": {"size": 2, "unit": "minute"}}
     join = _only(
-        {"$join": {"from": [DOCUMENTS, {"$match": {"a": 1}}], "leftKey": "$k", "rightKey": "$k", "within": within, "as": "r"}}
+        {
+            "$join": {
+                "from": [DOCUMENTS, {"$match": {"a": 1}}],
+                "leftKey": "$k",
+                "rightKey": "$k",
+                "within": within,
+                "as": "r",
+            }
+        }
     )
     assert isinstance(join, Join)
     assert (join.before_ms, join.after_ms, join.type, join.as_) == (60_000, 120_000, "inner", "r")
@@ -213,7 +234,9 @@ def test_sinks_and_dead_letters() -> None:
     """Files and tables take what they need."""
     files = _only({"$emit": {"path": "out", "format": "parquet", "partitionBy": ["a.b", "c"]}})
     assert files == FileEmit(path="pipeline[1].$emit", file_path="out", format="parquet", partition_by=("a.b", "c"))
-    merge = _only({"$merge": {"into": {"connectionName": "s", "db": "d", "coll": "c"}, "on": "k", "whenMatched": "delete"}})
+    merge = _only(
+        {"$merge": {"into": {"connectionName": "s", "db": "d", "coll": "c"}, "on": "k", "whenMatched": "delete"}}
+    )
     assert merge == Merge(path="pipeline[1].$merge", connection_name="s", table="d.c", on=("k",), when_matched="delete")
     for tree, dlq in (
         ({"path": "dead"}, FileDlq("dead")),
@@ -281,7 +304,13 @@ def test_json_schema_accepts_the_example_and_refuses_misspellings() -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
     assert list(validator.iter_errors({"pipeline": [DOCUMENTS, {"$project": {"a": {"$concat": ["$b", "c"]}}}]})) == []
-    for wrong in ({"$projct": {"a": 1}}, {"$project": {"a": {"$concatt": []}}}, {"$limit": 1}, {"$validate": {}}):
+    wrongs: list[dict[str, Any]] = [
+        {"$projct": {"a": 1}},
+        {"$project": {"a": {"$concatt": []}}},
+        {"$limit": 1},
+        {"$validate": {}},
+    ]
+    for wrong in wrongs:
         assert list(validator.iter_errors({"pipeline": [DOCUMENTS, wrong]})), wrong
 
 

@@ -1,5 +1,6 @@
 """Stateless stages applied to single documents: the definition of what they do."""
 
+from shared.language.apply.lookup import apply_lookup, lookup_keys, lookup_variables
 from shared.language.apply.results import Discarded, Failure, Outcome, Passed, ValidationStop
 from shared.language.apply.stages import apply_stage, apply_stages
 from shared.language.apply.windowed import apply_count, apply_group, apply_limit, apply_sort
@@ -13,7 +14,10 @@ __all__ = [
     "apply_count",
     "apply_group",
     "apply_limit",
+    "apply_lookup",
     "apply_sort",
     "apply_stage",
     "apply_stages",
+    "lookup_keys",
+    "lookup_variables",
 ]

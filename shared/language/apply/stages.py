@@ -92,13 +92,13 @@ def _plain_path(value: Value, names: Sequence[str]) -> Value:
 
 
 def _unwound(stage: Unwind, document: Document, item: Value, index: int | None) -> Document:
-    result = _with(document, stage.names, item)
+    result = set_path(document, stage.names, item)
     if stage.include_array_index is not None:
-        result = _with(result, stage.include_array_index, index)
+        result = set_path(result, stage.include_array_index, index)
     return result
 
 
-def _with(document: Document, names: Sequence[str], value: Value) -> Document:
+def set_path(document: Document, names: Sequence[str], value: Value) -> Document:
     """The document with the value at a path, or without it for MISSING."""
     name, rest = names[0], names[1:]
     if not rest:
@@ -110,7 +110,7 @@ def _with(document: Document, names: Sequence[str], value: Value) -> Document:
         if value is MISSING:
             return document
         inner = {}
-    return {**document, name: _with(inner, rest, value)}
+    return {**document, name: set_path(inner, rest, value)}
 
 
 def _redact(stage: Redact, document: Document, env: Environment) -> Outcome:

@@ -24,6 +24,7 @@ from shared.model.values import MISSING
 DEPTH_MAX: Final = 100
 """How deep expressions may nest."""
 
+
 def parse_expression(tree: Any, path: str, scope: Scope) -> Expr:
     """The expression of a JSON tree at a place of the document."""
     kind = type(tree)

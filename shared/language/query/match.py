@@ -9,6 +9,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from shared.language.expressions.ast import fields_used as expression_fields
 from shared.language.expressions.environment import Environment
 from shared.language.expressions.interpreter import evaluate
 from shared.language.query.ast import (
@@ -57,7 +58,7 @@ _PREDICATES: Final[dict[type, Callable[[Any, Value, Environment], bool]]] = {
     All: lambda p, d, e: all(_predicate(part, d, e) for part in p.parts),
     AnyOf: lambda p, d, e: any(_predicate(part, d, e) for part in p.parts),
     Not: lambda p, d, e: not _predicate(p.part, d, e),
-    ExprTrue: lambda p, d, e: truth(evaluate(p.expr, e.at(d) if d is not e.root else e)),
+    ExprTrue: lambda p, _d, e: truth(evaluate(p.expr, e)),
     MatchesSchema: lambda p, d, _e: conforms(p.schema, d),
     OnField: _on_field,
 }
@@ -206,8 +207,6 @@ _TESTS: Final[dict[type, Callable[[Any, Value, Environment], bool]]] = {
 
 def fields_used(predicate: Predicate) -> frozenset[str] | None:
     """The top-level fields that a predicate looks at; None if it may look at any."""
-    from shared.language.expressions.ast import fields_used as expression_fields  # noqa: PLC0415 - a name of both modules
-
     match predicate:
         case OnField():
             return frozenset(predicate.names[:1])

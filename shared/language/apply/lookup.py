@@ -1,0 +1,63 @@
+"""`$lookup` on a document, given the foreign documents: what matches, and what becomes of it."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from shared.language.apply.results import Failure, Passed
+from shared.language.apply.stages import apply_stages, set_path
+from shared.language.expressions.environment import Environment
+from shared.language.expressions.errors import VALUE, ExpressionError
+from shared.language.expressions.interpreter import evaluate
+from shared.language.query.match import values_at
+from shared.language.stages.relational import Lookup
+from shared.language.values.keys import canonical_key
+from shared.model.values import MISSING, Document, Value
+
+
+def lookup_keys(value: Value, names: Sequence[str]) -> frozenset[bytes]:
+    """The canonical keys by which a document is found at a path: of each value there, and of the items of arrays; missing is null."""
+    keys: set[bytes] = set()
+    for found in values_at(value, names):
+        keys.add(canonical_key(found))
+        if type(found) is list:
+            keys.update(canonical_key(item) for item in found)
+    return frozenset(keys) or frozenset({canonical_key(MISSING)})
+
+
+def lookup_variables(stage: Lookup, env: Environment) -> dict[str, Value]:
+    """The `let` variables for a document. ExpressionError where one fails on it."""
+    return {name: evaluate(expr, env) for name, expr in stage.let}
+
+
+def apply_lookup(stage: Lookup, document: Document, foreign: Iterable[Document], env: Environment) -> Passed | Failure:
+    """The document with the foreign documents that match under `as`, in their order.
+
+    `foreign` may have been narrowed by an index on `lookup_keys`; it is checked again here.
+    """
+    try:
+        found = _matching(stage, document, foreign, env.on(document))
+    except ExpressionError as e:
+        return Failure(e.reason, e.code, e.path or stage.path, document)
+    return Passed((set_path(document, stage.as_, found),))
+
+
+def _matching(stage: Lookup, document: Document, foreign: Iterable[Document], env: Environment) -> list[Any]:
+    inner = env.bind(lookup_variables(stage, env))
+    local = stage.local_field
+    wanted = None if local is None else lookup_keys(document, local)
+    found: list[Any] = []
+    for other in foreign:
+        if wanted is not None and not wanted & lookup_keys(other, stage.foreign_field or ()):
+            continue
+        for outcome in apply_stages(stage.pipeline, other, inner):
+            if isinstance(outcome, Passed):
+                found.extend(outcome.documents)
+            elif isinstance(outcome, Failure):
+                raise ExpressionError(outcome.reason, outcome.code, outcome.path)
+        if len(found) > MATCHES_MAX:
+            raise ExpressionError(f"more than {MATCHES_MAX} foreign documents match", VALUE, stage.path)
+    return found
+
+
+MATCHES_MAX = 100_000
+"""How many foreign documents one document may be given."""

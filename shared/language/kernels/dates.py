@@ -1,0 +1,81 @@
+"""Parts of dates on columns, in UTC."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shared.language.expressions.ast import Expr, Literal
+from shared.language.expressions.library.calendar import FIXED_UNITS_MS
+from shared.language.kernels.base import TIMESTAMP, Column, ColumnType, Fallback, Unvectorised
+from shared.language.values.instants import DAY_MS, days_of
+from shared.language.values.types import is_integral
+
+_FIRST: Final = days_of(1, 1, 1) * DAY_MS
+_LAST: Final = days_of(9999, 12, 31) * DAY_MS
+_REFERENCE_MS: Final = days_of(2000, 1, 1) * DAY_MS
+_STEPS: Final = {**FIXED_UNITS_MS, "day": DAY_MS}
+_SIZE_MAX: Final = 10_000_000
+
+
+def _dates(column: Column) -> pa.Array:
+    """The cells, of the years 1 to 9999."""
+    if column.type != "date":
+        raise Unvectorised
+    bounds = pc.min_max(column.values.cast(pa.int64())).as_py()
+    if bounds["min"] is not None and (bounds["min"] < _FIRST or bounds["max"] > _LAST):
+        raise Fallback
+    return column.values
+
+
+def part(
+    function: Callable[[pa.Array], pa.Array], kind: ColumnType = "int"
+) -> Callable[[Sequence[Column | None]], Column]:
+    """One part of a date; a time zone has no kernel."""
+    target = pa.int64() if kind == "long" else pa.int32()
+
+    def apply(args: Sequence[Column | None]) -> Column:
+        date, zone = args
+        if zone is not None or date is None:
+            raise Unvectorised
+        return Column(kind, function(_dates(date)).cast(target))
+
+    return apply
+
+
+def _weekday(start: int) -> Callable[[pa.Array], pa.Array]:
+    return lambda values: pc.day_of_week(values, count_from_zero=False, week_start=start)
+
+
+PARTS: Final[dict[str, Callable[[Sequence[Column | None]], Column]]] = {
+    "$year": part(pc.year),
+    "$month": part(pc.month),
+    "$dayOfMonth": part(pc.day),
+    "$dayOfYear": part(pc.day_of_year),
+    "$dayOfWeek": part(_weekday(7)),
+    "$isoDayOfWeek": part(_weekday(1)),
+    "$isoWeek": part(pc.iso_week),
+    "$isoWeekYear": part(pc.iso_year, "long"),
+    "$hour": part(pc.hour),
+    "$minute": part(pc.minute),
+    "$second": part(pc.second),
+    "$millisecond": part(pc.millisecond),
+}
+"""Parts by operator."""
+
+
+def truncate(date: Column, args: tuple[Expr | None, ...]) -> Column:
+    """`$dateTrunc` to a constant number of days or shorter units; `args` are those of the call."""
+    _, unit, size, zone, _ = args
+    step = _STEPS.get(unit.value) if isinstance(unit, Literal) and type(unit.value) is str else None
+    wide: Any = size.value if isinstance(size, Literal) else 1 if size is None else None
+    if step is None or zone is not None or not is_integral(wide) or not 1 <= wide <= _SIZE_MAX:
+        raise Unvectorised
+    values = _dates(date)
+    width = int(wide) * step
+    ms = pc.fill_null(values.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    mask = values.is_null().to_numpy(zero_copy_only=False)
+    cut = ms - np.mod(ms - _REFERENCE_MS, width)
+    return Column("date", pa.array(cut, pa.int64(), mask=mask).cast(TIMESTAMP))

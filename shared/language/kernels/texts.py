@@ -1,0 +1,83 @@
+"""Strings and conversions on columns."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shared.language.kernels.arithmetic import nulls
+from shared.language.kernels.base import TIMESTAMP, WHOLE, Column, Fallback, Unvectorised
+
+_ISO: Final = r"^[1-9]\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,3})?Z?$"
+
+
+def concat(args: Sequence[Column]) -> Column:
+    """`$concat` of strings."""
+    if not args or any(arg.type not in ("string", "null") for arg in args):
+        raise Unvectorised
+    if any(arg.type == "null" for arg in args):
+        return nulls(len(args[0].values))
+    return Column("string", pc.binary_join_element_wise(*(arg.values for arg in args), ""))
+
+
+def letters(function: Any) -> Callable[[Sequence[Column]], Column]:
+    """`$toUpper` and `$toLower` of strings: null gives the empty string."""
+
+    def apply(args: Sequence[Column]) -> Column:
+        (arg,) = args
+        if arg.type != "string":
+            raise Unvectorised
+        return Column("string", function(pc.fill_null(arg.values, "")))
+
+    return apply
+
+
+def length(args: Sequence[Column]) -> Column:
+    """`$strLenCP`: a null fails."""
+    (arg,) = args
+    if arg.type != "string":
+        raise Unvectorised
+    if arg.has_nulls:
+        raise Fallback
+    return Column("int", pc.utf8_length(arg.values))
+
+
+def to_date(args: Sequence[Column]) -> Column:
+    """`$toDate` of dates, longs, and ISO strings in UTC."""
+    (arg,) = args
+    if arg.type in ("date", "long"):
+        return Column("date", arg.values.cast(TIMESTAMP))
+    if arg.type != "string":
+        raise Unvectorised
+    if pc.any(pc.invert(pc.match_substring_regex(arg.values, _ISO))).as_py():
+        raise Fallback
+    try:
+        local = pc.utf8_rtrim(arg.values, "Z").cast(pa.timestamp("ms"))
+    except pa.ArrowInvalid:
+        raise Fallback from None
+    return Column("date", local.cast(pa.int64()).cast(TIMESTAMP))
+
+
+def to_long(args: Sequence[Column]) -> Column:
+    """`$toLong` of whole numbers and dates."""
+    (arg,) = args
+    if arg.type not in (*WHOLE, "date"):
+        raise Unvectorised
+    return Column("long", arg.values.cast(pa.int64()))
+
+
+def to_double(args: Sequence[Column]) -> Column:
+    """`$toDouble` of numbers."""
+    (arg,) = args
+    if arg.type not in (*WHOLE, "double"):
+        raise Unvectorised
+    return Column("double", pc.cast(arg.values, pa.float64(), safe=False))
+
+
+def to_string(args: Sequence[Column]) -> Column:
+    """`$toString` of strings and whole numbers."""
+    (arg,) = args
+    if arg.type not in (*WHOLE, "string"):
+        raise Unvectorised
+    return Column("string", arg.values.cast(pa.string()))

@@ -1,0 +1,206 @@
+"""Kernels agree with the interpreter, value for value, or leave the batch to it."""
+
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.language.expressions.environment import Environment
+from shared.language.expressions.errors import ExpressionError
+from shared.language.expressions.interpreter import evaluate
+from shared.language.expressions.parse import parse_expression
+from shared.language.expressions.scope import Scope
+from shared.language.kernels import evaluate_batch, is_vectorised, match_batch, predicate_is_vectorised, type_of
+from shared.language.kernels.base import ARROW, TIMESTAMP
+from shared.language.problems import Problems
+from shared.language.query.match import matches
+from shared.language.query.parse import parse_predicate
+from shared.language.schema import Field, Schema
+from shared.language.values import to_json, type_name
+from shared.model.values import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, MISSING, Date, long
+
+SCHEMA = Schema(
+    (
+        Field("i", "int", optional=False),
+        Field("i2", "int", optional=True),
+        Field("l", "long", optional=True),
+        Field("d", "double", optional=False),
+        Field("d2", "double", optional=True),
+        Field("s", "string", optional=False),
+        Field("s2", "string", optional=True),
+        Field("b", "bool", optional=True),
+        Field("t", "date", optional=False),
+        Field("t2", "date", optional=True),
+    )
+)
+_SMALL = st.integers(-3, 3)
+_OF = {
+    "int": _SMALL | st.integers(INT32_MIN, INT32_MAX),
+    "long": (_SMALL | st.integers(-(2**40), 2**40) | st.sampled_from([INT64_MIN, INT64_MAX])).map(long),
+    "double": _SMALL.map(float)
+    | st.sampled_from([-0.0, 0.5, -1.5, 2.5, 1e300, float("inf"), float("nan")])
+    | st.floats(-1e6, 1e6),
+    "string": st.sampled_from(
+        ["", "a", "A", "b", "é", "2024-03-05T12:00:00Z", "2024-02-30T12:00:00Z", "1999-12-31T23:59:59.5"]
+    )
+    | st.text("aZé", max_size=3),
+    "bool": st.booleans(),
+    "date": st.integers(-(10**13), 10**13).map(Date) | st.sampled_from([Date(0), Date(-1), Date(951_782_400_000)]),
+}
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> dict[str, Any]:
+    """A document that fits SCHEMA; optional fields may be null or missing."""
+    document = {}
+    for field in SCHEMA:
+        value = draw(_OF[field.type] if not field.optional else _OF[field.type] | st.none() | st.just(MISSING))
+        if value is not MISSING:
+            document[field.name] = value
+    return document
+
+
+def _constants(value: Any) -> Any:
+    return to_json(value, canonical=True)
+
+
+_LEAVES = st.sampled_from(
+    [f"${f.name}" for f in SCHEMA] + [f"${f.name}" for f in SCHEMA if f.type in ("int", "double")]
+) | st.one_of(*_OF.values(), st.none()).map(lambda v: {"$literal": _constants(v)})
+_ONE = [
+    "$not",
+    "$abs",
+    "$floor",
+    "$ceil",
+    "$toUpper",
+    "$toLower",
+    "$strLenCP",
+    "$toDate",
+    "$toLong",
+    "$toDouble",
+    "$toString",
+]
+_PARTS = [
+    "$year",
+    "$month",
+    "$dayOfMonth",
+    "$dayOfYear",
+    "$dayOfWeek",
+    "$isoDayOfWeek",
+    "$isoWeek",
+    "$isoWeekYear",
+    "$hour",
+    "$second",
+]
+_TWO = ["$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$cmp", "$subtract", "$divide", "$mod", "$ifNull"]
+_MANY = ["$and", "$or", "$add", "$multiply", "$concat"]
+
+
+def _call(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    def op(names: list[str], args: st.SearchStrategy[list[Any]]) -> st.SearchStrategy[Any]:
+        return st.tuples(st.sampled_from(names), args).map(lambda p: {p[0]: p[1]})
+
+    items = st.lists(st.one_of(*_OF.values(), st.none()).map(_constants), max_size=3)
+    return st.one_of(
+        op(_ONE + _PARTS, inner.map(lambda e: [e])),
+        op(_TWO, st.lists(inner, min_size=2, max_size=2)),
+        op(_MANY, st.lists(inner, min_size=1, max_size=3)),
+        op(["$cond"], st.lists(inner, min_size=3, max_size=3)),
+        st.tuples(inner, items).map(lambda p: {"$in": [p[0], {"$literal": p[1]}]}),
+        st.tuples(inner, st.sampled_from(["hour", "day", "second"]), st.integers(1, 5)).map(
+            lambda p: {"$dateTrunc": {"date": p[0], "unit": p[1], "binSize": p[2]}}
+        ),
+        st.tuples(inner, inner, inner).map(
+            lambda p: {"$switch": {"branches": [{"case": p[0], "then": p[1]}], "default": p[2]}}
+        ),
+    )
+
+
+EXPRESSIONS = _call(_call(_LEAVES) | _LEAVES) | _call(_LEAVES)
+
+
+def _batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    arrays = []
+    for field in SCHEMA:
+        cells = [row.get(field.name) for row in rows]
+        kind = ARROW[field.type]
+        cells = [None if c is None else int(c) if isinstance(c, int) and field.type != "bool" else c for c in cells]
+        arrays.append(pa.array(cells, pa.int64()).cast(TIMESTAMP) if field.type == "date" else pa.array(cells, kind))
+    return pa.RecordBatch.from_arrays(arrays, names=list(SCHEMA.names))
+
+
+def _shown(value: Any) -> str:
+    """Type and exact value, sign of zero included."""
+    return (
+        f"{type_name(value)} {value!r}"
+        if type_name(value) not in ("long", "date")
+        else f"{type_name(value)} {int(value)}"
+    )
+
+
+def _cells(array: pa.Array, kind: str) -> list[str]:
+    if kind == "date":
+        cells = array.cast(pa.int64()).to_pylist()
+        return [_shown(None if c is None else Date(c)) for c in cells]
+    cells = array.to_pylist()
+    return [_shown(None if c is None else long(c) if kind == "long" else c) for c in cells]
+
+
+@settings(max_examples=600, deadline=None)
+@given(EXPRESSIONS, st.lists(documents(), min_size=1, max_size=4))
+def test_expression_kernels_agree_with_the_interpreter(tree: Any, rows: list[dict[str, Any]]) -> None:
+    """Where a kernel gives values, the interpreter gives the same ones, of the same types, without an error."""
+    problems = Problems()
+    expr = parse_expression(tree, "e", Scope(problems))
+    problems.check()
+    found = evaluate_batch(expr, _batch(rows), SCHEMA)
+    if found is None:
+        return
+    assert is_vectorised(expr, SCHEMA)
+    kind = type_of(expr, SCHEMA)
+    assert kind is not None
+    try:
+        wanted = [_shown(evaluate(expr, Environment(row))) for row in rows]
+    except ExpressionError as e:
+        raise AssertionError(f"the interpreter fails: {e}") from e
+    assert _cells(found, kind) == wanted
+
+
+_TESTS = st.one_of(
+    st.tuples(
+        st.sampled_from(["$eq", "$ne", "$gt", "$gte", "$lt", "$lte"]),
+        st.one_of(*_OF.values(), st.none()).map(_constants),
+    ),
+    st.tuples(
+        st.sampled_from(["$in", "$nin"]), st.lists(st.one_of(*_OF.values(), st.none()).map(_constants), max_size=3)
+    ),
+    st.tuples(st.just("$exists"), st.booleans()),
+    st.tuples(st.just("$type"), st.sampled_from(["int", "long", "number", "null", "string"])),
+    st.tuples(st.just("$mod"), st.tuples(st.integers(1, 4), st.integers(-2, 2)).map(list)),
+    st.tuples(st.just("$regex"), st.sampled_from(["^a", "é$", "."])),
+)
+_FIELD = st.tuples(st.sampled_from(SCHEMA.names), st.lists(_TESTS, min_size=1, max_size=2).map(dict)).map(
+    lambda p: {p[0]: p[1]}
+)
+QUERIES = st.recursive(
+    _FIELD | st.deferred(lambda: EXPRESSIONS).map(lambda e: {"$expr": e}),
+    lambda q: st.tuples(st.sampled_from(["$and", "$or", "$nor"]), st.lists(q, min_size=1, max_size=3)).map(
+        lambda p: {p[0]: p[1]}
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=600, deadline=None)
+@given(QUERIES, st.lists(documents(), min_size=1, max_size=4))
+def test_predicate_kernels_agree_with_the_interpreter(tree: Any, rows: list[dict[str, Any]]) -> None:
+    """Where a kernel says which rows a query is true of, the interpreter says the same."""
+    problems = Problems()
+    predicate = parse_predicate(tree, "q", Scope(problems))
+    problems.check()
+    assert predicate is not None
+    found = match_batch(predicate, _batch(rows), SCHEMA)
+    if found is not None:
+        assert predicate_is_vectorised(predicate, SCHEMA)
+        assert found.tolist() == [matches(predicate, Environment(row)) for row in rows]
