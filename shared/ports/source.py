@@ -39,6 +39,8 @@ class SplitStatus:
     """The position has reached what the broker last said is there, and the broker answered (W4)."""
     finished: bool
     """The split is bounded and read to its end (E1)."""
+    until: Offset | None = None
+    """Where a bounded split ends, once that is settled: to be kept with the position, and handed to `end_at` after a restart (E1)."""
 
 
 class Source(Protocol):

@@ -115,7 +115,7 @@ async def test_e1_until_latest_is_resolved_once() -> None:
     world = await lane([0, 1, 2], until="latest")
     source = await start(world)
     await world.add(0, [3, 4])
-    kept = source.bounds()
+    kept = {status.split: status.until for status in source.status() if status.until is not None}
     again = await start(world)
     again.end_at(kept)
     for reader in (source, again):

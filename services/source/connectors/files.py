@@ -133,7 +133,7 @@ class FileSource:
     def status(self) -> Sequence[SplitStatus]:
         """See `Source.status`."""
         return [
-            SplitStatus(name, split.position, split.cursor.at_end or split.finished, split.finished)
+            SplitStatus(name, split.position, split.cursor.at_end or split.finished, split.finished, split.until)
             for name, split in self._splits.items()
         ]
 

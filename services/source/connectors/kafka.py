@@ -5,7 +5,7 @@ Rules kept here:
   later change none.
 - W4: a split is at its end only if its position has reached the high watermark that the broker told in an answer, and that answer is
   recent: silence, an outage or a process that was stopped is no end.
-- E1: `until: latest` is resolved once, when a split is first opened; `bounds` tells, so that a restart ends at the same offsets.
+- E1: `until: latest` is resolved once, when a split is first opened; `status` tells it, so that a restart can end at the same offset.
 - A position that retention has overtaken is an error that says so; nothing is skipped silently.
 - Where a new split starts (`startAt`) is told by `status` right after `open`, so that it can be made durable before anything is read.
 """
@@ -207,7 +207,9 @@ class KafkaSource:
     def status(self) -> Sequence[SplitStatus]:
         """See `Source.status`. `at_end` needs a recent answer of the broker (W4)."""
         now = self._clock.monotonic_ms()
-        return [SplitStatus(name, s.position, self._at_end(s, now), s.finished) for name, s in self._splits.items()]
+        return [
+            SplitStatus(name, s.position, self._at_end(s, now), s.finished, s.until) for name, s in self._splits.items()
+        ]
 
     def _at_end(self, split: _Split, now_ms: int) -> bool:
         if split.finished:
@@ -216,10 +218,6 @@ class KafkaSource:
         if end is None or split.answered_ms is None or now_ms - split.answered_ms > self._settings.answer_age_ms_max:
             return False
         return split.position >= end
-
-    def bounds(self) -> Mapping[SplitId, Offset]:
-        """Where bounded splits end: to be kept with the positions, and handed to `end_at` after a restart (E1)."""
-        return {name: split.until for name, split in self._splits.items() if split.until is not None}
 
     def end_at(self, until: Mapping[SplitId, Offset]) -> None:
         """See `Source.end_at`. What was already returned beyond an end stays returned."""

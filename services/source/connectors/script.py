@@ -111,7 +111,7 @@ class ScriptSource:
         found = []
         for split, position in self._positions.items():
             ended = done or position >= self._until.get(split, len(self._script))
-            found.append(SplitStatus(split, position, ended, ended))
+            found.append(SplitStatus(split, position, ended, ended, self._until.get(split)))
         return found
 
     def end_at(self, until: Mapping[SplitId, Offset]) -> None:
