@@ -33,6 +33,7 @@ class KafkaAdmin:
         """Make it, and wait until it is known and has leaders; quiet when it exists with as many partitions."""
 
         async def make(admin: Any) -> None:
+            await self._require_controller(admin)
             brokers = len(admin._client.cluster.brokers())  # noqa: SLF001
             replicas = self._settings.replication or max(1, min(_REPLICAS, brokers))
             new = NewTopic(topic, partitions, replicas, topic_configs=dict(config or {}))
@@ -48,6 +49,14 @@ class KafkaAdmin:
                 )
 
         await self._with_admin(make, f"creating topic {topic}")
+
+    async def _require_controller(self, admin: Any) -> None:
+        """While the brokers elect one, the library would fail on its absence."""
+        cluster = admin._client.cluster  # noqa: SLF001
+        if cluster.controller is None:
+            await admin._client.force_metadata_update()  # noqa: SLF001
+        if cluster.controller is None:
+            raise LogUnavailable("the brokers have no controller now; try again")
 
     async def _await_leaders(self, admin: Any, topic: str) -> None:
         deadline = time.monotonic() + self._settings.request_timeout_ms / 1000
@@ -65,6 +74,7 @@ class KafkaAdmin:
         async def delete(admin: Any) -> None:
             if not topics:
                 return
+            await self._require_controller(admin)
             answer = await admin.delete_topics(list(topics), self._settings.request_timeout_ms)
             for topic, code, *_ in answer.topic_error_codes:
                 if code not in (0, errors.UnknownTopicOrPartitionError.errno):

@@ -55,8 +55,16 @@ def translated(error: BaseException, doing: str) -> LogError:
     return LogError(f"{doing}: refused ({found}); see the broker's log and the settings")
 
 
-KAFKA_ERRORS: Final = (errors.KafkaError, errors.IllegalOperation, OSError, TimeoutError, AssertionError)
-"""What a call of the library raises: its invalid states are plain assertions."""
+KAFKA_ERRORS: Final = (
+    errors.KafkaError,
+    errors.IllegalOperation,
+    OSError,
+    TimeoutError,
+    AssertionError,
+    AttributeError,
+    TypeError,
+)
+"""What a call of the library raises: states that it does not expect are plain assertions and missing attributes."""
 
 
 async def require_topics(client: Any, topics: Iterable[str], wait_ms: int) -> dict[str, int]:

@@ -204,6 +204,8 @@ class MemoryBroker:
     def append_transaction(self, identity: str, epoch: int, at: TopicPartition, records: Sequence[NewRecord]) -> None:
         """Write records in the holder's open transaction, which the first of them opens."""
         holder = self._holder(identity, epoch)
+        if not records:
+            return
         if holder.open is None:
             holder.open = OpenTransaction(self._clock.monotonic_ms() + self._transaction_timeout_ms)
         partition = self._partition(at)

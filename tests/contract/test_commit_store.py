@@ -15,6 +15,8 @@ from shared.model.ids import Epoch, Generation, JobId, ProcessorName
 from shared.ports.commits import CommitStore, Stale
 from tests.contract.commit_support import JOB, LEASE_MS, NOW_MS, begin, commit, commit_of, expected_of, lead
 
+pytestmark = pytest.mark.usefixtures("sqlite_threads")
+
 Opener = Callable[[], Awaitable[CommitStore]]
 """Another client of the same store."""
 

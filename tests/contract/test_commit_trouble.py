@@ -19,6 +19,8 @@ from shared.model.ids import Epoch, LeaderToken
 from shared.ports.commits import Ambiguous, CommitStore, StoreUnavailable
 from tests.contract.commit_support import JOB, LEASE_MS, NAME, NOW_MS, begin, commit, expected_of, lead
 
+pytestmark = pytest.mark.usefixtures("sqlite_threads")
+
 
 @pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[CommitStore]:

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from shared.adapters.clock import SystemClock
+from shared.adapters.kafka_log import KafkaLog
+from shared.adapters.kafka_settings import KafkaSettings
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_log import MemoryLog
 from shared.model.ids import Offset
@@ -23,15 +25,16 @@ from shared.ports.log import (
 
 
 @pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.kafka)])
-async def log(request: pytest.FixtureRequest) -> AsyncIterator[Log]:
-    opened: Log
-    if request.param == "memory":
-        opened = MemoryLog(MemoryBroker(SystemClock()))
-    else:
-        from shared.adapters.kafka_log import KafkaLog
-        from shared.adapters.kafka_settings import KafkaSettings
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    """The broker's address; empty for the log in memory. Not async: the session's broker starts in a loop of its own."""
+    return str(request.getfixturevalue("kafka_broker")) if request.param == "kafka" else ""
 
-        opened = KafkaLog(KafkaSettings(bootstrap=request.getfixturevalue("kafka_broker")))
+
+@pytest.fixture
+async def log(bootstrap: str) -> AsyncIterator[Log]:
+    opened: Log = MemoryLog(MemoryBroker(SystemClock()))
+    if bootstrap:
+        opened = KafkaLog(KafkaSettings(bootstrap=bootstrap))
     yield opened
     await opened.close()
 
