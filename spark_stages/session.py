@@ -4,6 +4,7 @@ Settings are those that short, frequent jobs need: few shuffle partitions, no ad
 """
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Final
 
@@ -30,6 +31,8 @@ SETTINGS: Final[Mapping[str, str]] = {
 
 def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> SparkSession:
     """A session; started when there is none yet. `master`: `local[n]`, `spark://…`, or `sc://…` for Spark Connect."""
+    # Workers on this machine are of the same environment as the driver.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
     builder = builder.remote(master) if master.startswith("sc://") else builder.master(master)
     for key, value in {**SETTINGS, **(settings or {})}.items():

@@ -67,7 +67,8 @@ class SparkBody:
             stored = msgspec.msgpack.decode(data, type=_Stored)
             self._state, self._stepped_ms, self._output_ms = stored.state, stored.stepped_ms, stored.output_ms
             self._stepped_now_ms = stored.stepped_now_ms
-        root = self._context.outside.blobs.uri("").rstrip("/")
+        job = self._context.assign.job
+        root = self._context.outside.blobs.uri(job).removesuffix(f"/{job}")
         make = self._context.outside.executor.blocking(self._make, self._plan, root, self._operators)
         self._step = await make
 
@@ -121,6 +122,7 @@ class SparkBody:
         prefix = blob_name(assign.job, assign.vertex, assign.generation, epoch, outside.unique())
         times = Times(self._stepped_ms, self._input_ms, self._stepped_now_ms, max(self._now_ms, outside.clock.now_ms()))
         outside.passing("step-running", epoch)
+        began_ms = outside.clock.monotonic_ms()
         result: SparkResult = await outside.executor.blocking(
             lambda: step(self._state, added, times, prefix, arrived=arrived)
         )
@@ -128,6 +130,8 @@ class SparkBody:
         self._stepped_ms, self._stepped_now_ms = self._input_ms, times.processing_ms
         self._output_ms = max(self._output_ms, result.output_watermark_ms)
         self._count(result)
+        took_ms = outside.clock.monotonic_ms() - began_ms
+        _log.info("step.done", task=str(self._context.task), epoch=epoch, jobs=result.jobs, took_ms=took_ms)
         announced = [
             Announced(o.port, Segment("rows", o.name, o.rows, o.size_bytes, o.digest, o.low_ms, o.high_ms))
             for o in result.outs
