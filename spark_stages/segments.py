@@ -39,7 +39,7 @@ def write_segment(root: str, name: str, batch: pa.RecordBatch | pa.Table) -> tup
     """Write a Parquet file at root/name, durable on return; its size and SHA-256."""
     table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="lz4")
+    pq.write_table(table, sink, compression="snappy")
     data = sink.getvalue().to_pybytes()
     if "://" in root:
         with fsspec.open(f"{root}/{name}", "wb") as out:

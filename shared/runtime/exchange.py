@@ -36,10 +36,10 @@ def blob_name(job: JobId, owner: str, generation: Generation, epoch: Epoch, uniq
 
 
 def parquet_bytes(batch: pa.RecordBatch | pa.Table) -> bytes:
-    """The batch as one Parquet file."""
+    """The batch as one Parquet file. Snappy: some pages that pyarrow writes with LZ4 Spark's reader refuses."""
     sink = pa.BufferOutputStream()
     table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
-    pq.write_table(table, sink, compression="lz4")
+    pq.write_table(table, sink, compression="snappy")
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
