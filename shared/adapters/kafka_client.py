@@ -58,6 +58,7 @@ def translated(error: BaseException, doing: str) -> LogError:
 KAFKA_ERRORS: Final = (
     errors.KafkaError,
     errors.IllegalOperation,
+    errors.ConsumerStoppedError,
     OSError,
     TimeoutError,
     AssertionError,

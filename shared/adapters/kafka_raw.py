@@ -253,6 +253,7 @@ class RawReader:
             waiter = self._fetcher._create_fetch_waiter()  # noqa: SLF001
             await asyncio.wait({waiter}, timeout=left_s)
             waiter.cancel()
+            self._reader.check_open()
         if not found:
             self._reader.check_answered()
         return found

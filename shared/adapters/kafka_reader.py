@@ -124,10 +124,14 @@ class KafkaReader:
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Return nothing of these until `resume`."""
+        for partition in partitions:
+            self.state(partition)
         self._consumer.pause(*(theirs(partition) for partition in partitions))
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
         """Return records of these again."""
+        for partition in partitions:
+            self.state(partition)
         self._consumer.resume(*(theirs(partition) for partition in partitions))
 
     async def fetch(self, max_records: int, timeout_ms: int) -> list[LogRecord]:

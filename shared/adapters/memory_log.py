@@ -57,10 +57,14 @@ class MemoryReader:
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Return nothing of these until `resume`."""
+        for partition in partitions:
+            self.position(partition)
         self._paused.update(partitions)
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
         """Return records of these again."""
+        for partition in partitions:
+            self.position(partition)
         self._paused.difference_update(partitions)
         self._change.set()
 
@@ -88,6 +92,8 @@ class MemoryReader:
                 return self._take(max_records)
             finally:
                 self._broker.forget(self._change)
+            if self._faults.away:
+                raise LogUnavailable("reader: the log went away; try again")
 
     def _take(self, records_max: int) -> list[LogRecord]:
         """Records of the assigned partitions, beginning with another partition each time so that none starves."""

@@ -198,8 +198,11 @@ async def test_assign_replaces(log: Log, topic: str) -> None:
     await read_until(reader, first, 2)
     await reader.assign({second: Offset(1)})
     assert values(await read_until(reader, second, 2)) == [b"y"]
+    for use in (reader.position, lambda at: reader.pause([at]), lambda at: reader.resume([at])):
+        with pytest.raises(LogError, match="not assigned"):
+            use(first)
     with pytest.raises(LogError, match="not assigned"):
-        reader.position(first)
+        await reader.seek(first, Offset(0))
 
 
 async def test_deleted_records_and_positions_out_of_range(log: Log, topic: str) -> None:
@@ -379,6 +382,9 @@ async def test_a_refused_batch_fails_the_commit(log: Log, topic: str) -> None:
 
 async def test_closing_twice_is_quiet(log: Log, topic: str) -> None:
     """Readers and writers can be closed twice."""
-    for part in (await log.reader(), await log.writer("w"), await log.transactional_writer(f"id-{topic}")):
+    reader = await log.reader()
+    for part in (reader, await log.writer("w"), await log.transactional_writer(f"id-{topic}")):
         await part.close()
         await part.close()
+    with pytest.raises(LogError, match="after close"):
+        await reader.fetch(1, 1)
