@@ -19,6 +19,7 @@ LOG := .tidemark/setup.log
 # Everything that needs neither broker nor Spark runs first, on both cores: most mistakes show there within a minute.
 PURE := not (kafka or spark or postgres or e2e or slow or bench or soak)
 REAL := (kafka or spark or postgres or e2e or slow) and not (bench or soak)
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 
 .PHONY: help
@@ -39,10 +40,10 @@ $(PACKAGES): requirements-build.lock requirements-dev.lock pyproject.toml
 	@$(MAKE) doctor
 	@mkdir -p .tidemark
 	@echo 'Setting up: virtual environment and locked packages (about a gigabyte, some minutes the first time)'
-	@{ [ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV); \
-	   $(BIN)/python -m pip install --disable-pip-version-check --require-hashes -r requirements-build.lock; \
-	   $(BIN)/python -m pip install --disable-pip-version-check --require-hashes --no-build-isolation -r requirements-dev.lock; \
-	   $(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation --editable .; \
+	@{ { [ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV); } && \
+	   $(INSTALL) --require-hashes -r requirements-build.lock && \
+	   $(INSTALL) --require-hashes --no-build-isolation -r requirements-dev.lock && \
+	   $(INSTALL) --no-deps --no-build-isolation --editable .; \
 	 } > $(LOG) 2>&1 || { $(PYTHON) services/local/doctor.py explain $(LOG) || { echo 'All that was printed: $(LOG)' >&2; exit 1; }; }
 	@touch $@
 

@@ -14,11 +14,18 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from hypothesis import HealthCheck, settings
 
 from services.local.broker import LocalBroker
 from services.local.broker_settings import BrokerSettings
 
 _numbers = itertools.count()
+
+# How fast an example is drawn or run is the machine's affair. On a machine of many changes (CI) the examples are always the
+# same, so that a change is judged by what it changed; at a desk they are new each time.
+settings.register_profile("desk", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile("ci", settings.get_profile("desk"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
 
 @pytest.fixture
