@@ -46,7 +46,7 @@ def _arities(signature: Positional | Named) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("name", sorted(OPERATORS))
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_operators_give_values_or_expression_errors(name: str, data: st.DataObject) -> None:
     """Whatever the operands, an operator gives what the codec takes, or an error with its place."""

@@ -147,7 +147,7 @@ def _cells(array: pa.Array, kind: str) -> list[str]:
     return [_shown(None if c is None else long(c) if kind == "long" else c) for c in cells]
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(EXPRESSIONS, st.lists(documents(), min_size=1, max_size=4))
 def test_expression_kernels_agree_with_the_interpreter(tree: Any, rows: list[dict[str, Any]]) -> None:
     """Where a kernel gives values, the interpreter gives the same ones, of the same types, without an error."""
@@ -192,7 +192,7 @@ QUERIES = st.recursive(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(QUERIES, st.lists(documents(), min_size=1, max_size=4))
 def test_predicate_kernels_agree_with_the_interpreter(tree: Any, rows: list[dict[str, Any]]) -> None:
     """Where a kernel says which rows a query is true of, the interpreter says the same."""

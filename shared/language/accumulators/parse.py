@@ -10,7 +10,8 @@ from shared.language.expressions.parse import parse_expression
 from shared.language.expressions.registry import LEFT_OUT
 from shared.language.expressions.scope import Scope
 from shared.language.problems import join
-from shared.language.values.types import is_integral
+from shared.language.values.extended_json import ExtendedJsonError, from_json
+from shared.language.values.types import is_finite, is_integral, is_number
 from shared.model.values import Value
 
 N_MAX: Final = 100_000
@@ -77,6 +78,14 @@ def _top(name: str, tree: Any, path: str, scope: Scope) -> Accumulator | None:
     return Accumulator(name, parse_expression(tree["output"], join(path, "output"), scope), path, n=n, sort_by=keys)
 
 
+def _plain_value(tree: Any) -> Value:
+    """The value of a constant, None for what is none."""
+    try:
+        return from_json(tree)
+    except ExtendedJsonError:
+        return None
+
+
 def _percentile(name: str, tree: Any, path: str, scope: Scope) -> Accumulator | None:
     required = ("input", "p", "method") if name == "$percentile" else ("input", "method")
     if not _arguments(name, tree, path, scope, required):
@@ -85,9 +94,9 @@ def _percentile(name: str, tree: Any, path: str, scope: Scope) -> Accumulator | 
         scope.problems.add(
             join(path, "method"), f"the method is approximate, found {tree['method']!r}", accepted=("approximate",)
         )
-    points = tree["p"] if name == "$percentile" else [0.5]
+    points = _plain_value(tree["p"]) if name == "$percentile" else [0.5]
     good = type(points) is list and 1 <= len(points) <= PERCENTILES_MAX
-    if not good or not all(type(p) in (int, float) and 0 <= p <= 1 for p in points):
+    if not good or not all(is_number(p) and is_finite(p) and 0 <= p <= 1 for p in points):
         scope.problems.add(join(path, "p"), f"p is a list of numbers from 0 to 1, found {points!r}")
         return None
     source = parse_expression(tree["input"], join(path, "input"), scope)

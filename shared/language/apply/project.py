@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from shared.language.apply.size import evaluate_bounded
 from shared.language.expressions.environment import Environment
-from shared.language.expressions.interpreter import evaluate
 from shared.language.stages.stateless import Branch, Computed, Drop, Keep
 from shared.model.values import MISSING, Document, Value
 
@@ -42,7 +42,7 @@ def include(tree: Branch, document: Document, env: Environment) -> Document:
                 result[name] = inner
     for name, action in tree.fields:
         if isinstance(action, Computed):
-            value = evaluate(action.expr, env)
+            value = evaluate_bounded(action.expr, env)
             if value is not MISSING:
                 result[name] = value
         elif isinstance(action, Branch) and name not in result and _computes(action):
@@ -74,7 +74,7 @@ def add_fields(tree: Branch, document: Document, env: Environment) -> Document:
     result = dict(document)
     for name, action in tree.fields:
         if isinstance(action, Computed):
-            value = evaluate(action.expr, env)
+            value = evaluate_bounded(action.expr, env)
             if value is MISSING:
                 result.pop(name, None)
             else:

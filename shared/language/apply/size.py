@@ -1,31 +1,37 @@
-"""A bound on documents: values may share parts, so a small expression can stand for an enormous document."""
+"""A bound on what stages compute: values may share parts, so a small expression can stand for an enormous value."""
 
 from typing import Any, Final
 
+from shared.language.expressions.ast import Expr
+from shared.language.expressions.environment import Environment
 from shared.language.expressions.errors import SIZE, ExpressionError
-from shared.model.values import Document
+from shared.language.expressions.interpreter import evaluate
+from shared.model.values import Value
 
-DOCUMENT_UNITS_MAX: Final = 16 * 1024 * 1024
-"""How many characters, items and fields a document may have, parts counted as often as they stand in it."""
-DEPTH_MAX: Final = 200
-"""How deep a document may nest."""
+DEPTH_MAX: Final = 150
+"""How deep a computed value may nest."""
 
 
-def check_size(document: Document) -> Document:
-    """The document, if it is within the bounds; else ExpressionError."""
-    left = DOCUMENT_UNITS_MAX
-    stack: list[tuple[Any, int]] = [(document, 1)]
+def evaluate_bounded(expr: Expr, env: Environment) -> Value:
+    """The value of an expression, its whole size taken from the environment's budget; ExpressionError beyond it."""
+    value = evaluate(expr, env)
+    if type(value) is dict or type(value) is list:
+        _spend(value, env)
+    return value
+
+
+def _spend(value: Any, env: Environment) -> None:
+    """Take every character, item and field, shared parts as often as they stand in the value."""
+    stack: list[tuple[Any, int]] = [(value, 1)]
     while stack:
-        value, depth = stack.pop()
-        left -= len(value)
-        if left < 0 or depth > DEPTH_MAX:
-            raise ExpressionError(
-                f"the document has more than {DOCUMENT_UNITS_MAX} characters and items, or {DEPTH_MAX} levels", SIZE
-            )
-        for item in value.values() if type(value) is dict else value:
-            kind = type(item)
+        item, depth = stack.pop()
+        if depth > DEPTH_MAX:
+            raise ExpressionError(f"the result nests more than {DEPTH_MAX} deep", SIZE)
+        units = len(item) + 1
+        for inner in item.values() if type(item) is dict else item:
+            kind = type(inner)
             if kind is dict or kind is list:
-                stack.append((item, depth + 1))
+                stack.append((inner, depth + 1))
             elif kind is str:
-                left -= len(item)
-    return document
+                units += len(inner)
+        env.spend(units)

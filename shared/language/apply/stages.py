@@ -6,10 +6,9 @@ from typing import Any, Final
 from shared.language.apply.project import add_fields, exclude, include
 from shared.language.apply.redact import redact
 from shared.language.apply.results import VALIDATE_REASON, Discarded, Failure, Outcome, Passed, ValidationStop
-from shared.language.apply.size import check_size
+from shared.language.apply.size import evaluate_bounded
 from shared.language.expressions.environment import Environment
 from shared.language.expressions.errors import TYPE, ExpressionError
-from shared.language.expressions.interpreter import evaluate
 from shared.language.query.match import matches
 from shared.language.stages.stateless import (
     AddFields,
@@ -52,13 +51,13 @@ def _match(stage: Match, document: Document, env: Environment) -> Outcome:
 
 
 def _add_fields(stage: AddFields, document: Document, env: Environment) -> Outcome:
-    return Passed((check_size(add_fields(stage.fields, document, env)),))
+    return Passed((add_fields(stage.fields, document, env),))
 
 
 def _project(stage: Project, document: Document, env: Environment) -> Outcome:
     if stage.mode == "exclusion":
         return Passed((exclude(stage.fields, document),))
-    return Passed((check_size(include(stage.fields, document, env)),))
+    return Passed((include(stage.fields, document, env),))
 
 
 def _unset(stage: Unset, document: Document, _: Environment) -> Outcome:
@@ -66,10 +65,10 @@ def _unset(stage: Unset, document: Document, _: Environment) -> Outcome:
 
 
 def _replace_root(stage: ReplaceRoot, _: Document, env: Environment) -> Outcome:
-    value = evaluate(stage.new_root, env)
+    value = evaluate_bounded(stage.new_root, env)
     if type(value) is not dict:
         raise ExpressionError(f"the new root must be a document, found {type_name(value)}", TYPE, stage.path)
-    return Passed((check_size(value),))
+    return Passed((value,))
 
 
 def _unwind(stage: Unwind, document: Document, _: Environment) -> Outcome:

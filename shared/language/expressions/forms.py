@@ -21,6 +21,7 @@ from shared.language.expressions.ast import (
 from shared.language.expressions.scope import Scope
 from shared.language.problems import join
 from shared.language.values.extended_json import ExtendedJsonError, from_json
+from shared.language.values.types import is_number
 
 Parse = Callable[[Any, str, Scope], Expr]
 _VARIABLE: Final = re.compile(r"[a-z\u0080-\U0010ffff][A-Za-z0-9_\u0080-\U0010ffff]*")
@@ -156,6 +157,15 @@ def _reduce(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
     return ReduceArray(source, initial, parse(tree["in"], join(path, "in"), scope.bind("value", "this")), path)
 
 
+def _is_direction(tree: Any) -> bool:
+    """1 or -1, as a number of any type."""
+    try:
+        value = from_json(tree)
+    except ExtendedJsonError:
+        return False
+    return is_number(value) and value in (1, -1)
+
+
 def parse_sort_keys(tree: Any, path: str, scope: Scope) -> tuple[SortKey, ...]:
     """`{field: 1 or -1, …}`: at least one key, at most 32."""
     if type(tree) is not dict or not 1 <= len(tree) <= 32:  # noqa: PLR2004 - MongoDB's bound
@@ -168,12 +178,12 @@ def parse_sort_keys(tree: Any, path: str, scope: Scope) -> tuple[SortKey, ...]:
         names = tuple(name.split("."))
         if not all(names) or name.startswith("$"):
             scope.problems.add(join(path, name), f"{name!r} is no field path")
-        elif type(direction) not in (int, float) or direction not in (1, -1):
+        elif not _is_direction(direction):
             scope.problems.add(
                 join(path, name), f"a sort direction is 1 or -1, found {direction!r}", accepted=("1", "-1")
             )
         else:
-            keys.append(SortKey(names, direction == -1))
+            keys.append(SortKey(names, from_json(direction) == -1))
     return tuple(keys)
 
 
@@ -183,11 +193,12 @@ def _sort_array(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
         return NULL
     source = parse(tree["input"], join(path, "input"), scope)
     order = tree["sortBy"]
-    if type(order) is dict:
+    if type(order) is dict and not _is_direction(order):
         return SortArray(source, parse_sort_keys(order, join(path, "sortBy"), scope), path)
-    if type(order) not in (int, float) or order not in (1, -1):
+    if not _is_direction(order):
         scope.problems.add(join(path, "sortBy"), f"sortBy takes 1, -1 or an object of fields, found {order!r}")
-    return SortArray(source, (SortKey((), order == -1),), path)
+        return NULL
+    return SortArray(source, (SortKey((), from_json(order) == -1),), path)
 
 
 def _meta(tree: Any, path: str, scope: Scope, _: Parse) -> Expr:

@@ -13,6 +13,7 @@ from shared.language.expressions.ast import (
     ObjectExpr,
     Variable,
 )
+from shared.language.expressions.checks import check_constants
 from shared.language.expressions.forms import FORMS
 from shared.language.expressions.library import OPERATORS
 from shared.language.expressions.registry import LEFT_OUT, Named, Operator, Positional
@@ -119,7 +120,9 @@ def _operator(tree: dict[str, Any], operators: list[str], path: str, scope: Scop
             accepted = sorted({*OPERATORS, *FORMS})
             scope.problems.add(place, f"unknown expression operator {name}", accepted=accepted, found=name)
         return NULL
-    return Call(name, _arguments(operator, tree[name], place, scope), place)
+    args = _arguments(operator, tree[name], place, scope)
+    check_constants(operator, args, place, scope)
+    return Call(name, args, place)
 
 
 def _arguments(operator: Operator, tree: Any, path: str, scope: Scope) -> tuple[Expr | None, ...]:

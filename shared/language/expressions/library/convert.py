@@ -234,7 +234,7 @@ _to("$toObjectId", to_object_id)
 _to("$toUUID", to_uuid)
 
 
-def _target(to: Value) -> str | None:
+def target_of(to: Value) -> str | None:
     """The alias of a target type; None for null."""
     if type(to) is dict:
         to = to.get("type")
@@ -249,7 +249,7 @@ def _target(to: Value) -> str | None:
 @named("$convert", "input to", "onError onNull")
 def _convert(value: Value, to: Value, on_error: Value, on_null: Value) -> Value:
     """A value in another type; onError for what does not convert, onNull for null and missing."""
-    target = _target(to)
+    target = target_of(to)
     if is_null(value):
         return None if on_null is ABSENT else on_null
     if target is None:

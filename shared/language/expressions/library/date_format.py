@@ -89,7 +89,8 @@ _READ: Final = {
 }
 
 
-def _reader(form: str) -> re.Pattern[str]:
+def reader_of(form: str) -> re.Pattern[str]:
+    """The pattern that reads dates of a format; ExpressionError for what is none."""
     pieces: list[str] = []
     seen: set[str] = set()
     i = 0
@@ -119,7 +120,7 @@ def _month(name: str) -> int:
 
 def read_date(text: str, form: str, zone: tzinfo | None) -> Date:
     """The instant of a text in a format; `zone` where the text has none (None: UTC, and then the text may say one)."""
-    found = _reader(form).fullmatch(text)
+    found = reader_of(form).fullmatch(text)
     if found is None:
         raise fail(f"{text[:60]!r} does not match the date format {form!r}", CONVERSION)
     fields = {key: value for key, value in found.groupdict().items() if value is not None}

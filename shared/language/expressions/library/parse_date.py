@@ -8,7 +8,7 @@ from shared.language.expressions.errors import CONVERSION, VALUE, fail
 from shared.language.expressions.library.calendar import checked
 from shared.language.expressions.library.date_format import MONTH_NAMES
 from shared.language.expressions.library.zones import to_utc, zone_named
-from shared.language.values.instants import DAY_MS, days_in_month, days_of
+from shared.language.values.instants import DAY_MS, days_in_month, days_of, parse_iso
 from shared.model.values import Date
 
 _CLOCK: Final = r"(?:[T ,]+(\d{1,2}):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?)?"
@@ -35,6 +35,8 @@ def _month(text: str) -> int:
 
 def parse_date(text: str, zone: tzinfo | None = None) -> Date:
     """The instant of a text; `zone` where the text says none (None: UTC)."""
+    if zone is None and (iso := parse_iso(text)) is not None:
+        return Date(iso)
     for order, form in _FORMS:
         found = form.fullmatch(text.strip())
         if found is None:

@@ -11,7 +11,7 @@ from shared.language.values.types import type_name
 from shared.model.values import Regex, Value
 
 
-def _program(name: str, regex: Value, options: Value) -> Any:
+def program_of(name: str, regex: Value, options: Value) -> Any:
     """The engine's program; None for a null pattern."""
     if options is not ABSENT and not is_null(options):
         need_string(name, options, "options as a string")
@@ -34,7 +34,7 @@ def _program(name: str, regex: Value, options: Value) -> Any:
 
 def _prepared(name: str, value: Value, regex: Value, options: Value) -> Any:
     """The program to run on a text; None if the text or the pattern is null."""
-    program = _program(name, regex, options)
+    program = program_of(name, regex, options)
     if is_null(value):
         return None
     need_string(name, value)
