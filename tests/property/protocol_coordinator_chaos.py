@@ -18,7 +18,8 @@ from shared.protocol.coordinator import commands as do
 from shared.protocol.coordinator import events as ev
 from shared.protocol.coordinator.machine import CoordinatorMachine
 from shared.protocol.coordinator.settings import CoordinatorSettings
-from tests.unit.protocol_coordinator_support import DOCUMENT, Broken, Fate, Node, World
+from tests.unit.protocol_coordinator_support import DOCUMENT, Broken, Fate, Node
+from tests.unit.protocol_coordinator_world import World
 
 T = TypeVar("T")
 

@@ -114,7 +114,7 @@ def _forgets_identities(patch: Patch) -> None:
         return works_of(plan, structs.replace(kept, identities=own))
 
     patch.setattr(generation, "works_of", own_only)
-    patch.setattr("tests.unit.protocol_coordinator_support.violations", lambda _machine: [])
+    patch.setattr("tests.unit.protocol_coordinator_world.violations", lambda _machine: [])
 
 
 def _calls_known_identities_new(patch: Patch) -> None:

@@ -1,6 +1,6 @@
 """Two coordinators, workers, store, mirror and clock act at random; the rules hold after every event, and in the end all goes on.
 
-The judge (`tests.unit.protocol_coordinator_support`) watches what reaches the outside; `invariants.violations` is asked after every event.
+The judge (`tests.unit.protocol_coordinator_judge`) watches what reaches the outside; `invariants.violations` is asked after every event.
 """
 
 from collections.abc import Sequence

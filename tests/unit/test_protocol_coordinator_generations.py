@@ -16,7 +16,8 @@ from shared.model.messages import (
 )
 from shared.protocol.coordinator import commands as do
 from shared.protocol.coordinator.settings import CoordinatorSettings
-from tests.unit.protocol_coordinator_support import DOCUMENT, NAME, World, started
+from tests.unit.protocol_coordinator_support import DOCUMENT, NAME
+from tests.unit.protocol_coordinator_world import World, started
 
 TWO_SINKS = "read:source count:operator emit:sink audit:sink; read>count count>emit count>audit"
 EMIT = VertexId("emit")
@@ -103,7 +104,11 @@ def test_R1_a_worker_that_goes_in_good_order_is_replaced_at_once() -> None:
     world.report(worker, Deregister(worker.incarnation))
     worker.alive = False
     world.settle()
+    world.beat(worker)  # sent before it went
+    world.settle()
     assert world.holder("count")[0] is other
+    assert world.row.generation == 2
+    assert worker.incarnation not in world.nodes[0].machine.ctx.workers.alive
 
 
 def test_R1_a_task_that_a_heartbeat_no_longer_lists_ends_the_generation() -> None:

@@ -14,7 +14,8 @@ from shared.model.messages import (
 from shared.protocol.coordinator import commands as do
 from shared.protocol.coordinator import events as ev
 from shared.protocol.coordinator.settings import CoordinatorSettings
-from tests.unit.protocol_coordinator_support import DOCUMENT, NAME, World, started
+from tests.unit.protocol_coordinator_support import DOCUMENT, NAME
+from tests.unit.protocol_coordinator_world import World, started
 
 EMIT = VertexId("emit")
 

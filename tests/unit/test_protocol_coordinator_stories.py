@@ -9,7 +9,8 @@ from shared.model.messages import (
     StopProcessor,
     StopTasks,
 )
-from tests.unit.protocol_coordinator_support import DOCUMENT, NAME, World, started
+from tests.unit.protocol_coordinator_support import DOCUMENT, NAME
+from tests.unit.protocol_coordinator_world import World, started
 
 
 def test_created_planned_started_checkpointed() -> None:

@@ -3,7 +3,7 @@
 from shared.model.ids import ProcessorName
 from shared.model.messages import CreateProcessor, StartProcessor, StopProcessor
 from shared.protocol.coordinator.settings import CoordinatorSettings
-from tests.unit.protocol_coordinator_support import World
+from tests.unit.protocol_coordinator_world import World
 
 SETTINGS = CoordinatorSettings(retires_workers=True, retire_idle_ms=1_000, spawn_wait_ms=5_000)
 SOLO = "read:source"

@@ -221,7 +221,9 @@ def restore(p: ProcessorState, now_ms: int) -> None:
         _go(p, now_ms)
     elif now_ms - run.since_ms > p.settings.restore_timeout_ms:
         names = ", ".join(str(t) for t in missing)
-        p.doom = Doom(f"tasks {names} did not restore within {p.settings.restore_timeout_ms} ms", counts=True)
+        outage = p.outage_since(run.since_ms)
+        reason = f"tasks {names} did not restore within {p.settings.restore_timeout_ms} ms"
+        p.doom = Doom(reason, counts=not outage, outage=outage)
 
 
 def _go(p: ProcessorState, now_ms: int) -> None:

@@ -94,6 +94,12 @@ class CoordinatorMachine:
         out, self.ctx.out = self.ctx.out, []
         return out
 
+    def due_ms(self) -> int | None:
+        """When the next `Tick` has something to do at the latest that cannot wait for the ordinary one: a checkpoint, or a generation."""
+        if self.role is not Role.LEADS:
+            return None
+        return min((due for p in self.processors.values() if (due := p.due_ms()) is not None), default=None)
+
     # --- leadership -------------------------------------------------------------------------------------------------------
 
     def _lead(self, event: ev.LeadershipTaken) -> None:
@@ -206,7 +212,7 @@ class CoordinatorMachine:
                 if self.ctx.workers.beat(report, now_ms):
                     self._beat(report)
             case Deregister():
-                if self.ctx.workers.remove(report.worker):
+                if self.ctx.workers.leave(report.worker):
                     self._worker_gone(report.worker, "has gone away in good order")
             case _:
                 if report.worker not in self.ctx.workers.replaced and (p := self._of_job(report.job)) is not None:

@@ -121,6 +121,15 @@ class ProcessorMachine:
             cleanup.clean(p, now_ms)
             status.publish(p, now_ms)
 
+    def due_ms(self) -> int | None:
+        """When time alone makes the next decision, ms; None if something else must come first."""
+        p = self.state
+        if p.write is not None:
+            return None
+        if p.phase is Phase.RUNNING and p.flight is None and not p.held and not p.final():
+            return running.next_start_ms(p)
+        return p.resume_at_ms if p.phase is Phase.WAITING else None
+
     def _decide(self, now_ms: int) -> None:
         p = self.state
         if p.lost_commit and p.phase in ACTIVE:
@@ -228,6 +237,7 @@ class ProcessorMachine:
         else:
             flight.moving = None
             flight.retry_at_ms = event.now_ms + self.state.settings.retry_ms
+            self.state.ctx.outage_seen_ms = event.now_ms
 
     def deleted(self, op: OpId, *, done: bool) -> None:
         """A deletion has been carried out, or has not."""

@@ -75,8 +75,12 @@ def _due(p: ProcessorState, now_ms: int) -> bool:
         return False  # C11
     if p.checkpoint_wanted or p.leave_behind is not None:
         return True
-    interval_ms = p.kept.interval_ms or p.settings.checkpoint_interval_ms
-    return p.last_start_ms is None or now_ms - p.last_start_ms >= interval_ms
+    return now_ms >= next_start_ms(p)
+
+
+def next_start_ms(p: ProcessorState) -> int:
+    """When the interval since the last start is over."""
+    return (p.last_start_ms or 0) + (p.kept.interval_ms or p.settings.checkpoint_interval_ms)
 
 
 def _start(p: ProcessorState, now_ms: int) -> None:
@@ -117,8 +121,7 @@ def _time_out(p: ProcessorState, flight: Flight) -> None:
     """Abort it everywhere; it counts unless something outside was away meanwhile (C10)."""
     p.tell(AbortCheckpoint(p.row.job, p.row.generation, flight.epoch))
     p.flight = None
-    seen = p.ctx.outage_seen_ms
-    if seen is not None and seen >= flight.started_ms:
+    if p.outage_since(flight.started_ms):
         return
     p.timeouts += 1
     if p.timeouts >= p.settings.checkpoint_timeouts_max:

@@ -275,6 +275,10 @@ class ProcessorState:
         """Of the current generation."""
         return self.lineage[-1].restored_from if self.lineage else Epoch(0)
 
+    def outage_since(self, ms: int) -> bool:
+        """Whether something outside was away at or after this time (C10)."""
+        return self.ctx.outage_seen_ms is not None and self.ctx.outage_seen_ms >= ms
+
     def backoff_until(self, now_ms: int, tries: int) -> int:
         """When to go on after so many tries, ms."""
         return now_ms + self.settings.backoff_ms(tries)
@@ -335,9 +339,10 @@ class ProcessorState:
         write = self.write
         assert write is not None
         self.write = None
+        if write.row.plan != self.row.plan:
+            self.plan = decode_plan(write.row.plan)
         self.row = write.row
         self.kept = write.kept
-        self.plan = decode_plan(write.row.plan)
         return write
 
     def take_permit(self, permit: CommitPermit) -> None:

@@ -47,7 +47,7 @@ class Workers:
     settings: CoordinatorSettings
     alive: dict[WorkerIncarnation, Worker] = field(default_factory=dict)
     replaced: OrderedDict[WorkerIncarnation, None] = field(default_factory=OrderedDict)
-    """Their place has a newer incarnation: nothing that they say counts (R1)."""
+    """Gone for good, or their place has a newer incarnation: nothing that they say counts (R1)."""
     wished: dict[str, int] = field(default_factory=dict)
     """When a worker of a service was last wished for."""
     settle_until_ms: int = 0
@@ -67,10 +67,7 @@ class Workers:
         lost = None
         if older is not None and older.incarnation != r.worker:
             lost = older.incarnation
-            del self.alive[lost]
-            self.replaced[lost] = None
-            while len(self.replaced) > self.settings.replaced_max:
-                self.replaced.popitem(last=False)
+            self.leave(lost)
         self._see(r, now_ms)
         return lost
 
@@ -87,8 +84,11 @@ class Workers:
         self._see(h, now_ms)
         return True
 
-    def remove(self, worker: WorkerIncarnation) -> bool:
-        """It is gone; False if it was not known."""
+    def leave(self, worker: WorkerIncarnation) -> bool:
+        """It is gone for good: nothing that it still says counts. False if it was not known."""
+        self.replaced[worker] = None
+        while len(self.replaced) > self.settings.replaced_max:
+            self.replaced.popitem(last=False)
         return self.alive.pop(worker, None) is not None
 
     def lost(self, now_ms: int) -> list[WorkerIncarnation]:

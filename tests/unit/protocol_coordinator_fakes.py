@@ -1,0 +1,248 @@
+"""The workers' side of the coordinator's world: what they are told, what they say, what sinks release."""
+
+from collections.abc import Callable
+
+from shared.model.checkpoint import (
+    BlobRef,
+    InputState,
+    MirrorRow,
+    PartHandle,
+    TaskHandle,
+    TaskProtocolState,
+)
+from shared.model.ids import (
+    TASK_PART,
+    Epoch,
+    Generation,
+    JobId,
+    Offset,
+    Place,
+    ProcessorName,
+    TaskId,
+    VertexId,
+    WorkerIncarnation,
+)
+from shared.model.messages import (
+    AbortCheckpoint,
+    Ack,
+    Assign,
+    Command,
+    CoordinatorBeat,
+    Drain,
+    Heartbeat,
+    ProcessorStatus,
+    Register,
+    Released,
+    Report,
+    StartCheckpoint,
+    StopTasks,
+    TaskBeat,
+    TaskFailed,
+    TaskRestored,
+)
+from shared.protocol.coordinator import commands as do
+from shared.protocol.coordinator.machine import CoordinatorMachine
+from shared.protocol.coordinator.settings import CoordinatorSettings
+from tests.unit.protocol_coordinator_judge import Judge
+from tests.unit.protocol_coordinator_support import Broken, FakeTask, FakeWorker, Fate, Identity, Node, Store
+
+
+class WorkersSide:
+    """Processes, their tasks, blobs and release markers; and the state that the whole world shares."""
+
+    def __init__(
+        self,
+        settings: CoordinatorSettings | None = None,
+        nodes: int = 1,
+        machine: type[CoordinatorMachine] = CoordinatorMachine,
+    ) -> None:
+        """Standbys only; `lead` makes one the leader."""
+        self.settings = settings or CoordinatorSettings()
+        self.now_ms = 1_000
+        self.store = Store()
+        self.mirror: list[MirrorRow] = []
+        self.workers: dict[WorkerIncarnation, FakeWorker] = {}
+        self.topics: dict[str, int] = {}
+        self.floors: dict[tuple[str, int], int] = {}
+        self.blobs: dict[str, bytes] = {}
+        self.markers: dict[Identity, Epoch] = {}
+        self.fences: dict[Identity, Generation] = {}
+        self.status: dict[ProcessorName, ProcessorStatus] = {}
+        self.spawns: list[str] = []
+        self.retires: list[Place] = []
+        self.commands: list[Command] = []
+        self.ids = 0
+        self.dropped: set[JobId] = set()
+        self.leader: Node | None = None
+        """Who holds the lease."""
+        self.judge = Judge(self)
+        self.releasing = True
+        self.acking: Callable[[FakeTask], bool] = lambda _: True
+        self.inline = b"state"
+        self.keep_blobs = 3
+        self.fate: Callable[[do.CoordinatorCommand], Fate | None] = lambda _: "done"
+        """What happens to a command; None: it stays where it is."""
+        self.nodes = [Node(machine(self.settings, self.fresh)) for _ in range(nodes)]
+
+    def fresh(self) -> str:
+        """An id."""
+        self.ids += 1
+        return f"{self.ids:032x}"
+
+    def worker(self, place: str, service: str, slots: int = 4) -> FakeWorker:
+        """A process starts, perhaps at the place of another."""
+        worker = FakeWorker(WorkerIncarnation(self.fresh()), Place(place), service, slots)
+        for old in self.workers.values():
+            if old.place == worker.place:
+                old.alive = False
+        self.workers[worker.incarnation] = worker
+        self.report(worker, Register(worker.incarnation, worker.place, service, slots, 1, "host"))
+        return worker
+
+    def standard_workers(self) -> None:
+        """One of each service."""
+        for service in ("source", "operator", "sink"):
+            self.worker(f"{service}-0", service)
+
+    def report(self, worker: FakeWorker, report: Report) -> None:
+        """What a worker says reaches every coordinator."""
+        if not worker.mute:
+            for node in self.nodes:
+                node.inbox.append(report)
+
+    def beat_all(self) -> None:
+        """Every live worker says that it lives."""
+        for worker in self.workers.values():
+            if worker.alive:
+                self.beat(worker)
+
+    def beat(self, worker: FakeWorker) -> None:
+        """One heartbeat."""
+        beats = []
+        for (job, task), fake in worker.tasks.items():
+            markers = tuple((v, i, self.markers[j, v, i]) for j, v, i in fake.identities() if (j, v, i) in self.markers)
+            beats.append(
+                TaskBeat(
+                    fake.assign.name,
+                    job,
+                    fake.assign.generation,
+                    task.vertex,
+                    task.index,
+                    "running" if fake.restored else "restoring",
+                    fake.ended,
+                    0,
+                    0,
+                    released=markers,
+                )
+            )
+        w = worker
+        self.report(w, Heartbeat(w.incarnation, w.place, w.service, w.slots, 1, "host", tuple(beats)))
+
+    def obey(self, worker: FakeWorker, c: Command) -> None:
+        """A worker reads a command."""
+        if isinstance(c, CoordinatorBeat):
+            return
+        mine = [t for (job, _), t in worker.tasks.items() if job == c.job]
+        match c:
+            case Assign() if c.to == worker.incarnation:
+                self._assign(worker, c)
+            case StartCheckpoint():
+                for task in mine:
+                    if task.assign.generation == c.generation and not task.assign.release_only and self.acking(task):
+                        self._snapshot(worker, task, c)
+            case AbortCheckpoint():
+                for task in mine:
+                    task.ended = max(task.ended, c.epoch)
+            case Drain():
+                for task in mine:
+                    task.draining = True
+            case StopTasks():
+                worker.tasks = {
+                    k: t for k, t in worker.tasks.items() if k[0] != c.job or t.assign.generation > c.generation
+                }
+            case _:
+                pass
+
+    def _assign(self, worker: FakeWorker, a: Assign) -> None:
+        key = (a.job, TaskId(a.vertex, a.index))
+        old = worker.tasks.get(key)
+        if old is not None and old.assign.generation >= a.generation:
+            return
+        task = FakeTask(a, ended=a.last)
+        for handle in a.handles:
+            if handle.index == a.index:
+                task.offset = max([0, *(i.resume_offset for i in handle.protocol.inputs)])
+                task.blobs = list(handle.blobs)
+                task.draining = handle.protocol.ended
+        current = any((r.job, r.generation) == (a.job, a.generation) for r in self.store.rows.values())
+        for blob in task.blobs:
+            if blob.name not in self.blobs:
+                if not current:
+                    return  # the assignment is of an earlier generation: this task finds nothing, and is not missed
+                raise Broken(f"C12: {key} restores from {a.last}, but {blob.name} is gone")
+        worker.tasks[key] = task
+        self._take_identities(task)
+        task.restored = True
+        self.report(worker, TaskRestored(worker.incarnation, a.job, a.generation, a.vertex, a.index))
+
+    def _take_identities(self, task: FakeTask) -> None:
+        a = task.assign
+        for identity in task.identities():
+            self.fences[identity] = max(a.generation, self.fences.get(identity, a.generation))
+            if identity == (a.job, a.vertex, a.index) and a.new_identity:
+                self.judge.marker_is_new(identity, a.last)
+                self.markers[identity] = a.last
+            elif identity not in self.markers:
+                self.markers[identity] = Epoch(0)
+
+    def _snapshot(self, worker: FakeWorker, task: FakeTask, c: StartCheckpoint) -> None:
+        if c.epoch <= task.ended:
+            return
+        a = task.assign
+        task.ended = c.epoch
+        task.offset += 10
+        name = f"{a.job}/{a.vertex}/{a.generation}/{max(task.barrier, a.last) + 1}/{self.fresh()}"
+        self.blobs[name] = b"blob"
+        task.blobs = [*task.blobs, BlobRef(name, 4, "")][-self.keep_blobs :]
+        task.barrier = c.epoch
+        inputs = tuple(
+            InputState(b.edge, b.incarnation, Offset(task.offset), ())
+            for b in a.plan.edges
+            if b.edge.split(">")[1] == a.vertex
+        )
+        protocol = TaskProtocolState(inputs=inputs, ended=task.draining)
+        staged = f"{a.vertex}/{a.index}:{c.epoch}".encode() if task.is_sink else b""
+        parts = (PartHandle(TASK_PART, self.inline),)
+        handle = TaskHandle(a.vertex, a.index, protocol, parts, tuple(task.blobs), staged)
+        self.report(worker, Ack(worker.incarnation, a.job, a.generation, c.epoch, handle))
+
+    def release_once(self, worker: FakeWorker) -> bool:
+        """Each sink task of a worker releases at most one commit an identity; whether anything was done."""
+        moved = False
+        for task in worker.tasks.values():
+            for identity in task.identities():
+                job, vertex, index = identity
+                marker = self.markers[identity]
+                rows = [m for m in self.mirror if m.job == job and m.predecessor == marker and m.epoch > marker]
+                if rows and self.fences[identity] == task.assign.generation:
+                    moved = True
+                    self.judge.released(identity, marker, rows[0])
+                    self.markers[identity] = rows[0].epoch
+                    self.report(worker, Released(worker.incarnation, job, vertex, index, rows[0].epoch))
+        return moved
+
+    def fail(self, vertex: str, index: int = 0, *, permanent: bool = False, outage: bool = False) -> None:
+        """A task stops with an error."""
+        worker, task = self.holder(vertex, index)
+        del worker.tasks[task.assign.job, task.id]
+        a = task.assign
+        failed = TaskFailed(worker.incarnation, a.job, a.generation, a.vertex, a.index, "it broke", permanent, outage)
+        self.report(worker, failed)
+
+    def holder(self, vertex: str, index: int = 0) -> tuple[FakeWorker, FakeTask]:
+        """Who runs a task."""
+        for worker in self.workers.values():
+            for (_, task), fake in worker.tasks.items():
+                if worker.alive and task == TaskId(VertexId(vertex), index):
+                    return worker, fake
+        raise AssertionError(f"nobody runs {vertex}/{index}")

@@ -1,0 +1,195 @@
+# ruff: noqa: N802 -- a test carries its rule's name
+"""Time-outs, failures, back-off, retention and deletion: rules C10 to C12 as the coordinator keeps them."""
+
+from msgspec import structs
+
+from shared.model.ids import Epoch
+from shared.model.messages import (
+    AbortCheckpoint,
+    HoldInput,
+    StartCheckpoint,
+)
+from shared.protocol.coordinator import commands as do
+from shared.protocol.coordinator import events as ev
+from shared.protocol.coordinator.retention import blob_may_go
+from shared.protocol.coordinator.settings import CoordinatorSettings
+from tests.unit.protocol_coordinator_support import NAME
+from tests.unit.protocol_coordinator_world import World, started
+
+
+def epochs_of(world: World) -> list[int]:
+    """What has been committed."""
+    return [c.epoch for c in world.store.history[world.row.job]]
+
+
+def test_C10_a_checkpoint_that_times_out_is_aborted_everywhere() -> None:
+    """By the monotonic clock; the next one gets another number."""
+    world = started(CoordinatorSettings(checkpoint_timeout_ms=2_000))
+    world.acking = lambda task: task.assign.vertex != "emit"
+    world.pass_ms(3_500)
+    assert [c.epoch for c in world.said(AbortCheckpoint)] == [1]  # type: ignore[union-attr]
+    assert [c.epoch for c in world.said(StartCheckpoint)] == [1, 2]  # type: ignore[union-attr]
+
+
+def test_C10_after_k_timeouts_the_generation_fails_and_after_k_generations_the_processor() -> None:
+    """Failures are counted in the row; the reason says what was waited for."""
+    settings = CoordinatorSettings(
+        checkpoint_timeout_ms=1_500, checkpoint_timeouts_max=2, failures_max=2, backoff_base_ms=100
+    )
+    world = started(settings)
+    world.acking = lambda task: task.assign.vertex != "emit"
+    world.pass_ms(6_000)
+    assert (world.row.generation, world.row.failures) == (2, 1)
+    world.pass_ms(6_000)
+    assert world.row.state == "FAILED"
+    assert "emit/0" in world.row.reason
+    assert world.status[NAME].state == "FAILED"
+
+
+def test_C10_failures_outlive_the_leader() -> None:
+    """The count lies in SQL: a new leader goes on counting."""
+    world = started(CoordinatorSettings(failures_max=2, backoff_base_ms=100))
+    world.fail("count")
+    world.pass_ms(500)
+    assert world.row.failures == 1
+    world.crash_node(world.nodes[0])
+    world.lead()
+    world.pass_ms(300)
+    world.fail("count")
+    world.pass_ms(300)
+    assert world.row.state == "FAILED"
+
+
+def test_C10_back_off_grows() -> None:
+    """The second failure waits longer than the first."""
+    world = started(CoordinatorSettings(backoff_base_ms=1_000, failures_max=9))
+    world.fail("count")
+    world.pass_ms(900)
+    assert world.row.generation == 1
+    world.pass_ms(300)
+    assert world.row.generation == 2
+    world.fail("count")
+    world.pass_ms(1_800)
+    assert world.row.generation == 2
+    world.pass_ms(400)
+    assert world.row.generation == 3
+
+
+def test_C10_a_commit_ends_the_count() -> None:
+    """Generations in a row without a commit, not failures in a life."""
+    world = started(CoordinatorSettings(backoff_base_ms=100, failures_max=2))
+    for _ in range(4):
+        world.pass_ms(2_000)
+        world.fail("count")
+        world.pass_ms(500)
+    assert world.row.state != "FAILED"
+    assert world.row.generation == 5
+
+
+def test_C10_outages_and_lost_workers_do_not_count() -> None:
+    """Neither a task that says outage nor a lost worker brings FAILED nearer."""
+    world = started(CoordinatorSettings(backoff_base_ms=100, failures_max=2, backoff_max_ms=200))
+    for _ in range(4):
+        world.fail("count", outage=True)
+        world.pass_ms(600)
+    worker, _ = world.holder("count")
+    world.worker(worker.place, worker.service)
+    world.pass_ms(600)
+    assert (world.row.failures, world.row.generation) == (0, 6)
+
+
+def test_C10_a_timeout_during_an_outage_does_not_count() -> None:
+    """The checkpoint is aborted, but the generation goes on."""
+    world = started(CoordinatorSettings(checkpoint_timeout_ms=1_500, checkpoint_timeouts_max=1))
+    world.acking = lambda _: False
+    world.pass_ms(2_000)
+    world.give(world.nodes[0], ev.OutageSeen(world.now_ms))
+    world.pass_ms(1_500)
+    assert world.said(AbortCheckpoint)
+    assert (world.row.generation, world.row.failures) == (1, 0)
+
+
+def test_C10_a_restore_that_an_outage_delays_does_not_count() -> None:
+    """The generation fails, but not towards FAILED."""
+    world = started(CoordinatorSettings(restore_timeout_ms=1_000, backoff_base_ms=100))
+    world.pass_ms(1_500)
+    worker, _ = world.holder("count")
+    world.fail("emit")
+    world.pass_ms(100)
+    worker.inbox.clear()
+    world.fate = lambda c: None if isinstance(c, do.Publish) else "done"
+    world.pass_ms(500)
+    world.give(world.nodes[0], ev.OutageSeen(world.now_ms))
+    world.pass_ms(1_000)
+    assert world.row.generation == 3
+    assert world.row.failures == 0
+
+
+def test_C11_when_too_many_wait_for_release_no_checkpoint_starts() -> None:
+    """Sources are held, and go on when sinks have released."""
+    world = started(CoordinatorSettings(unreleased_max=2))
+    world.releasing = False
+    world.pass_ms(8_000)
+    assert len(epochs_of(world)) == 3
+    assert [c.held for c in world.said(HoldInput)] == [True]  # type: ignore[union-attr]
+    world.releasing = True
+    world.pass_ms(2_000)
+    assert len(epochs_of(world)) > 3
+    assert [c.held for c in world.said(HoldInput)][:2] == [True, False]  # type: ignore[union-attr]
+
+
+def test_C11_unreleased_checkpoints_are_retained() -> None:
+    """Commit rows go only when they are neither the last nor waiting."""
+    world = started(CoordinatorSettings(cleanup_interval_ms=500))
+    world.pass_ms(2_500)
+    world.releasing = False
+    world.pass_ms(2_000)
+    assert [c.epoch for c in world.store.commits[world.row.job]][-2:] == [3, 4]
+    world.releasing = True
+    world.pass_ms(3_000)
+    assert world.store.commits[world.row.job][0].epoch >= 6
+
+
+def test_C11_named_checkpoints_are_retained() -> None:
+    """A checkpoint that a user named stays, and so do its blobs."""
+    world = started(CoordinatorSettings(cleanup_interval_ms=500))
+    world.pass_ms(1_500)
+    state = world.nodes[0].machine.processors[NAME].state
+    state.kept = structs.replace(state.kept, named=(Epoch(1),))
+    named = world.store.history[world.row.job][0]
+    world.pass_ms(6_000)
+    assert world.store.commits[world.row.job][0].epoch == 1
+    assert all(b.name in world.blobs for h in named.tasks for b in h.blobs)
+
+
+def test_C12_blobs_go_by_reachability() -> None:
+    """What no retained checkpoint lists goes, what one lists stays, what is newer stays."""
+    world = started(CoordinatorSettings(cleanup_interval_ms=500))
+    job = world.row.job
+    world.blobs[f"{job}/count/1/1/left-over"] = b""
+    world.blobs[f"{job}/count/1/900/upload"] = b""
+    world.pass_ms(8_000)
+    assert f"{job}/count/1/1/left-over" not in world.blobs
+    assert f"{job}/count/1/900/upload" in world.blobs
+    last = world.store.history[job][-1]
+    assert {b.name for h in last.tasks for b in h.blobs} <= world.blobs.keys()
+    assert len(world.blobs) < 30
+
+
+def test_C12_only_names_that_say_their_epoch_are_deleted() -> None:
+    """Another job's names, names of another form, listed ones and newer ones are not meant."""
+    keep = frozenset({"j/v/1/1/kept"})
+    names = ["j/v/1/1/a", "j/v/1/1/kept", "j/v/1/5/b", "k/v/1/1/a", "j/readme", "j/v/1/x/a"]
+    assert [n for n in names if blob_may_go(n, "j", Epoch(4), keep)] == ["j/v/1/1/a"]  # type: ignore[arg-type]
+
+
+def test_C12_log_records_go_below_the_lowest_offset_to_resume_from() -> None:
+    """The floor is that of the oldest retained checkpoint, not of the last one."""
+    world = started(CoordinatorSettings(cleanup_interval_ms=100))
+    world.releasing = False
+    world.pass_ms(3_500)
+    floors = {f.offset for c in world.nodes[0].log if isinstance(c, do.DeleteRecords) for f in c.floors}
+    assert floors == {10}
+    world.releasing = True
+    world.pass_ms(3_000)
+    assert max(world.floors.values()) >= 40
