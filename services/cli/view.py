@@ -39,8 +39,8 @@ class Seen:
     """Event time of what was fed last, ms."""
 
     def total(self, counter: str) -> int:
-        """Sum of a counter over all tasks."""
-        return sum(beat.counters.get(counter, 0) for beat in self.beats.values())
+        """Sum of a counter over the tasks of sources."""
+        return sum(beat.counters.get(counter, 0) for place, beat in self.beats.items() if place.startswith("source"))
 
     def watermark_ms(self) -> int:
         """The lowest output watermark of the sources, ms; MIN_TIME before any."""

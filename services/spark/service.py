@@ -16,6 +16,7 @@ from shared.runtime.context import TaskContext
 from shared.runtime.worker import Worker
 from spark_stages.session import open_session
 from spark_stages.step import SparkStep
+from spark_stages.warmup import warm_up
 
 
 class SparkService:
@@ -44,7 +45,7 @@ class SparkService:
         """The session of this process; blocks while it starts."""
         if self._session is None:
             self._session = open_session("tidemark", self._master)
-            self._session.range(1).count()  # the first job compiles and starts Python's daemon: not within an epoch
+            warm_up(self._session)
         return self._session
 
     async def close(self) -> None:

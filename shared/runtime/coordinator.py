@@ -104,8 +104,12 @@ class CoordinatorDriver:
         await self._stopped.wait()
         for handle in handles:
             handle.cancel()
+        for handle in handles:
+            await handle.join()
         await self._outbox.close()
+        await self._mirror.close()
         await self._store.close()
+        await self._outside.log.close()
         if self._error is not None:
             raise self._error
 
@@ -430,9 +434,14 @@ class MirrorWriter:
         try:
             await (await self._writer.send(TopicPartition(topic, 0), NewRecord(data)))
         except LogError:
-            writer, self._writer = self._writer, None
-            await writer.close()
+            await self.close()
             raise
+
+    async def close(self) -> None:
+        """Let go of the writer."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            await writer.close()
 
 
 async def read_mirror(log: Log, topic: str) -> list[tuple[Offset, MirrorRow]]:

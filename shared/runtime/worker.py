@@ -92,12 +92,15 @@ class Worker:
         await self._stopped.wait()
         for handle in handles:
             handle.cancel()
+        for handle in handles:
+            await handle.join()
         for key in list(self._tasks):
             await self._close_task(key)
         self.report(Deregister(self.incarnation))
         await self._outbox.drain(outside.settings.fetch_timeout_ms)
         await self._outbox.close()
         await self._service.close()
+        await outside.log.close()
         if self._error is not None:
             raise self._error
 
