@@ -7,7 +7,7 @@
 - A holder that was fenced stays fenced: it writes nothing more.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -76,7 +76,8 @@ class KafkaSink:
         self._held: list[StagedRecord] = []
         self._held_bytes = 0
         self._inline_left = INLINE_BYTES_MAX
-        self._topics: dict[str, int] = {}
+        self._checked: set[str] = set()
+        """Topics that were there when a row for them was accepted."""
         self._identity: Identity | None = None
         self._writer: TransactionalWriter | None = None
         self._marker: Marker | None = None
@@ -128,7 +129,7 @@ class KafkaSink:
 
     async def _missing(self, topics: set[str]) -> dict[str, str]:
         """Topics that cannot be written to, with the reason; those that may be made are made."""
-        unknown = topics - self._topics.keys()
+        unknown = topics - self._checked
         if not unknown:
             return {}
         async with self._on_target("looking topics up"):
@@ -137,14 +138,14 @@ class KafkaSink:
             for topic in sorted(unknown):
                 if topic not in known and not self._settings.new_topic_partitions:
                     missing[topic] = f"$emit.topic: {topic} does not exist; create it"
-                elif len(self._topics) >= self._settings.topics_max:
+                elif len(self._checked) >= self._settings.topics_max:
                     missing[topic] = (
                         f"$emit.topic: more than {self._settings.topics_max} different topics; {topic} is one too many"
                     )
                 else:
                     if topic not in known:
                         await self._log.create_topic(topic, self._settings.new_topic_partitions)
-                    self._topics[topic] = known.get(topic, self._settings.new_topic_partitions)
+                    self._checked.add(topic)
         return missing
 
     async def _keep_part(self, epoch: Epoch) -> None:
@@ -188,8 +189,9 @@ class KafkaSink:
             parts = decode_handle(staged)
             digest = sha256(staged).hexdigest()
             total = max(1, len(parts))
+            counts = await self._log.list_topics() if parts else {}
             for number in range(_next_part(marker, row, total, digest), total + 1):
-                records = await self._records(row, parts[number - 1], number, total) if parts else {}
+                records = await self._records(row, parts[number - 1], number, counts) if parts else {}
                 next_marker = Marker(
                     identity=str(identity),
                     epoch=row.epoch,
@@ -201,20 +203,16 @@ class KafkaSink:
                 await self._write(writer, next_marker, records)
 
     async def _records(
-        self, row: MirrorRow, part: Part, number: int, total: int
+        self, row: MirrorRow, part: Part, number: int, counts: Mapping[str, int]
     ) -> dict[TopicPartition, list[NewRecord]]:
         """A part's records by partition, each in order: by Kafka's hash of the key, in turn without one."""
-        staged = decode_records(await self._parts.load(part))
-        unknown = {record.topic for record in staged} - self._topics.keys()
-        if unknown:
-            self._topics |= await self._log.list_topics()
         out: dict[TopicPartition, list[NewRecord]] = {}
-        for turn, record in enumerate(staged):
-            count = self._topics.get(record.topic)
+        for turn, record in enumerate(decode_records(await self._parts.load(part))):
+            count = counts.get(record.topic)
             if count is None:
                 raise TargetRefused(
-                    f"kafka: commit {row.epoch}, part {number} of {total}, record {turn}: topic {record.topic} does not exist"
-                    " any more; create it again, and start the processor"
+                    f"kafka: commit {row.epoch}, part {number}, record {turn}: topic {record.topic} does not exist any more;"
+                    " create it again, and start the processor"
                 )
             at = turn % count if record.key is None else key_group(record.key, count)
             out.setdefault(TopicPartition(record.topic, at), []).append(record.record())
@@ -254,7 +252,7 @@ class KafkaSink:
     async def _throw_away(self) -> None:
         writer, self._writer = self._writer, None
         # What the topics are may have changed: that may be the reason.
-        self._topics = {}
+        self._checked = set()
         if writer is not None:
             try:
                 await writer.close()
