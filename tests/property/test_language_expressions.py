@@ -1,20 +1,28 @@
 """Promises of expressions for all values: they give a value of the language or an ExpressionError, and nothing else."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from shared.language.apply import Passed, apply_stage
+from shared.language.documents import parse
 from shared.language.expressions.ast import Call, Literal
 from shared.language.expressions.environment import Environment
 from shared.language.expressions.errors import ExpressionError
 from shared.language.expressions.interpreter import evaluate
 from shared.language.expressions.library import OPERATORS
 from shared.language.expressions.registry import Named, Positional
-from shared.language.values import decode_value, encode_value
+from shared.language.expressions.scope import Scope
+from shared.language.problems import Problems
+from shared.language.query.match import matches
+from shared.language.query.parse import parse_predicate
+from shared.language.values import decode_value, encode_value, to_json
 from shared.model.values import MISSING, Date
-from tests.property.language_strategies import NUMBERS, TEXTS, VALUES
+from tests.property.language_strategies import DOCUMENTS, NUMBERS, TEXTS, VALUES
 
 _SPECIAL = st.sampled_from(
     [
@@ -74,3 +82,77 @@ def test_root_is_the_document(values: list[Any]) -> None:
     call = Call("$reverseArray", (Literal(values),), "p")
     evaluate(call, Environment(document))
     assert encode_value(document) == before
+
+
+_OPERANDS = {
+    "$eq": VALUES, "$ne": VALUES, "$gt": VALUES, "$gte": VALUES, "$lt": VALUES, "$lte": VALUES,
+    "$in": st.lists(VALUES, max_size=3), "$nin": st.lists(VALUES, max_size=3), "$all": st.lists(VALUES, max_size=2),
+    "$mod": st.tuples(st.integers(1, 5), st.integers(-3, 3)).map(list), "$size": st.integers(0, 2), "$exists": st.booleans(),
+    "$type": st.sampled_from(["number", "array", "null", "long"]), "$bitsAnySet": st.integers(0, 2**40),
+    "$elemMatch": st.sampled_from([{"$gt": 1}, {"a": 1}, {"$not": {"$gt": 1}}]),
+}  # fmt: skip
+_TESTS = st.sampled_from(sorted(_OPERANDS)).flatmap(lambda op: _OPERANDS[op].map(lambda v: (op, v)))
+_SCHEMAS = st.fixed_dictionaries(
+    {},
+    optional={
+        "bsonType": st.sampled_from(["number", "object", ["int", "array"]]), "minimum": NUMBERS, "maximum": NUMBERS,
+        "multipleOf": st.sampled_from([2, 0.5]), "uniqueItems": st.booleans(), "enum": st.lists(VALUES, min_size=1, max_size=3),
+        "minLength": st.integers(0, 3), "required": st.just(["a"]), "additionalProperties": st.booleans(),
+    },
+)  # fmt: skip
+
+
+def _predicate(tree: Any) -> Any:
+    problems = Problems()
+    predicate = parse_predicate(tree, "q", Scope(problems))
+    return None if problems.errors else predicate
+
+
+@settings(max_examples=400)
+@given(st.sampled_from(["a", "a.b", "a.0", "b.a.c"]), _TESTS, DOCUMENTS)
+def test_queries_answer_for_every_document(field: str, test: tuple[str, Any], document: dict[str, Any]) -> None:
+    """A query is true of a document or false, whatever is in it; and `$nor` is the opposite."""
+    predicate = _predicate({field: {test[0]: to_json(test[1], canonical=True)}})
+    if predicate is not None:
+        opposite = _predicate({"$nor": [{field: {test[0]: to_json(test[1], canonical=True)}}]})
+        assert matches(predicate, Environment(document)) is not matches(opposite, Environment(document))
+
+
+@settings(max_examples=300)
+@given(_SCHEMAS, DOCUMENTS | st.fixed_dictionaries({"a": VALUES}))
+def test_json_schemas_answer_for_every_document(tree: dict[str, Any], document: dict[str, Any]) -> None:
+    """A document conforms to a schema or does not, whatever is in it; and `not` is the opposite."""
+    schema = {"properties": {"a": to_json(tree, canonical=True)}}
+    predicate = _predicate({"$jsonSchema": schema})
+    if predicate is not None:
+        opposite = _predicate({"$jsonSchema": {"not": schema}})
+        assert matches(predicate, Environment(document)) is not matches(opposite, Environment(document))
+
+
+_GOLDEN = [
+    json.loads(line)
+    for line in (Path(__file__).parents[1] / "golden" / "language" / "cases.jsonl").read_text("utf-8").splitlines()
+]
+_STAGES = [
+    stage
+    for case in _GOLDEN
+    if "stages" in case
+    for stage in parse({"pipeline": [{"$source": {"documents": []}}, *case["stages"]]}).pipeline[1:]
+]
+
+
+@settings(max_examples=400)
+@given(
+    st.sampled_from(range(len(_STAGES))),
+    st.dictionaries(st.sampled_from(["a", "b", "_id", "s", "d", "t"]), VALUES, max_size=5),
+)
+def test_stages_give_documents_or_failures(index: int, document: dict[str, Any]) -> None:
+    """Every stage of the golden cases answers for documents that it was not written for; the document that came stays as it was."""
+    before = encode_value(document)
+    stage: Any = _STAGES[index]
+    outcome = apply_stage(stage, document, Environment({}))
+    assert encode_value(document) == before
+    if isinstance(outcome, Passed):
+        assert all(decode_value(encode_value(item)) is not None for item in outcome.documents)
+    else:
+        assert getattr(outcome, "path", "").startswith(stage.path)

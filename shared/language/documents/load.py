@@ -4,6 +4,7 @@ YAML's types are those of JSON (YAML 1.2's core schema): `on` and `yes` are stri
 bound, tags and further documents are not.
 """
 
+import contextlib
 import math
 import re
 from typing import Any, Final
@@ -31,12 +32,12 @@ def load(text: str) -> tuple[Any, dict[str, int]]:
     if len(text) > SIZE_MAX_BYTES:
         raise _invalid(f"the document has {len(text)} characters, at most {SIZE_MAX_BYTES} are allowed")
     if text.lstrip().startswith("{"):
-        try:
-            return msgspec.json.decode(text), {}
-        except RecursionError:
-            raise _invalid("the document nests too deeply") from None
-        except msgspec.DecodeError:
-            pass  # flow style YAML begins with a brace, too: its parser says what is wrong, with the line
+        # Flow style YAML begins with a brace, too: where it is no JSON, YAML's parser says what is wrong, with the line.
+        with contextlib.suppress(msgspec.DecodeError):
+            try:
+                return msgspec.json.decode(text), {}
+            except RecursionError:
+                raise _invalid("the document nests too deeply") from None
     try:
         node = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as e:
