@@ -161,8 +161,9 @@ def test_C7_little_inline_state_stays_in_the_row() -> None:
 def test_C8_after_an_ambiguous_answer_leadership_is_taken_and_nothing_else_is_done() -> None:
     """Until the store has been read again nothing is aborted, deleted, published or written."""
     world = started()
-    world.fate = lambda c: None if isinstance(c, do.StoreCommit) else "done"
     world.pass_ms(1_500)
+    world.fate = lambda c: None if isinstance(c, do.StoreCommit) else "done"
+    world.pass_ms(1_000)
     node = world.nodes[0]
     commit = next(c for c in node.todo if isinstance(c, do.StoreCommit))
     assert world.give(node, ev.StoreAmbiguous(world.now_ms, commit.op)) == [
@@ -190,6 +191,17 @@ def test_C8_an_ambiguous_commit_that_did_not_happen_is_given_up() -> None:
     world.pass_ms(4_000)
     assert epochs_of(world)[0] == 65
     assert 1 not in [m.epoch for m in world.mirror]
+
+
+def test_C8_a_new_leader_does_not_abort_what_is_committed() -> None:
+    """If all that was reserved is committed there is nothing to abort."""
+    world = started(CoordinatorSettings(numbers_block=1))
+    world.pass_ms(1_500)
+    assert world.row.reserved == world.row.last
+    world.crash_node(world.nodes[0])
+    world.lead()
+    world.pass_ms(500)
+    assert not world.said(AbortCheckpoint)
 
 
 def test_C8_a_stale_write_is_not_repeated() -> None:

@@ -66,6 +66,8 @@ def test_R1_a_failed_generation_stops_everywhere() -> None:
     world = started()
     world.pass_ms(1_500)
     world.fail("count")
+    world.settle()
+    assert [c.generation for c in world.said(StopTasks)] == [1]  # type: ignore[union-attr]
     world.pass_ms(1_500)
     kinds = [(type(c), c.generation) for c in world.commands if isinstance(c, (StopTasks, Assign))]
     assert kinds[3] == (StopTasks, 1)
@@ -229,6 +231,16 @@ def test_R4_a_rescale_takes_a_checkpoint_and_new_incarnations_where_counts_chang
     assert world.topics[next(b for e, b in after.items() if e == "count>emit").topic] == 3
     assert world.store.lineages[world.row.job][1].restored_from == last + 1
     assert plan.version == world.row.plan_version == 2
+
+
+def test_R4_an_edge_is_new_when_its_senders_or_its_partitions_change() -> None:
+    """Rescaling a vertex in the middle renews the edges on both sides of it."""
+    world = started()
+    before = {b.edge: b.incarnation for b in world.assigned(1)[TaskId(VertexId("read"), 0)].plan.edges}
+    world.pass_ms(1_500)
+    modify(world, parallelism={"count": 2})
+    after = {b.edge: b.incarnation for b in world.assigned(2)[TaskId(VertexId("read"), 0)].plan.edges}
+    assert not set(before.values()) & set(after.values())
 
 
 def test_R4_every_task_of_a_vertex_gets_all_its_handles() -> None:

@@ -142,6 +142,23 @@ def test_E2_a_start_without_state_first_releases_what_is_committed() -> None:
     assert all(not a.handles and a.new_identity == (a.vertex == "emit") for a in world.assigned(3).values())
 
 
+def test_E2_a_drain_asked_for_while_the_old_life_is_released_is_of_the_new_one() -> None:
+    """The new life ends its input as soon as it runs."""
+    world = started(CoordinatorSettings(stop_release_wait_ms=500))
+    world.pass_ms(1_500)
+    world.releasing = False
+    world.request(StopProcessor("stop", NAME))
+    world.pass_ms(2_000)
+    world.request(StartProcessor("anew", NAME, resume=False))
+    world.pass_ms(1_000)
+    world.request(StopProcessor("drain", NAME, drain=True))
+    world.settle()
+    world.releasing = True
+    world.pass_ms(3_000)
+    assert [c.job for c in world.said(Drain)] == [world.row.job]  # type: ignore[union-attr]
+    assert world.row.state == "FINISHED"
+
+
 def test_E2_of_the_old_life_nothing_stays() -> None:
     """Its topics, blobs and commit rows go."""
     world = started(CoordinatorSettings(cleanup_interval_ms=100))

@@ -77,7 +77,7 @@ def test_C10_back_off_grows() -> None:
 
 def test_C10_a_commit_ends_the_count() -> None:
     """Generations in a row without a commit, not failures in a life."""
-    world = started(CoordinatorSettings(backoff_base_ms=100, failures_max=2))
+    world = started(CoordinatorSettings(backoff_base_ms=100, failures_max=1))
     for _ in range(4):
         world.pass_ms(2_000)
         world.fail("count")

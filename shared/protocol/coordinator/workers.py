@@ -106,7 +106,6 @@ class Workers:
     def place(self, name: ProcessorName, needs: Iterable[Need], now_ms: int) -> dict[TaskId, WorkerIncarnation] | str:
         """A worker for every task, or the service that has no room. Nothing is taken yet: see `occupy`."""
         chosen: dict[TaskId, WorkerIncarnation] = {}
-        using: set[WorkerIncarnation] = set()
         by_vertex: dict[tuple[str, str], list[TaskId]] = {}
         for need in needs:
             by_vertex.setdefault((need.service, need.task.vertex), []).append(need.task)
@@ -118,12 +117,8 @@ class Workers:
             ]
             if not room:
                 return service
-            # Stable: those that already take tasks of this processor cost no further slot, then the order of places.
-            room.sort(key=lambda w: w.incarnation not in using)
             for i, task in enumerate(sorted(tasks)):
-                worker = room[i % len(room)].incarnation
-                chosen[task] = worker
-                using.add(worker)
+                chosen[task] = room[i % len(room)].incarnation
         return chosen
 
     def occupy(self, name: ProcessorName, workers: Iterable[WorkerIncarnation]) -> None:
