@@ -1,5 +1,6 @@
 """A processor's document: read, checked as a whole, typed."""
 
+from shared.language.documents.changes import refusals
 from shared.language.documents.connections import resolve
 from shared.language.documents.model import FileDlq, KafkaDlq, Options, Processor, TableDlq
 from shared.language.documents.parse import parse
@@ -14,5 +15,6 @@ __all__ = [
     "Processor",
     "TableDlq",
     "parse",
+    "refusals",
     "resolve",
 ]
