@@ -60,8 +60,9 @@ async def demo(settings: DemoSettings, year: Feed | None = None) -> ProcessorSta
         await installed.ensure_started(NAME, _DOCUMENT.read_text(), settings.parallelism)
         view = View(installed, NAME, ALERTS, settings.out / "progress.jsonl")
         showing = asyncio.create_task(view.run())
-        began = time.monotonic()
         try:
+            await installed.until_running(NAME)
+            began = time.monotonic()
             status = await _feed_and_drain(installed, year, settings, view.seen)
         finally:
             showing.cancel()

@@ -35,6 +35,12 @@ class Installation:
         if name not in known or known[name].state in ("CREATED", "STOPPED", "FAILED"):
             await self.client.request(StartProcessor(self.client.unique(), name))
 
+    async def until_running(self, name: ProcessorName) -> None:
+        """Wait until all tasks have restored and sources may read; returns, too, when the processor has failed."""
+        async for status in self.client.watch(name):
+            if status.state in ("RUNNING", "FAILED"):
+                return
+
     async def until_ended(self, name: ProcessorName) -> ProcessorStatus:
         """Wait until the processor has finished, stopped or failed."""
         async for status in self.client.watch(name):
