@@ -36,8 +36,10 @@ class ObjectDestination:
         with _as_target(self.uri(name)):
             try:
                 self._fs.pipe_file(self.uri(check_name(name)), data, mode="create")
-            except FileExistsError:
-                return False
+            except OSError as error:
+                if isinstance(error, FileExistsError) or _was_there(error):
+                    return False
+                raise
             return True
 
     def replace(self, name: str, data: bytes) -> None:
@@ -90,6 +92,12 @@ class ObjectDestination:
     def uri(self, name: str) -> str:
         """See `Destination.uri`."""
         return f"{self._root}/{name}"
+
+
+def _was_there(error: OSError) -> bool:
+    """Whether the store refused because of the condition: s3fs knows S3's answer, but not that of stores that name no condition."""
+    answer = getattr(error.__cause__, "response", None) or {}
+    return answer.get("Error", {}).get("Code") in ("PreconditionFailed", "412")
 
 
 @contextmanager
