@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shared.language.kernels.totals import units_by_group
 from shared.language.values import (
     canonical_key,
     compare,
@@ -18,7 +20,7 @@ from shared.language.values import (
     sort_key,
     type_name,
 )
-from shared.language.values.totals import Deviation, Total
+from shared.language.values.totals import Deviation, Total, units_of
 from shared.model.values import MISSING, Long
 from tests.property.language_strategies import DOCUMENTS, NUMBERS, VALUES
 
@@ -105,3 +107,12 @@ def test_totals_do_not_depend_on_order_or_split(numbers: list[Any], random: Any,
     shuffled = list(numbers)
     random.shuffle(shuffled)
     assert _totals(shuffled, cut) == _totals(numbers, len(numbers))
+
+
+@given(st.lists(st.tuples(st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 3)), max_size=30))
+def test_array_sums_are_the_exact_sums(rows: list[tuple[float, int]]) -> None:
+    """The sums of arrays by group are, to the last unit, those that one number after the other gives."""
+    values = np.array([value for value, _ in rows], dtype=np.float64)
+    groups = np.array([group for _, group in rows], dtype=np.int64)
+    wanted = [sum(units_of(value) for value, mine in rows if mine == group) for group in range(4)]
+    assert units_by_group(values, groups, 4) == wanted
