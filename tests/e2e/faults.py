@@ -1,0 +1,88 @@
+"""What the end-to-end tests do to a running installation, and what they watch meanwhile."""
+
+import asyncio
+import json
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from services.cli.demo import ALERTS, LATE
+from services.cli.installation import Installation
+from services.cli.view import Seen
+from shared.ports.log import TopicPartition
+
+
+@dataclass(frozen=True)
+class Kill:
+    """SIGKILL at the nth time that the process at a place passes a phase."""
+
+    place: str
+    phase: str
+    nth: int
+
+    def order(self, folder: Path) -> str:
+        """As TIDEMARK_KILL_AT has it."""
+        return f"{self.place}={self.phase}:{self.nth}:{self.record(folder)}"
+
+    def record(self, folder: Path) -> Path:
+        """Where the dying process notes it."""
+        return folder / f"{self.place}-{self.phase}-{self.nth}.json"
+
+
+def orders(kills: Sequence[Kill], folder: Path) -> str:
+    """TIDEMARK_KILL_AT for all of them."""
+    return ";".join(kill.order(folder) for kill in kills)
+
+
+@dataclass
+class Reader:
+    """Reads the topics of the outputs all the time, read committed, and the manifests."""
+
+    folder: Path
+    records: dict[str, list[tuple[int, bytes | None]]] = field(default_factory=dict)
+    manifests: dict[str, bytes] = field(default_factory=dict)
+    changed: list[str] = field(default_factory=list)
+
+    async def run(self, installed: Installation, _seen: Seen) -> None:
+        """Read until cancelled."""
+        await asyncio.gather(*(self._topic(installed, topic) for topic in (ALERTS, LATE)), self._files())
+
+    async def _topic(self, installed: Installation, topic: str) -> None:
+        seen = self.records.setdefault(topic, [])
+        partition = TopicPartition(topic, 0)
+        reader = await installed.log.reader(committed_only=True)
+        try:
+            await reader.assign(await installed.log.begin_offsets([partition]))
+            while True:
+                seen += [(r.offset, r.value) for r in await reader.fetch(1000, 200)]
+        finally:
+            await reader.close()
+
+    async def _files(self) -> None:
+        while True:
+            for path in sorted((self.folder / "counts" / "_manifests").glob("**/*.json")):
+                data = path.read_bytes()
+                if self.manifests.setdefault(str(path), data) != data:
+                    self.changed.append(str(path))
+            await asyncio.sleep(0.1)
+
+
+async def pause_past_the_heartbeat(installed: Installation, place: str, seconds: float) -> None:
+    """SIGSTOP, then SIGCONT: the process comes back as a zombie of an earlier generation."""
+    pid = installed.cluster.pids()[place]
+    installed.cluster.kill(place, signal.SIGSTOP)
+    await asyncio.sleep(seconds)
+    if installed.cluster.pids().get(place) == pid:
+        installed.cluster.kill(place, signal.SIGCONT)
+
+
+async def until_epoch(seen: Seen, commits: int) -> None:
+    """Wait until so many checkpoints have been committed."""
+    while seen.commits < commits:
+        await asyncio.sleep(0.05)
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    """A file of JSON lines."""
+    return [json.loads(line) for line in path.read_text().splitlines()]

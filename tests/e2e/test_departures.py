@@ -1,0 +1,98 @@
+"""The year of departures through real processes, with faults: what comes out is what the oracle says, once."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from deploy.pipelines.departures.data import departures
+from services.cli.demo import ALERTS, LATE, DemoSettings, demo
+from services.cli.installation import Installation
+from services.cli.view import Seen
+from tests.e2e.faults import Kill, Reader, lines, orders, pause_past_the_heartbeat, until_epoch
+from tests.oracle.check_demo import check_all
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+KILLS = (
+    Kill("source-0", "snapshot-taken", 3),
+    Kill("spark-0", "step-running", 3),
+    Kill("operator-0", "state-durable", 4),
+    Kill("sink-0", "staged", 5),
+    Kill("sink-0", "releasing", 4),
+    Kill("coordinator-0", "commit-decided", 3),
+    Kill("coordinator-0", "commit-stored", 4),
+    Kill("coordinator-0", "mirrored", 5),
+)
+
+
+@dataclass
+class Faults:
+    """Kills at phases by the processes themselves; the broker's kill and a zombie from here; a reader all the time."""
+
+    records: Sequence[Path]
+    reader: Reader
+
+    async def __call__(self, installed: Installation, seen: Seen) -> None:
+        """Ends when every fault has struck."""
+        reading = asyncio.create_task(self.reader.run(installed, seen))
+        try:
+            await until_epoch(seen, 2)
+            installed.cluster.kill("broker", 9)
+            await until_epoch(seen, 4)
+            await pause_past_the_heartbeat(installed, "operator-0", 9)
+            while not all(record.exists() for record in self.records):
+                await asyncio.sleep(0.2)
+            await until_epoch(seen, seen.commits + 2)
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+
+@pytest.fixture(scope="module")
+def faulty_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Reader, list[Path]]:
+    """One run over the year with every fault in it, and several tasks of each kind."""
+    folder = tmp_path_factory.mktemp("departures")
+    out = folder / "out"
+    reader = Reader(out)
+    records = [kill.record(folder) for kill in KILLS]
+    settings = DemoSettings(
+        out=out,
+        data_dir=folder / "data",
+        seconds=45.0,
+        parallelism={"source": 2, "operator": 3, "sink": 2},
+        environment={"TIDEMARK_KILL_AT": orders(KILLS, folder)},
+        beside=Faults(records, reader),
+    )
+    status = asyncio.run(demo(settings, departures()))
+    assert status.generation > len(KILLS) // 2, "the kills ended fewer generations than they should have"
+    return out, reader, records
+
+
+def test_the_year_is_exact_whatever_is_killed(faulty_run: tuple[Path, Reader, list[Path]]) -> None:
+    """Counts, late flights, duplicates and alerts are those of the oracle, each once, after kills in every phase."""
+    out, _, _ = faulty_run
+    for said in check_all(out):
+        print(said)  # noqa: T201 - what was checked belongs into the test's output
+
+
+def test_every_kill_struck_in_its_phase(faulty_run: tuple[Path, Reader, list[Path]]) -> None:
+    """Each process died at the phase it was told, and left a record with the epoch."""
+    _, _, records = faulty_run
+    assert [record.name for record in records if not record.exists()] == []
+
+
+def test_readers_see_only_what_stays(faulty_run: tuple[Path, Reader, list[Path]]) -> None:
+    """What a reader saw at any time is in the final output, at the same place, once: nothing was shown before its commit."""
+    out, reader, _ = faulty_run
+    for topic, file in ((ALERTS, "alerts.jsonl"), (LATE, "late.jsonl")):
+        seen = reader.records[topic]
+        offsets = [offset for offset, _ in seen]
+        assert offsets == sorted(set(offsets)), f"{topic}: an offset was read twice or out of order"
+        final = (out / file).read_bytes().splitlines()
+        assert [value for _, value in seen] == final[: len(seen)], f"{topic}: what was read differs from what stayed"
+    assert reader.changed == [], "a manifest changed after it was published"
+    assert all(Path(path).exists() for path in reader.manifests), "a manifest that was seen is gone"
+    assert len(lines(out / "alerts.jsonl")) > 0
