@@ -6,21 +6,17 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from services.sink.connectors.destination import LocalDestination
 from services.sink.connectors.filerows import Encoding
-from services.sink.connectors.files import FileSink, FileSinkSettings
+from services.sink.connectors.files import FileSink
 from services.sink.connectors.manifests import STAGED, SUMMARY, ManifestStore, manifest_name
 from services.sink.connectors.objects import ObjectDestination
-from services.sink.connectors.released import Discrepancy, read_released, read_released_rows, released_manifests
+from services.sink.connectors.released import released_manifests
 from services.sink.connectors.staging import FileList, decode_handle
-from shared.language.stages.source import FileFormat
 from shared.model.ids import Epoch, VertexId
-from shared.model.values import Date, Document
-from shared.operators.batches import batch_of as documents_batch
 from shared.ports.sink import Identity, Sink, TargetRefused, TargetUnavailable
 from tests.contract.sinks_support import IDENTITY, JOB, Inline, Task, World, batch_of, row_of
 from tests.contract.sinks_targets import FilesWorld, ObjectsWorld
@@ -255,117 +251,6 @@ async def test_s4_the_last_of_several_writers_leaves_the_summary_complete(tmp_pa
 
     ManifestStore(Late(target.root, "late")).summarise()
     assert json.loads((target.root / SUMMARY).read_text())["released"] == {str(IDENTITY): 1, "x.emit.1": 1}
-
-
-async def test_partition_by_makes_a_folder_for_each_value_and_refuses_what_is_none(tmp_path: Path) -> None:
-    """`field=value` folders, escaped; null and missing have Hive's folder; nested and overlong values are refused before staging."""
-    target = FilesWorld(tmp_path, "json", partition_by=("k.x",))
-    sink = target.sink()
-    await sink.open(IDENTITY, Epoch(0))
-    documents: list[Document] = [
-        {"id": 0, "k": {"x": "a/b"}},
-        {"id": 1},
-        {"id": 2, "k": {"x": [1]}},
-        {"id": 3, "k": {"x": "y" * 300}},
-    ]
-    rejected = await sink.accept(documents_batch(documents))
-    assert [r.row for r in rejected] == [2, 3]
-    assert "found one of type array" in rejected[0].reason
-    assert "at most 240 bytes" in rejected[1].reason
-    staged = await sink.stage(Epoch(1), Epoch(0))
-    await sink.release(row_of(1, 0, staged), staged)
-    folders = {name.split("/")[-2] for name in staged_files(target)}
-    assert folders == {"k.x=a%2Fb", "k.x=__HIVE_DEFAULT_PARTITION__"}
-    (manifest,) = released_manifests(LocalDestination(target.root, "r"))[1:]
-    assert {file.partition["k.x"] for file in manifest.files} == {"a/b", None}
-    assert sorted(await target.visible()) == [0, 1]
-
-
-async def release_documents(root: Path, format_: FileFormat, *groups: list[Document]) -> FilesWorld:
-    """Each group is a batch of one epoch."""
-    target = FilesWorld(root, format_)
-    target.settings = FileSinkSettings()
-    sink = target.sink()
-    await sink.open(IDENTITY, Epoch(0))
-    for group in groups:
-        assert not await sink.accept(documents_batch(group))
-    staged = await sink.stage(Epoch(1), Epoch(0))
-    await sink.release(row_of(1, 0, staged), staged)
-    return target
-
-
-async def test_parquet_columns_take_the_types_on_which_the_values_agree(tmp_path: Path) -> None:
-    """Undeclared fields get a type from their values; what has no common one is extended JSON text; batches may differ."""
-    target = await release_documents(
-        tmp_path,
-        "parquet",
-        [{"n": 1, "t": Date(0), "mix": 1, "l": [1, 2], "s": {"a": 1}}, {"n": 2**60 + 1, "mix": "x", "s": {"b": "y"}}],
-        [{"n": 0.5, "new": True}],
-        [{"n": "text"}],
-    )
-    rows = read_released_rows(str(target.root))
-    assert [row["n"] for row in rows] == [1, 2**60 + 1, 0.5, "text"]
-    assert [row.get("mix") for row in rows[:2]] == ["1", '"x"']
-    assert rows[0]["t"].timestamp() == 0
-    assert (rows[0]["l"], rows[0]["s"], rows[1]["s"]) == ([1, 2], {"a": 1, "b": None}, {"a": None, "b": "y"})
-
-
-async def test_declared_columns_keep_their_types(tmp_path: Path) -> None:
-    """Typed columns go to Parquet as they are, without the engine's columns."""
-    target = FilesWorld(tmp_path, "parquet")
-    task = Task(World(target))
-    await task.start()
-    await task.epoch()
-    table = read_released(str(target.root))
-    assert table.schema.names == ["id", "name", "even"]
-    assert table.schema.types == [pa.int64(), pa.string(), pa.bool_()]
-
-
-async def test_json_lines_are_relaxed_extended_json_and_csv_is_plain_text(tmp_path: Path) -> None:
-    """A document a line; in CSV dates and numbers bare, nested values as JSON, null empty, quotes where needed."""
-    documents: list[Document] = [{"d": Date(1000), "n": 1, "s": 'a,"b', "o": {"x": 1}, "z": None}, {"b": True}]
-    lines = await release_documents(tmp_path / "j", "json", documents)
-    (name,) = staged_files(lines)
-    assert json.loads((lines.root / name).read_text().splitlines()[0])["d"] == {"$date": "1970-01-01T00:00:01Z"}
-    cells = await release_documents(tmp_path / "c", "csv", documents)
-    assert read_released_rows(str(cells.root)) == [
-        {"d": "1970-01-01T00:00:01Z", "n": "1", "s": 'a,"b', "o": '{"x":1}', "z": "", "b": ""},
-        {"d": "", "n": "", "s": "", "o": "", "z": "", "b": "true"},
-    ]
-
-
-async def test_a_row_without_fields_is_refused_by_parquet(tmp_path: Path) -> None:
-    """Parquet cannot hold it, so it is found before staging."""
-    sink = FilesWorld(tmp_path, "parquet").sink()
-    await sink.open(IDENTITY, Epoch(0))
-    assert len(await sink.accept(documents_batch([{}]))) == 1
-
-
-async def released_world(tmp_path: Path) -> FilesWorld:
-    target = FilesWorld(tmp_path, "json")
-    task = Task(World(target))
-    await task.start()
-    await task.epoch()
-    await task.epoch()
-    return target
-
-
-async def test_the_reader_names_the_first_discrepancy(tmp_path: Path) -> None:
-    """A changed, a missing file, and a missing manifest are each found and named."""
-    target = await released_world(tmp_path)
-    first, second = sorted(staged_files(target))
-    content = (target.root / second).read_bytes()
-    (target.root / second).write_bytes(content.replace(b"n4", b"n5"))
-    with pytest.raises(Discrepancy, match=f"{second}: manifest 2 of .* with digest"):
-        read_released_rows(str(target.root))
-    (target.root / second).write_bytes(content)
-    assert len(read_released_rows(str(target.root))) == 6
-    (target.root / first).unlink()
-    with pytest.raises(Discrepancy, match=f"{first}: manifest 1 of .* not there"):
-        read_released_rows(str(target.root))
-    (target.root / manifest_name(str(IDENTITY), Epoch(1))).unlink()
-    with pytest.raises(Discrepancy, match="follows 1, but the manifest before it is 0"):
-        read_released_rows(str(target.root))
 
 
 async def test_s4_a_staged_file_that_is_gone_is_refused_for_good(tmp_path: Path) -> None:
