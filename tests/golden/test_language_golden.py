@@ -13,9 +13,13 @@ from typing import Any
 
 import pytest
 
+from shared.language.accumulators.parse import ACCUMULATOR_NAMES
 from shared.language.apply import Failure, Passed, apply_count, apply_group, apply_limit, apply_sort, apply_stages
 from shared.language.documents import InvalidDocument, parse
 from shared.language.expressions.environment import Environment
+from shared.language.expressions.forms import FORMS
+from shared.language.expressions.library import OPERATORS
+from shared.language.query.parse import QUERY_OPERATORS
 from shared.language.stages import Count, Group, Limit, Sort, Stateless, TumblingWindow
 from shared.language.values import from_json, is_number
 from shared.model.values import Document
@@ -109,3 +113,53 @@ def test_window_pipelines_give_what_is_expected(case: dict[str, Any]) -> None:
     paths = case.get("unordered", [])
     got = [_unordered(d, paths) for d in _in_window(parsed, from_json(case["documents"]))]
     _assert_multiset([_unordered(d, paths) for d in from_json(case["expected"])], got)
+
+
+OPERATOR_CASES = [
+    json.loads(line)
+    for line in (Path(__file__).parent / "language" / "operators.jsonl").read_text("utf-8").splitlines()
+]
+
+
+def _one_stage(tree: dict[str, Any]) -> Any:
+    return parse({"pipeline": [{"$source": {"documents": []}}, tree]}).pipeline[1]
+
+
+@pytest.mark.parametrize("case", [c for c in OPERATOR_CASES if "expression" in c], ids=lambda c: str(c["expression"]))
+def test_operator_gives_value_or_error(case: dict[str, Any]) -> None:
+    """One operator on constants gives the expected value, no field at all, or fails with the expected code."""
+    stage = _one_stage({"$project": {"x": case["expression"], "_id": 0}})
+    (outcome,) = _through((stage,), {})
+    if "error" in case:
+        assert isinstance(outcome, Failure)
+        assert outcome.code == case["error"]
+    else:
+        assert _same({} if case.get("missing") else {"x": from_json(case["value"])}, outcome), outcome
+
+
+@pytest.mark.parametrize("case", [c for c in OPERATOR_CASES if "accumulator" in c], ids=lambda c: str(c["accumulator"]))
+def test_accumulator_gives_value(case: dict[str, Any]) -> None:
+    """One accumulator over the values of one group gives the expected value."""
+    group = {"$group": {"_id": None, "x": case["accumulator"]}}
+    window = _one_stage({"$tumblingWindow": {"interval": _WINDOW, "pipeline": [group]}})
+    (document,) = _in_window(window, [{"v": from_json(value)} for value in case["values"]])
+    assert _same(from_json(case["value"]), document["x"]), document
+
+
+@pytest.mark.parametrize("case", [c for c in OPERATOR_CASES if "query" in c], ids=lambda c: str(c["query"]))
+def test_query_is_true_or_not(case: dict[str, Any]) -> None:
+    """One query is true of a document, or not."""
+    stage = _one_stage({"$match": case["query"]})
+    assert bool(list(_through((stage,), from_json(case["document"])))) is case["value"]
+
+
+def test_every_operator_and_accumulator_has_a_case() -> None:
+    """What the language has is shown: each expression operator, query operator and accumulator occurs in a case."""
+    folder = Path(__file__).parents[1]
+    files = [
+        *sorted((folder / "golden" / "language").glob("*.jsonl")),
+        folder / "unit" / "test_language_expressions.py",
+    ]
+    shown = "".join(file.read_text("utf-8") for file in files)
+    names = {*OPERATORS, *FORMS, *ACCUMULATOR_NAMES, *QUERY_OPERATORS}
+    assert sorted(name for name in names if f'"{name}"' not in shown) == []

@@ -9,6 +9,7 @@ from shared.language.documents.kinds import STRING, Kind, Option, choice, closed
 from shared.language.documents.load import load
 from shared.language.documents.model import FileDlq, KafkaDlq, Options, Processor, TableDlq
 from shared.language.documents.pipeline import read_pipeline
+from shared.language.documents.relational import TABLE
 from shared.language.expressions.scope import Scope
 from shared.language.problems import DocumentError, InvalidDocument, Problems
 from shared.language.stages import Join, Stage, Union
@@ -27,37 +28,32 @@ def _name(tree: Any, path: str, scope: Scope) -> str | None:
     return None
 
 
-_DLQ: Final = {
-    "topic": (
-        Option("connectionName", STRING, "a Kafka connection", required=True),
-        Option("topic", STRING, "the topic", required=True),
-    ),
-    "path": (
-        Option("connectionName", STRING, "a files connection"),
-        Option("path", STRING, "the folder", required=True),
-    ),
-    "table": (
-        Option("connectionName", STRING, "a SQL connection", required=True),
-        Option("table", STRING, "the table", required=True),
-    ),
-}
+_TOPIC_DLQ: Final = (
+    Option("connectionName", STRING, "a Kafka connection", required=True),
+    Option("topic", STRING, "the topic", required=True),
+)
+_FILE_DLQ: Final = (
+    Option("connectionName", STRING, "a files connection; without it a local path"),
+    Option("path", STRING, "the folder", required=True),
+)
 
 
 def _dlq(tree: Any, path: str, scope: Scope) -> KafkaDlq | FileDlq | TableDlq | None:
-    kind = next((key for key in ("topic", "path", "table") if type(tree) is dict and key in tree), "topic")
+    """A topic, a folder, or a table."""
     before = len(scope.problems.errors)
-    o = read_options(tree, path, scope, _DLQ[kind])
-    if len(scope.problems.errors) > before:
-        return None
-    if kind == "topic":
-        return KafkaDlq(o["connectionName"], o["topic"])
-    if kind == "path":
-        return FileDlq(o["path"], o.get("connectionName"))
-    return TableDlq(o["connectionName"], o["table"])
+    if type(tree) is dict and {"table", "coll", "db"} & tree.keys():
+        found = TABLE.read(tree, path, scope)
+        return None if found is None else TableDlq(found.connection_name, found.table)
+    if type(tree) is dict and "path" in tree:
+        o = read_options(tree, path, scope, _FILE_DLQ)
+        return None if len(scope.problems.errors) > before else FileDlq(o["path"], o.get("connectionName"))
+    o = read_options(tree, path, scope, _TOPIC_DLQ)
+    return None if len(scope.problems.errors) > before else KafkaDlq(o["connectionName"], o["topic"])
 
 
+_DLQ_SCHEMA: Final = {"oneOf": [closed_schema(_TOPIC_DLQ), closed_schema(_FILE_DLQ), TABLE.schema]}
 _OPTIONS: Final = (
-    Option("dlq", Kind(_dlq, {"oneOf": [closed_schema(o) for o in _DLQ.values()]}), "where dead letters go"),
+    Option("dlq", Kind(_dlq, _DLQ_SCHEMA), "where dead letters go"),
     Option("checkpoint", closed(Option("interval", duration(least=1), "time between checkpoints")), "checkpoints"),
     Option("lateness", choice("merged", "split"), "whose watermark decides what is late (default merged)"),
     Option("streamMetaFieldName", STRING, "the field of outputs that carries metadata; without it they carry none"),

@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from typing import Any, Final, Literal, TypeAlias
 
+from shared.language.expressions.ast import Literal as Constant
 from shared.language.expressions.parse import parse_expression
 from shared.language.expressions.scope import Scope
-from shared.language.problems import join
+from shared.language.problems import Problems, join
 from shared.language.stages.stateless import Branch, Computed, Drop, Keep, Leaf
 from shared.language.values.extended_json import SPECIAL
+from shared.language.values.types import is_number
 
 Entry: TypeAlias = tuple[tuple[str, ...], Leaf, str]
 """A path's names, what happens there, and the place in the document."""
@@ -103,18 +105,20 @@ def drop_tree(texts: list[Any], path: str, scope: Scope) -> Branch | None:
 
 
 def _leaf(item: Any, place: str, scope: Scope) -> Leaf:
-    number = item
-    if type(item) is dict and len(item) == 1 and next(iter(item)) in ("$numberInt", "$numberLong", "$numberDouble"):
-        number = float(next(iter(item.values())))
-    if type(number) in (bool, int, float):
-        return _KEEP if number else _DROP
-    return Computed(parse_expression(item, place, scope))
+    expr = parse_expression(item, place, scope)
+    value = expr.value if isinstance(expr, Constant) and not (type(item) is dict and "$literal" in item) else None
+    if type(value) is bool or is_number(value):
+        return _KEEP if value else _DROP
+    return Computed(expr)
 
 
 def projection(tree: Any, path: str, scope: Scope) -> tuple[Mode, Branch] | None:
     """The mode and the tree of `$project`; `_id` may be left out of an inclusion, and is kept by one that does not name it."""
     if not _object(tree, path, scope):
         return None
+    for _, item, place in _entries(tree, path, Scope(Problems()), ()):
+        if type(item) is dict and not item:
+            scope.problems.add(place, "an empty object keeps and leaves out nothing ($literal makes an empty document)")
     entries: list[Entry] = [
         (names, _leaf(item, place, scope), place) for names, item, place in _entries(tree, path, scope, ())
     ]
