@@ -24,8 +24,8 @@ def combined_watermark(inputs: Iterable[InputProgress]) -> int:
     active, idle = MAX_TIME, MIN_TIME
     any_active = any_idle = False
     for progress in inputs:
-        if progress.ended:
-            continue
+        if progress.ended or progress.watermark_ms == MAX_TIME:
+            continue  # An input at MAX_TIME has said all but END: it holds nobody back, nor does it speak for those that are idle.
         if progress.idle:
             any_idle, idle = True, max(idle, progress.watermark_ms)
         else:

@@ -300,7 +300,7 @@ class TaskMachine:
                 raise LocalError(message)
 
     def _settle(self) -> None:
-        """W3: derive the input watermark and idleness anew; E1: all inputs ended."""
+        """W3: derive the input watermark and idleness anew; E1: all inputs ended, which alone is the end of time."""
         if self.is_source or self.ended:
             return
         inputs = [channel.progress for channel in self.receiver.channels()]
@@ -310,8 +310,8 @@ class TaskMachine:
         if idle != self.idle:
             self.idle = self.sender.idle = idle
             self._out += self.sender.watermarks()
-        if watermark > self.input_watermark_ms or final:
-            self.input_watermark_ms = max(self.input_watermark_ms, watermark)
+        if final or self.input_watermark_ms < watermark < MAX_TIME:
+            self.input_watermark_ms = watermark
             self._start(Advancing(final))
 
     def _end_output(self) -> None:

@@ -181,6 +181,8 @@ class Actor:
             case do.Apply(_, _, bodies):
                 rows = self.body.apply((row for body in bodies for row in decode(body)), self.now)
             case do.Advance(_, watermark):
+                ended = all(c.progress.ended for c in self.machine.receiver.channels())
+                assert watermark < MAX_TIME or ended, f"{self.task}: the end of time before the end of input (W3)"
                 rows = self.body.advance(watermark, self.now)
             case do.FireProcessingTime(_, now):
                 rows = self.body.fire(now)

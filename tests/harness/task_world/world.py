@@ -80,6 +80,8 @@ class World:
             ahead_bytes_max=rng.choice([0, 30, 100]),
             uncommitted_bytes_max=rng.choice([50, 200, 1000]),
         )
+        self.fault_rate = rng.choice([0.0005, 0.001, 0.004])
+        """How often a generation ends for no reason of its own."""
         self.log = MemoryLog()
         self.layout = Layout.first({SOURCE: 2, OPERATOR: 2, STEP: 1, SINK: 2})
         self.lineage: list[LineageEntry] = []
@@ -320,30 +322,38 @@ class World:
         """Random events, faults among them."""
         for _ in range(steps):
             roll = self.rng.random()
-            if roll < 0.002 * (1 + self.rng.random()):
+            if roll < self.fault_rate:
                 self._fault_generation()
-            elif roll < 0.012 or self.wanted:
+            elif roll < self.fault_rate + 0.0005 or (self.in_flight is None and (roll < 0.03 or self.wanted)):
                 self.start_checkpoint()
-            elif roll < 0.016 and self.in_flight is not None:
+            elif self.in_flight is not None and roll < self.fault_rate + 0.0015:
                 self.abort()
-            elif roll < 0.05 and self.complete():
+            elif self.complete() and roll < 0.05:
                 self.commit()
+                if self.rng.random() < 0.15:
+                    self._fault_generation()
             elif roll < 0.10:
                 self._release_step(self.rng.choice(sorted(self.releasers)))
             elif roll < 0.15:
                 self.rng.choice(self.actors).tick(self.rng.randint(0, 4))
             elif roll < 0.152:
                 self._tell(ev.InputHeld(self.rng.random() < 0.3))
-            elif roll < 0.20:
+            elif roll < 0.25:
                 self._report_reads(self.rng.choice(self.actors))
             else:
-                self._act(self.rng.choice(self.actors + self.zombies))
+                self._act_someone()
 
     def _fault_generation(self) -> None:
         tasks = dict((self.commits[-1].layout if self.commits else self.layout).tasks)
         if self.commits and self.rng.random() < 0.5:
             tasks[self.rng.choice([SOURCE, OPERATOR, SINK])] = self.rng.randint(1, 3)
         self.new_generation(tasks)
+
+    def _act_someone(self) -> None:
+        for _ in range(4):
+            pool = self.zombies if self.zombies and self.rng.random() < 0.15 else self.actors
+            if self._act(self.rng.choice(pool)):
+                return
 
     def _act(self, actor: Actor) -> bool:
         choices = actor.choices(faults=True)
@@ -437,7 +447,7 @@ def _records(rng: Random, count: int) -> list[Record]:
     return records
 
 
-def explore(seed: int, steps: int = 1500, watch: Callable[[World], None] | None = None) -> World:
+def explore(seed: int, steps: int = 4000, watch: Callable[[World], None] | None = None) -> World:
     """One history; AssertionError (or the protocol's own) with the seed and the trace's end."""
     world = World(seed)
     try:
@@ -453,7 +463,7 @@ def explore(seed: int, steps: int = 1500, watch: Callable[[World], None] | None 
 
 
 def _main(arguments: list[str]) -> None:
-    seed, steps = int(arguments[0]), int(arguments[1]) if len(arguments) > 1 else 1500
+    seed, steps = int(arguments[0]), int(arguments[1]) if len(arguments) > 1 else 4000
     world = World(seed)
     try:
         world.wander(steps)

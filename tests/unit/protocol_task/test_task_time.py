@@ -125,6 +125,26 @@ def test_W3_only_when_all_have_ended_is_it_the_end() -> None:
     assert combined_watermark([]) == MAX_TIME
 
 
+def test_W3_an_input_at_the_end_of_time_does_not_speak_for_the_idle() -> None:
+    """The maximum watermark comes in front of END; meanwhile an idle input may still come back with rows that are on time."""
+    assert combined_watermark(_inputs((5, "idle"), (MAX_TIME, ""))) == 5
+    play(
+        task(senders=2),
+        Says(0, 5, idle=True),
+        Says(1, MAX_TIME),
+        Expect("advance 5"),
+        End(1),
+        Rows(0, "a", watermark=6),
+        End(0),
+        Expect("idle 5 to 0", "apply a", "watermark 5 to 0", "advance 6", "advance max", *ENDS),
+    )
+
+
+def test_W3_the_end_of_time_is_the_end_of_input() -> None:
+    """The operators hear of it once, when the last END has come."""
+    play(task(senders=2), Says(0, MAX_TIME), Says(1, MAX_TIME), End(1), Expect(), End(0), Expect("advance max", *ENDS))
+
+
 def test_W3_a_task_is_idle_when_all_inputs_are_idle_or_ended_but_not_all_ended() -> None:
     """Without inputs: idle."""
     assert all_idle(_inputs((5, "idle"), (7, "ended")))
