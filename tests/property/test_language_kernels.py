@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,10 +10,12 @@ from hypothesis import strategies as st
 from shared.language.expressions.environment import Environment
 from shared.language.expressions.errors import ExpressionError
 from shared.language.expressions.interpreter import evaluate
+from shared.language.expressions.library.zones import offset_ms, zone_named
 from shared.language.expressions.parse import parse_expression
 from shared.language.expressions.scope import Scope
 from shared.language.kernels import evaluate_batch, is_vectorised, match_batch, predicate_is_vectorised, type_of
 from shared.language.kernels.base import ARROW, TIMESTAMP
+from shared.language.kernels.zones import offsets
 from shared.language.problems import Problems
 from shared.language.query.match import matches
 from shared.language.query.parse import parse_predicate
@@ -94,6 +97,7 @@ _PARTS = [
     "$second",
 ]
 _TWO = ["$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$cmp", "$subtract", "$divide", "$mod", "$ifNull"]
+_ZONES = ["Europe/Berlin", "America/New_York", "-03:30", "Asia/Kathmandu", "UTC"]
 _MANY = ["$and", "$or", "$add", "$multiply", "$concat"]
 
 
@@ -104,6 +108,9 @@ def _call(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     items = st.lists(st.one_of(*_OF.values(), st.none()).map(_constants), max_size=3)
     return st.one_of(
         op(_ONE + _PARTS, inner.map(lambda e: [e])),
+        st.tuples(st.sampled_from(_PARTS), inner, st.sampled_from(_ZONES)).map(
+            lambda p: {p[0]: {"date": p[1], "timezone": p[2]}}
+        ),
         op(_TWO, st.lists(inner, min_size=2, max_size=2)),
         op(_MANY, st.lists(inner, min_size=1, max_size=3)),
         op(["$cond"], st.lists(inner, min_size=3, max_size=3)),
@@ -204,3 +211,20 @@ def test_predicate_kernels_agree_with_the_interpreter(tree: Any, rows: list[dict
     if found is not None:
         assert predicate_is_vectorised(predicate, SCHEMA)
         assert found.tolist() == [matches(predicate, Environment(row)) for row in rows]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(["Europe/Berlin", "America/New_York", "Africa/Monrovia", "Australia/Lord_Howe", "+05:30"]),
+    st.lists(
+        st.integers(-(10**12), 4 * 10**12)
+        | st.integers(-900_001, 900_001).map(lambda near: 1_711_846_800_000 + near)  # Berlin's clocks, 2024-03-31
+        | st.integers(-900_001, 900_001).map(lambda near: 63_593_070_000 + near),  # Monrovia's, 1972-01-07, at 00:44:30
+        min_size=1,
+        max_size=20,
+    ),
+)
+def test_offsets_of_arrays_are_those_of_single_instants(name: str, instants: list[int]) -> None:
+    """Local time of an array is exact around changes of the clocks, also those that are not on a quarter of an hour."""
+    zone = zone_named(name)
+    assert offsets(np.array(instants, dtype=np.int64), zone).tolist() == [offset_ms(zone, ms) for ms in instants]

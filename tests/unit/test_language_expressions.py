@@ -171,7 +171,7 @@ def test_documents_that_share_parts_are_bounded() -> None:
         tree = {"$let": {"vars": {"x": ["$$x", "$$x"]}, "in": tree}}
     tree = {"$let": {"vars": {"x": ["a"]}, "in": tree}}
     stage: Any = parse({"pipeline": [{"$source": {"documents": []}}, {"$addFields": {"big": tree}}]}).pipeline[1]
-    outcome = apply_stage(stage, {"a": 1}, Environment({}))
+    outcome = apply_stage(stage, {"a": 1}, Environment({}, budget=Budget(1_000_000)))
     assert isinstance(outcome, Failure)
     assert (outcome.code, outcome.document) == ("ResultTooLarge", {"a": 1})
 

@@ -15,16 +15,22 @@ _EMPTY: Final[dict[str, Any]] = {}
 
 @dataclass(slots=True)
 class Budget:
-    """Units (characters, items, loop steps) that one evaluation may still produce."""
+    """Units (characters, items, loop steps): how many one evaluation may produce, and how many are left of them."""
 
-    left: int
+    most: int = RESULT_UNITS_MAX
+    left: int = -1
+
+    def __post_init__(self) -> None:
+        if self.left < 0:
+            self.left = self.most
 
 
 class Environment:
     """Where `evaluate` looks things up.
 
     root: `$$ROOT`; current: `$$CURRENT`, the same but inside `$redact`. now: `$$NOW`, None where the caller has none, then it is missing.
-    meta: `{$meta: "stream…"}`, e.g. `{"window": {"start": …, "end": …, "partition": …}, "source": {…}}`. variables: by name.
+    meta: `{$meta: "stream…"}`, e.g. `{"window": {"start": …, "end": …, "partition": …}, "source": {…}}`. variables: by name. budget: the
+    bound of results; a new environment `on` another document has the whole of it again.
     """
 
     __slots__ = ("budget", "current", "meta", "now", "root", "variables")
@@ -44,7 +50,7 @@ class Environment:
         self.now = now
         self.meta = meta
         self.variables = variables
-        self.budget = budget if budget is not None else Budget(RESULT_UNITS_MAX)
+        self.budget = budget if budget is not None else Budget()
 
     def bind(self, variables: Mapping[str, Value]) -> "Environment":
         """The same with further variables; inner ones hide outer ones of the same name."""
@@ -61,10 +67,11 @@ class Environment:
 
     def on(self, root: Document) -> "Environment":
         """The same time, variables and metadata on another document, with the whole budget again."""
-        return Environment(root, now=self.now, meta=self.meta, variables=self.variables)
+        whole = Budget(self.budget.most)
+        return Environment(root, now=self.now, meta=self.meta, variables=self.variables, budget=whole)
 
     def spend(self, units: int) -> None:
         """Take from the budget; ExpressionError when it is used up."""
         self.budget.left -= units
         if self.budget.left < 0:
-            raise ExpressionError(f"the result has more than {RESULT_UNITS_MAX} characters and items", SIZE)
+            raise ExpressionError(f"the result has more than {self.budget.most} characters and items", SIZE)

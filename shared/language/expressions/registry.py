@@ -60,6 +60,8 @@ LEFT_OUT: Final[dict[str, str]] = {
     "$rand": "a replay would not give the same answer",
     "$sampleRate": "a replay would not give the same answer",
     "$toHashedIndexKey": "it belongs to MongoDB's indexes",
+    "$createObjectId": "a replay would not give the same answer",
+    "$bsonSize": "documents are not BSON here",
     "$bottom": "it is an accumulator: it belongs into $group",
     "$top": "it is an accumulator: it belongs into $group",
     "$push": "it is an accumulator: it belongs into $group",

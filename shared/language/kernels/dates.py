@@ -1,6 +1,7 @@
-"""Parts of dates on columns, in UTC."""
+"""Parts of dates on columns, in UTC or a constant zone; `$dateTrunc` in UTC."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from datetime import UTC, tzinfo
 from typing import Any, Final
 
 import numpy as np
@@ -8,20 +9,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shared.language.expressions.ast import Expr, Literal
+from shared.language.expressions.errors import ExpressionError
 from shared.language.expressions.library.calendar import FIXED_UNITS_MS
+from shared.language.expressions.library.zones import zone_named
 from shared.language.kernels.base import TIMESTAMP, Column, ColumnType, Fallback, Unvectorised
+from shared.language.kernels.zones import offsets
 from shared.language.values.instants import DAY_MS, days_of
 from shared.language.values.types import is_integral
 
-_FIRST: Final = days_of(1, 1, 1) * DAY_MS
-_LAST: Final = days_of(9999, 12, 31) * DAY_MS
+_FIRST: Final = days_of(100, 1, 1) * DAY_MS
+_LAST: Final = days_of(9900, 12, 31) * DAY_MS
 _REFERENCE_MS: Final = days_of(2000, 1, 1) * DAY_MS
 _STEPS: Final = {**FIXED_UNITS_MS, "day": DAY_MS}
 _SIZE_MAX: Final = 10_000_000
 
 
 def _dates(column: Column) -> pa.Array:
-    """The cells, of the years 1 to 9999."""
+    """The cells, of the years 100 to 9900, where Python and Arrow have zones and parts."""
     if column.type != "date":
         raise Unvectorised
     bounds = pc.min_max(column.values.cast(pa.int64())).as_py()
@@ -30,17 +34,33 @@ def _dates(column: Column) -> pa.Array:
     return column.values
 
 
-def part(
-    function: Callable[[pa.Array], pa.Array], kind: ColumnType = "int"
-) -> Callable[[Sequence[Column | None]], Column]:
-    """One part of a date; a time zone has no kernel."""
+def zone_of_constant(zone: Expr | None) -> tzinfo:
+    """The zone of a constant argument, UTC if it was not written."""
+    if zone is None:
+        return UTC
+    if not isinstance(zone, Literal) or type(zone.value) is not str:
+        raise Unvectorised
+    try:
+        return zone_named(zone.value)
+    except ExpressionError:
+        raise Unvectorised from None
+
+
+def _local(values: pa.Array, zone: tzinfo) -> pa.Array:
+    """Instants as what a clock in the zone shows, taken for UTC."""
+    if zone is UTC:
+        return values
+    ms = pc.fill_null(values.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    mask = values.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(ms + offsets(ms, zone), pa.int64(), mask=mask).cast(TIMESTAMP)
+
+
+def part(function: Callable[[pa.Array], pa.Array], kind: ColumnType = "int") -> Callable[[Column, Expr | None], Column]:
+    """One part of a date, in a constant zone."""
     target = pa.int64() if kind == "long" else pa.int32()
 
-    def apply(args: Sequence[Column | None]) -> Column:
-        date, zone = args
-        if zone is not None or date is None:
-            raise Unvectorised
-        return Column(kind, function(_dates(date)).cast(target))
+    def apply(date: Column, zone: Expr | None) -> Column:
+        return Column(kind, function(_local(_dates(date), zone_of_constant(zone))).cast(target))
 
     return apply
 
@@ -49,7 +69,7 @@ def _weekday(start: int) -> Callable[[pa.Array], pa.Array]:
     return lambda values: pc.day_of_week(values, count_from_zero=False, week_start=start)
 
 
-PARTS: Final[dict[str, Callable[[Sequence[Column | None]], Column]]] = {
+PARTS: Final[dict[str, Callable[[Column, Expr | None], Column]]] = {
     "$year": part(pc.year),
     "$month": part(pc.month),
     "$dayOfMonth": part(pc.day),

@@ -56,9 +56,9 @@ def _call(expr: Call, rows: Rows) -> Column:
         return _in(expr, rows)
     if op == "$dateTrunc" and expr.args[0] is not None:
         return dates.truncate(column_of(expr.args[0], rows), expr.args)
+    if op in dates.PARTS and expr.args[0] is not None:
+        return dates.PARTS[op](column_of(expr.args[0], rows), expr.args[1])
     args = [None if arg is None else column_of(arg, rows) for arg in expr.args]
-    if op in dates.PARTS:
-        return dates.PARTS[op](args)
     given = [arg for arg in args if arg is not None]
     if len(given) != len(args):
         raise Unvectorised
