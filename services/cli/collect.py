@@ -5,6 +5,7 @@ from pathlib import Path
 
 from shared.adapters.kafka_log import KafkaLog
 from shared.ports.log import LogRecord, TopicPartition
+from shared.runtime.reading import reading
 
 _RECORDS_MAX = 5_000
 _WAIT_MS = 500
@@ -16,15 +17,12 @@ async def committed_records(log: KafkaLog, topic: str) -> AsyncIterator[LogRecor
     for partition in (TopicPartition(topic, number) for number in range(count)):
         end = (await log.end_offsets([partition]))[partition]
         begin = (await log.begin_offsets([partition]))[partition]
-        reader = await log.reader(committed_only=True)
-        try:
+        async with reading(log, committed_only=True) as reader:
             await reader.assign({partition: begin})
             while reader.position(partition) < end:
                 for record in await reader.fetch(_RECORDS_MAX, _WAIT_MS):
                     if record.offset < end:
                         yield record
-        finally:
-            await reader.close()
 
 
 async def write_lines(log: KafkaLog, topic: str, path: Path) -> int:

@@ -19,6 +19,7 @@ from shared.model.ids import ProcessorName
 from shared.model.messages import Heartbeat, TaskBeat
 from shared.model.time import MAX_TIME, MIN_TIME
 from shared.ports.log import TopicPartition
+from shared.runtime.reading import reading
 
 _ALERTS_SHOWN = 8
 
@@ -105,15 +106,12 @@ class View:
 
     async def _follow_alerts(self, log: KafkaLog, topic: str) -> None:
         partition = TopicPartition(topic, 0)
-        reader = await log.reader(committed_only=True)
-        try:
+        async with reading(log, committed_only=True) as reader:
             await reader.assign(await log.begin_offsets([partition]))
             while True:
                 for record in await reader.fetch(1000, 200):
                     self.seen.alert_count += 1
                     self.seen.alerts = [*self.seen.alerts, json.loads(record.value or b"{}")][-_ALERTS_SHOWN:]
-        finally:
-            await reader.close()
 
     async def _show(self, console: Console) -> None:
         with (

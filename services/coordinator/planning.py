@@ -14,13 +14,18 @@ TASKS_MAX = 128
 
 
 def plan_for_coordinator(
-    engine: Engine, document: str, parallelism: Mapping[str, int], previous: RunningPlan | None
+    engine: Engine,
+    document: str,
+    parallelism: Mapping[str, int],
+    previous: RunningPlan | None,
+    *,
+    collects: bool = False,
 ) -> PlannedPipeline:
     """Plan a document. Raises PlanRefusal."""
     del previous
     try:
         processor = parse(document)
-        plan = plan_processor(processor, engine=engine)
+        plan = plan_processor(processor, engine=engine, collects=collects)
     except (InvalidDocument, PlanError) as error:
         raise PlanRefusal(str(error)) from error
     _check(plan, parallelism)

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import structlog
 
+from services.sink.connectors.staging import blobs_of
 from shared.model.checkpoint import MirrorRow, ReleaseHandle
 from shared.model.frames import Body
 from shared.model.ids import Epoch, Offset, StatePart, VertexId
@@ -25,6 +26,7 @@ from shared.protocol.release import ReleaseMachine, ReleaseNow
 from shared.runtime.body import Copied
 from shared.runtime.context import TaskContext
 from shared.runtime.exchange import digest_of, load_body
+from shared.runtime.reading import reading
 from shared.wire.messages import decode_mirror_row
 
 T = TypeVar("T")
@@ -110,20 +112,18 @@ class SinkBody:
     async def _follow(self, enough: Callable[[], bool]) -> None:
         outside = self._context.outside
         while not enough():
-            reader = await outside.log.reader()
             try:
-                await reader.assign({self._topic: self._position})
-                while not enough():
-                    for record in await reader.fetch(_ROWS_MAX, outside.settings.fetch_timeout_ms):
-                        row = decode_mirror_row(record.value or b"")
-                        for release in self._releases:
-                            await self._mirrored(release, row)
-                        self._position = Offset(record.offset + 1)
+                async with reading(outside.log) as reader:
+                    await reader.assign({self._topic: self._position})
+                    while not enough():
+                        for record in await reader.fetch(_ROWS_MAX, outside.settings.fetch_timeout_ms):
+                            row = decode_mirror_row(record.value or b"")
+                            for release in self._releases:
+                                await self._mirrored(release, row)
+                            self._position = Offset(record.offset + 1)
             except LogUnavailable as error:
                 _log.warning("sink.log_away", task=str(self._context.task), reason=str(error))
                 await outside.clock.sleep_ms(_TARGET_WAIT_MS)
-            finally:
-                await reader.close()
 
     async def _mirrored(self, release: _Release, row: MirrorRow) -> None:
         step = release.machine.mirrored(row)
@@ -187,7 +187,7 @@ class SinkBody:
                 lambda: sink.stage(epoch, committed), f"staging {epoch}", self._releases[0].identity
             )
         self._context.outside.passing("staged", epoch)
-        return Copied(staged=staged)
+        return Copied(blobs=blobs_of(staged) if staged else (), staged=staged)
 
     def output_watermark(self) -> int:
         """Ms."""

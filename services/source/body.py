@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import structlog
 
+from services.source.steps import Steps
 from shared.model.frames import Body
 from shared.model.ids import Epoch, Offset, SplitId, StatePart, split_part
 from shared.model.plan import OUT
@@ -48,12 +49,14 @@ class SourceTaskBody:
         front: SourceFront,
         chain: Operator,
         idle_timeout_ms: int | None,
+        steps: Steps,
     ) -> None:
         self._context = context
         self._source = source
         self._front = front
         self._chain = chain
         self._idle_timeout_ms = idle_timeout_ms
+        self._steps = steps
         self._own: dict[SplitId, _Split] = {}
         self._watermark_ms = -(2**63)
         self._held_since_ms: int | None = None
@@ -103,18 +106,20 @@ class SourceTaskBody:
         """Read ahead."""
         settings = self._context.outside.settings
         batches = await self._source.fetch(settings.fetch_bytes_max, settings.fetch_timeout_ms)
-        return Fetched(tuple(batches), tuple(self._source.status()))
+        settle_ms = self._steps.settles_in([step for batch in batches for step in batch.steps]) if batches else None
+        return Fetched(tuple(batches), tuple(self._source.status()), settle_ms)
 
     async def take(self, fetched: Fetched, now_ms: int, monotonic_ms: int) -> Sequence[Out]:
         """Rows through front and chain, then the statuses, then the watermark that both allow."""
         self._end_hold(monotonic_ms)
         outs: list[Out] = []
         for batch in fetched.batches:
-            outs += self._through(self._front.on_records(self._within(batch)))
-            split = self._own[batch.split]
-            split.position = max(split.position, Offset(int(batch.positions[-1]) + 1))
-            split.at_end_since_ms, split.dirty = None, True
-        with_rows = {b.split for b in fetched.batches}
+            if len(batch.positions):
+                outs += self._through(self._front.on_records(self._within(batch)))
+                self._own[batch.split].at_end_since_ms = None
+                self._own[batch.split].dirty = True
+            self._steps.carry_out(batch.steps, self._front, tuple(self._own))
+        with_rows = {b.split for b in fetched.batches if len(b.positions)}
         for status in fetched.statuses:
             self._status(status, monotonic_ms, rows=status.split in with_rows)
         if self._chain.next_processing_time() <= now_ms:
@@ -142,7 +147,11 @@ class SourceTaskBody:
     def _status(self, status: SplitStatus, monotonic_ms: int, *, rows: bool) -> None:
         """W4, E1: idle after the time-out at the end of the split; finished when read to its bound."""
         split = self._own[status.split]
-        split.position = max(split.position, status.next_position if not rows else split.position)
+        if status.until is not None and split.until is None:
+            split.until, split.dirty = status.until, True
+        reached = status.next_position if split.until is None else min(status.next_position, split.until)
+        if reached > split.position:
+            split.position, split.dirty = reached, True
         if status.finished or (split.until is not None and split.position >= split.until):
             split.finished = True
             self._front.on_status(status.split, "finished")

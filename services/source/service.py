@@ -3,17 +3,15 @@
 import uuid
 
 from services.source.body import SourceTaskBody
-from services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
-from shared.adapters.kafka_raw import RawReader
-from shared.language.documents import Processor, parse
-from shared.language.stages import KafkaSource as KafkaStage
-from shared.language.stages import Source as SourceStage
+from services.source.connecting import RealSources, SourceConnectors
+from services.source.steps import Steps, looks_at_time
+from shared.language.documents import parse
+from shared.language.stages import DocumentsSource, KafkaSource, ScriptSource
 from shared.model.ids import Place, WorkerIncarnation
 from shared.operators.build import build_chain
 from shared.operators.context import TaskContext as OperatorContext
 from shared.operators.source_front import SourceFront
 from shared.operators.specs import FrontSpec
-from shared.ports.source import Source
 from shared.process.connections import Connections
 from shared.process.outside import make_outside
 from shared.process.settings import ProcessSettings
@@ -27,8 +25,8 @@ class SourceService:
 
     name = "source"
 
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
+    def __init__(self, connectors: SourceConnectors) -> None:
+        self._connectors = connectors
 
     async def build(self, context: TaskContext) -> TaskBody:
         """Connector, front, and what is fused behind it."""
@@ -38,34 +36,27 @@ class SourceService:
             message = f"{context.task}: expected the source's front first in the chain, found {type(front).__name__}"
             raise TypeError(message)
         stage = front.source
-        topics = stage.topics if isinstance(stage, KafkaStage) else ()
+        topics = stage.topics if isinstance(stage, KafkaSource) else ()
         operators = OperatorContext(processor=context.assign.name, topic=topics[0] if len(topics) == 1 else None)
-        source = await self._source(context, processor, stage)
+        source = await self._connectors.connect(context.outside, processor, stage)
+        one_by_one = isinstance(stage, DocumentsSource | ScriptSource) and looks_at_time(processor)
+        # Two ticks: one may be under way already with the time before.
+        settle_ms = 2 * context.outside.settings.tick_interval_ms
         return SourceTaskBody(
             context,
             source,
             SourceFront(front, operators),
             build_chain(tuple(behind), operators),
             stage.partition_idle_timeout_ms,
+            Steps(self._connectors.set_time, one_by_one, settle_ms),
         )
-
-    async def _source(self, context: TaskContext, processor: Processor, stage: SourceStage) -> Source:
-        match stage:
-            case KafkaStage():
-                connection = self._connections.get(processor, stage.connection_name)
-                reader = RawReader(self._connections.kafka_settings(connection))
-                await reader.start()
-                settings = KafkaSourceSettings(topics=stage.topics, start_at=stage.start_at, until=stage.until)
-                return KafkaSource(settings, self._connections.log(connection), reader, context.outside.clock)
-        message = f"{stage.path}: no connector for {type(stage).__name__}"
-        raise TypeError(message)
 
     async def close(self) -> None:
         """Let go of the clients that tasks share."""
-        await self._connections.close()
+        await self._connectors.close()
 
 
 async def build(settings: ProcessSettings) -> Worker:
     """A worker of this service."""
-    service = SourceService(Connections(settings.place))
+    service = SourceService(RealSources(Connections(settings.place)))
     return Worker(Place(settings.place), WorkerIncarnation(uuid.uuid4().hex), service, make_outside(settings))

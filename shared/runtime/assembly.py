@@ -40,7 +40,9 @@ async def assemble(
     on_failed: Callable[[BaseException], None],
 ) -> TaskDriver:
     """A driver that has restored and stands ready; nothing is read or written yet."""
-    plan = plan_processor(parse(assign.plan.document), assign.plan.key_groups, outside.settings.engine)
+    settings = outside.settings
+    processor = parse(assign.plan.document)
+    plan = plan_processor(processor, assign.plan.key_groups, settings.engine, collects=settings.collects)
     vertex = plan.vertex(assign.vertex)
     context = TaskContext(outside, assign, plan, vertex, on_released, on_failed)
     body = await service.build(context)

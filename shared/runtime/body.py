@@ -85,6 +85,9 @@ class Fetched:
 
     batches: Sequence[RawBatch]
     statuses: Sequence[SplitStatus]
+    settle_ms: int | None = None
+    """Not None: nothing more is fetched until a checkpoint covers what this brings (a script's steps take effect one after the other);
+    the checkpoint is asked for after so long, ms, when time that was set has reached every task."""
 
 
 @runtime_checkable

@@ -6,6 +6,7 @@ from shared.model.ids import ProcessorName
 from shared.model.messages import Heartbeat, ProcessorStatus, Request
 from shared.ports.clock import Clock
 from shared.ports.log import Log, NewRecord, TopicPartition
+from shared.runtime.reading import reading
 from shared.runtime.topics import Topics
 from shared.wire.messages import decode_answer, decode_report, decode_status, encode_message
 
@@ -33,8 +34,7 @@ class Client:
     async def request(self, request: Request, timeout_ms: int = 60_000) -> None:
         """Send and wait for the answer. RequestRefused, RequestTimeout; LogError when the broker is away."""
         answers = TopicPartition(self._topics.answers, 0)
-        reader = await self._log.reader()
-        try:
+        async with reading(self._log) as reader:
             await reader.assign(await self._log.end_offsets([answers]))
             await self._send(encode_message(request))
             deadline_ms = self._clock.monotonic_ms() + timeout_ms
@@ -45,8 +45,6 @@ class Client:
                         if answer.error:
                             raise RequestRefused(answer.error)
                         return
-        finally:
-            await reader.close()
         message = (
             f"no coordinator answered within {timeout_ms / 1000:g} s; is one running? Its log says what it waits for"
         )
@@ -64,14 +62,11 @@ class Client:
         registry = TopicPartition(self._topics.registry, 0)
         end = (await self._log.end_offsets([registry]))[registry]
         found: dict[ProcessorName, ProcessorStatus] = {}
-        reader = await self._log.reader()
-        try:
+        async with reading(self._log) as reader:
             await reader.assign(await self._log.begin_offsets([registry]))
             while reader.position(registry) < end:
                 for record in await reader.fetch(_RECORDS_MAX, _FETCH_MS):
                     _apply(found, record.key, record.value)
-        finally:
-            await reader.close()
         return found
 
     async def watch(self, name: ProcessorName) -> AsyncIterator[ProcessorStatus]:
@@ -91,16 +86,13 @@ class Client:
     async def heartbeats(self) -> AsyncIterator[Heartbeat]:
         """What workers say from now on."""
         reports = TopicPartition(self._topics.reports, 0)
-        reader = await self._log.reader()
-        try:
+        async with reading(self._log) as reader:
             await reader.assign(await self._log.end_offsets([reports]))
             while True:
                 for record in await reader.fetch(_RECORDS_MAX, _FETCH_MS):
                     report = decode_report(record.value or b"")
                     if isinstance(report, Heartbeat):
                         yield report
-        finally:
-            await reader.close()
 
     async def ready(self, timeout_ms: int) -> None:
         """Wait until a coordinator has made the topics. RequestTimeout."""

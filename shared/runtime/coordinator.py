@@ -5,35 +5,34 @@ What must keep its order (publications, the mirror) goes through one sender each
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
 import structlog
 
-from shared.model.checkpoint import BlobRef, MirrorRow
+from shared.model.checkpoint import BlobRef
 from shared.model.ids import EdgeId, Epoch, JobId, LeaderToken, Offset, Seq
 from shared.model.messages import Answered, CoordinatorBeat, Request
 from shared.ports.blobs import BlobError
 from shared.ports.commits import Ambiguous, CommitStore, Stale, StoreUnavailable
 from shared.ports.log import (
-    Log,
     LogError,
     LogRecord,
     LogUnavailable,
-    NewRecord,
     OffsetOutOfRange,
     TopicPartition,
-    Writer,
 )
 from shared.protocol.coordinator import commands as do
 from shared.protocol.coordinator import events as ev
 from shared.protocol.coordinator.machine import CoordinatorMachine
 from shared.protocol.coordinator.retention import blob_may_go
 from shared.runtime.context import Outside, ensure_topics
+from shared.runtime.mirror import MirrorWriter, read_mirror
 from shared.runtime.outbox import Outbox, Parcel
+from shared.runtime.reading import reading
 from shared.wire.errors import WireError
-from shared.wire.messages import decode_mirror_row, decode_report, encode_message
+from shared.wire.messages import decode_report, encode_message
 
 _log = structlog.get_logger()
 _TICK_MS = 50
@@ -42,6 +41,9 @@ _PUBLISHED = EdgeId("published")
 
 Planner = Callable[[str, dict[str, int], Any], ev.PlannedPipeline]
 """(document, parallelism, previous RunningPlan or None) → plan; raises PlanRefusal."""
+
+
+Offsets = Awaitable[dict[TopicPartition, Offset]]
 
 
 class PlanRefusal(Exception):
@@ -295,6 +297,8 @@ class CoordinatorDriver:
                     names = await self._outside.blobs.list(f"{job}/")
                     doomed = [n for n in names if blob_may_go(n, job, up_to, keep)]
                     await self._outside.blobs.delete(doomed)
+                    if up_to is None:
+                        await self._outside.log.delete_topics([self._outside.topics.commits(job)])
         except (LogError, BlobError) as error:
             _log.warning("cleanup.failed", command=type(command).__name__, reason=str(error))
             self._post(term, ev.DeletionFailed(self._now(), command.op, str(error)))
@@ -344,7 +348,9 @@ class CoordinatorDriver:
     async def _tick(self) -> None:
         beat_ms = self._now()
         while True:
-            await self._outside.clock.sleep_ms(_TICK_MS)
+            due_ms = self._machine.due_ms()
+            wait_ms = _TICK_MS if due_ms is None else max(1, min(_TICK_MS, due_ms - self._now()))
+            await self._outside.clock.sleep_ms(wait_ms)
             if self._token is not None:
                 self._post(self._term, ev.Tick(self._now()))
                 if self._now() - beat_ms >= self._outside.settings.heartbeat_interval_ms:
@@ -353,8 +359,17 @@ class CoordinatorDriver:
 
     async def _read_reports(self) -> None:
         topic = TopicPartition(self._outside.topics.reports, 0)
-        start = (await self._outside.log.end_offsets([topic]))[topic]
+        start = await self._offset(topic, self._outside.log.end_offsets)
         await self._follow(topic, start, lambda: True)
+
+    async def _offset(self, topic: TopicPartition, ask: Callable[[Sequence[TopicPartition]], Offsets]) -> Offset:
+        """Where a topic begins or ends; an outage is waited out."""
+        while True:
+            try:
+                return (await ask([topic]))[topic]
+            except LogUnavailable as error:
+                _log.warning("coordinator.log_away", topic=topic.topic, reason=str(error))
+                await self._outside.clock.sleep_ms(_RETRY_MS)
 
     async def _read_requests(self) -> None:
         """Every leader reads all requests that are still there: what was decided has been deleted, or is known by its id."""
@@ -364,7 +379,7 @@ class CoordinatorDriver:
                 await self._outside.clock.sleep_ms(_TICK_MS)
                 continue
             term = self._term
-            start = (await self._outside.log.begin_offsets([topic]))[topic]
+            start = await self._offset(topic, self._outside.log.begin_offsets)
             await self._follow(topic, start, partial(self._leads_in, term))
 
     def _leads_in(self, term: int) -> bool:
@@ -372,21 +387,19 @@ class CoordinatorDriver:
 
     async def _follow(self, topic: TopicPartition, position: Offset, go_on: Callable[[], bool]) -> None:
         while go_on():
-            reader = await self._outside.log.reader()
             try:
-                await reader.assign({topic: position})
-                while go_on():
-                    for record in await reader.fetch(500, self._outside.settings.fetch_timeout_ms):
-                        position = Offset(record.offset + 1)
-                        self._hear(record)
+                async with reading(self._outside.log) as reader:
+                    await reader.assign({topic: position})
+                    while go_on():
+                        for record in await reader.fetch(500, self._outside.settings.fetch_timeout_ms):
+                            position = Offset(record.offset + 1)
+                            self._hear(record)
             except LogUnavailable as error:
                 _log.warning("coordinator.log_away", topic=topic.topic, reason=str(error))
                 self._post(self._term, ev.OutageSeen(self._now()))
                 await self._outside.clock.sleep_ms(_RETRY_MS)
             except OffsetOutOfRange:
-                position = (await self._outside.log.begin_offsets([topic]))[topic]
-            finally:
-                await reader.close()
+                position = await self._offset(topic, self._outside.log.begin_offsets)
 
     def _hear(self, record: LogRecord) -> None:
         try:
@@ -412,52 +425,3 @@ class CoordinatorDriver:
             await self._outside.log.delete_records({topic: floor})
         except LogError as error:
             _log.warning("cleanup.failed", topic=topic.topic, reason=str(error))
-
-
-class MirrorWriter:
-    """Appends rows to jobs' mirrors; after an error everything is opened anew."""
-
-    def __init__(self, log: Log, topic_of: Callable[[JobId], str]) -> None:
-        self._log = log
-        self._topic_of = topic_of
-        self._writer: Writer | None = None
-        self._made: set[str] = set()
-
-    async def append(self, job: JobId, data: bytes) -> None:
-        """Append one row and wait for the broker's word; the topic is made when it is not there. LogError if it may not be there."""
-        topic = self._topic_of(job)
-        if topic not in self._made:
-            await self._log.create_topic(topic, 1, {"retention.ms": "-1", "retention.bytes": "-1"})
-            self._made.add(topic)
-        if self._writer is None:
-            self._writer = await self._log.writer("mirror")
-        try:
-            await (await self._writer.send(TopicPartition(topic, 0), NewRecord(data)))
-        except LogError:
-            await self.close()
-            raise
-
-    async def close(self) -> None:
-        """Let go of the writer."""
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            await writer.close()
-
-
-async def read_mirror(log: Log, topic: str) -> list[tuple[Offset, MirrorRow]]:
-    """All rows of a job's mirror, up to where it ends now: (offset, MirrorRow)."""
-    if topic not in await log.list_topics():
-        return []
-    partition = TopicPartition(topic, 0)
-    end = (await log.end_offsets([partition]))[partition]
-    position = (await log.begin_offsets([partition]))[partition]
-    rows: list[tuple[Offset, MirrorRow]] = []
-    reader = await log.reader()
-    try:
-        await reader.assign({partition: position})
-        while reader.position(partition) < end:
-            for record in await reader.fetch(1000, 200):
-                rows.append((record.offset, decode_mirror_row(record.value or b"")))  # noqa: PERF401 - awaits in between
-    finally:
-        await reader.close()
-    return rows

@@ -25,6 +25,7 @@ from shared.runtime.body import Fetched, Given, SourceBody, TaskBody
 from shared.runtime.context import Phase
 from shared.runtime.exchange import Exchange
 from shared.runtime.outbox import Outbox, Parcel
+from shared.runtime.reading import reading
 from shared.runtime.settings import RuntimeSettings
 from shared.runtime.state import StateStore, blobs_of
 from shared.wire.errors import WireError
@@ -100,6 +101,7 @@ class TaskDriver:
             self._spawn(self._read(), "read")
 
     def _spawn(self, activity: Coroutine[Any, Any, None], name: str) -> None:
+        self._handles = [handle for handle in self._handles if not handle.done()]
         self._handles.append(self.wiring.executor.spawn(activity, f"{self.wiring.task} {name}", self._fail))
 
     async def close(self) -> None:
@@ -232,14 +234,12 @@ class TaskDriver:
     async def _read(self) -> None:
         """Read ahead, one fetch at most; what has been taken from the log counts as read (F7)."""
         while True:
-            reader = await self.wiring.log.reader()
             try:
-                await self._read_with(reader)
+                async with reading(self.wiring.log) as reader:
+                    await self._read_with(reader)
             except LogUnavailable as error:
                 self._log.warning("task.log_away", reason=str(error))
                 await self.wiring.clock.sleep_ms(_OUTAGE_WAIT_MS)
-            finally:
-                await reader.close()
 
     async def _read_with(self, reader: Reader) -> None:
         index = self.wiring.task.index
@@ -275,6 +275,8 @@ class SourceDriver(TaskDriver):
         self.source = body
         self._started = asyncio.Event()
         self._fetched: deque[Fetched] = deque()
+        self._covered_by: Epoch | None = None
+        """Nothing more is fetched until this checkpoint, or a later one, is committed (`Fetched.settle_ms`)."""
 
     def start(self) -> None:
         """Go; but input is taken only after `start_input` (R1)."""
@@ -309,6 +311,7 @@ class SourceDriver(TaskDriver):
             await self._carry_out()
             if self._inbox:
                 self._commands.extend(self.machine.handle(self._inbox.popleft()))
+                self._go_on()
             elif self._fetched and self.machine.may_read():
                 await self._take_fetched()
             elif not self._commands:
@@ -320,9 +323,25 @@ class SourceDriver(TaskDriver):
     async def _take_fetched(self) -> None:
         clock = self.wiring.clock
         fetched = self._fetched.popleft()
-        self._room.set()
+        if fetched.settle_ms is None:
+            self._room.set()
         now_ms = max(clock.now_ms(), self.machine.processing_time_ms)
         outs = await self.source.take(fetched, now_ms, clock.monotonic_ms())
         emissions = await self.wiring.exchange.emissions(outs, self.machine.sender.epoch)
         produced = ev.Produced(emissions, self.source.output_watermark(), self.source.idle(), self.source.ended())
+        if fetched.settle_ms is not None:
+            self._covered_by = self.machine.sender.epoch
+            self._spawn(self._ask_later(fetched.settle_ms), "ask")
+        elif produced.ended:
+            self.wiring.on_ask()  # what the end let out is released without waiting for the interval
         self._commands.extend(self.machine.handle(produced))
+
+    async def _ask_later(self, settle_ms: int) -> None:
+        if settle_ms:
+            await self.wiring.clock.sleep_ms(settle_ms)
+        self.wiring.on_ask()
+
+    def _go_on(self) -> None:
+        if self._covered_by is not None and self.machine.committed >= self._covered_by:
+            self._covered_by = None
+            self._room.set()

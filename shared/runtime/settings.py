@@ -35,6 +35,8 @@ class RuntimeSettings:
     """State parts spread over more blobs are written anew into one."""
     engine: Literal["spark", "local"] = "spark"
     """What runs the steps of windows; `local`: Arrow, in operator tasks. The same in every process of an installation."""
+    collects: bool = False
+    """For trying out: what a document names no target for, output and dead letters, is collected (`plan_processor`)."""
     slots: int = 4
     """Processors of which this worker hosts tasks at the same time."""
     limits: TaskLimits = field(default_factory=TaskLimits)

@@ -6,13 +6,12 @@ It reads `commands` from where they end when it starts: what was said to an earl
 import asyncio
 import os
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
 from shared.model.checkpoint import TaskHandle
-from shared.model.ids import EdgeId, Epoch, Generation, JobId, Offset, Place, Seq, TaskId, WorkerIncarnation
+from shared.model.ids import EdgeId, Epoch, Generation, JobId, Offset, Place, Seq, TaskId, VertexId, WorkerIncarnation
 from shared.model.messages import (
     AbortCheckpoint,
     Ack,
@@ -37,12 +36,14 @@ from shared.model.messages import (
     TaskFailed,
     TaskRestored,
 )
+from shared.model.time import MIN_TIME
 from shared.ports.log import LogUnavailable, TopicPartition
 from shared.protocol.task import events as ev
 from shared.runtime.assembly import assemble, failure_of
 from shared.runtime.context import Outside, Service, ensure_topics
 from shared.runtime.driver import SourceDriver, TaskDriver, ZombieError
 from shared.runtime.outbox import Outbox, Parcel
+from shared.runtime.reading import reading
 from shared.wire.errors import WireError
 from shared.wire.messages import decode_command, decode_positions, encode_message
 
@@ -58,6 +59,12 @@ class Hosted:
     assign: Assign
     driver: TaskDriver | None = None
     phase: str = "restoring"
+    released: dict[int, Epoch] = field(default_factory=dict)
+    """Markers of the release identities that it holds, by index."""
+
+    def markers(self) -> tuple[tuple[VertexId, int, Epoch], ...]:
+        """As heartbeats tell them."""
+        return tuple((self.assign.vertex, index, epoch) for index, epoch in self.released.items())
 
 
 class Worker:
@@ -124,24 +131,22 @@ class Worker:
         topic = TopicPartition(self._outside.topics.commands, 0)
         position: Offset | None = None
         while True:
-            reader = await self._outside.log.reader()
             try:
-                if position is None:
-                    position = (await self._outside.log.end_offsets([topic]))[topic]
-                    self._register()
-                await reader.assign({topic: position})
-                while True:
-                    for record in await reader.fetch(100, self._outside.settings.fetch_timeout_ms):
-                        position = Offset(record.offset + 1)
-                        await self._command(decode_command(record.value or b""))
+                async with reading(self._outside.log) as reader:
+                    if position is None:
+                        position = (await self._outside.log.end_offsets([topic]))[topic]
+                        self._register()
+                    await reader.assign({topic: position})
+                    while True:
+                        for record in await reader.fetch(100, self._outside.settings.fetch_timeout_ms):
+                            position = Offset(record.offset + 1)
+                            await self._command(decode_command(record.value or b""))
             except LogUnavailable as error:
                 _log.warning("worker.log_away", place=self.place, reason=str(error))
                 await self._outside.clock.sleep_ms(self._outside.settings.fetch_timeout_ms)
             except WireError as error:
                 message = f"topic {topic.topic} partition 0 offset {position}: {error}"
                 raise WireError(message) from error
-            finally:
-                await reader.close()
 
     def _register(self) -> None:
         settings = self._outside.settings
@@ -176,6 +181,7 @@ class Worker:
                 if isinstance(driver, SourceDriver):
                     driver.start_input()
             case StartCheckpoint(_, _, epoch, committed):
+                driver.post(ev.InputHeld(held=False))
                 driver.post(ev.CheckpointStarted(epoch, committed))
             case AbortCheckpoint(_, _, epoch):
                 driver.post(ev.CheckpointAborted(epoch))
@@ -215,9 +221,7 @@ class Worker:
             assign,
             on_ack=lambda epoch, handle: self._ack(assign, epoch, handle),
             on_ask=lambda: self.report(CheckpointWanted(self.incarnation, assign.job, assign.generation)),
-            on_released=lambda index, epoch: self.report(
-                Released(self.incarnation, assign.job, assign.vertex, index, epoch)
-            ),
+            on_released=lambda index, epoch: self._released(hosted, index, epoch),
             on_failed=lambda error: self._failed(hosted, error),
         )
         if self._tasks.get(key) is not hosted:
@@ -225,7 +229,8 @@ class Worker:
             return
         hosted.driver = driver
         hosted.phase = "restored"
-        driver.start()
+        if not assign.release_only:
+            driver.start()
         _log.info("task.restored", task=str(key[1]), job=assign.job, generation=assign.generation, epoch=assign.last)
         self.report(TaskRestored(self.incarnation, assign.job, assign.generation, assign.vertex, assign.index))
 
@@ -233,6 +238,10 @@ class Worker:
         hosted = self._tasks.pop(key, None)
         if hosted is not None and hosted.driver is not None:
             await hosted.driver.close()
+
+    def _released(self, hosted: Hosted, index: int, epoch: Epoch) -> None:
+        hosted.released[index] = epoch
+        self.report(Released(self.incarnation, hosted.assign.job, hosted.assign.vertex, index, epoch))
 
     def _ack(self, assign: Assign, epoch: Epoch, handle: TaskHandle) -> None:
         self.report(Ack(self.incarnation, assign.job, assign.generation, epoch, handle))
@@ -285,9 +294,17 @@ class Worker:
     def _task_beat(self, hosted: Hosted) -> TaskBeat:
         assign, driver = hosted.assign, hosted.driver
         if driver is None:
-            counters: Mapping[str, int] = {}
             return TaskBeat(
-                assign.name, assign.job, assign.generation, assign.vertex, assign.index, hosted.phase, assign.last, 0, 0
+                name=assign.name,
+                job=assign.job,
+                generation=assign.generation,
+                vertex=assign.vertex,
+                index=assign.index,
+                phase=hosted.phase,
+                epoch=assign.last,
+                input_watermark_ms=MIN_TIME,
+                output_watermark_ms=MIN_TIME,
+                released=hosted.markers(),
             )
         machine = driver.machine
         counters = {**driver.body.counters(), **machine.drops}
@@ -302,6 +319,7 @@ class Worker:
             input_watermark_ms=machine.input_watermark_ms,
             output_watermark_ms=machine.sender.watermark_ms,
             counters=dict(counters),
+            released=hosted.markers(),
         )
 
     async def _tick(self) -> None:
@@ -337,17 +355,15 @@ class Worker:
         """F7, the sender's side."""
         flow = TopicPartition(self._outside.topics.flow, 0)
         while True:
-            reader = await self._outside.log.reader()
             try:
-                await reader.assign(await self._outside.log.end_offsets([flow]))
-                while True:
-                    for record in await reader.fetch(500, self._outside.settings.fetch_timeout_ms):
-                        self._spread_positions(decode_positions(record.value or b""))
+                async with reading(self._outside.log) as reader:
+                    await reader.assign(await self._outside.log.end_offsets([flow]))
+                    while True:
+                        for record in await reader.fetch(500, self._outside.settings.fetch_timeout_ms):
+                            self._spread_positions(decode_positions(record.value or b""))
             except LogUnavailable as error:
                 _log.warning("worker.log_away", place=self.place, reason=str(error))
                 await self._outside.clock.sleep_ms(self._outside.settings.fetch_timeout_ms)
-            finally:
-                await reader.close()
 
     def _spread_positions(self, positions: ReadPositions) -> None:
         for hosted in self._tasks.values():

@@ -23,10 +23,14 @@ def split_of(partition: int) -> SplitId:
 
 
 class ScriptSource:
-    """`Source` over the steps of a script. Each batch has rows of one partition, and the control steps behind them."""
+    """`Source` over the steps of a script. Each batch has rows of one partition, and the control steps behind them.
 
-    def __init__(self, script: Sequence[ScriptStep], clock: Clock) -> None:
+    With `one_by_one` each batch has one step: for those to whom it matters that a step has taken effect everywhere before the next.
+    """
+
+    def __init__(self, script: Sequence[ScriptStep], clock: Clock, *, one_by_one: bool = False) -> None:
         self._script = tuple(script)
+        self._one_by_one = one_by_one
         self._clock = clock
         self._ordinals = {split_of(partition): partition for partition in sorted(_partitions(self._script))}
         self._positions: dict[SplitId, Offset] = {}
@@ -67,7 +71,7 @@ class ScriptSource:
             if not self._is_read(owner, at):
                 if split is not None:
                     break
-            elif split not in (None, owner) or size >= max_bytes:
+            elif split not in (None, owner) or size >= max_bytes or (positions and self._one_by_one):
                 break
             else:
                 split = owner
@@ -77,6 +81,8 @@ class ScriptSource:
             at += 1
         steps: list[ScriptStep] = []
         while at < len(self._script) and not isinstance(self._script[at], DataStep):
+            if self._one_by_one and (positions or steps):
+                break
             step = self._script[at]
             if self._concerns(step):
                 steps.append(step)
@@ -125,8 +131,8 @@ class ScriptSource:
 class DocumentsSource(ScriptSource):
     """`Source` over documents: one split, bounded."""
 
-    def __init__(self, documents: Sequence[Document], clock: Clock) -> None:
-        super().__init__([DataStep(document, 0) for document in documents], clock)
+    def __init__(self, documents: Sequence[Document], clock: Clock, *, one_by_one: bool = False) -> None:
+        super().__init__([DataStep(document, 0) for document in documents], clock, one_by_one=one_by_one)
 
 
 def _partitions(script: Sequence[ScriptStep]) -> set[int]:
