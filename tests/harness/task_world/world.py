@@ -3,10 +3,8 @@
 `explore(seed)` runs one history and raises with its trace; `python -m tests.harness.task_world.world SEED` runs one alone.
 """
 
-import itertools
 import sys
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
@@ -18,33 +16,18 @@ from shared.protocol.task.start import TaskLimits, TaskStart, start_task
 from tests.harness.task_world.actor import Actor, Taken
 from tests.harness.task_world.bodies import (
     AnyBody,
-    OperatorBody,
     Record,
     SinkBody,
-    SourceBody,
     StepBody,
-    expected_sums,
     restored_operator,
     restored_source,
 )
+from tests.harness.task_world.checks import Commit, check_end, check_prefix
 from tests.harness.task_world.plan import OPERATOR, SINK, SOURCE, STEP, Layout, MemoryLog, Row
 
 JOB = JobId("0" * 32)
 SETTLE_ROUNDS_MAX = 4000
 STILL_ROUNDS_MAX = 5
-
-
-@dataclass
-class Commit:
-    """A committed checkpoint."""
-
-    epoch: Epoch
-    predecessor: Epoch
-    layout: Layout
-    tasks: dict[TaskId, Taken]
-
-    def staged(self, task: TaskId) -> tuple[Row, ...]:
-        return self.tasks[task].staged if task in self.tasks else ()
 
 
 @dataclass
@@ -226,7 +209,7 @@ class World:
         self.commits.append(commit)
         self.mirror.append(MirrorRow(JOB, epoch, commit.predecessor, self.lineage[-1].generation, ()))
         self.in_flight = None
-        self._check_prefix(commit)
+        check_prefix(self.commits, self.script)
         self._tell(ev.CheckpointCommitted(epoch), lost=0.3)
 
     # --- sinks -------------------------------------------------------------------------------------------------------------
@@ -280,41 +263,6 @@ class World:
         target.rows += commit.staged(task)
         target.marker = row.epoch
         self.note(f"{task} releases {row.epoch}")
-
-    # --- what must hold -----------------------------------------------------------------------------------------------------
-
-    def _check_prefix(self, commit: Commit) -> None:
-        """Exactly once: what all commits together release is what the committed positions determine."""
-        positions: dict[int, int] = {}
-        for taken in commit.tasks.values():
-            if isinstance(taken.body, SourceBody):
-                positions.update(taken.body.positions)
-        rows = [row for c in self.commits for task in sorted(c.tasks) for row in c.staged(task)]
-        expected = expected_sums(self.script, positions)
-        direct = {key: _accumulated(_series(rows, "raw").get(key, [])) for key in expected}
-        for found in (_series(rows, "sum"), direct):
-            assert found == expected, f"commit {commit.epoch} releases {found}; {positions} determine {expected}"
-        once = Counter(
-            (r.kind, r.split, r.key, r.ts if r.kind == "win" else 0) for r in rows if r.kind in ("win", "timer")
-        )
-        assert not once or max(once.values()) == 1, f"commit {commit.epoch}: fired twice: {once.most_common(1)}"
-        open_now = sum(
-            n for t in commit.tasks.values() if isinstance(t.body, OperatorBody) for n in t.body.windows.values()
-        )
-        told = sum(r.number for r in rows if r.kind in ("win", "late"))
-        records = sum(positions.values())
-        assert told + open_now == records, (
-            f"commit {commit.epoch}: {told} counted, {open_now} open, of {records} records"
-        )
-
-    def check_end(self) -> None:
-        """Everything is out."""
-        rows = [row for target in self.targets.values() for row in target.rows]
-        records = sum(len(r) for r in self.script.values())
-        keys = {(split, r.key) for split, records_ in self.script.items() for r in records_}
-        assert all(sum(1 for r in rows if r.kind == kind) == records for kind in ("sum", "raw"))
-        assert sum(r.number for r in rows if r.kind in ("win", "late")) == records
-        assert {(r.split, r.key) for r in rows if r.kind == "timer"} == keys
 
     # --- histories ------------------------------------------------------------------------------------------------------------
 
@@ -380,7 +328,7 @@ class World:
         still = 0
         for number in range(SETTLE_ROUNDS_MAX):
             if self._settled():
-                self.check_end()
+                check_end([row for target in self.targets.values() for row in target.rows], self.script)
                 return
             still = 0 if self._round() else still + 1
             if self.complete():
@@ -425,18 +373,6 @@ class World:
         epoch, acks = self.in_flight or (None, {})
         missing = sorted(str(a.task) for a in self.actors if a.task not in acks)
         return f"checkpoint {epoch}, without {missing}, {self.last()} committed"
-
-
-def _series(rows: Sequence[Row], kind: str) -> dict[tuple[int, int], list[int]]:
-    series: dict[tuple[int, int], list[int]] = {}
-    for row in rows:
-        if row.kind == kind:
-            series.setdefault((row.split, row.key), []).append(row.number)
-    return series
-
-
-def _accumulated(values: Sequence[int]) -> list[int]:
-    return list(itertools.accumulate(values))
 
 
 def _records(rng: Random, count: int) -> list[Record]:

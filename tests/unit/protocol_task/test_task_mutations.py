@@ -8,7 +8,8 @@ from itertools import product
 
 import pytest
 
-from tests.unit.protocol_task.mutations import MUTATIONS, Mutation, applied
+from tests.unit.protocol_task.mutant import Mutation, applied
+from tests.unit.protocol_task.mutations import MUTATIONS
 
 Failed = pytest.fail.Exception
 FILES = ("frames", "lineage", "checkpoints", "time", "restore")

@@ -1,0 +1,180 @@
+"""Mutations of the rules of checkpoints and releases."""
+# ruff: noqa: E501 -- a piece of source stands in one line
+
+from tests.unit.protocol_task.mutant import MACHINE, RECEIVER, RELEASE, SENDER, Mutation
+
+CHECKPOINTS = (
+    Mutation(
+        "C2",
+        "a barrier on one partition",
+        SENDER,
+        "for output, index, partition in self._every():\n            yield Send(output.edge, index, BarrierFrame",
+        "for output, index, partition in list(self._every())[:1]:\n            yield Send(output.edge, index, BarrierFrame",
+    ),
+    Mutation(
+        "C2",
+        "input during the snapshot",
+        MACHINE,
+        "return self._work is None and not self.ended",
+        "return not self.ended",
+    ),
+    Mutation("C2", "every start is taken", MACHINE, "if epoch > self.receiver.ended_up_to:", "if True:"),
+    Mutation("C3", "later epochs are applied", RECEIVER, "if not channel.blocked:", "if True:"),
+    Mutation(
+        "C3",
+        "one barrier is enough",
+        RECEIVER,
+        "all(c.blocked for c in self.channels())",
+        "any(c.blocked for c in self.channels())",
+    ),
+    Mutation(
+        "C3",
+        "one partition is enough",
+        RECEIVER,
+        "all(c.blocked for c in self.channels())",
+        "all(c.blocked for c in next(p for p in self.partitions.values() if any(x.blocked for x in p.channels.values())).channels.values())",
+    ),
+    Mutation(
+        "C3",
+        "the barrier's watermark comes late",
+        MACHINE,
+        "                self._settle()\n\n    def _start",
+        "                pass\n\n    def _start",
+    ),
+    Mutation("C4", "no bound", RECEIVER, "self.waiting_bytes + candidate.size_bytes > self.waiting_bytes_max", "False"),
+    Mutation(
+        "C4",
+        "what fits is taken though others were left",
+        RECEIVER,
+        "if partition.left_behind is not None and channel.blocked:",
+        "if False:",
+    ),
+    Mutation("C4", "no seek back", MACHINE, "self._out.append(do.Seek(edge, offset))", "pass"),
+    Mutation("C4", "what was left is not where to resume", RECEIVER, "candidates.append(self.left_behind)", "pass"),
+    Mutation("C4", "what waits is not where to resume", RECEIVER, "candidates.append(self.waiting[0].offset)", "pass"),
+    Mutation(
+        "C4",
+        "a later barrier that waits ends nothing",
+        RECEIVER,
+        "        self.waiting_bytes += candidate.size_bytes\n        return Wait(self._ended_by(candidate.frame))",
+        "        self.waiting_bytes += candidate.size_bytes\n        return Wait(None)",
+    ),
+    Mutation(
+        "C4",
+        "a later barrier that is left ends nothing",
+        RECEIVER,
+        "        if partition.left_behind is not None and channel.blocked:\n            return Wait(self._ended_by(frame))",
+        "        if partition.left_behind is not None and channel.blocked:\n            return Wait(None)",
+    ),
+    Mutation(
+        "C4",
+        "a partition is paused",
+        MACHINE,
+        "return self._work is None or self._taking()",
+        "return self.receiver.aligning is None",
+    ),
+    Mutation("C5", "an ended barrier blocks", RECEIVER, "if epoch <= self.ended_up_to:", "if False:"),
+    Mutation(
+        "C5",
+        "a later barrier does not end the epoch",
+        RECEIVER,
+        "                self._unblock()\n        self.aligning = epoch",
+        "                pass\n        self.aligning = epoch",
+    ),
+    Mutation(
+        "C5", "an abort ends nothing", RECEIVER, "        self._unblock()\n        return True", "        return False"
+    ),
+    Mutation("C5", "an aborted checkpoint is begun", MACHINE, "if epoch > self.receiver.ended_up_to:", "if True:"),
+    Mutation("C5", "an abort in mid-snapshot unblocks", MACHINE, "if not taken and self._taking():", "if False:"),
+    Mutation(
+        "C5",
+        "an ended checkpoint is acknowledged",
+        MACHINE,
+        "self._pending.epoch <= epoch:\n            self._pending = None",
+        "self._pending.epoch <= epoch:\n            pass",
+    ),
+    Mutation(
+        "C5",
+        "p is what hints told",
+        MACHINE,
+        "do.TakeSnapshot(self._ticket, epoch, committed)",
+        "do.TakeSnapshot(self._ticket, epoch, self.committed)",
+    ),
+    Mutation(
+        "C5",
+        "an old abort unblocks",
+        RECEIVER,
+        "if self.aligning is None or self.aligning > epoch:",
+        "if self.aligning is None:",
+    ),
+    Mutation(
+        "C5",
+        "an old abort drops the ack",
+        MACHINE,
+        "self._pending is not None and self._pending.epoch <= epoch:",
+        "True:",
+    ),
+    Mutation(
+        "C5",
+        "frames are put off while a snapshot is taken",
+        MACHINE,
+        "self._taking() and not self.is_source and self._step()",
+        "False",
+    ),
+    Mutation(
+        "C6",
+        "processing time is forgotten",
+        MACHINE,
+        "processing_time_ms=self.processing_time_ms,",
+        "processing_time_ms=0,",
+    ),
+    Mutation(
+        "C6",
+        "the input watermark is forgotten",
+        MACHINE,
+        "input_watermark_ms=self.input_watermark_ms,",
+        "input_watermark_ms=0,",
+    ),
+    Mutation(
+        "C6",
+        "the output watermark is forgotten",
+        MACHINE,
+        "output_watermark_ms=self.sender.watermark_ms,",
+        "output_watermark_ms=0,",
+    ),
+    Mutation("C6", "idleness is forgotten", MACHINE, "            idle=self.idle,\n", "            idle=False,\n"),
+    Mutation("C6", "the end is forgotten", MACHINE, "            ended=self.ended,\n", "            ended=False,\n"),
+    Mutation(
+        "C6",
+        "own seqs in front of the barrier",
+        MACHINE,
+        "outputs=self.sender.state(),",
+        "outputs=tuple(type(o)(o.edge, o.incarnation, tuple(s - 1 for s in o.next_seq)) for o in self.sender.state()),",
+    ),
+    Mutation("C6", "channels' idleness is forgotten", RECEIVER, "idle=c.progress.idle,", "idle=False,"),
+    Mutation("C6", "channels' end is forgotten", RECEIVER, "ended=c.progress.ended,", "ended=False,"),
+    Mutation(
+        "C6", "channels' watermark is forgotten", RECEIVER, "watermark_ms=c.progress.watermark_ms,", "watermark_ms=0,"
+    ),
+    Mutation(
+        "C7", "not durable", MACHINE, "pending is None or pending.durable is None or not", "pending is None or not"
+    ),
+    Mutation("C7", "not at the broker", MACHINE, "or not self.sender.all_acked(pending.behind)", ""),
+    Mutation("C7", "one partition is enough", SENDER, "return all(self.edges[edge]", "return any(self.edges[edge]"),
+    Mutation("C7", "the barrier need not be there", SENDER, "acked_seq >= seq - 1", "acked_seq >= seq - 2"),
+    Mutation("C9", "repeats are released", RELEASE, "if row.epoch <= max(self.marker, self.seen):", "if False:"),
+    Mutation("C9", "what waits is released twice", RELEASE, "max(self.marker, self.seen)", "self.marker"),
+    Mutation("C11", "no bound", RELEASE, "if len(self.waiting) >= self.waiting_max:", "if False:"),
+    Mutation("S2", "any predecessor", RELEASE, "if row.predecessor != self.marker:", "if False:"),
+    Mutation(
+        "S2", "two at once", RELEASE, "if self.releasing is not None or not self.waiting:", "if not self.waiting:"
+    ),
+    Mutation("S2", "the marker stands still", RELEASE, "self.marker = epoch", "pass"),
+    Mutation(
+        "S2",
+        "a release out of the blue",
+        RELEASE,
+        "if self.releasing is None or self.releasing.epoch != epoch:",
+        "if False:",
+    ),
+)
