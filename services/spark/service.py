@@ -19,14 +19,43 @@ from spark_stages.step import SparkStep
 from spark_stages.warmup import warm_up
 
 
-class SparkService:
-    """Builds tasks of Spark stages. The session is started with the first and stays."""
-
-    name = "spark"
+class KeptSession:
+    """A session that is started when somebody first asks for it."""
 
     def __init__(self, master: str) -> None:
         self._master = master
         self._session: SparkSession | None = None
+
+    def get(self) -> SparkSession:
+        """The session; blocks while it starts."""
+        if self._session is None:
+            self._session = open_session("tidemark", self._master)
+            warm_up(self._session)
+        return self._session
+
+    def begin_group(self, name: str) -> None:
+        """Jobs that this thread starts from now on are counted under this name. Not on a Spark Connect address."""
+        self.get().sparkContext.setJobGroup(name, name)
+
+    def jobs_of(self, name: str) -> int:
+        """How many jobs of a group Spark has started."""
+        return len(self.get().sparkContext.statusTracker().getJobIdsForGroup(name))
+
+    def stop(self) -> None:
+        """End the session, if it was started."""
+        if self._session is not None:
+            self._session.stop()
+            self._session = None
+
+
+class SparkService:
+    """Builds tasks of Spark stages, all on one session. `keeps`: the session outlives the service."""
+
+    name = "spark"
+
+    def __init__(self, session: KeptSession, *, keeps: bool = False) -> None:
+        self._session = session
+        self._keeps = keeps
 
     async def build(self, context: TaskContext) -> TaskBody:
         """The body of a window's stage."""
@@ -39,24 +68,17 @@ class SparkService:
 
     def make(self, plan: WindowPlan, root: str, operators: OperatorContext) -> SparkStep:
         """A step on the session; blocks while the session starts."""
-        return SparkStep(self.session(), plan, root, operators)
-
-    def session(self) -> SparkSession:
-        """The session of this process; blocks while it starts."""
-        if self._session is None:
-            self._session = open_session("tidemark", self._master)
-            warm_up(self._session)
-        return self._session
+        return SparkStep(self._session.get(), plan, root, operators)
 
     async def close(self) -> None:
-        """Stop the session."""
-        if self._session is not None:
+        """Stop the session, unless it is kept."""
+        if not self._keeps:
             self._session.stop()
 
 
 async def build(settings: ProcessSettings) -> Worker:
     """A worker of this service; its session is up before it registers."""
-    service = SparkService(str(settings.extra.get("master", "local[2]")))
+    session = KeptSession(str(settings.extra.get("master", "local[2]")))
     outside = make_outside(settings)
-    await outside.executor.blocking(service.session)
-    return Worker(Place(settings.place), WorkerIncarnation(uuid.uuid4().hex), service, outside)
+    await outside.executor.blocking(session.get)
+    return Worker(Place(settings.place), WorkerIncarnation(uuid.uuid4().hex), SparkService(session), outside)

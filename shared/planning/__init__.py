@@ -1,6 +1,16 @@
 """From a checked document to what runs: logical stages, physical vertices and edges, and each task's operators."""
 
 from shared.planning.physical import Engine, PlanError, plan_processor
-from shared.planning.specs import DeadLetterHead, ReadHead, StepHead, WriteHead
+from shared.planning.specs import CollectHead, DeadLetterHead, Head, ReadHead, StepHead, WriteHead
 
-__all__ = ["DeadLetterHead", "Engine", "PlanError", "ReadHead", "StepHead", "WriteHead", "plan_processor"]
+__all__ = [
+    "CollectHead",
+    "DeadLetterHead",
+    "Engine",
+    "Head",
+    "PlanError",
+    "ReadHead",
+    "StepHead",
+    "WriteHead",
+    "plan_processor",
+]

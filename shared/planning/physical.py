@@ -9,6 +9,7 @@
   receiver keys and filters (`shared.model.plan.Partitioning`).
 - An `$emit` before the end is a tap: a port of its own on the vertex before it.
 - Every vertex that can fail on a document has an edge to the dead letter queue, if there is one.
+- For trying out, what leaves a pipeline without a sink is collected, and so are dead letters without a queue (`collects`).
 """
 
 from dataclasses import dataclass, field, replace
@@ -18,10 +19,12 @@ from shared.language.documents import Processor
 from shared.language.schema import NO_SCHEMA, Schema
 from shared.language.stages import (
     Compute,
+    DocumentsSource,
     FileEmit,
     HoppingWindow,
     KafkaEmit,
     Merge,
+    ScriptSource,
     SessionWindow,
     Sink,
     Source,
@@ -44,7 +47,7 @@ from shared.operators.specs import (
     TapSpec,
     WindowSpec,
 )
-from shared.planning.specs import DeadLetterHead, Head, ReadHead, StepHead, WriteHead
+from shared.planning.specs import CollectHead, DeadLetterHead, Head, ReadHead, StepHead, WriteHead
 
 Engine = Literal["spark", "local"]
 
@@ -85,6 +88,7 @@ class _Planner:
     processor: Processor
     key_groups: int
     engine: Engine
+    collects: bool
     drafts: list[_Draft] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
@@ -110,11 +114,14 @@ class _Planner:
         current: _Draft | None = None
         for position, stage in enumerate(stages):
             current = self._stage(stage, current, last=position == len(stages) - 1)
+        if current is not None and not isinstance(stages[-1], Sink):
+            self._collect(stages[-1], current)
 
     def _stage(self, stage: Stage, current: _Draft | None, *, last: bool) -> _Draft:
         if isinstance(stage, Source):
             front = FrontSpec(stage)
-            draft = _Draft(self._name("source"), "source", ReadHead(stage), [front], [stage.name])
+            own = isinstance(stage, ScriptSource | DocumentsSource)  # steps have one order, so one task takes them
+            draft = _Draft(self._name("source"), "source", ReadHead(stage), [front], [stage.name], 1 if own else None)
             return self._add(draft)
         if current is None:
             message = f"{stage.path}: expected $source as the first stage, found {stage.name}"
@@ -190,12 +197,19 @@ class _Planner:
         self._connect(current, sink, port, "spread")
         return current
 
+    def _collect(self, stage: Stage, current: _Draft) -> None:
+        if not self.collects:
+            message = f"{stage.path}: expected $emit or $merge as the last stage, found {stage.name}; `tidemark process` runs without"
+            raise PlanError(message)
+        sink = self._add(_Draft(self._name("collect"), "sink", CollectHead(), [], ["collect"], 1))
+        self._connect(current, sink, OUT, "spread", by_reference=isinstance(current.head, StepHead))
+
     # --- dead letters ---------------------------------------------------------------------------------------------------
 
     def dead_letters(self) -> None:
         """A sink for the queue, with an edge from every vertex."""
         stage = self.processor.options.dlq
-        if stage is None:
+        if stage is None and not self.collects:
             return
         senders = list(self.drafts)
         queue = self._add(_Draft(VertexId("dlq"), "sink", DeadLetterHead(stage), [], ["dead letters"]))
@@ -203,12 +217,15 @@ class _Planner:
             self._connect(sender, queue, DLQ, "spread", by_reference=isinstance(sender.head, StepHead))
 
 
-def plan_processor(processor: Processor, key_groups: int = 128, engine: Engine = "spark") -> PhysicalPlan:
+def plan_processor(
+    processor: Processor, key_groups: int = 128, engine: Engine = "spark", *, collects: bool = False
+) -> PhysicalPlan:
     """The physical plan of a checked document. PlanError names a stage that cannot stand where it does.
 
     engine: `local` runs the steps of windows in operator tasks, on Arrow.
+    collects: the installation collects what a document names no target for; else a pipeline without a sink is refused.
     """
-    planner = _Planner(processor, key_groups, engine)
+    planner = _Planner(processor, key_groups, engine, collects)
     planner.walk()
     planner.dead_letters()
     return PhysicalPlan(tuple(d.finished() for d in planner.drafts), tuple(planner.edges))

@@ -32,7 +32,13 @@ class WriteHead:
 class DeadLetterHead:
     """The dead letter queue: a sink whose documents have the shape of dead letters already (`shared.operators.dead_letters`)."""
 
-    queue: KafkaDlq | FileDlq | TableDlq
+    queue: KafkaDlq | FileDlq | TableDlq | None
+    """None: the document names none, and they are collected (`plan_processor`)."""
 
 
-Head = ReadHead | StepHead | WriteHead | DeadLetterHead | None
+@dataclass(frozen=True, slots=True)
+class CollectHead:
+    """The end of a pipeline that has no sink of its own, for trying out: what comes out is collected."""
+
+
+Head = ReadHead | StepHead | WriteHead | DeadLetterHead | CollectHead | None

@@ -1,0 +1,284 @@
+"""An installation in one process: the same coordinator, workers, drivers and machines, on adapters in memory and on virtual time.
+
+For trying a pipeline out and for tests. Nothing waits in real time: timers advance a clock that only they move. The wall clock stands
+still where a script sets it, so that processing time is what the script says.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from services.coordinator.planning import plan_for_coordinator
+from services.operator.service import OperatorService
+from services.sink.connectors.memory import MemorySink, MemoryTarget
+from services.sink.service import SinkService
+from services.source.connecting import file_source, own_documents
+from services.source.service import SourceService
+from services.source.steps import sets_clock
+from shared.adapters.blobs import MemoryBlobs
+from shared.adapters.directory_blobs import DirectoryBlobs
+from shared.adapters.memory_broker import MemoryBroker
+from shared.adapters.memory_commit_store import MemoryCommitStore
+from shared.adapters.memory_log import MemoryLog
+from shared.adapters.virtual import SimulationStuck, VirtualWorld, run_virtual
+from shared.language.documents import Processor
+from shared.language.stages import DocumentsSource, FileSource, KafkaSource, ProcessingTimeStep, ScriptSource
+from shared.language.stages import Source as SourceStage
+from shared.model.ids import Place, ProcessorName, VertexId, WorkerIncarnation
+from shared.model.messages import CreateProcessor, StartProcessor, TaskFailed
+from shared.model.values import Document
+from shared.operators.batches import documents_of
+from shared.planning import DeadLetterHead, Engine, Head
+from shared.ports.blobs import BlobStore
+from shared.ports.clock import Clock
+from shared.ports.log import Log, TopicPartition
+from shared.ports.sink import Sink as SinkPort
+from shared.ports.source import Source
+from shared.process.connections import Connections
+from shared.protocol.coordinator.machine import CoordinatorMachine
+from shared.protocol.coordinator.settings import CoordinatorSettings
+from shared.runtime.client import Client, RequestRefused
+from shared.runtime.context import Outside, Service, TaskContext
+from shared.runtime.coordinator import CoordinatorDriver
+from shared.runtime.settings import RuntimeSettings
+from shared.runtime.topics import Topics
+from shared.runtime.worker import Worker
+from shared.wire.messages import decode_report
+
+_FETCH_RECORDS = 100
+_FETCH_MS = 10_000
+_READY_MS = 60_000
+
+
+class CannotTryOut(Exception):
+    """The pipeline needs what only a real installation has: names the stage and what to do."""
+
+
+class ProcessFailed(Exception):
+    """The processor has failed: the reason."""
+
+
+@dataclass(slots=True)
+class StepClock:
+    """The wall clock of a try-out: virtual time, or what a script has set, where it then stands still."""
+
+    inner: Clock
+    set_ms: int | None = None
+
+    def now_ms(self) -> int:
+        """UTC, ms."""
+        return self.inner.now_ms() if self.set_ms is None else self.set_ms
+
+    def monotonic_ms(self) -> int:
+        """Virtual, ms."""
+        return self.inner.monotonic_ms()
+
+    async def sleep_ms(self, duration_ms: int) -> None:
+        """Virtual, ms."""
+        await self.inner.sleep_ms(duration_ms)
+
+    def set(self, time_ms: int) -> None:
+        """Go to this time; never back (W5)."""
+        self.set_ms = time_ms if self.set_ms is None else max(self.set_ms, time_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class TryOutSources:
+    """`SourceConnectors` of what lies in the document or in files. Files that grow end where they end now."""
+
+    clock: StepClock
+    connections: Connections
+
+    async def connect(self, outside: Outside, processor: Processor, stage: SourceStage) -> Source:
+        """See `SourceConnectors.connect`. CannotTryOut for a topic."""
+        match stage:
+            case DocumentsSource() | ScriptSource():
+                return own_documents(processor, stage, outside.clock)
+            case FileSource():
+                return file_source(self.connections, outside, processor, replace(stage, follow=False))
+            case KafkaSource():
+                raise CannotTryOut(_NO_BROKER.format(path=stage.path))
+
+    def set_time(self, time_ms: int) -> None:
+        """See `SourceConnectors.set_time`."""
+        self.clock.set(time_ms)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+_NO_BROKER = (
+    "{path}: a topic cannot be tried out without a broker; give documents, script or path, or use `tidemark run`"
+)
+
+
+@dataclass(slots=True)
+class Collected:
+    """`SinkConnectors` into memory, and what was released there."""
+
+    output: MemoryTarget = field(default_factory=MemoryTarget)
+    letters: MemoryTarget = field(default_factory=MemoryTarget)
+
+    def make(self, context: TaskContext, processor: Processor, head: Head, vertex: VertexId, index: int) -> SinkPort:
+        """See `SinkConnectors.make`."""
+        return MemorySink(self.letters if isinstance(head, DeadLetterHead) else self.output)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    def rows(self) -> int:
+        """Of output, so far."""
+        return sum(batch.num_rows for batch in self.output.batches())
+
+
+@dataclass(frozen=True, slots=True)
+class TryOut:
+    """What to run and how far."""
+
+    processor: Processor
+    document: str
+    name: ProcessorName
+    engine: Engine = "local"
+    limit: int | None = None
+    """Stop once so many documents have come out."""
+    service: Callable[[], Service] | None = None
+    """Makes the service of Spark stages; asked for with `engine: spark`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Documents in the order of their release."""
+
+    output: list[Document]
+    letters: list[Document]
+    error: str | None = None
+
+
+def try_out(what: TryOut) -> Outcome:
+    """Run a processor until its input ends, it fails, or the limit is reached. Blocks; the loop is its own."""
+    start_ms = time.time_ns() // 1_000_000
+    collected = Collected()
+    error: str | None = None
+    try:
+        run_virtual(partial(_run, what, collected), start_ms=start_ms)
+    except (CannotTryOut, ProcessFailed, RequestRefused, SimulationStuck) as failure:
+        error = str(failure)
+    output = _documents(collected.output.batches())
+    return Outcome(output[: what.limit], _documents(collected.letters.batches()), error)
+
+
+def _documents(batches: list[pa.RecordBatch]) -> list[Document]:
+    return [document for batch in batches for document in documents_of(batch)]
+
+
+async def _run(what: TryOut, collected: Collected, world: VirtualWorld) -> None:
+    source = what.processor.source
+    if isinstance(source, KafkaSource):
+        raise CannotTryOut(_NO_BROKER.format(path=source.path))
+    clock = StepClock(world.clock)
+    if isinstance(source, ScriptSource) and sets_clock(source):
+        clock.set(next(step.time_ms for step in source.script if isinstance(step, ProcessingTimeStep)))
+    broker = MemoryBroker(world.clock)
+    numbers = itertools.count(1)
+    with _blob_folder(what.engine) as folder:
+        blobs: BlobStore = (
+            MemoryBlobs(world.executor) if folder is None else DirectoryBlobs(folder, world.executor, fsync=False)
+        )
+        outside = Outside(
+            log=MemoryLog(broker),
+            blobs=blobs,
+            clock=clock,
+            executor=world.executor,
+            topics=Topics(),
+            settings=RuntimeSettings(engine=what.engine, collects=True),
+            unique=lambda: f"{next(numbers):08x}",
+        )
+        services: list[Service] = [
+            SourceService(TryOutSources(clock, Connections("process"))),
+            OperatorService(),
+            SinkService(collected),
+        ]
+        if what.service is not None:
+            services.append(what.service())
+        await _Installation(outside, broker, world, services).run(what, collected)
+        if isinstance(blobs, MemoryBlobs):
+            await blobs.close()
+
+
+@contextlib.contextmanager
+def _blob_folder(engine: Engine) -> Iterator[Path | None]:
+    """Spark's executors read files; everything else may lie in memory."""
+    if engine == "local":
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="tidemark-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+class _Installation:
+    """Coordinator and workers of one run."""
+
+    def __init__(self, outside: Outside, broker: MemoryBroker, world: VirtualWorld, services: list[Service]) -> None:
+        self._outside = outside
+        self._world = world
+        self._log: Log = outside.log
+        machine = CoordinatorMachine(CoordinatorSettings(), outside.unique)
+        planner = partial(plan_for_coordinator, outside.settings.engine, collects=True)
+        # The coordinator's lease is on virtual time, whatever a script does to the wall clock; a log of its own, for it closes it.
+        own = replace(outside, log=MemoryLog(broker), clock=world.clock)
+        self._coordinator = CoordinatorDriver("process", own, MemoryCommitStore(), planner, machine)
+        self._workers = [
+            Worker(Place(f"{service.name}-0"), WorkerIncarnation(outside.unique()), service, outside)
+            for service in services
+        ]
+        self._client = Client(outside.log, outside.topics, world.clock, outside.unique)
+
+    async def run(self, what: TryOut, collected: Collected) -> None:
+        """Until the end. ProcessFailed, RequestRefused."""
+        parts: list[CoordinatorDriver | Worker] = [self._coordinator, *self._workers]
+        running = [asyncio.ensure_future(part.run()) for part in parts]
+        following = [
+            asyncio.ensure_future(self._finished(what, collected)),
+            asyncio.ensure_future(self._first_failure()),
+        ]
+        try:
+            done, _ = await asyncio.wait([*running, *following], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in following:
+                task.cancel()
+            for part in parts:
+                part.stop()
+            await asyncio.gather(*running, *following, return_exceptions=True)
+
+    async def _finished(self, what: TryOut, collected: Collected) -> None:
+        client = self._client
+        await client.ready(_READY_MS)
+        await client.request(CreateProcessor(client.unique(), what.name, what.document, {}))
+        await client.request(StartProcessor(client.unique(), what.name))
+        async for status in client.watch(what.name):
+            if status.state == "FAILED":
+                raise ProcessFailed(status.reason)
+            if status.state == "FINISHED" or (what.limit is not None and collected.rows() >= what.limit):
+                return
+
+    async def _first_failure(self) -> None:
+        """Nothing here fails by accident, so that trying again, as a real installation does, would change nothing."""
+        reports = TopicPartition(self._outside.topics.reports, 0)
+        await self._client.ready(_READY_MS)
+        reader = await self._log.reader()
+        await reader.assign(await self._log.begin_offsets([reports]))
+        while True:
+            for record in await reader.fetch(_FETCH_RECORDS, _FETCH_MS):
+                report = decode_report(record.value or b"")
+                if isinstance(report, TaskFailed):
+                    raise ProcessFailed(f"{report.vertex}: {report.reason}")

@@ -1,0 +1,171 @@
+"""`tidemark process`: pipelines tried out in this process (in_memory.py): one document, or many cases with one result line each."""
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import structlog
+
+from services.cli.in_memory import Outcome, TryOut, try_out
+from shared.language.documents import InvalidDocument, parse
+from shared.language.values import render_json, to_json
+from shared.model.ids import ProcessorName
+from shared.model.values import Document
+from shared.planning import Engine, PlanError, plan_processor
+from shared.runtime.context import Service
+
+if TYPE_CHECKING:
+    from services.spark.service import KeptSession  # pyspark is loaded when it is asked for
+
+_USAGE = 2
+_NAMELESS = ProcessorName("process")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+class ProcessError(Exception):
+    """The pipeline cannot be tried out, or has failed: the message is for the user."""
+
+
+@dataclass(slots=True)
+class Runner:
+    """Runs documents one after the other; with Spark all on one session."""
+
+    engine: Engine
+    session: "KeptSession | None" = None
+    _groups: int = 0
+
+    def run(self, text: str, name: ProcessorName, limit: int | None = None) -> tuple[Outcome, int]:
+        """What came out, and how many jobs Spark has run for it."""
+        try:
+            processor = parse(text)
+            plan_processor(processor, engine=self.engine, collects=True)
+        except (InvalidDocument, PlanError) as error:
+            return Outcome([], [], str(error)), 0
+        name = processor.name or name
+        if self.session is None:
+            return try_out(TryOut(processor, text, name, self.engine, limit)), 0
+        self._groups += 1
+        group = f"process-{self._groups}"
+        self.session.begin_group(group)
+        what = TryOut(processor, text, name, self.engine, limit, self._service(self.session))
+        return try_out(what), self.session.jobs_of(group)
+
+    @staticmethod
+    def _service(session: "KeptSession") -> Callable[[], Service]:
+        from services.spark.service import SparkService
+
+        return lambda: SparkService(session, keeps=True)
+
+
+@contextmanager
+def runner(engine: Engine) -> Iterator[Runner]:
+    """A runner; its session ends with it."""
+    if engine == "local":
+        yield Runner(engine)
+        return
+    from services.spark.service import KeptSession
+
+    session = KeptSession("local[2]")
+    try:
+        yield Runner(engine, session)
+    finally:
+        session.stop()
+
+
+def quiet(level: int = logging.CRITICAL) -> None:
+    """What services log goes to standard error, from this level on: results and errors are told apart from it."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def process(
+    file: Path | None,
+    engine: Engine,
+    *,
+    limit: int | None,
+    dlq: Path | None,
+    cases: Path | None,
+    out: Path | None,
+    verbose: bool,
+) -> int:
+    """The command; the exit status. 2 where its options contradict each other."""
+    quiet(logging.INFO if verbose else logging.CRITICAL)
+    try:
+        if cases is not None and out is not None and file is None:
+            count = process_cases(cases, out, engine)
+            sys.stderr.write(f"{count} results in {out}\n")
+        elif file is not None and cases is None and out is None:
+            process_file(file, engine, limit, dlq)
+        else:
+            sys.stderr.write("expected either FILE, or --cases together with --out\n")
+            return _USAGE
+    except (ProcessError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+def process_file(file: Path, engine: Engine, limit: int | None, dlq: Path | None) -> None:
+    """Output to standard output, dead letters to standard error or a file, a line each. ProcessError."""
+    name = ProcessorName(_NOT_IN_NAMES.sub("-", file.stem))
+    with runner(engine) as running:
+        outcome, _ = running.run(file.read_text(), name, limit)
+    _write(sys.stdout, outcome.output)
+    if dlq is None:
+        _write(sys.stderr, outcome.letters)
+    else:
+        with dlq.open("w") as out:
+            _write(out, outcome.letters)
+    if outcome.error is not None:
+        raise ProcessError(outcome.error)
+
+
+def _write(out: IO[str], documents: list[Document]) -> None:
+    for document in documents:
+        out.write(render_json(document, canonical=False).decode() + "\n")
+
+
+def process_cases(cases: Path, out: Path, engine: Engine) -> int:
+    """A result line for each case, in their order; how many there were. ProcessError for a line that is no case."""
+    count = 0
+    with cases.open() as lines, out.open("w") as results, runner(engine) as running:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                result = run_case(running, _case(line, f"{cases} line {number}"))
+                results.write(json.dumps(result, ensure_ascii=False) + "\n")
+                results.flush()
+                count += 1
+    return count
+
+
+def _case(line: str, place: str) -> dict[str, Any]:
+    try:
+        case = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ProcessError(f"{place}: expected a JSON object with id and pipeline, found no JSON: {error}") from error
+    if not isinstance(case, dict) or "id" not in case or "pipeline" not in case:
+        raise ProcessError(f"{place}: expected a JSON object with id and pipeline")
+    return case
+
+
+def run_case(running: Runner, case: dict[str, Any]) -> dict[str, Any]:
+    """One case's result: its documents as relaxed extended JSON, its error or null, the engine, Spark's jobs."""
+    fields = ("name", "connections", "pipeline", "options")
+    text = json.dumps({field: case[field] for field in fields if field in case})
+    outcome, jobs = running.run(text, _NAMELESS)
+    return {
+        "id": case["id"],
+        "output": [to_json(document, canonical=False) for document in outcome.output],
+        "dlq": [to_json(document, canonical=False) for document in outcome.letters],
+        "error": outcome.error,
+        "engine": running.engine,
+        "spark_jobs": jobs,
+    }

@@ -1,0 +1,98 @@
+"""From what stands at the end of a pipeline to a connector: what a sink's tasks write to."""
+
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlparse
+
+import fsspec
+
+from services.sink.connectors.destination import Destination, LocalDestination
+from services.sink.connectors.filerows import Encoding
+from services.sink.connectors.files import FileSink
+from services.sink.connectors.kafka import KafkaSink
+from services.sink.connectors.objects import ObjectDestination
+from services.sink.connectors.staging import PartStore
+from shared.language.documents import FileDlq, KafkaDlq, Processor
+from shared.language.expressions.ast import Literal
+from shared.language.stages import FileEmit, KafkaEmit, Sink
+from shared.model.ids import Epoch, VertexId
+from shared.planning import DeadLetterHead, Head, WriteHead
+from shared.ports.sink import Sink as SinkPort
+from shared.process.connections import Connections
+from shared.runtime.context import TaskContext
+from shared.runtime.exchange import blob_name
+
+
+class SinkConnectors(Protocol):
+    """Makes the sinks of one process; an installation brings its own."""
+
+    def make(self, context: TaskContext, processor: Processor, head: Head, vertex: VertexId, index: int) -> SinkPort:
+        """A sink for a release identity, not yet opened. TypeError for a head that this installation has no sink for."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of the clients that tasks share."""
+        ...
+
+
+class RealSinks:
+    """`SinkConnectors` to what a document's connections name."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def make(self, context: TaskContext, processor: Processor, head: Head, vertex: VertexId, index: int) -> SinkPort:
+        """See `SinkConnectors.make`."""
+        stage = _stage_of(head)
+        match stage:
+            case KafkaEmit():
+                connection = self._connections.get(processor, stage.connection_name)
+                return KafkaSink(stage, self._connections.log(connection), _parts(context, vertex, index))
+            case FileEmit():
+                return self._files(context, processor, stage)
+        message = f"{stage.path}: no sink for {type(stage).__name__}"
+        raise TypeError(message)
+
+    def _files(self, context: TaskContext, processor: Processor, stage: FileEmit) -> SinkPort:
+        outside = context.outside
+        attempt = outside.unique()
+        encoding = Encoding(stage.format, stage.partition_by, stage.write_options)
+        return FileSink(self._destination(processor, stage, attempt), encoding, attempt, outside.executor)
+
+    def _destination(self, processor: Processor, stage: FileEmit, attempt: str) -> Destination:
+        root = ""
+        if stage.connection_name is not None:
+            root = str(self._connections.get(processor, stage.connection_name).settings["path"])
+        place = f"{root.rstrip('/')}/{stage.file_path}" if root else stage.file_path
+        if urlparse(place).scheme in ("", "file"):
+            return LocalDestination(Path(place.removeprefix("file://")), attempt)
+        filesystem, path = fsspec.url_to_fs(place)
+        return ObjectDestination(filesystem, path)
+
+    async def close(self) -> None:
+        """Let go of the clients that tasks share."""
+        await self._connections.close()
+
+
+def _stage_of(head: Head) -> Sink:
+    """The stage to write by; the dead letter queue as an `$emit`."""
+    if isinstance(head, WriteHead):
+        return head.stage
+    queue = head.queue if isinstance(head, DeadLetterHead) else None
+    if isinstance(queue, KafkaDlq):
+        return KafkaEmit(path="options.dlq", connection_name=queue.connection_name, topic=Literal(queue.topic))
+    if isinstance(queue, FileDlq):
+        return FileEmit(
+            path="options.dlq", file_path=queue.file_path, format="json", connection_name=queue.connection_name
+        )
+    message = f"no sink for {head}"
+    raise TypeError(message)
+
+
+def _parts(context: TaskContext, vertex: VertexId, index: int) -> PartStore:
+    assign, outside = context.assign, context.outside
+
+    def name_of(epoch: Epoch) -> str:
+        return blob_name(assign.job, vertex, assign.generation, epoch, f"{index}-{outside.unique()}")
+
+    return PartStore(outside.blobs, name_of)

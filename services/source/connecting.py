@@ -1,0 +1,93 @@
+"""From a document's `$source` to a connector: what a source's tasks read from."""
+
+from typing import Protocol
+
+import fsspec
+
+from services.source.connectors.files import FileSource, FileSourceSettings
+from services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
+from services.source.connectors.script import DocumentsSource, ScriptSource
+from services.source.steps import ClockNotSettable, looks_at_time
+from shared.adapters.kafka_raw import RawReader
+from shared.language.documents import Processor
+from shared.language.stages import DocumentsSource as DocumentsStage
+from shared.language.stages import FileSource as FileStage
+from shared.language.stages import KafkaSource as KafkaStage
+from shared.language.stages import ScriptSource as ScriptStage
+from shared.language.stages import Source as SourceStage
+from shared.ports.clock import Clock
+from shared.ports.source import Source
+from shared.process.connections import Connections
+from shared.runtime.context import Outside
+
+
+class SourceConnectors(Protocol):
+    """Makes the sources of one process; an installation brings its own."""
+
+    async def connect(self, outside: Outside, processor: Processor, stage: SourceStage) -> Source:
+        """A source, not yet opened."""
+        ...
+
+    def set_time(self, time_ms: int) -> None:
+        """Put the wall clock of all tasks to this, ms. ClockNotSettable where it is the machine's."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of the clients that tasks share."""
+        ...
+
+
+class RealSources:
+    """`SourceConnectors` to what a document's connections name."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    async def connect(self, outside: Outside, processor: Processor, stage: SourceStage) -> Source:
+        """See `SourceConnectors.connect`."""
+        match stage:
+            case KafkaStage():
+                connection = self._connections.get(processor, stage.connection_name)
+                reader = RawReader(self._connections.kafka_settings(connection))
+                await reader.start()
+                settings = KafkaSourceSettings(topics=stage.topics, start_at=stage.start_at, until=stage.until)
+                return KafkaSource(settings, self._connections.log(connection), reader, outside.clock)
+            case FileStage():
+                return file_source(self._connections, outside, processor, stage)
+            case DocumentsStage() | ScriptStage():
+                return own_documents(processor, stage, outside.clock)
+
+    def set_time(self, time_ms: int) -> None:
+        """The clock is the machine's."""
+        raise ClockNotSettable(
+            f"$source.script: a processingTime step would set the clock to {time_ms} ms, and this installation runs by the machine's; "
+            "run the script with `tidemark process`"
+        )
+
+    async def close(self) -> None:
+        """See `SourceConnectors.close`."""
+        await self._connections.close()
+
+
+def own_documents(processor: Processor, stage: DocumentsStage | ScriptStage, clock: Clock) -> Source:
+    """What the document itself holds; step by step where stages look at time."""
+    one_by_one = looks_at_time(processor)
+    if isinstance(stage, ScriptStage):
+        return ScriptSource(stage.script, clock, one_by_one=one_by_one)
+    return DocumentsSource(stage.documents, clock, one_by_one=one_by_one)
+
+
+def file_source(connections: Connections, outside: Outside, processor: Processor, stage: FileStage) -> Source:
+    """Files, below the folder of their connection if they have one."""
+    root = ""
+    if stage.connection_name is not None:
+        root = str(connections.get(processor, stage.connection_name).settings["path"]).rstrip("/") + "/"
+    filesystem, glob = fsspec.url_to_fs(root + stage.path_glob)
+    settings = FileSourceSettings(
+        glob=glob,
+        format=stage.format,
+        ordered=stage.ordered,
+        follow=stage.follow,
+        types={field.name: field.type for field in stage.schema.fields},
+    )
+    return FileSource(settings, filesystem, outside.executor, outside.clock)

@@ -1,0 +1,60 @@
+"""A script's control steps as they take effect in a source's task (language.md, `script`; conformance rules D2, D3).
+
+Steps take effect in their order, each fully before the next. Where stages look at time, that takes an epoch a step: only a committed
+checkpoint says that every task has seen what a step did.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from services.source.connectors.script import split_of
+from shared.language.documents import Processor
+from shared.language.stages import IdleStep, ProcessingTimeStep, ScriptSource, Sink, Source, Stateless, WatermarkStep
+from shared.model.ids import SplitId
+from shared.operators.source_front import SourceFront
+
+
+class ClockNotSettable(Exception):
+    """A script would set the wall clock, and this installation's is the machine's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """How a source's task carries out the steps that come with a batch."""
+
+    set_time: Callable[[int], None]
+    """Puts the wall clock of all tasks to this, ms; raises ClockNotSettable where nobody can."""
+    one_by_one: bool
+    """Each step is to be covered by a checkpoint before the next is read."""
+    settle_ms: int
+    """So long it takes until a clock that was set has been seen by every task."""
+
+    def settles_in(self, steps: Sequence[Any]) -> int | None:
+        """When a checkpoint may be asked for behind these steps (`Fetched.settle_ms`); None: none is needed."""
+        if not self.one_by_one:
+            return None
+        return self.settle_ms if any(isinstance(step, ProcessingTimeStep) for step in steps) else 0
+
+    def carry_out(self, steps: Sequence[Any], front: SourceFront, own: Sequence[SplitId]) -> None:
+        """Move watermarks, idleness and time. `own`: the task's splits."""
+        for step in steps:
+            match step:
+                case WatermarkStep(time_ms, partition):
+                    front.raise_watermark(None if partition is None else split_of(partition), time_ms)
+                case IdleStep(partition):
+                    for split in own if partition is None else [split_of(partition)]:
+                        front.on_status(split, "idle")
+                case ProcessingTimeStep(time_ms):
+                    self.set_time(time_ms)
+
+
+def looks_at_time(processor: Processor) -> bool:
+    """Whether it matters to a stage of this processor when something comes: windows, joins, computations; a script that sets the clock."""
+    untimed = all(isinstance(stage, Source | Stateless | Sink) for stage in processor.pipeline)
+    return not untimed or sets_clock(processor.source)
+
+
+def sets_clock(stage: Source) -> bool:
+    """Whether it is a script with `processingTime` steps."""
+    return isinstance(stage, ScriptSource) and any(isinstance(step, ProcessingTimeStep) for step in stage.script)
