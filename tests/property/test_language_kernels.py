@@ -154,10 +154,8 @@ def _cells(array: pa.Array, kind: str) -> list[str]:
     return [_shown(None if c is None else long(c) if kind == "long" else c) for c in cells]
 
 
-@settings(max_examples=300, deadline=None)
-@given(EXPRESSIONS, st.lists(documents(), min_size=1, max_size=4))
-def test_expression_kernels_agree_with_the_interpreter(tree: Any, rows: list[dict[str, Any]]) -> None:
-    """Where a kernel gives values, the interpreter gives the same ones, of the same types, without an error."""
+def _agree(tree: Any, rows: list[dict[str, Any]]) -> None:
+    """The kernel's values are the interpreter's, if it gives any."""
     problems = Problems()
     expr = parse_expression(tree, "e", Scope(problems))
     problems.check()
@@ -172,6 +170,13 @@ def test_expression_kernels_agree_with_the_interpreter(tree: Any, rows: list[dic
     except ExpressionError as e:
         raise AssertionError(f"the interpreter fails: {e}") from e
     assert _cells(found, kind) == wanted
+
+
+@settings(max_examples=300, deadline=None)
+@given(EXPRESSIONS, st.lists(documents(), min_size=1, max_size=4))
+def test_expression_kernels_agree_with_the_interpreter(tree: Any, rows: list[dict[str, Any]]) -> None:
+    """Where a kernel gives values, the interpreter gives the same ones, of the same types, without an error."""
+    _agree(tree, rows)
 
 
 _TESTS = st.one_of(
@@ -228,3 +233,21 @@ def test_offsets_of_arrays_are_those_of_single_instants(name: str, instants: lis
     """Local time of an array is exact around changes of the clocks, also those that are not on a quarter of an hour."""
     zone = zone_named(name)
     assert offsets(np.array(instants, dtype=np.int64), zone).tolist() == [offset_ms(zone, ms) for ms in instants]
+
+
+@given(
+    st.sampled_from(["$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$cmp"]),
+    st.sampled_from(["$i2", "$l", "$d2", "$s2", "$t2"]),
+    st.sampled_from(["$i2", "$l", "$d2", "$s2", {"$literal": None}]),
+    st.lists(documents(), min_size=1, max_size=3),
+    st.sets(st.sampled_from(["i2", "l", "d2", "s2", "t2"])),
+)
+def test_comparisons_of_null_and_missing_agree(
+    op: str, left: Any, right: Any, rows: list[dict[str, Any]], gone: set[str]
+) -> None:
+    """Null and missing differ in a comparison: where both operands may be either, the kernel gives way to the interpreter."""
+    for row in rows:
+        for name in gone:
+            row.pop(name, None)
+    _agree({op: [left, right]}, rows)
+    _agree({"$ifNull": [left, left]}, rows)

@@ -116,3 +116,11 @@ def test_array_sums_are_the_exact_sums(rows: list[tuple[float, int]]) -> None:
     groups = np.array([group for _, group in rows], dtype=np.int64)
     wanted = [sum(units_of(value) for value, mine in rows if mine == group) for group in range(4)]
     assert units_by_group(values, groups, 4) == wanted
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=12), st.randoms(use_true_random=False), st.integers(0, 12))
+def test_totals_of_doubles_do_not_depend_on_order_or_split(numbers: list[Any], random: Any, cut: int) -> None:
+    """T1 where it is hardest: doubles alone, whose running sums round."""
+    shuffled = list(numbers)
+    random.shuffle(shuffled)
+    assert _totals(shuffled, cut) == _totals(numbers, len(numbers))
