@@ -14,12 +14,13 @@ from rich.table import Table
 
 from services.cli.feed import Fed
 from services.cli.installation import Installation
+from shared.adapters.clock import SystemClock
 from shared.adapters.kafka_log import KafkaLog
 from shared.model.ids import ProcessorName
 from shared.model.messages import Heartbeat, TaskBeat
 from shared.model.time import MAX_TIME, MIN_TIME
 from shared.ports.log import TopicPartition
-from shared.runtime.reading import reading
+from shared.runtime.reading import followed
 
 _ALERTS_SHOWN = 8
 
@@ -105,13 +106,9 @@ class View:
                 self.seen.beats[f"{beat.vertex}/{beat.index}"] = beat
 
     async def _follow_alerts(self, log: KafkaLog, topic: str) -> None:
-        partition = TopicPartition(topic, 0)
-        async with reading(log, committed_only=True) as reader:
-            await reader.assign(await log.begin_offsets([partition]))
-            while True:
-                for record in await reader.fetch(1000, 200):
-                    self.seen.alert_count += 1
-                    self.seen.alerts = [*self.seen.alerts, json.loads(record.value or b"{}")][-_ALERTS_SHOWN:]
+        async for record in followed(log, SystemClock(), TopicPartition(topic, 0), committed_only=True):
+            self.seen.alert_count += 1
+            self.seen.alerts = [*self.seen.alerts, json.loads(record.value or b"{}")][-_ALERTS_SHOWN:]
 
     async def _show(self, console: Console) -> None:
         with (

@@ -6,7 +6,7 @@ from shared.model.ids import ProcessorName
 from shared.model.messages import Heartbeat, ProcessorStatus, Request
 from shared.ports.clock import Clock
 from shared.ports.log import Log, NewRecord, TopicPartition
-from shared.runtime.reading import reading
+from shared.runtime.reading import followed, reading
 from shared.runtime.topics import Topics
 from shared.wire.messages import decode_answer, decode_report, decode_status, encode_message
 
@@ -71,28 +71,18 @@ class Client:
 
     async def watch(self, name: ProcessorName) -> AsyncIterator[ProcessorStatus]:
         """A processor's status now, and every change after."""
-        registry = TopicPartition(self._topics.registry, 0)
-        reader = await self._log.reader()
         found: dict[ProcessorName, ProcessorStatus] = {}
-        try:
-            await reader.assign(await self._log.begin_offsets([registry]))
-            while True:
-                for record in await reader.fetch(_RECORDS_MAX, _FETCH_MS):
-                    if _apply(found, record.key, record.value) == name and name in found:
-                        yield found[name]
-        finally:
-            await reader.close()
+        async for record in followed(self._log, self._clock, TopicPartition(self._topics.registry, 0)):
+            if _apply(found, record.key, record.value) == name and name in found:
+                yield found[name]
 
     async def heartbeats(self) -> AsyncIterator[Heartbeat]:
         """What workers say from now on."""
         reports = TopicPartition(self._topics.reports, 0)
-        async with reading(self._log) as reader:
-            await reader.assign(await self._log.end_offsets([reports]))
-            while True:
-                for record in await reader.fetch(_RECORDS_MAX, _FETCH_MS):
-                    report = decode_report(record.value or b"")
-                    if isinstance(report, Heartbeat):
-                        yield report
+        async for record in followed(self._log, self._clock, reports, from_end=True):
+            report = decode_report(record.value or b"")
+            if isinstance(report, Heartbeat):
+                yield report
 
     async def ready(self, timeout_ms: int) -> None:
         """Wait until a coordinator has made the topics. RequestTimeout."""

@@ -179,8 +179,8 @@ class TaskDriver:
                 return await self._done(ticket, await body.fire(now_ms))
             case do.Flush(ticket, epoch):
                 return await self._done(ticket, await body.flush(epoch))
-            case do.TakeSnapshot(ticket, epoch):
-                copied = await body.copy(epoch, self.machine.committed)
+            case do.TakeSnapshot(ticket, epoch, committed):
+                copied = await body.copy(epoch, committed)
                 self._epochs_to_store.append((epoch, copied.changed, copied.blobs, copied.staged))
                 self._to_store.set()
                 self.wiring.passing("snapshot-taken", epoch)

@@ -1,9 +1,18 @@
-"""A reader for the time of a block."""
+"""Readers for the time of a block, and topics followed through outages."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from shared.ports.log import Log, Reader
+import structlog
+
+from shared.model.ids import Offset
+from shared.ports.clock import Clock
+from shared.ports.log import Log, LogRecord, LogUnavailable, Reader, TopicPartition
+
+_log = structlog.get_logger()
+_FETCH_MS = 200
+_RECORDS_MAX = 1000
+_RETRY_MS = 300
 
 
 @asynccontextmanager
@@ -14,3 +23,24 @@ async def reading(log: Log, *, committed_only: bool = False) -> AsyncIterator[Re
         yield reader
     finally:
         await reader.close()
+
+
+async def followed(
+    log: Log, clock: Clock, partition: TopicPartition, *, from_end: bool = False, committed_only: bool = False
+) -> AsyncIterator[LogRecord]:
+    """Every record of a partition, for ever; outages are waited out."""
+    position: Offset | None = None
+    while True:
+        try:
+            if position is None:
+                ask = log.end_offsets if from_end else log.begin_offsets
+                position = (await ask([partition]))[partition]
+            async with reading(log, committed_only=committed_only) as reader:
+                await reader.assign({partition: position})
+                while True:
+                    for record in await reader.fetch(_RECORDS_MAX, _FETCH_MS):
+                        yield record
+                        position = Offset(record.offset + 1)
+        except LogUnavailable as error:
+            _log.warning("log.away", topic=partition.topic, reason=str(error))
+            await clock.sleep_ms(_RETRY_MS)

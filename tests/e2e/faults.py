@@ -10,7 +10,9 @@ from pathlib import Path
 from services.cli.demo import ALERTS, LATE
 from services.cli.installation import Installation
 from services.cli.view import Seen
+from shared.adapters.clock import SystemClock
 from shared.ports.log import TopicPartition
+from shared.runtime.reading import followed
 
 
 @dataclass(frozen=True)
@@ -50,14 +52,8 @@ class Reader:
 
     async def _topic(self, installed: Installation, topic: str) -> None:
         seen = self.records.setdefault(topic, [])
-        partition = TopicPartition(topic, 0)
-        reader = await installed.log.reader(committed_only=True)
-        try:
-            await reader.assign(await installed.log.begin_offsets([partition]))
-            while True:
-                seen += [(r.offset, r.value) for r in await reader.fetch(1000, 200)]
-        finally:
-            await reader.close()
+        async for r in followed(installed.log, SystemClock(), TopicPartition(topic, 0), committed_only=True):
+            seen.append((r.offset, r.value))
 
     async def _files(self) -> None:
         while True:
@@ -79,7 +75,7 @@ async def pause_past_the_heartbeat(installed: Installation, place: str, seconds:
 
 async def until_epoch(seen: Seen, commits: int) -> None:
     """Wait until so many checkpoints have been committed."""
-    while seen.commits < commits:
+    while seen.commits < commits:  # noqa: ASYNC110 - of another process, told by a view that polls
         await asyncio.sleep(0.05)
 
 

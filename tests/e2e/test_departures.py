@@ -43,7 +43,7 @@ class Faults:
             installed.cluster.kill("broker", 9)
             await until_epoch(seen, 4)
             await pause_past_the_heartbeat(installed, "operator-0", 9)
-            while not all(record.exists() for record in self.records):
+            while not all(record.exists() for record in self.records):  # noqa: ASYNC110 - written by other processes
                 await asyncio.sleep(0.2)
             await until_epoch(seen, seen.commits + 2)
         finally:
