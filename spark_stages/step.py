@@ -17,7 +17,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark code gives it
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from shared.language.stages import SessionWindow
 from shared.model.time import MAX_TIME, MIN_TIME
 from shared.operators.aggregation import merged
 from shared.operators.base import TS, WEND, WSTART
@@ -98,14 +97,9 @@ class SparkStep:
 
     # --- what may close -------------------------------------------------------------------------------------------------
 
-    @property
-    def _length_ms(self) -> int:
-        stage = self.plan.spec.stage
-        return stage.gap_ms if isinstance(stage, SessionWindow) else stage.interval_ms
-
     def _first_end(self, segment: StateSegment) -> int:
         """No window of the segment that is still open ends before this."""
-        return segment.min_start_ms + self._length_ms
+        return segment.min_start_ms + self.plan.length_ms
 
     def _closable(self, state: StageState, times: Times) -> tuple[int, int]:
         """As `shared.operators.step.Step._closable`: (windows that end at or below are to close, where idleness puts the watermark)."""
@@ -179,7 +173,7 @@ class SparkStep:
         if self.plan.sessions:
             kept = [_state_segment(o) for o in written if o.port == STATE]
         else:
-            kept = [_after(s, closed_to, self._length_ms) for s in state.segments if s.max_end_ms > closed_to]
+            kept = [_after(s, closed_to, self.plan.length_ms) for s in state.segments if s.max_end_ms > closed_to]
         failed = 0
         return StageState(tuple(kept), closed_to, state.forced_ms, state.last_arrival_ms), outs, failed
 

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
 
+import pyarrow as pa
+
 from shared.language.stages import Count, Group, InnerStage, Limit, SessionWindow, Sort, Stateless
 from shared.model.time import MIN_TIME, minus
-from shared.operators.base import ARRIVAL
+from shared.operators.base import ARRIVAL, KEY, PART, POS, REST, SRCKEY, TS, WEND, WSTART
 from shared.operators.specs import WindowSpec
-from shared.operators.typed_group import Merge, TypedGroup
+from shared.operators.typed_group import ROWS, Merge, TypedGroup
 from shared.operators.typed_group import plan as plan_typed
 
 Mode = Literal["typed", "general", "rows"]
@@ -23,6 +25,28 @@ FIRST: Final = "__first"
 """int64 on partials, for `outputTime: earliest`: event time of the earliest element that was on time; null for none."""
 LAST: Final = "__last"
 """int64 on partials, for `outputTime: latest`: the latest event time."""
+
+
+ID: Final = "__id"
+"""binary on general partials: the encoded `_id`, that of the row with the least order key."""
+ORDER: Final = ("__o0", "__o1", "__o2")
+"""int64 on general partials: that order key."""
+GENERAL_COLUMNS: Final = ((ID, pa.binary()), *((name, pa.int64()) for name in ORDER))
+SESSION: Final = "__sk"
+"""binary, on rows and partials of session windows: canonical bytes of the session's key."""
+SESSION_KEY: Final = "__sv"
+"""binary, beside SESSION: the key's encoded value, for `{$meta: "stream.window.partition"}`."""
+ROWS_SCHEMA: Final = pa.schema([
+    (REST, pa.binary()), (TS, pa.int64()), (PART, pa.int32()), (POS, pa.int64()), (ARRIVAL, pa.int64()), (SRCKEY, pa.binary()),
+    (WSTART, pa.int64()), (WEND, pa.int64()), (FIRST, pa.int64()), (LAST, pa.int64()),
+    (SESSION, pa.binary()), (SESSION_KEY, pa.binary()),
+])  # fmt: skip
+"""Rows on their way to a step: whole documents, and what the engine knows of them; WSTART null where the step has to judge."""
+
+
+def state_column(index: int) -> str:
+    """The column of the encoded states of accumulator `index`, on general partials."""
+    return f"__s{index}"
 
 
 @dataclass(frozen=True)
@@ -84,9 +108,42 @@ class WindowPlan:
             found[FIRST] = "min"
         if self.spec.stage.output_time == "latest":
             found[LAST] = "max"
-        if self.idle_timeout_ms is not None:
-            found[ARRIVAL] = "max"
         return found
+
+    @cached_property
+    def partial_schema(self) -> pa.Schema:
+        """Columns of partials, in order (not with `rows`)."""
+        if self.typed is not None:
+            own = [(k.column, k.type) for k in self.typed.keys]
+            values = [(c.name, c.type) for a in self.typed.aggregates for c in a.columns]
+        else:
+            own = [(KEY, pa.binary()), *GENERAL_COLUMNS]
+            values = [(state_column(i), pa.binary()) for i in range(len(self.group.fields))]
+        extras = [(name, pa.int64()) for name in self.extras]
+        session = [(SESSION, pa.binary()), (SESSION_KEY, pa.binary())] if self.sessions else []
+        bounds = [(WSTART, pa.int64()), (WEND, pa.int64())]
+        return pa.schema([*bounds, *session, *own, (ROWS, pa.int64()), *values, *extras])
+
+    @property
+    def sessions(self) -> bool:
+        """Whether windows are sessions, each of one key."""
+        return isinstance(self.spec.stage, SessionWindow)
+
+    @property
+    def length_ms(self) -> int:
+        """The length of a window, or of the shortest session."""
+        stage = self.spec.stage
+        return stage.gap_ms if isinstance(stage, SessionWindow) else stage.interval_ms
+
+    @property
+    def window_columns(self) -> list[str]:
+        """Columns that tell windows apart."""
+        return [WEND, WSTART, SESSION] if self.sessions else [WEND, WSTART]
+
+    @cached_property
+    def key_columns(self) -> list[str]:
+        """Columns of partials that tell the groups of one window apart."""
+        return [KEY] if self.typed is None else self.typed.key_columns
 
     @property
     def processing_time(self) -> bool:

@@ -3,14 +3,15 @@
 import asyncio
 import json
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from services.cli.demo import ALERTS, LATE
+from services.cli.demo import ALERTS, LATE, NAME
 from services.cli.installation import Installation
 from services.cli.view import Seen
 from shared.adapters.clock import SystemClock
+from shared.model.messages import ProcessorStatus
 from shared.ports.log import TopicPartition
 from shared.runtime.reading import followed
 
@@ -48,35 +49,38 @@ class Reader:
 
     async def run(self, installed: Installation, _seen: Seen) -> None:
         """Read until cancelled."""
-        await asyncio.gather(*(self._topic(installed, topic) for topic in (ALERTS, LATE)), self._files())
+        await asyncio.gather(*(self._topic(installed, topic) for topic in (ALERTS, LATE)), self._files(installed))
 
     async def _topic(self, installed: Installation, topic: str) -> None:
         seen = self.records.setdefault(topic, [])
         async for r in followed(installed.log, SystemClock(), TopicPartition(topic, 0), committed_only=True):
             seen.append((r.offset, r.value))
 
-    async def _files(self) -> None:
-        while True:
+    async def _files(self, installed: Installation) -> None:
+        async for _ in installed.client.heartbeats():
             for path in sorted((self.folder / "counts" / "_manifests").glob("**/*.json")):
                 data = path.read_bytes()
                 if self.manifests.setdefault(str(path), data) != data:
                     self.changed.append(str(path))
-            await asyncio.sleep(0.1)
 
 
-async def pause_past_the_heartbeat(installed: Installation, place: str, seconds: float) -> None:
-    """SIGSTOP, then SIGCONT: the process comes back as a zombie of an earlier generation."""
+async def until(installed: Installation, reached: Callable[[ProcessorStatus], bool]) -> ProcessorStatus:
+    """Wait for a status of the processor."""
+    async for status in installed.client.watch(NAME):
+        if reached(status):
+            return status
+    message = "the registry ended"
+    raise AssertionError(message)
+
+
+async def pause_past_the_heartbeat(installed: Installation, place: str) -> None:
+    """SIGSTOP until the coordinator has given the worker up, then SIGCONT: the process comes back as a zombie."""
+    before = await until(installed, lambda status: status.state == "RUNNING")
     pid = installed.cluster.pids()[place]
     installed.cluster.kill(place, signal.SIGSTOP)
-    await asyncio.sleep(seconds)
+    await until(installed, lambda status: status.generation > before.generation)
     if installed.cluster.pids().get(place) == pid:
         installed.cluster.kill(place, signal.SIGCONT)
-
-
-async def until_epoch(seen: Seen, commits: int) -> None:
-    """Wait until so many checkpoints have been committed."""
-    while seen.commits < commits:  # noqa: ASYNC110 - of another process, told by a view that polls
-        await asyncio.sleep(0.05)
 
 
 def lines(path: Path) -> list[dict[str, object]]:

@@ -1,6 +1,7 @@
 """The year of departures through real processes, with faults: what comes out is what the oracle says, once."""
 
 import asyncio
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from deploy.pipelines.departures.data import departures
 from services.cli.demo import ALERTS, LATE, DemoSettings, demo
 from services.cli.installation import Installation
 from services.cli.view import Seen
-from tests.e2e.faults import Kill, Reader, lines, orders, pause_past_the_heartbeat, until_epoch
+from tests.e2e.faults import Kill, Reader, lines, orders, pause_past_the_heartbeat, until
 from tests.oracle.check_demo import check_all
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -39,13 +40,13 @@ class Faults:
         """Ends when every fault has struck."""
         reading = asyncio.create_task(self.reader.run(installed, seen))
         try:
-            await until_epoch(seen, 2)
-            installed.cluster.kill("broker", 9)
-            await until_epoch(seen, 4)
-            await pause_past_the_heartbeat(installed, "operator-0", 9)
-            while not all(record.exists() for record in self.records):  # noqa: ASYNC110 - written by other processes
-                await asyncio.sleep(0.2)
-            await until_epoch(seen, seen.commits + 2)
+            await until(installed, lambda status: status.commits >= 2)
+            installed.cluster.kill("broker", signal.SIGKILL)
+            before = await until(installed, lambda status: status.commits >= 4)
+            await pause_past_the_heartbeat(installed, "operator-0")
+            await until(installed, lambda status: status.commits > before.commits)
+            struck = await until(installed, lambda _: all(record.exists() for record in self.records))
+            await until(installed, lambda status: status.commits >= struck.commits + 2)
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
