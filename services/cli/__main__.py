@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -63,6 +63,49 @@ def run_command(
 ) -> None:
     """Run a pipeline on this machine until it ends or Ctrl-C; run again on the same folder, it goes on where it was."""
     _finish(run(file, data, _parallelism(tasks)))
+
+
+@app.command("process")
+def process_command(
+    file: Annotated[Path | None, typer.Argument(help="The processor's document, YAML or JSON.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many documents.")] = None,
+    engine: Annotated[Literal["local", "spark"], typer.Option(help="What runs the windows.")] = "local",
+    dlq: Annotated[Path | None, typer.Option(help="Where dead letters go, instead of standard error.")] = None,
+    cases: Annotated[
+        Path | None, typer.Option(help="Many pipelines, a JSON object with id and pipeline a line.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="With --cases: where the results go, a line each.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log what the services do.")] = False,  # noqa: FBT002
+) -> None:
+    """Try a pipeline out, in this process, without a broker: output as JSON lines, dead letters on standard error."""
+    from services.cli.process import process
+
+    _exit_with(process(file, engine, limit=limit, dlq=dlq, cases=cases, out=out, verbose=verbose))
+
+
+@app.command("validate")
+def validate_command(file: Annotated[Path, typer.Argument(help="The processor's document, YAML or JSON.")]) -> None:
+    """Check a document: all errors at once, with their places; status 1 if there are any."""
+    from services.cli.explain import validate
+
+    _exit_with(validate(file))
+
+
+@app.command("explain")
+def explain_command(
+    file: Annotated[Path, typer.Argument(help="The processor's document, YAML or JSON.")],
+    engine: Annotated[Literal["local", "spark"], typer.Option(help="What runs the windows.")] = "spark",
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="The physical plan as a mermaid diagram.")] = False,  # noqa: FBT002
+) -> None:
+    """Show how a pipeline runs: its stages, the vertices and edges, each task's operators."""
+    from services.cli.explain import explain
+
+    _exit_with(explain(file, engine, mermaid=mermaid))
+
+
+def _exit_with(status: int) -> None:
+    if status:
+        raise typer.Exit(status)
 
 
 @app.command("ps")

@@ -106,7 +106,7 @@ class SourceTaskBody:
         """Read ahead."""
         settings = self._context.outside.settings
         batches = await self._source.fetch(settings.fetch_bytes_max, settings.fetch_timeout_ms)
-        settle_ms = self._steps.settles_in([step for batch in batches for step in batch.steps]) if batches else None
+        settle_ms = self._steps.settle_ms if batches else None
         return Fetched(tuple(batches), tuple(self._source.status()), settle_ms)
 
     async def take(self, fetched: Fetched, now_ms: int, monotonic_ms: int) -> Sequence[Out]:

@@ -4,9 +4,9 @@ import uuid
 
 from services.source.body import SourceTaskBody
 from services.source.connecting import RealSources, SourceConnectors
-from services.source.steps import Steps, looks_at_time
-from shared.language.documents import parse
-from shared.language.stages import DocumentsSource, KafkaSource, ScriptSource
+from services.source.steps import Steps, looks_at_time, sets_clock
+from shared.language.documents import Processor, parse
+from shared.language.stages import DocumentsSource, KafkaSource, ScriptSource, Source
 from shared.model.ids import Place, WorkerIncarnation
 from shared.operators.build import build_chain
 from shared.operators.context import TaskContext as OperatorContext
@@ -39,21 +39,25 @@ class SourceService:
         topics = stage.topics if isinstance(stage, KafkaSource) else ()
         operators = OperatorContext(processor=context.assign.name, topic=topics[0] if len(topics) == 1 else None)
         source = await self._connectors.connect(context.outside, processor, stage)
-        one_by_one = isinstance(stage, DocumentsSource | ScriptSource) and looks_at_time(processor)
-        # Two ticks: one may be under way already with the time before.
-        settle_ms = 2 * context.outside.settings.tick_interval_ms
         return SourceTaskBody(
             context,
             source,
             SourceFront(front, operators),
             build_chain(tuple(behind), operators),
             stage.partition_idle_timeout_ms,
-            Steps(self._connectors.set_time, one_by_one, settle_ms),
+            Steps(self._connectors.set_time, _settle_ms(context, processor, stage)),
         )
 
     async def close(self) -> None:
         """Let go of the clients that tasks share."""
         await self._connectors.close()
+
+
+def _settle_ms(context: TaskContext, processor: Processor, stage: Source) -> int | None:
+    """Steps are taken one by one where it matters; a clock that they set is seen everywhere after two ticks, for one may be under way."""
+    if not isinstance(stage, DocumentsSource | ScriptSource) or not looks_at_time(processor):
+        return None
+    return 2 * context.outside.settings.tick_interval_ms if sets_clock(stage) else 0
 
 
 async def build(settings: ProcessSettings) -> Worker:

@@ -25,16 +25,8 @@ class Steps:
 
     set_time: Callable[[int], None]
     """Puts the wall clock of all tasks to this, ms; raises ClockNotSettable where nobody can."""
-    one_by_one: bool
-    """Each step is to be covered by a checkpoint before the next is read."""
-    settle_ms: int
-    """So long it takes until a clock that was set has been seen by every task."""
-
-    def settles_in(self, steps: Sequence[Any]) -> int | None:
-        """When a checkpoint may be asked for behind these steps (`Fetched.settle_ms`); None: none is needed."""
-        if not self.one_by_one:
-            return None
-        return self.settle_ms if any(isinstance(step, ProcessingTimeStep) for step in steps) else 0
+    settle_ms: int | None
+    """Not None: each step is to be covered by a checkpoint before the next is read, which may be asked for after so long, ms."""
 
     def carry_out(self, steps: Sequence[Any], front: SourceFront, own: Sequence[SplitId]) -> None:
         """Move watermarks, idleness and time. `own`: the task's splits."""

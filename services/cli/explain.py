@@ -1,0 +1,87 @@
+"""`tidemark validate` and `tidemark explain`: a document judged, and how it would run. Nothing is connected, no variable is needed."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from shared.language.documents import InvalidDocument, Processor, parse
+from shared.model.plan import PhysicalPlan
+from shared.planning import Engine, PlanError, plan_processor
+from shared.planning.describe import StageText, edge_text, lifted, logical, operators, vertex_text
+
+
+def validate(file: Path) -> int:
+    """All errors, a line each, on standard error; the exit status."""
+    found = _planned(file, "spark")
+    if found is None:
+        return 1
+    processor, _ = found
+    sys.stdout.write(f"{file}: {len(processor.pipeline)} stages, no errors\n")
+    return 0
+
+
+def explain(file: Path, engine: Engine, *, mermaid: bool) -> int:
+    """The three phases of planning on standard output; the exit status."""
+    found = _planned(file, engine)
+    if found is None:
+        return 1
+    processor, plan = found
+    lines = diagram(plan) if mermaid else phases(processor, plan)
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+def _planned(file: Path, engine: Engine) -> tuple[Processor, PhysicalPlan] | None:
+    """The document and its plan; what is wrong with it goes to standard error."""
+    try:
+        processor = parse(file.read_text())
+        return processor, plan_processor(processor, engine=engine, collects=True)
+    except (InvalidDocument, PlanError, OSError, UnicodeDecodeError) as error:
+        sys.stderr.write(f"{error}\n")
+        return None
+
+
+def phases(processor: Processor, plan: PhysicalPlan) -> Iterator[str]:
+    """The text, line by line."""
+    yield "1 · stages"
+    for stage in logical(processor):
+        yield from _stage(stage, "  ")
+    yield ""
+    yield "2 · vertices and edges"
+    for vertex in plan.vertices:
+        yield f"  {vertex_text(vertex)}"
+    for edge in plan.edges:
+        yield f"  {edge_text(edge)}"
+    for line in lifted(plan):
+        yield f"  {line}"
+    yield ""
+    yield "3 · each task"
+    for vertex in plan.vertices:
+        yield f"  {vertex.id}"
+        for operator in operators(vertex):
+            yield f"    {operator}"
+
+
+def _stage(stage: StageText, indent: str) -> Iterator[str]:
+    reads = "any field" if stage.reads is None else ", ".join(stage.reads) or "no field"
+    yield f"{indent}{stage.path}: reads {reads}"
+    for what, how in stage.expressions:
+        yield f"{indent}  {what}: {how}"
+    for inner in stage.inner:
+        yield from _stage(inner, indent + "  ")
+
+
+def diagram(plan: PhysicalPlan) -> Iterator[str]:
+    """The physical plan as a mermaid flowchart; edges by reference are thick."""
+    yield "flowchart LR"
+    for vertex in plan.vertices:
+        label = f"{vertex.id}<br/>{vertex.label}".replace('"', "#quot;")
+        yield f'  {_node(vertex.id)}["{label}"]:::{vertex.service}'
+    for edge in plan.edges:
+        arrow = "==>" if edge.by_reference else "-->"
+        label = edge.partitioning if edge.port == "out" else f"{edge.port}, {edge.partitioning}"
+        yield f"  {_node(edge.sender)} {arrow}|{label}| {_node(edge.receiver)}"
+
+
+def _node(name: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in name)
