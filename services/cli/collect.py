@@ -11,10 +11,14 @@ _RECORDS_MAX = 5_000
 _WAIT_MS = 500
 
 
-async def committed_records(log: KafkaLog, topic: str) -> AsyncIterator[LogRecord]:
-    """Every committed record of a topic up to where it ends now, partition by partition; nothing if there is no such topic."""
+async def committed_records(log: KafkaLog, topic: str, only: int | None = None) -> AsyncIterator[LogRecord]:
+    """Every committed record of a topic up to where it ends now, partition by partition; nothing if there is no such topic.
+
+    only: of one partition.
+    """
     count = (await log.list_topics()).get(topic, 0)
-    for partition in (TopicPartition(topic, number) for number in range(count)):
+    numbers = range(count) if only is None else (only,)
+    for partition in (TopicPartition(topic, number) for number in numbers):
         end = (await log.end_offsets([partition]))[partition]
         begin = (await log.begin_offsets([partition]))[partition]
         async with reading(log, committed_only=True) as reader:

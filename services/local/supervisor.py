@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
+import psutil
 import structlog
 
 from services.local.broker import BrokerError, LocalBroker
@@ -72,6 +73,8 @@ class LocalCluster:
         self._broker = LocalBroker(BrokerSettings(data_dir=self.settings.data_dir / "kafka", port=self.settings.port))
         self.bootstrap = await self._broker.start()
         self._shared.setdefault("KAFKA", self.bootstrap)
+        if self.settings.environment:
+            self._environment_file().write_text(json.dumps(dict(self.settings.environment), indent=2))
         self._watch(BROKER, self._keep_broker(self._broker))
         for service, count in self.settings.workers.items():
             for number in range(count):
@@ -189,6 +192,9 @@ class LocalCluster:
     def _logs(self) -> Path:
         return self.settings.data_dir / "logs"
 
+    def _environment_file(self) -> Path:
+        return self.settings.data_dir / "environment.json"
+
     def _state_file(self) -> Path:
         return self.settings.data_dir / "processes.json"
 
@@ -213,6 +219,18 @@ def read_state(data_dir: Path) -> dict[str, Any]:
     """What `processes.json` says; FileNotFoundError if nothing runs on this folder."""
     found: dict[str, Any] = json.loads((data_dir / "processes.json").read_text())
     return found
+
+
+def read_environment(data_dir: Path) -> dict[str, str]:
+    """What was added to every process' environment when this folder was last used: what `${NAME}` in documents stood for."""
+    path = data_dir / "environment.json"
+    found: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def is_running(state: Mapping[str, Any]) -> bool:
+    """Whether the supervisor that wrote a state is still there."""
+    return psutil.pid_exists(int(state["supervisor"]))
 
 
 def service_logs(data_dir: Path) -> Sequence[Path]:
