@@ -69,6 +69,8 @@ _REASONS: Final = (
     ("UnsupportedClassVersionError", "the Java is too old; install Java 17 or newer"),
 )
 
+_LOUD: Final = (" ERROR ", " FATAL ", "Exception", "error:")
+
 
 class BrokerError(Exception):
     """The broker did not start or stop as asked; the message says why and what to do."""
@@ -259,6 +261,13 @@ def _write_properties(settings: BrokerSettings, properties: dict[str, str]) -> N
     settings.properties_path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def new_cluster_id() -> str:
+    """A random id as Kafka writes it (16 bytes, base64 for URLs), which its tools do not take for an option."""
+    drawn = uuid.uuid4().bytes
+    plain = bytes([drawn[0] & 0x7F]) + drawn[1:]  # the first character is then a letter, never a hyphen
+    return base64.urlsafe_b64encode(plain).rstrip(b"=").decode("ascii")
+
+
 def _format_once(settings: BrokerSettings, command: list[str]) -> None:
     """Give the folder its identity. A format that was cut off left no mark, and no record either: it is done again."""
     mark = settings.data_dir / "formatted"
@@ -266,7 +275,7 @@ def _format_once(settings: BrokerSettings, command: list[str]) -> None:
         return
     if settings.log_dir.exists():
         shutil.rmtree(settings.log_dir)
-    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode("ascii")
+    cluster_id = new_cluster_id()
     fast = [command[0], "-XX:TieredStopAtLevel=1", *command[1:]]
     done = subprocess.run(
         [*fast, "format", "-t", cluster_id, "-c", str(settings.properties_path)],
@@ -327,7 +336,7 @@ def _failure(settings: BrokerSettings, finding: str) -> str:
     for words, remedy in _REASONS:
         if words in text:
             return f"{place}: {remedy}"
-    loud = [line for line in said if " ERROR " in line or " FATAL " in line or "Exception" in line] or said
+    loud = [line for line in said if any(words in line for words in _LOUD)] or said
     return f"{place}. Its last words: {' | '.join(loud[-_SHOWN_LINES:])}. All of them: {settings.diagnostics_dir}"
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import uuid
 from pathlib import Path
 
 import pytest
 
-from services.local.broker import _failure
+from services.local.broker import _failure, new_cluster_id
 from services.local.broker_settings import BrokerSettings, Port, java_arguments, server_properties
 from services.local.jars import JarsError, LockedJar, ensure_jars, read_lock
 from services.local.java import JavaError, find_java, parse_major
@@ -96,12 +98,22 @@ def test_the_heap_is_bounded_by_the_setting(tmp_path: Path) -> None:
     assert "-Xmx300m" in java_arguments(settings, Path("java"), [], "Main")
 
 
+@pytest.mark.parametrize("first", range(256))
+def test_no_cluster_id_looks_like_an_option(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
+    """Whatever is drawn, the id is 16 bytes to Kafka and begins with a letter."""
+    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(bytes=bytes([first, *range(15)])))
+    drawn = new_cluster_id()
+    assert drawn[0].isalpha()
+    assert len(base64.urlsafe_b64decode(drawn + "==")) == 16
+
+
 @pytest.mark.parametrize(
     ("said", "remedy"),
     [
         ("java.io.IOException: No space left on device", "the disk is full; free some space"),
         ("java.net.BindException: Address already in use", "stop what holds it"),
         ("java.lang.OutOfMemoryError: Java heap space", "raise heap_mib_max"),
+        ("kafka-storage: error: strange", "Its last words: kafka-storage: error: strange"),
         ("2026-01-01 ERROR KafkaServer: strange", "Its last words: 2026-01-01 ERROR KafkaServer: strange"),
     ],
 )
