@@ -3,22 +3,25 @@
 import asyncio
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
+from services.cli.audit import Audited, AuditFailed, audit_local
 from services.cli.demo import DemoFailed, DemoSettings, demo
 from services.cli.run import RunFailed, run
 from services.local.broker import BrokerError
 from services.local.supervisor import read_state
+from shared.model.ids import ProcessorName
 from shared.runtime.client import RequestRefused, RequestTimeout
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 DataDir = Annotated[Path, typer.Option("--data", help="Where broker, state and logs of this machine lie.")]
 Tasks = Annotated[list[str], typer.Option("--tasks", help="Tasks of a service or vertex: operator=3; may be repeated.")]
-_FAILURES = (DemoFailed, RunFailed, BrokerError, RequestRefused, RequestTimeout)
+_FAILURES = (AuditFailed, DemoFailed, RunFailed, BrokerError, RequestRefused, RequestTimeout)
 
 
 def _parallelism(tasks: list[str]) -> dict[str, int]:
@@ -106,6 +109,37 @@ def explain_command(
 def _exit_with(status: int) -> None:
     if status:
         raise typer.Exit(status)
+
+
+@app.command("audit")
+def audit_command(
+    name: Annotated[str, typer.Argument(help="The processor.")],
+    data: DataDir = Path(".tidemark/run"),
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,  # noqa: FBT002 - a flag of the command line
+) -> None:
+    """Check that every record was counted once, from the source topic and the bytes of the outputs; exit 1 if not."""
+    found: list[Audited] = []
+
+    async def work() -> None:
+        found.append(await audit_local(ProcessorName(name), data))
+
+    _finish(work())
+    audited = found[0]
+    if as_json:
+        sys.stdout.write(json.dumps(asdict(audited), indent=2) + "\n")
+        return
+    for line in (
+        f"{audited.records:>10,} records in the source topic, each of them once:",
+        f"{audited.accepted:>10,} counted",
+        f"{audited.late:>10,} late",
+        f"{audited.duplicates:>10,} repeated",
+        f"{audited.dead_letters:>10,} dead-lettered for other reasons",
+        *(
+            f"{rows:>10,} documents in {output}, each of them once, and none besides"
+            for output, rows in audited.outputs.items()
+        ),
+    ):
+        sys.stdout.write(line + "\n")
 
 
 @app.command("ps")

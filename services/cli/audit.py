@@ -24,6 +24,8 @@ from services.sink.connectors.destination import LocalDestination
 from services.sink.connectors.released import Discrepancy, released_files
 from services.source.body import SplitPosition
 from shared.adapters.commit_store import SqlCommitStore
+from shared.adapters.directory_blobs import DirectoryBlobs
+from shared.adapters.executor import AsyncExecutor
 from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.language.documents import KafkaDlq, Processor, parse, resolve
@@ -34,8 +36,11 @@ from shared.model.checkpoint import CommitRow
 from shared.model.ids import Epoch, JobId, ProcessorName, SplitId, VertexId
 from shared.operators.batches import documents_of
 from shared.planning import DeadLetterHead, WriteHead, plan_processor
+from shared.ports.blobs import BlobError, BlobStore
 from shared.ports.log import TopicPartition
+from shared.runtime.state import load_parts
 
+_POSITION = "position|split:"
 _LATE = "Input document arrived late."
 Line = str
 """A document as canonical JSON text: what is compared."""
@@ -67,7 +72,9 @@ class Audited:
     epochs: Mapping[str, Mapping[int, int]]
 
 
-async def audit(name: ProcessorName, store: SqlCommitStore, log: KafkaLog, environment: Mapping[str, str]) -> Audited:
+async def audit(
+    name: ProcessorName, store: SqlCommitStore, blobs: BlobStore, log: KafkaLog, environment: Mapping[str, str]
+) -> Audited:
     """Audit a processor. Raises AuditFailed with the first discrepancy."""
     row = next((r for r in await store.processors() if r.name == name), None)
     if row is None:
@@ -80,7 +87,7 @@ async def audit(name: ProcessorName, store: SqlCommitStore, log: KafkaLog, envir
     plan = msgspec.msgpack.decode(row.plan)
     processor = parse(plan["document"])
     env = {**os.environ, **environment}
-    splits = await _source(processor, commits[-1], log)
+    splits = await _source(processor, commits[-1], log, blobs)
     topics = processor.source.topics if isinstance(processor.source, KafkaSource) else ()
     topic = topics[0] if len(topics) == 1 else None
     done = recompute(processor, splits, name, topic, ended=commits[-1].final)
@@ -108,6 +115,7 @@ def _account(done: Recomputed, actual: Mapping[VertexId, Actual]) -> Audited:
 async def audit_local(name: ProcessorName, data_dir: Path) -> Audited:
     """Audit a processor of this machine, whether it runs or not: without a broker, one is started on the folder for the time."""
     store = SqlCommitStore(f"sqlite:///{(data_dir / 'coordinator.db').resolve()}")
+    blobs = DirectoryBlobs(data_dir / "blobs", AsyncExecutor())
     environment = read_environment(data_dir)
     cluster: LocalCluster | None = None
     try:
@@ -122,7 +130,7 @@ async def audit_local(name: ProcessorName, data_dir: Path) -> Audited:
         bootstrap = await cluster.start()
     log = KafkaLog(KafkaSettings(bootstrap=bootstrap, client="tidemark-audit"))
     try:
-        return await audit(name, store, log, {**environment, "KAFKA": bootstrap})
+        return await audit(name, store, blobs, log, {**environment, "KAFKA": bootstrap})
     finally:
         await log.close()
         await store.close()
@@ -133,14 +141,14 @@ async def audit_local(name: ProcessorName, data_dir: Path) -> Audited:
 # --- what went in ---------------------------------------------------------------------------------------------------------
 
 
-async def _source(processor: Processor, commit: CommitRow, log: KafkaLog) -> list[SplitRecords]:
+async def _source(processor: Processor, commit: CommitRow, log: KafkaLog, blobs: BlobStore) -> list[SplitRecords]:
     """The records of the source's splits, up to the positions in the last commit."""
     stage = processor.source
     if not isinstance(stage, KafkaSource):
         message = f"{stage.path}: only Kafka sources can be read again for an audit"
         raise AuditFailed(message)
     splits = []
-    for split, position in sorted(_positions(commit).items()):
+    for split, position in sorted((await _positions(commit, blobs)).items()):
         topic, _, number = split.rpartition("-")
         partition = TopicPartition(topic, int(number))
         ordinal = int(number) * len(stage.topics) + stage.topics.index(topic)
@@ -161,14 +169,17 @@ async def _source(processor: Processor, commit: CommitRow, log: KafkaLog) -> lis
     return splits
 
 
-def _positions(commit: CommitRow) -> dict[SplitId, SplitPosition]:
-    found: dict[SplitId, SplitPosition] = {}
-    for task in commit.tasks:
-        for part in task.parts:
-            if part.part.startswith("position|split:") and part.inline is not None:
-                split = SplitId(part.part.removeprefix("position|split:"))
-                found[split] = msgspec.msgpack.decode(part.inline, type=SplitPosition)
-    return found
+async def _positions(commit: CommitRow, blobs: BlobStore) -> dict[SplitId, SplitPosition]:
+    """Where the commit says that each split stands. AuditFailed if its state is not as its digests say."""
+    try:
+        parts = await load_parts(blobs, commit.tasks, lambda part: part.startswith(_POSITION))
+    except BlobError as error:
+        message = f"commit {commit.epoch}: {error}"
+        raise AuditFailed(message) from error
+    return {
+        SplitId(part.removeprefix(_POSITION)): msgspec.msgpack.decode(data, type=SplitPosition)
+        for part, data in parts.items()
+    }
 
 
 # --- what came out --------------------------------------------------------------------------------------------------------

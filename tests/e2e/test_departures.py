@@ -1,6 +1,7 @@
 """The year of departures through real processes, with faults: what comes out is what the oracle says, once."""
 
 import asyncio
+import json
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,9 +10,14 @@ from pathlib import Path
 import pytest
 
 from deploy.pipelines.departures.data import departures
-from services.cli.demo import ALERTS, LATE, DemoSettings, demo
+from services.cli.audit import AuditFailed, audit_local
+from services.cli.demo import ALERTS, LATE, NAME, DemoSettings, demo
 from services.cli.installation import Installation
 from services.cli.view import Seen
+from services.local.supervisor import LocalCluster, LocalSettings
+from shared.adapters.kafka_log import KafkaLog
+from shared.adapters.kafka_settings import KafkaSettings
+from shared.ports.log import NewRecord, TopicPartition
 from tests.e2e.faults import Kill, Reader, lines, orders, pause_past_the_heartbeat, until
 from tests.oracle.check_demo import check_all
 
@@ -97,3 +103,52 @@ def test_readers_see_only_what_stays(faulty_run: tuple[Path, Reader, list[Path]]
     assert reader.changed == [], "a manifest changed after it was published"
     assert all(Path(path).exists() for path in reader.manifests), "a manifest that was seen is gone"
     assert len(lines(out / "alerts.jsonl")) > 0
+
+
+def test_the_audit_agrees(faulty_run: tuple[Path, Reader, list[Path]]) -> None:
+    """The audit computes the same from the source topic: every record counted once, late or repeated."""
+    out, _, _ = faulty_run
+    audited = asyncio.run(audit_local(NAME, out.parent / "data"))
+    summary = json.loads((out / "summary.json").read_text())
+    assert audited.records == summary["sent"]
+    assert (audited.accepted, audited.late, audited.duplicates) == (
+        summary["counted"],
+        summary["late"],
+        summary["duplicates"],
+    )
+    assert audited.dead_letters == 0
+
+
+def test_the_audit_names_a_file_that_was_altered(faulty_run: tuple[Path, Reader, list[Path]]) -> None:
+    """One byte of one released file, and the audit names the file."""
+    out, _, _ = faulty_run
+    path = max((out / "counts" / "_staged").glob("**/*.parquet"))
+    data = path.read_bytes()
+    path.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
+    try:
+        with pytest.raises(AuditFailed, match=path.name):
+            asyncio.run(audit_local(NAME, out.parent / "data"))
+    finally:
+        path.write_bytes(data)
+
+
+def test_the_audit_names_a_repeated_alert(faulty_run: tuple[Path, Reader, list[Path]]) -> None:
+    """An alert that is in the topic once more than it follows from the input is named with its offset."""
+    out, _, _ = faulty_run
+    data_dir = out.parent / "data"
+    value = (out / "alerts.jsonl").read_bytes().splitlines()[0]
+
+    async def repeat_and_audit() -> None:
+        cluster = LocalCluster(LocalSettings(data_dir=data_dir, workers={}))
+        log = KafkaLog(KafkaSettings(bootstrap=await cluster.start()))
+        try:
+            writer = await log.writer("tamper")
+            offset = await (await writer.send(TopicPartition(ALERTS, 0), NewRecord(value)))
+            await writer.close()
+            with pytest.raises(AuditFailed, match=f"{ALERTS} partition 0 offset {offset}.* 2 times"):
+                await audit_local(NAME, data_dir)
+        finally:
+            await log.close()
+            await cluster.stop()
+
+    asyncio.run(repeat_and_audit())
