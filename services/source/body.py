@@ -61,6 +61,7 @@ class SourceTaskBody:
         self._watermark_ms = -(2**63)
         self._held_since_ms: int | None = None
         self._ended_without_splits = False
+        self._moved = False
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
@@ -106,13 +107,13 @@ class SourceTaskBody:
         """Read ahead."""
         settings = self._context.outside.settings
         batches = await self._source.fetch(settings.fetch_bytes_max, settings.fetch_timeout_ms)
-        settle_ms = self._steps.settle_ms if batches else None
-        return Fetched(tuple(batches), tuple(self._source.status()), settle_ms)
+        return Fetched(tuple(batches), tuple(self._source.status()), paced=self._steps.one_by_one and bool(batches))
 
     async def take(self, fetched: Fetched, now_ms: int, monotonic_ms: int) -> Sequence[Out]:
         """Rows through front and chain, then the statuses, then the watermark that both allow."""
         self._end_hold(monotonic_ms)
         outs: list[Out] = []
+        before = self._front.split_watermarks() if fetched.paced else {}
         for batch in fetched.batches:
             if len(batch.positions):
                 outs += self._through(self._front.on_records(self._within(batch)))
@@ -125,7 +126,12 @@ class SourceTaskBody:
         if self._chain.next_processing_time() <= now_ms:
             outs += self._chain.on_processing_time(now_ms)
         outs += self._chain.on_watermark(self._front.output_watermark())
+        self._moved = fetched.paced and before != self._front.split_watermarks()
         return outs
+
+    def settle_ms(self) -> int | None:
+        """What has moved no watermark and no clock is seen by nobody before the next step."""
+        return self._steps.settle_ms if self._moved or self._steps.settle_ms else None
 
     def _within(self, batch: RawBatch) -> RawBatch:
         """Rows before the split's end: a drain may name an end that was already read past."""

@@ -45,7 +45,7 @@ class SourceService:
             SourceFront(front, operators),
             build_chain(tuple(behind), operators),
             stage.partition_idle_timeout_ms,
-            Steps(self._connectors.set_time, _settle_ms(context, processor, stage)),
+            _steps(context, processor, stage, self._connectors),
         )
 
     async def close(self) -> None:
@@ -53,11 +53,11 @@ class SourceService:
         await self._connectors.close()
 
 
-def _settle_ms(context: TaskContext, processor: Processor, stage: Source) -> int | None:
+def _steps(context: TaskContext, processor: Processor, stage: Source, connectors: SourceConnectors) -> Steps:
     """Steps are taken one by one where it matters; a clock that they set is seen everywhere after two ticks, for one may be under way."""
-    if not isinstance(stage, DocumentsSource | ScriptSource) or not looks_at_time(processor):
-        return None
-    return 2 * context.outside.settings.tick_interval_ms if sets_clock(stage) else 0
+    one_by_one = isinstance(stage, DocumentsSource | ScriptSource) and looks_at_time(processor)
+    settle_ms = 2 * context.outside.settings.tick_interval_ms if sets_clock(stage) else 0
+    return Steps(connectors.set_time, one_by_one, settle_ms)
 
 
 async def build(settings: ProcessSettings) -> Worker:

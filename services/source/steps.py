@@ -25,8 +25,10 @@ class Steps:
 
     set_time: Callable[[int], None]
     """Puts the wall clock of all tasks to this, ms; raises ClockNotSettable where nobody can."""
-    settle_ms: int | None
-    """Not None: each step is to be covered by a checkpoint before the next is read, which may be asked for after so long, ms."""
+    one_by_one: bool
+    """What a step changes is to be covered by a checkpoint before the next is read."""
+    settle_ms: int
+    """The checkpoint may be asked for after so long, ms: what a clock that is set takes to be seen everywhere; 0 where none is."""
 
     def carry_out(self, steps: Sequence[Any], front: SourceFront, own: Sequence[SplitId]) -> None:
         """Move watermarks, idleness and time. `own`: the task's splits."""

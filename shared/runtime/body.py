@@ -85,9 +85,8 @@ class Fetched:
 
     batches: Sequence[RawBatch]
     statuses: Sequence[SplitStatus]
-    settle_ms: int | None = None
-    """Not None: nothing more is fetched until a checkpoint covers what this brings (a script's steps take effect one after the other);
-    the checkpoint is asked for after so long, ms, when time that was set has reached every task."""
+    paced: bool = False
+    """Nothing more is fetched before `take` and what it asks for are done (`SourceBody.settle_ms`): a script's steps come one by one."""
 
 
 @runtime_checkable
@@ -104,6 +103,13 @@ class SourceBody(TaskBody, Protocol):
 
     async def take(self, fetched: Fetched, now_ms: int, monotonic_ms: int) -> Sequence[Given]:
         """Process what was fetched: positions, watermarks and filters move with it (C2)."""
+        ...
+
+    def settle_ms(self) -> int | None:
+        """After a `take` of what is paced: not None if a checkpoint has to cover it before more is fetched.
+
+        It is asked for after so long, ms: when time that was set has reached every task.
+        """
         ...
 
     def held_back(self, monotonic_ms: int) -> None:

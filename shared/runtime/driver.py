@@ -276,7 +276,7 @@ class SourceDriver(TaskDriver):
         self._started = asyncio.Event()
         self._fetched: deque[Fetched] = deque()
         self._covered_by: Epoch | None = None
-        """Nothing more is fetched until this checkpoint, or a later one, is committed (`Fetched.settle_ms`)."""
+        """Nothing more is fetched until this checkpoint, or a later one, is committed (`SourceBody.settle_ms`)."""
 
     def start(self) -> None:
         """Go; but input is taken only after `start_input` (R1)."""
@@ -323,17 +323,20 @@ class SourceDriver(TaskDriver):
     async def _take_fetched(self) -> None:
         clock = self.wiring.clock
         fetched = self._fetched.popleft()
-        if fetched.settle_ms is None:
+        if not fetched.paced:
             self._room.set()
         now_ms = max(clock.now_ms(), self.machine.processing_time_ms)
         outs = await self.source.take(fetched, now_ms, clock.monotonic_ms())
         emissions = await self.wiring.exchange.emissions(outs, self.machine.sender.epoch)
         produced = ev.Produced(emissions, self.source.output_watermark(), self.source.idle(), self.source.ended())
-        if fetched.settle_ms is not None:
+        settle_ms = self.source.settle_ms() if fetched.paced else None
+        if settle_ms is not None:
             self._covered_by = self.machine.sender.epoch
-            self._spawn(self._ask_later(fetched.settle_ms), "ask")
+            self._spawn(self._ask_later(settle_ms), "ask")
         elif produced.ended:
             self.wiring.on_ask()  # what the end let out is released without waiting for the interval
+        elif fetched.paced:
+            self._room.set()
         self._commands.extend(self.machine.handle(produced))
 
     async def _ask_later(self, settle_ms: int) -> None:
