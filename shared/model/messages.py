@@ -132,7 +132,17 @@ class StopTasks(Struct, frozen=True, tag=True):
     generation: Generation
 
 
-Command = Assign | StartSources | StartCheckpoint | AbortCheckpoint | CommitHint | Drain | HoldInput | StopTasks | CoordinatorBeat
+Command = (
+    Assign
+    | StartSources
+    | StartCheckpoint
+    | AbortCheckpoint
+    | CommitHint
+    | Drain
+    | HoldInput
+    | StopTasks
+    | CoordinatorBeat
+)
 
 # --- reports: workers to coordinator ----------------------------------------------------------------------------------
 
@@ -302,6 +312,7 @@ class DropProcessor(Struct, frozen=True, tag=True):
 
 
 Request = CreateProcessor | StartProcessor | StopProcessor | ModifyProcessor | DropProcessor
+
 
 class Answered(Struct, frozen=True, tag=True):
     """A request has been decided: `error` is empty, or says why not."""

@@ -76,7 +76,11 @@ def documents_of(batch: pa.RecordBatch) -> list[Document]:
 def values_of(column: pa.Array, field: pa.Field) -> list[Any]:
     """The values of a typed column as the language has them; None for null cells."""
     read = _reader(field)
-    cells = column.to_pylist() if not pa.types.is_timestamp(column.type) else column.cast(pa.int64()).to_pylist()
+    cells = (
+        column.to_pylist()
+        if not pa.types.is_timestamp(column.type)
+        else column.cast(TIMESTAMP).cast(pa.int64()).to_pylist()
+    )
     return cells if read is None else [None if cell is None else read(cell) for cell in cells]
 
 
@@ -158,9 +162,7 @@ def materialise(batch: pa.RecordBatch) -> pa.RecordBatch:
     rest = []
     for row, text in enumerate(batch.column(RAW).to_pylist()):
         document = _parse(text)
-        kept = {
-            n: v for n, v in document.items() if n not in nulls or (v is None and nulls[n][row])
-        }
+        kept = {n: v for n, v in document.items() if n not in nulls or (v is None and nulls[n][row])}
         rest.append(encode_doc(kept) if kept else None)
     at = batch.schema.get_field_index(RAW)
     return batch.set_column(at, REST, pa.array(rest, type=pa.binary()))

@@ -2,7 +2,7 @@
 
 Data go through in order; the watermark that operator k + 1 sees is the lowest that operator k says may follow, and it moves
 only behind the rows that k let fire for it (W1). Rows on other ports than `out` leave the chain where they arise. State parts
-carry the operator's position (`2/kg:17`); a chain of one adds nothing.
+carry the operator's position (`2|kg:17`); a chain of one adds nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -82,7 +82,7 @@ class Chain:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _part(self, index: int, part: StatePart) -> StatePart:
-        return part if len(self.operators) == 1 else StatePart(f"{index}/{part}")
+        return part if len(self.operators) == 1 else StatePart(f"{index}|{part}")
 
     def _push(self, first: int, outs: Sequence[Out], tag: str = "") -> list[Out]:
         """Rows through the operators from `first` on."""

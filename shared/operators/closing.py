@@ -1,52 +1,106 @@
-"""What a closed window gives: finish the groups, run what stands behind `$group`, set the output time."""
+"""What closed windows give: finish the groups, run what stands behind `$group`, set the output time.
+
+Whole windows come in, of any number: rows of one window end stand together, here and in whatever partition of Spark, so that the
+order within a window, and POS, are the same wherever it is closed.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shared.language.accumulators.base import OrderKey
+from shared.language.apply import apply_count, apply_group, apply_limit, apply_sort
+from shared.language.expressions.environment import Environment
+from shared.language.expressions.errors import ExpressionError
+from shared.language.stages import Count, Group, InnerStage, Limit, Sort, Stateless
 from shared.model.plan import OUT
 from shared.model.time import MIN_TIME
-from shared.operators import typed_group
+from shared.model.values import Document
+from shared.operators import general_group, typed_group
 from shared.operators.base import ARRIVAL, PART, POS, TS, WEND, WSTART, Out
+from shared.operators.batches import batch_of, concat, documents_of, one_batch, with_column
 from shared.operators.context import TaskContext
-from shared.operators.window_plan import FIRST, LAST, WindowPlan
+from shared.operators.dead_letters import Failure, dead_letters
+from shared.operators.documents import through
+from shared.operators.rows import environments
+from shared.operators.window_plan import FIRST, LAST, SESSION, SESSION_KEY, WindowPlan
 
 Int64s = npt.NDArray[np.int64]
+_Rows = list[tuple[Document, OrderKey]]
 
 
-def close(plan: WindowPlan, ready: pa.RecordBatch, processing_ms: int, context: TaskContext) -> list[Out]:
-    """The output of closed windows: merged partials, or rows with their windows."""
-    del context
-    assert plan.typed is not None
-    order = sorted_by_window(ready, plan.typed.key_columns)
-    ready = ready.take(order)
-    columns = typed_group.finish(plan.typed, ready)
-    columns += engine_of(plan, ready, processing_ms)
-    batch = pa.RecordBatch.from_arrays([a for _, a in columns], schema=pa.schema([f for f, _ in columns]))
-    return [Out(OUT, "rows", batch)]
+def close(plan: WindowPlan, ready: pa.RecordBatch, processing_ms: int, context: TaskContext) -> tuple[list[Out], int]:
+    """The output of closed windows (merged partials, or rows with their windows), and how many documents failed."""
+    batch = _finished(plan, ready, processing_ms)
+    outs: list[Out] = []
+    failed = 0
+    stages = list(plan.after)
+    while stages and batch.num_rows:
+        run: list[Stateless] = []
+        while stages and not isinstance(stages[0], Group | Sort | Limit | Count):
+            run.append(stages.pop(0))  # type: ignore[arg-type]
+        if run:
+            staged = through(run, batch, context)
+            batch, failed = staged.batch, failed + staged.failed
+            outs += staged.letters
+        elif batch.num_rows:
+            batch, letters = _windowed(plan, stages.pop(0), batch, context)
+            failed += sum(out.batch.num_rows for out in letters)
+            outs += letters
+    if batch.num_rows:
+        outs.insert(0, Out(OUT, "rows", _numbered(batch)))
+    return outs, failed
 
 
-def sorted_by_window(ready: pa.RecordBatch, keys: list[str]) -> pa.Array:
-    """Indices in the order of (end, start, key)."""
-    by = [(name, "ascending") for name in (WEND, WSTART, *keys)]
-    return pc.sort_indices(ready, sort_keys=by)
+# --- groups to rows ---------------------------------------------------------------------------------------------------
 
 
-def engine_of(plan: WindowPlan, ready: pa.RecordBatch, processing_ms: int) -> list[tuple[pa.Field, pa.Array]]:
-    """Engine columns of the output of closed windows, a row each: output time, order key, arrival, window."""
+def _finished(plan: WindowPlan, ready: pa.RecordBatch, processing_ms: int) -> pa.RecordBatch:
+    if plan.mode == "rows":
+        order = sorted_by(ready, [*plan.window_columns, *([ARRIVAL] if plan.processing_time else [TS]), PART, POS])
+        ready = ready.take(order)
+        engine = {n: a for n, a in _engine(plan, ready, processing_ms).items() if n != POS}
+        return batch_of(documents_of(ready), {**engine, PART: ready.column(PART), POS: ready.column(POS), _ORDER: _times(plan, ready)})
+    ready = ready.take(sorted_by(ready, [*plan.window_columns, *plan.key_columns]))
+    engine = _engine(plan, ready, processing_ms)
+    if plan.typed is None:
+        return batch_of(general_group.finish(plan, ready), engine)
+    columns = typed_group.finish(plan.typed, ready) + [(pa.field(n, a.type), a) for n, a in engine.items()]
+    return pa.RecordBatch.from_arrays([a for _, a in columns], schema=pa.schema([f for f, _ in columns]))
+
+
+_ORDER = "__order"
+"""Engine column inside this module: the first part of the order key of rows that no `$group` has aggregated yet."""
+
+
+def _times(plan: WindowPlan, ready: pa.RecordBatch) -> pa.Array:
+    return ready.column(ARRIVAL if plan.processing_time else TS)
+
+
+def sorted_by(ready: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
+    """Indices in the order of these columns, ascending, nulls first, as Spark sorts."""
+    return pc.sort_indices(ready, sort_keys=[(name, "ascending", "at_start") for name in columns])
+
+
+def _engine(plan: WindowPlan, ready: pa.RecordBatch, processing_ms: int) -> dict[str, pa.Array]:
+    """Engine columns of the output, a row each: output time, order key, arrival, window."""
     n = ready.num_rows
-    ends: Int64s = ready.column(WEND).to_numpy()
-    named: list[tuple[str, pa.Array]] = [
-        (TS, pa.array(output_times(plan, ready))),
-        (PART, pa.array(np.zeros(n, dtype=np.int32))),
-        (POS, pa.array(ranks(ends))),
-        (WSTART, ready.column(WSTART)),
-        (WEND, ready.column(WEND)),
-    ]
+    columns = {
+        TS: pa.array(output_times(plan, ready)),
+        PART: pa.array(np.zeros(n, dtype=np.int32)),
+        POS: pa.array(ranks(ready.column(WEND).to_numpy())),
+        WSTART: ready.column(WSTART),
+        WEND: ready.column(WEND),
+    }
+    if plan.sessions:
+        columns[SESSION], columns[SESSION_KEY] = ready.column(SESSION), ready.column(SESSION_KEY)
     if processing_ms != MIN_TIME:
-        named.append((ARRIVAL, pa.array(np.full(n, processing_ms, dtype=np.int64))))
-    return [(pa.field(name, array.type), array) for name, array in named]
+        columns[ARRIVAL] = pa.array(np.full(n, processing_ms, dtype=np.int64))
+    return columns
 
 
 def output_times(plan: WindowPlan, ready: pa.RecordBatch) -> Int64s:
@@ -66,3 +120,93 @@ def ranks(ends: Int64s) -> Int64s:
     index = np.arange(n, dtype=np.int64)
     starts = np.concatenate(([True], ends[1:] != ends[:-1]))[:n]
     return index - np.maximum.accumulate(np.where(starts, index, 0))
+
+
+def _numbered(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """POS anew, by the order of the output; without the columns of this module."""
+    gone = [n for n in (_ORDER, SESSION, SESSION_KEY) if n in batch.schema.names]
+    batch = batch.drop_columns(gone) if gone else batch
+    batch = with_column(batch, PART, pa.array(np.zeros(batch.num_rows, dtype=np.int32)))
+    return with_column(batch, POS, pa.array(ranks(batch.column(WEND).to_numpy())))
+
+
+# --- stages that look at a whole window -------------------------------------------------------------------------------
+
+
+def _windowed(
+    plan: WindowPlan, stage: InnerStage, batch: pa.RecordBatch, context: TaskContext
+) -> tuple[pa.RecordBatch, list[Out]]:
+    columns = [batch.column(name).to_pylist() for name in plan.window_columns]
+    windows = list(zip(*columns, strict=True))
+    starts = [i for i in range(len(windows)) if i == 0 or windows[i] != windows[i - 1]]
+    parts, letters = [], []
+    for begin, end in zip(starts, [*starts[1:], len(windows)], strict=True):
+        part, more = _one_window(stage, batch.slice(begin, end - begin), context)
+        letters += more
+        if part.num_rows:
+            parts.append(part)
+    return (one_batch(concat(parts)) if parts else batch.slice(0, 0)), letters
+
+
+def _one_window(stage: InnerStage, window: pa.RecordBatch, context: TaskContext) -> tuple[pa.RecordBatch, list[Out]]:
+    documents = documents_of(window)
+    if isinstance(stage, Limit):
+        return window.slice(0, len(apply_limit(stage, documents))), []
+    if isinstance(stage, Sort):
+        numbered = [{**d, _ORDER: i} for i, d in enumerate(documents)]
+        order = [d[_ORDER] for d in apply_sort(stage, numbered)]
+        return _placed(window.take(pa.array(order, type=pa.int64()))), []
+    if isinstance(stage, Count):
+        return _gathered(window, apply_count(stage, documents)), []
+    assert isinstance(stage, Group)
+    env = environments(window, documents, context.topic)[0]
+    rows: _Rows = list(zip(documents, _orders(window), strict=True))
+    found, failures = _grouped(stage, rows, env)
+    return _gathered(window, found), dead_letters(window, failures, stage.name, context)
+
+
+def _placed(window: pa.RecordBatch) -> pa.RecordBatch:
+    """Behind a `$sort` its order is what counts (D15)."""
+    n = window.num_rows
+    zeros = pa.array(np.zeros(n, dtype=np.int64))
+    window = with_column(with_column(window, _ORDER, zeros), PART, zeros.cast(pa.int32()))
+    return with_column(window, POS, pa.array(np.arange(n, dtype=np.int64)))
+
+
+def _orders(window: pa.RecordBatch) -> list[OrderKey]:
+    names = [_ORDER if _ORDER in window.schema.names else TS, PART, POS]
+    return list(zip(*(window.column(n).to_pylist() for n in names), strict=True))
+
+
+def _grouped(stage: Group, rows: _Rows, env: Environment) -> tuple[list[Document], list[Failure]]:
+    """`$group` without the rows on which it fails."""
+    try:
+        return apply_group(stage, rows, env), []
+    except ExpressionError:
+        kept, failures = [], []
+        for i, row in enumerate(rows):
+            error = _error(lambda row=row: apply_group(stage, [row], env))  # type: ignore[misc]
+            if error is None:
+                kept.append(row)
+            else:
+                failures.append(Failure(i, error.reason, error.code, error.path or stage.path))
+        return apply_group(stage, kept, env), failures
+
+
+def _error(call: Callable[[], Any]) -> ExpressionError | None:
+    try:
+        call()
+    except ExpressionError as e:
+        return e
+    return None
+
+
+def _gathered(window: pa.RecordBatch, documents: Sequence[Document]) -> pa.RecordBatch:
+    """New documents of a whole window: the window's bounds, and the earliest or latest time of its rows."""
+    n = len(documents)
+    first = window.slice(0, 1).take(pa.array([0] * n, type=pa.int64()))
+    engine = {name: first.column(name) for name in (WSTART, WEND, SESSION, SESSION_KEY, ARRIVAL) if name in first.schema.names}
+    engine[TS] = pa.array([pc.min(window.column(TS)).as_py()] * n, type=pa.int64())
+    engine[PART] = pa.array(np.zeros(n, dtype=np.int32))
+    engine[POS] = pa.array(np.arange(n, dtype=np.int64))
+    return batch_of(documents, engine)

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from shared.computation.loading import load_computation
-from shared.language.expressions import Environment, evaluate
+from shared.language.expressions.environment import Environment
+from shared.language.expressions.interpreter import evaluate
 from shared.model.ids import StatePart, key_group_part
 from shared.model.plan import OUT
 from shared.model.time import MIN_TIME, minus

@@ -89,7 +89,9 @@ def _suspicious(values: pa.BinaryArray) -> Bools:
         return np.zeros(0, dtype=np.bool_)
     offsets, data = _buffers(values)
     begin, end = offsets[:-1], offsets[1:]
-    bad: Bools = np.zeros(n, dtype=np.bool_) if values.null_count == 0 else values.is_null().to_numpy(zero_copy_only=False)
+    bad: Bools = (
+        np.zeros(n, dtype=np.bool_) if values.null_count == 0 else values.is_null().to_numpy(zero_copy_only=False)
+    )
     bad = bad | (end - begin < 2)  # noqa: PLR2004 - `{}`
     if not len(data):
         return np.ones(n, dtype=np.bool_)
@@ -138,7 +140,9 @@ def _read(
 def _read_stream(values: pa.BinaryArray, schema: Schema) -> pa.Table | None:
     """All records as one table with columns as `_READ_AS` says, or None if the reader refuses."""
     offsets, data = _buffers(values)
-    fields = [pa.field(f.name, _READ_AS.get(f.type, ARROW_TYPES[f.type])) for f in schema.fields if f.type in ARROW_TYPES]
+    fields = [
+        pa.field(f.name, _READ_AS.get(f.type, ARROW_TYPES[f.type])) for f in schema.fields if f.type in ARROW_TYPES
+    ]
     text = io.BytesIO(data[offsets[0] : offsets[-1]].data)
     try:
         reader = arro3.io.read_json(text, arro3.core.Schema.from_arrow(pa.schema(fields)), batch_size=READER_ROWS)

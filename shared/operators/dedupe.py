@@ -110,7 +110,9 @@ class Dedupe:
         seen = np.maximum.accumulate(np.concatenate(([self._highest], at)))
         if len(rows):
             known = ids if len(rows) == len(ids) else ids.drop_null()
-            out[rows] = self._judge(known, murmur2_column(known), at[rows] // self._width, self._oldest(seen[:-1])[rows])
+            out[rows] = self._judge(
+                known, murmur2_column(known), at[rows] // self._width, self._oldest(seen[:-1])[rows]
+            )
         self._highest = int(seen[-1])
         self._expire(int(self._oldest(seen[-1:])[0]))
         return out
@@ -124,9 +126,7 @@ class Dedupe:
         if between and oldest[0] != oldest[-1]:
             cuts = np.flatnonzero(np.diff(oldest)) + 1
             parts = np.split(np.arange(len(oldest)), cuts)
-            return np.concatenate([
-                self._judge(ids.take(pa.array(p)), hashes[p], buckets[p], oldest[p]) for p in parts
-            ])
+            return np.concatenate([self._judge(ids.take(pa.array(p)), hashes[p], buckets[p], oldest[p]) for p in parts])
         fresh: Bools = first & (home == MIN_TIME)
         self._remember(ids, hashes, buckets, fresh & (buckets >= oldest))
         return fresh

@@ -48,8 +48,12 @@ def times_of(plan: WindowPlan, batch: pa.RecordBatch) -> Int64s:
 def enter(plan: WindowPlan, batch: pa.RecordBatch, limits_ms: Int64s | int) -> Entered:
     """The rows of a batch in their windows; `limits_ms`: a limit for all, or one a row, shape (n,)."""
     stage = plan.spec.stage
-    assert not isinstance(stage, SessionWindow)
-    windows = assign(times_of(plan, batch), stage)
+    times = times_of(plan, batch)
+    if isinstance(stage, SessionWindow):
+        # A row alone; it may be merged with others. The sender knows no sessions: with `split` it goes by the time alone.
+        alone = Assignment(np.arange(len(times), dtype=np.int64), times, stage.gap_ms, 0)
+        return Entered(alone, np.asarray(times >= limits_ms))
+    windows = assign(times, stage)
     limits = limits_ms if isinstance(limits_ms, int) else limits_ms[windows.rows]
     return Entered(windows, np.asarray(windows.ends > limits))
 
@@ -61,7 +65,9 @@ def split_limits(plan: WindowPlan, batch: pa.RecordBatch) -> Int64s:
     return np.where(unbounded, before, before - plan.spec.stage.allowed_lateness_ms)
 
 
-def in_windows(plan: WindowPlan, batch: pa.RecordBatch, entered: Entered, keep: Bools, floors_ms: Int64s | int) -> pa.RecordBatch:
+def in_windows(
+    plan: WindowPlan, batch: pa.RecordBatch, entered: Entered, keep: Bools, floors_ms: Int64s | int
+) -> pa.RecordBatch:
     """The kept entries as rows with WSTART, WEND and what `plan.extras` asks for.
 
     keep: shape (m,). floors_ms: an element before this (one for all, or one a row) was behind the watermark when it came, and is no

@@ -4,7 +4,7 @@ Rules (architecture.md, Spark stages; protocol P3, W1):
 
 - PA1 With `lateness: split` each row is judged here, by its split's watermark before it; late rows become dead letters here.
 - PA2 What may be late at the receiver travels as rows, without a window, so that a dead letter has the document: with `merged`, rows of a
-  window that the watermark last sent has closed; rows of a split that idleness had left out (AWAY), in either mode.
+  window that the watermark last sent has closed, and all rows where `idleTimeout` may close windows; rows of a split that idleness had left out (AWAY), in either mode.
 - PA3 Everything else is put into its windows here, and travels as partials; as rows with WSTART and WEND where the window's
   pipeline needs rows.
 - PA4 Partials are held until the barrier or `max_groups`; the output watermark stands meanwhile at that of the last time nothing was held,
@@ -18,23 +18,24 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shared.language.stages import SessionWindow
 from shared.model.frames import Content
 from shared.model.ids import StatePart
 from shared.model.plan import OUT
 from shared.model.time import MAX_TIME, MIN_TIME
 from shared.operators.aggregation import merged, partials_of
-from shared.operators.base import ARRIVAL, AWAY, PART, POS, SRCKEY, TS, WEND, WSTART, Out
-from shared.operators.batches import engine_columns, materialise, one_batch, select
+from shared.operators.base import AWAY, WEND, WSTART, Out
+from shared.operators.batches import one_batch, select
 from shared.operators.context import NOWHERE, TaskContext
 from shared.operators.dead_letters import dead_letters
 from shared.operators.lateness import Entered, enter, in_windows, split_limits, times_of
+from shared.operators.sessions import keyed
 from shared.operators.specs import PartialSpec
+from shared.operators.taking import travelling
 from shared.operators.window_plan import FIRST, WindowPlan
 
 Bools = npt.NDArray[np.bool_]
 
-TRAVELLING = (TS, PART, POS, ARRIVAL, SRCKEY)
-"""Engine columns that rows keep on their way to a step."""
 MERGE_BEHIND_ROWS = 65_536
 """Held rows of partials beyond which they are merged among themselves."""
 
@@ -66,6 +67,9 @@ class PartialAggregate:
         del content, tag
         outs: list[Out] = []
         batch = _without_windows(batch)
+        if isinstance(self._plan.spec.stage, SessionWindow):
+            batch, outs = keyed(self._plan.spec.stage, batch, self.context)
+            self._failed += sum(out.batch.num_rows for out in outs)
         entered, letters = self._judge(batch)
         outs += letters
         loose = self._loose(batch, entered)
@@ -142,7 +146,8 @@ class PartialAggregate:
             loose &= away
         if not plan.judged_at_source and not plan.processing_time:
             limit = plan.closed_to(self._sent_ms)
-            loose[entered.windows.rows[entered.windows.ends <= limit]] = True
+            ends = limit if plan.idle_timeout_ms is None else MAX_TIME
+            loose[entered.windows.rows[entered.windows.ends <= ends]] = True
             if FIRST in plan.extras:
                 loose |= times_of(plan, batch) < limit
         return loose
@@ -154,7 +159,7 @@ class PartialAggregate:
 
     def _take(self, rows: pa.RecordBatch) -> list[Out]:
         if self._plan.mode == "rows":
-            return [Out(OUT, "rows", travelling(rows, windows=True))]
+            return [Out(OUT, "rows", travelling(rows))]
         table, letters, failed = partials_of(self._plan, rows, self.context)
         self._failed += failed
         if table.num_rows:
@@ -176,10 +181,3 @@ def _without_windows(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The windows of a window stage before this one are no longer the rows'."""
     gone = [n for n in (WSTART, WEND) if n in batch.schema.names]
     return batch.drop_columns(gone) if gone else batch
-
-
-def travelling(batch: pa.RecordBatch, *, windows: bool = False) -> pa.RecordBatch:
-    """Rows as they go to a step: whole documents (REST), and no engine column that no step reads."""
-    kept = TRAVELLING + ((WSTART, WEND, FIRST) if windows else ())
-    gone = [n for n in engine_columns(batch) if n not in kept and n not in ("__rest", "__raw")]
-    return materialise(batch.drop_columns(gone) if gone else batch)

@@ -12,9 +12,11 @@ from shared.language.expressions.ast import Expr
 from shared.language.expressions.environment import Environment
 from shared.language.expressions.errors import ExpressionError
 from shared.language.expressions.interpreter import evaluate
+from shared.language.values import decode_value
 from shared.model.values import MISSING, Date, Document, Value, long
 from shared.operators.base import ARRIVAL, PART, POS, WEND, WSTART
 from shared.operators.dead_letters import Failure
+from shared.operators.window_plan import SESSION_KEY
 
 _NOTHING: Final[dict[str, Any]] = {}
 
@@ -32,12 +34,15 @@ def environments(batch: pa.RecordBatch, documents: Sequence[Document], topic: st
 
 def _metas(batch: pa.RecordBatch, topic: str | None) -> list[dict[str, Value]]:
     names = batch.schema.names
-    columns = {name: batch.column(name).to_pylist() for name in (WSTART, WEND, PART, POS) if name in names}
+    columns = {name: batch.column(name).to_pylist() for name in (WSTART, WEND, SESSION_KEY, PART, POS) if name in names}
     found: list[dict[str, Value]] = []
     for row in range(batch.num_rows):
         meta: dict[str, Any] = {}
         if WSTART in columns and columns[WSTART][row] is not None:
-            meta["window"] = {"start": Date(columns[WSTART][row]), "end": Date(columns[WEND][row])}
+            window: dict[str, Any] = {"start": Date(columns[WSTART][row]), "end": Date(columns[WEND][row])}
+            if SESSION_KEY in columns:
+                window["partition"] = decode_value(columns[SESSION_KEY][row])
+            meta["window"] = window
         if PART in columns and columns[PART][row] is not None:
             source: dict[str, Any] = {"partition": columns[PART][row], "offset": long(columns[POS][row])}
             if topic is not None:

@@ -242,7 +242,9 @@ class SourceFront:
     def split_watermarks(self) -> dict[SplitId, tuple[int, Status, bool]]:
         """By split: its own watermark (ms), its status, and whether it is away: for `explain-watermark`."""
         strategy = self.spec.source.watermark
-        return {s: (watermark_of(h.state.clock, strategy), h.state.status, h.state.away) for s, h in self._splits.items()}
+        return {
+            s: (watermark_of(h.state.clock, strategy), h.state.status, h.state.away) for s, h in self._splits.items()
+        }
 
     def achieved_late(self) -> tuple[int, int]:
         """(records behind their split's watermark, records), over the life of the splits: what a percentile strategy reports."""

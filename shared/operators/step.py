@@ -13,21 +13,20 @@ It serves `engine: local`, tests and the simulation; `spark_stages` does the sam
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shared.model.time import MAX_TIME, MIN_TIME
-from shared.operators.aggregation import merged, partials_of
-from shared.operators.base import ARRIVAL, WEND, WSTART, Out
+from shared.operators.aggregation import merged
+from shared.operators.base import WEND, Out
 from shared.operators.batches import one_batch, select
 from shared.operators.closing import close
 from shared.operators.context import NOWHERE, TaskContext
-from shared.operators.dead_letters import dead_letters
-from shared.operators.lateness import enter, in_windows
-from shared.operators.partial import travelling
+from shared.operators.sessions import assign_sessions, intervals
+from shared.operators.taking import NO_SESSIONS, take_rows
 from shared.operators.typed_group import ROWS
 from shared.operators.window_plan import FIRST, LAST, WindowPlan
 
@@ -91,13 +90,12 @@ class Step:
 
     plan: WindowPlan
     context: TaskContext = NOWHERE
-    _empty: StepState = field(default_factory=StepState)
 
     def __call__(self, state: StepState, given: EpochInput, times: Times) -> StepResult:
         """One epoch (ST1)."""
         outs: list[Out] = []
         state = self._began(state, times)
-        state, counts, letters = self._take(state, given)
+        state, counts, letters = self._take(state, given, times)
         outs += letters
         closed_to, forced = self._closable(state, times)
         state, more = self._close(state, closed_to, times)
@@ -112,32 +110,32 @@ class Step:
         before = self.plan.closed_to(max(times.watermark_before_ms, state.forced_ms))
         return replace(state, closed_to_ms=max(state.closed_to_ms, before))
 
-    def _take(self, state: StepState, given: EpochInput) -> tuple[StepState, Counts, list[Out]]:
+    def _take(self, state: StepState, given: EpochInput, times: Times) -> tuple[StepState, Counts, list[Out]]:
         outs: list[Out] = []
         counts = Counts()
         tables = [] if state.partials is None else [state.partials]
         rows = [] if state.rows is None else [state.rows]
-        arrival = state.last_arrival_ms
         for batch in given.partials:
             fine, late = self._on_time(batch, state.closed_to_ms)
             counts = replace(counts, late_partials=counts.late_partials + late)
             tables.append(pa.Table.from_batches([fine]))
-            arrival = max(arrival, _latest(batch))
         for batch in given.rows:
-            arrival = max(arrival, _latest(batch))
-            windowed, gaps, letters = self._windowed(batch, state.closed_to_ms)
-            outs += letters
-            late = sum(out.batch.num_rows for out in letters)
-            counts = replace(counts, late=counts.late + late, in_gaps=counts.in_gaps + gaps)
-            if self.plan.mode == "rows":
-                rows.append(pa.Table.from_batches([travelling(windowed, windows=True)]))
-                continue
-            table, failures, failed = partials_of(self.plan, windowed, self.context)
-            outs += failures
-            counts = replace(counts, failed=counts.failed + failed)
-            tables.append(table)
+            open_ = intervals([*tables, *rows]) if self.plan.sessions else NO_SESSIONS
+            taken = take_rows(self.plan, batch, state.closed_to_ms, self.context, open_)
+            outs += taken.letters
+            counts = replace(
+                counts,
+                late=counts.late + taken.late,
+                in_gaps=counts.in_gaps + taken.in_gaps,
+                failed=counts.failed + taken.failed,
+            )
+            (rows if self.plan.mode == "rows" else tables).append(taken.table)
         partials = merged(self.plan, pa.concat_tables(tables)) if tables else None
-        kept = pa.concat_tables(rows, promote_options="default") if rows else None
+        kept = pa.concat_tables(rows) if rows else None
+        if kept is not None and self.plan.sessions:
+            kept = assign_sessions(kept)
+        arrived = times.processing_ms if given.partials or given.rows else MIN_TIME
+        arrival = max(state.last_arrival_ms, arrived)
         return replace(state, partials=partials, rows=kept, last_arrival_ms=arrival), counts, outs
 
     def _on_time(self, batch: pa.RecordBatch, closed_to_ms: int) -> tuple[pa.RecordBatch, int]:
@@ -146,18 +144,6 @@ class Step:
             return batch, 0
         late = select(batch, ~fine)
         return select(batch, fine), int(pc.sum(late.column(ROWS)).as_py())
-
-    def _windowed(self, batch: pa.RecordBatch, closed_to_ms: int) -> tuple[pa.RecordBatch, int, list[Out]]:
-        """Rows with windows; those that came without are judged here."""
-        if WSTART in batch.schema.names:
-            return batch, 0, []
-        entered = enter(self.plan, batch, closed_to_ms)
-        windowed = in_windows(self.plan, batch, entered, entered.open, closed_to_ms)
-        stage = self.plan.spec.stage
-        letters = [] if bool(entered.open.all()) else dead_letters(
-            batch, entered.failures(stage.path), stage.name, self.context
-        )
-        return windowed, entered.windows.in_gaps, letters
 
     # --- closing ------------------------------------------------------------------------------------------------------
 
@@ -190,7 +176,7 @@ class Step:
         ready = done[0] if self.plan.mode != "rows" else done[1]
         outs: list[Out] = []
         if ready is not None and ready.num_rows:
-            outs = close(self.plan, one_batch(ready), times.processing_ms, self.context)
+            outs, failed = close(self.plan, one_batch(ready), times.processing_ms, self.context)
         partials, rows = (t if t is not None and t.num_rows else None for t in left)
         return replace(state, partials=partials, rows=rows, closed_to_ms=closed_to_ms), outs
 
@@ -225,10 +211,3 @@ def _hold(table: pa.Table) -> int:
             found = pc.min(table.column(name)).as_py()
             return MAX_TIME if found is None else int(found)
     return MAX_TIME
-
-
-def _latest(batch: pa.RecordBatch) -> int:
-    if ARRIVAL not in batch.schema.names or not batch.num_rows:
-        return MIN_TIME
-    found = pc.max(batch.column(ARRIVAL)).as_py()
-    return MIN_TIME if found is None else int(found)

@@ -5,7 +5,7 @@ part (`task`): a stage has one task, for what stands behind `$group` sees all ke
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import pyarrow as pa
@@ -45,6 +45,7 @@ class StepOperator:
     _processing: int = MIN_TIME
     _output: int = MIN_TIME
     _dirty: bool = True
+    _arrived: bool = False
     _counts: dict[str, int] = field(default_factory=lambda: {"late": 0, "latePartials": 0, "inGaps": 0, "failed": 0})
 
     def __post_init__(self) -> None:
@@ -53,6 +54,7 @@ class StepOperator:
     def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
         """Kept for the next step."""
         del tag
+        self._arrived = True
         (self._partials if content == "partials" else self._rows).append(batch)
         return ()
 
@@ -63,6 +65,11 @@ class StepOperator:
     def on_processing_time(self, now_ms: int) -> Sequence[Out]:
         """A step up to this processing time, if it can close anything."""
         now = max(self._processing, now_ms)
+        if self._arrived and self._idles:
+            # Something has come since time was last told: its arrival is now, and wins over a timer of this instant (ST4).
+            self._state = replace(self._state, last_arrival_ms=max(self._state.last_arrival_ms, now))
+            self._arrived = False
+            self._dirty = True
         if not (self._partials or self._rows) and now < self.next_processing_time():
             self._processing = now
             return ()
@@ -77,7 +84,9 @@ class StepOperator:
         return self._output
 
     def next_processing_time(self) -> int:
-        """When processing time next closes a window."""
+        """When processing time next closes a window; at once where an arrival waits to be told the time."""
+        if self._arrived and self._idles:
+            return MIN_TIME
         return self._step.next_processing_time(self._state)
 
     def snapshot(self) -> Mapping[StatePart, bytes | None]:
@@ -87,7 +96,11 @@ class StepOperator:
         self._dirty = False
         state = self._state
         stored = StoredStep(
-            state.closed_to_ms, state.forced_ms, state.last_arrival_ms, encode_table(state.partials), encode_table(state.rows)
+            state.closed_to_ms,
+            state.forced_ms,
+            state.last_arrival_ms,
+            encode_table(state.partials),
+            encode_table(state.rows),
         )
         return {TASK_PART: msgspec.msgpack.encode(stored)}
 
@@ -102,10 +115,15 @@ class StepOperator:
             stored.closed_to_ms, stored.forced_ms, stored.last_arrival_ms,
         )  # fmt: skip
         self._dirty = False
+        self._arrived = True  # a copy may have been taken before the last arrival was told the time: a timer then runs from now
 
     def counters(self) -> Mapping[str, int]:
         """Totals since the task's start."""
         return dict(self._counts)
+
+    @property
+    def _idles(self) -> bool:
+        return self._step.plan.idle_timeout_ms is not None
 
     def _run(self, watermark_ms: int, processing_ms: int) -> Sequence[Out]:
         times = Times(self._watermark, watermark_ms, self._processing, processing_ms)
@@ -119,5 +137,3 @@ class StepOperator:
         self._counts["inGaps"] += result.counts.in_gaps
         self._counts["failed"] += result.counts.failed
         return result.outs
-
-
