@@ -1,0 +1,54 @@
+"""Specs to operators."""
+
+from collections.abc import Sequence
+
+from shared.operators.base import Operator
+from shared.operators.chain import Chain
+from shared.operators.compute import ComputeOperator
+from shared.operators.context import NOWHERE, TaskContext
+from shared.operators.errors import OperatorError
+from shared.operators.keyby import KeyBy
+from shared.operators.partial import PartialAggregate
+from shared.operators.source_front import SourceFront
+from shared.operators.specs import (
+    ComputeSpec,
+    FrontSpec,
+    KeyBySpec,
+    OperatorSpec,
+    PartialSpec,
+    StatelessSpec,
+    StepSpec,
+    TapSpec,
+)
+from shared.operators.stateless import StatelessStages
+from shared.operators.step_operator import StepOperator
+from shared.operators.tap import Tap
+
+
+def build_operator(spec: OperatorSpec, context: TaskContext = NOWHERE) -> Operator:
+    """The operator of a spec; a `FrontSpec` has no place here (`build_front`)."""
+    match spec:
+        case StatelessSpec():
+            return StatelessStages(spec, context)
+        case KeyBySpec():
+            return KeyBy(spec, context)
+        case PartialSpec():
+            return PartialAggregate(spec, context)
+        case StepSpec():
+            return StepOperator(spec, context)
+        case ComputeSpec():
+            return ComputeOperator(spec, context)
+        case TapSpec():
+            return Tap(spec)
+        case FrontSpec():
+            raise OperatorError("a source's front takes records, not batches: build it with build_front")
+
+
+def build_chain(specs: Sequence[OperatorSpec], context: TaskContext = NOWHERE) -> Chain:
+    """A vertex's chain; for a source without its front."""
+    return Chain(tuple(build_operator(spec, context) for spec in specs if not isinstance(spec, FrontSpec)))
+
+
+def build_front(spec: FrontSpec, context: TaskContext = NOWHERE) -> SourceFront:
+    """The front of a source's task."""
+    return SourceFront(spec, context)

@@ -1,0 +1,103 @@
+"""Stages on documents, for the rows of a batch: the interpreted form of what `stage_columns` does on columns."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from shared.language.apply import Discarded, Failure, Passed, ValidationStop, apply_stage
+from shared.language.expressions.environment import Environment
+from shared.language.stages import Match, Stateless
+from shared.model.values import Document
+from shared.operators import dead_letters
+from shared.operators.base import Out
+from shared.operators.batches import batch_of, documents_of, engine_columns, select
+from shared.operators.context import TaskContext
+from shared.operators.errors import OperatorError
+from shared.operators.rows import environments
+from shared.operators.stage_columns import on_columns
+
+
+@dataclass(slots=True)
+class Staged:
+    """Rows behind some stages, the dead letters on the way, and how many rows `$validate` discarded."""
+
+    batch: pa.RecordBatch
+    letters: list[Out] = field(default_factory=list)
+    failed: int = 0
+    discarded: int = 0
+
+
+def through(stages: Sequence[Stateless], batch: pa.RecordBatch, context: TaskContext) -> Staged:
+    """Rows through stages: on columns as long as that can be, then document by document."""
+    staged = Staged(batch)
+    for i, stage in enumerate(stages):
+        if not staged.batch.num_rows:
+            break
+        on = on_columns(stage, staged.batch)
+        if on is not None:
+            staged.batch = on
+        elif isinstance(stage, Match):
+            _matched(stage, staged, context)
+        else:
+            _interpreted(stages[i:], staged, context)
+            break
+    return staged
+
+
+def _matched(stage: Match, staged: Staged, context: TaskContext) -> None:
+    """`$match` keeps rows as they are, so that their columns stay typed."""
+    batch = staged.batch
+    outcomes = [apply_stage(stage, env.root, env) for env in environments(batch, documents_of(batch), context.topic)]
+    failures = [_letter(row, o) for row, o in enumerate(outcomes) if isinstance(o, Failure)]
+    _add_letters(staged, batch, failures, stage.name, context)
+    staged.batch = select(
+        batch, np.array([isinstance(o, Passed) and bool(o.documents) for o in outcomes], dtype=np.bool_)
+    )
+
+
+def _interpreted(stages: Sequence[Stateless], staged: Staged, context: TaskContext) -> None:
+    batch = staged.batch
+    items = [(row, env.root, env) for row, env in enumerate(environments(batch, documents_of(batch), context.topic))]
+    for stage in stages:
+        items = _one_stage(stage, items, staged, batch, context)
+    engine = engine_columns(batch)
+    rows = pa.array([row for row, _, _ in items], type=pa.int64())
+    staged.batch = batch_of([d for _, d, _ in items], {n: c.take(rows) for n, c in engine.items()})
+
+
+_Item = tuple[int, Document, Environment]
+
+
+def _one_stage(
+    stage: Stateless, items: list[_Item], staged: Staged, batch: pa.RecordBatch, context: TaskContext
+) -> list[_Item]:
+    following: list[_Item] = []
+    failures: list[dead_letters.Failure] = []
+    for row, document, env in items:
+        outcome = apply_stage(stage, document, env)
+        match outcome:
+            case Passed(documents):
+                following += [(row, d, env) for d in documents]
+            case Discarded():
+                staged.discarded += 1
+            case Failure():
+                failures.append(_letter(row, outcome))
+            case ValidationStop(reason, path, _):
+                raise OperatorError(
+                    f"{path}: {reason} validationAction is error: mend the document's source or the validator"
+                )
+    _add_letters(staged, batch, failures, stage.name, context)
+    return following
+
+
+def _letter(row: int, outcome: Failure) -> dead_letters.Failure:
+    return dead_letters.Failure(row, outcome.reason, outcome.code, outcome.path, document=outcome.document)
+
+
+def _add_letters(
+    staged: Staged, batch: pa.RecordBatch, failures: Sequence[dead_letters.Failure], operator: str, context: TaskContext
+) -> None:
+    staged.failed += len(failures)
+    staged.letters += dead_letters.dead_letters(batch, failures, operator, context)

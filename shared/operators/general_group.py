@@ -1,0 +1,177 @@
+"""`$group` of any expressions: partial rows hold the encoded states of the language's accumulators.
+
+A partial row is one (window, key): KEY, the `_id` of its row with the least order key (equal keys of different types show that one), the
+rows in it, and a state for each accumulator. Merge and finish are the accumulators' own, so any split and any order gives the same.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from shared.language.accumulators.base import AnyImplementation, OrderKey
+from shared.language.accumulators.table import accumulator_input, implementation
+from shared.language.expressions.environment import Environment
+from shared.language.expressions.errors import ExpressionError
+from shared.language.expressions.interpreter import evaluate
+from shared.language.stages import Group
+from shared.language.values import canonical_key, decode_value, encode_value
+from shared.model.values import MISSING, Document, Value
+from shared.operators.base import ARRIVAL, KEY, PART, POS, TS, WEND, WSTART
+from shared.operators.batches import documents_of
+from shared.operators.dead_letters import Failure
+from shared.operators.rows import environments
+from shared.operators.typed_group import ROWS
+from shared.operators.window_plan import ID, ORDER, SESSION, SESSION_KEY, WindowPlan, state_column
+
+_Window = tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class _Entry:
+    window: _Window
+    key: bytes
+    value: Value
+    order: OrderKey
+    rows: int
+    states: list[Any]
+    extras: list[int | None]
+
+
+def partials(plan: WindowPlan, rows: pa.RecordBatch, topic: str | None = None) -> tuple[pa.Table, list[Failure]]:
+    """Rows with their windows aggregated by window and key; rows on which an expression fails are left out and handed back."""
+    group = plan.group
+    accumulators = _accumulators(group)
+    entries: dict[tuple[_Window, bytes], _Entry] = {}
+    failures: list[Failure] = []
+    windows = _windows(plan, rows)
+    extras = [rows.column(name).to_pylist() for name in plan.extras]
+    envs = environments(rows, documents_of(rows), topic)
+    for row, (env, window, order) in enumerate(zip(envs, windows, order_keys(plan, rows), strict=True)):
+        try:
+            value, inputs = _inputs(group, env)
+            key = canonical_key(value)
+            entry = entries.get((window, key))
+            if entry is None:
+                states = [a.init() for a in accumulators]
+                entry = _Entry(window, key, value, order, 0, states, [None] * len(extras))
+            _add(entry, accumulators, inputs, order)
+        except ExpressionError as e:
+            failures.append(Failure(row, e.reason, e.code, e.path or group.path))
+            continue
+        entries[(window, key)] = entry
+        if order < entry.order:
+            entry.value, entry.order = value, order
+        entry.rows += 1
+        _extend(plan, entry, [column[row] for column in extras])
+    return _table(plan, accumulators, entries.values()), failures
+
+
+def merge(plan: WindowPlan, table: pa.Table) -> pa.Table:
+    """Partial rows of one window and key become one."""
+    accumulators = _accumulators(plan.group)
+    entries: dict[tuple[_Window, bytes], _Entry] = {}
+    for entry in _entries(plan, accumulators, table):
+        known = entries.setdefault((entry.window, entry.key), entry)
+        if known is entry:
+            continue
+        if entry.order < known.order:
+            known.value, known.order = entry.value, entry.order
+        known.rows += entry.rows
+        known.states = [
+            a.merge(left, right) for a, left, right in zip(accumulators, known.states, entry.states, strict=True)
+        ]
+        _extend(plan, known, entry.extras)
+    return _table(plan, accumulators, entries.values())
+
+
+def finish(plan: WindowPlan, merged: pa.RecordBatch) -> list[Document]:
+    """One document a row: `_id`, then the fields."""
+    accumulators = _accumulators(plan.group)
+    names = [field.name for field in plan.group.fields]
+    found = []
+    for entry in _entries(plan, accumulators, pa.Table.from_batches([merged])):
+        document: Document = {"_id": entry.value}
+        for name, accumulator, state in zip(names, accumulators, entry.states, strict=True):
+            document[name] = accumulator.finish(state)
+        found.append(document)
+    return found
+
+
+def order_keys(plan: WindowPlan, rows: pa.RecordBatch) -> list[OrderKey]:
+    """D11: (event time or, on processing time, arrival; partition; position)."""
+    times = rows.column(ARRIVAL if plan.processing_time else TS).to_pylist()
+    names = rows.schema.names
+    parts = rows.column(PART).to_pylist() if PART in names else [0] * rows.num_rows
+    positions = rows.column(POS).to_pylist() if POS in names else list(range(rows.num_rows))
+    return [(t, p or 0, q or 0) for t, p, q in zip(times, parts, positions, strict=True)]
+
+
+# --- inside -----------------------------------------------------------------------------------------------------------
+
+
+def _accumulators(group: Group) -> list[AnyImplementation]:
+    return [implementation(field.accumulator) for field in group.fields]
+
+
+def _inputs(group: Group, env: Environment) -> tuple[Value, list[Value]]:
+    value = evaluate(group.id, env)
+    inputs = [accumulator_input(field.accumulator, env) for field in group.fields]
+    return (None if value is MISSING else value), inputs
+
+
+def _add(entry: _Entry, accumulators: Sequence[AnyImplementation], inputs: Sequence[Value], order: OrderKey) -> None:
+    """All of a row or, where an accumulator refuses, nothing of it."""
+    if len(accumulators) == 1:
+        entry.states = [accumulators[0].add(entry.states[0], inputs[0], order)]
+        return
+    for i, accumulator in enumerate(accumulators):
+        entry.states[i] = accumulator.add(entry.states[i], inputs[i], order)
+
+
+def _extend(plan: WindowPlan, entry: _Entry, more: Sequence[int | None]) -> None:
+    for i, (how, cell) in enumerate(zip(plan.extras.values(), more, strict=True)):
+        known = entry.extras[i]
+        if known is None or cell is None:
+            entry.extras[i] = cell if known is None else known
+        else:
+            entry.extras[i] = min(known, cell) if how == "min" else max(known, cell)
+
+
+def _window_columns(plan: WindowPlan) -> list[str]:
+    return [WSTART, WEND, SESSION, SESSION_KEY] if plan.sessions else [WSTART, WEND]
+
+
+def _windows(plan: WindowPlan, rows: pa.RecordBatch | pa.Table) -> list[_Window]:
+    return list(zip(*(rows.column(name).to_pylist() for name in _window_columns(plan)), strict=True))
+
+
+def _entries(plan: WindowPlan, accumulators: Sequence[AnyImplementation], table: pa.Table) -> Iterable[_Entry]:
+    keys, ids = table.column(KEY).to_pylist(), table.column(ID).to_pylist()
+    orders = list(zip(*(table.column(name).to_pylist() for name in ORDER), strict=True))
+    counts = table.column(ROWS).to_pylist()
+    states = [table.column(state_column(i)).to_pylist() for i in range(len(accumulators))]
+    extras = [table.column(name).to_pylist() for name in plan.extras]
+    for row, window in enumerate(_windows(plan, table)):
+        decoded = [a.decode(column[row]) for a, column in zip(accumulators, states, strict=True)]
+        yield _Entry(
+            window, keys[row], decode_value(ids[row]), orders[row], counts[row], decoded, [c[row] for c in extras]
+        )
+
+
+def _table(plan: WindowPlan, accumulators: Sequence[AnyImplementation], entries: Iterable[_Entry]) -> pa.Table:
+    found = list(entries)
+    columns: dict[str, list[Any]] = {
+        name: [e.window[i] for e in found] for i, name in enumerate(_window_columns(plan))
+    }
+    columns[KEY] = [e.key for e in found]
+    columns[ID] = [encode_value(e.value) for e in found]
+    for i, name in enumerate(ORDER):
+        columns[name] = [e.order[i] for e in found]
+    columns[ROWS] = [e.rows for e in found]
+    for i, accumulator in enumerate(accumulators):
+        columns[state_column(i)] = [accumulator.encode(e.states[i]) for e in found]
+    for i, name in enumerate(plan.extras):
+        columns[name] = [e.extras[i] for e in found]
+    return pa.table(columns, schema=plan.partial_schema)

@@ -1,0 +1,87 @@
+"""Adds KEY and GROUP to rows, for an edge that is partitioned by key."""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from shared.language.expressions.ast import FieldPath
+from shared.model.frames import Content
+from shared.model.ids import StatePart
+from shared.model.plan import OUT
+from shared.model.time import MAX_TIME, MIN_TIME
+from shared.operators.base import GROUP, KEY, Out
+from shared.operators.batches import documents_of, select, with_column
+from shared.operators.context import NOWHERE, TaskContext
+from shared.operators.dead_letters import dead_letters
+from shared.operators.event_time import rows_of
+from shared.operators.keygroups import key_groups
+from shared.operators.keys import canonical_column, canonical_values
+from shared.operators.rows import environments, evaluate_rows
+from shared.operators.specs import KeyBySpec
+
+
+class KeyBy:
+    """An `Operator` without state. A row on which the key fails becomes a dead letter; a missing key is null's."""
+
+    def __init__(self, spec: KeyBySpec, context: TaskContext = NOWHERE) -> None:
+        self._spec = spec
+        self._context = context
+        self._watermark_ms = MIN_TIME
+        self._failed = 0
+
+    def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
+        """The same rows with KEY and GROUP."""
+        del tag
+        outs: list[Out] = []
+        expr = self._spec.key
+        at = batch.schema.get_field_index(expr.names[0]) if isinstance(expr, FieldPath) and len(expr.names) == 1 else -1
+        if at >= 0 and not batch.column(at).null_count:
+            keys = canonical_column(batch.column(at), batch.schema.field(at))
+        else:
+            values, failures = evaluate_rows(expr, environments(batch, documents_of(batch), self._context.topic))
+            if failures:
+                self._failed += len(failures)
+                outs += dead_letters(batch, failures, self._spec.path.rpartition(".")[2], self._context)
+                good = ~rows_of(failures, batch.num_rows)
+                batch = select(batch, good)
+                values = [v for v, g in zip(values, good.tolist(), strict=True) if g]
+            keys = canonical_values(values)
+        if batch.num_rows:
+            batch = with_column(batch, KEY, keys)
+            batch = with_column(batch, GROUP, pa.array(key_groups(keys, self._spec.key_groups)))
+            outs.insert(0, Out(OUT, content, batch))
+        return outs
+
+    def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
+        """Passed on as it is."""
+        self._watermark_ms = watermark_ms
+        return ()
+
+    def on_processing_time(self, now_ms: int) -> Sequence[Out]:
+        """Nothing waits."""
+        del now_ms
+        return ()
+
+    def before_barrier(self) -> Sequence[Out]:
+        """Nothing is held."""
+        return ()
+
+    def output_watermark(self) -> int:
+        """The input watermark, ms."""
+        return self._watermark_ms
+
+    def next_processing_time(self) -> int:
+        """Never."""
+        return MAX_TIME
+
+    def snapshot(self) -> Mapping[StatePart, bytes | None]:
+        """No state."""
+        return {}
+
+    def restore(self, parts: Mapping[StatePart, bytes]) -> None:
+        """No state."""
+        del parts
+
+    def counters(self) -> Mapping[str, int]:
+        """Rows on which the key failed."""
+        return {"failed": self._failed}
