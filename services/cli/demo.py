@@ -110,7 +110,7 @@ async def _collect(installed: Installation, out: Path, year: Feed, status: Proce
         "duplicates": repeats,
         "alerts": alerts,
         "epochs": status.commits,
-        "events_per_s": round(sent / took),
+        "events/s": round(sent / took),
         "seconds": round(took, 1),
         "partitions": len(year.partitions),
         "generations": status.generation,
