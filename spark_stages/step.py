@@ -17,18 +17,23 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark code gives it
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from shared.model.plan import DLQ
 from shared.model.time import MAX_TIME, MIN_TIME
 from shared.operators.aggregation import merged
 from shared.operators.base import TS, WEND, WSTART
 from shared.operators.batches import one_batch
 from shared.operators.closing import close
 from shared.operators.context import NOWHERE, TaskContext
+from shared.operators.sessions import INTERVALS, INTERVALS_SCHEMA, assign_sessions
 from shared.operators.step import Times
+from shared.operators.taking import NO_SESSIONS
 from shared.operators.typed_group import ROWS
 from shared.operators.window_plan import ROWS_SCHEMA, SESSION, WindowPlan
 from spark_stages.manifest import StageState, StateSegment
 from spark_stages.segments import STATE, WRITTEN_DDL, write_segment, written_rows
 
+SESSION_KEYS_MAX = 1000
+"""Keys of rows that may be late beyond which the open sessions of all keys are looked at."""
 SEGMENTS_MAX = 48
 """Segments of the state beyond which they are compacted."""
 
@@ -144,6 +149,18 @@ class SparkStep:
             return MAX_TIME
         return max(min(ends), state.last_arrival_ms) + timeout
 
+    def open_sessions(
+        self, state: StageState, added: Sequence[StateSegment], closed_ms: int, keys: Sequence[bytes]
+    ) -> pa.Table:
+        """The open sessions of these keys (`shared.operators.sessions.intervals`); a job where there is a segment to look at."""
+        segments = [s for s in (*state.segments, *added) if s.max_end_ms > closed_ms]
+        if not segments:
+            return NO_SESSIONS
+        rows = self._read(segments).where(F.col(WEND) > closed_ms)
+        if len(keys) <= SESSION_KEYS_MAX:
+            rows = rows.where(F.col(SESSION).isin([bytearray(key) for key in keys]))
+        return rows.select(*INTERVALS).toArrow().cast(INTERVALS_SCHEMA)
+
     # --- jobs -----------------------------------------------------------------------------------------------------------
 
     def _schema(self) -> pa.Schema:
@@ -174,7 +191,7 @@ class SparkStep:
             kept = [_state_segment(o) for o in written if o.port == STATE]
         else:
             kept = [_after(s, closed_to, self.plan.length_ms) for s in state.segments if s.max_end_ms > closed_to]
-        failed = 0
+        failed = sum(o.rows for o in outs if o.port == DLQ)
         return StageState(tuple(kept), closed_to, state.forced_ms, state.last_arrival_ms), outs, failed
 
     def _compact(self, state: StageState, prefix: str) -> StageState:
@@ -231,7 +248,9 @@ def _gathered(plan: WindowPlan, batches: Iterator[pa.RecordBatch]) -> pa.Table |
     if not seen:
         return None
     table = pa.Table.from_batches(seen).select(schema.names).cast(schema)
-    return table if plan.mode == "rows" else merged(plan, table)
+    if plan.mode != "rows":
+        return merged(plan, table)
+    return assign_sessions(table) if plan.sessions else table
 
 
 class _Writer:

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 
 from shared.model.checkpoint import BlobRef
@@ -17,9 +18,10 @@ from shared.model.ids import TASK_PART, Epoch, StatePart
 from shared.model.time import MAX_TIME, MIN_TIME
 from shared.operators.base import WEND, WSTART, Out
 from shared.operators.context import TaskContext as OperatorContext
+from shared.operators.sessions import intervals
 from shared.operators.step import Times
-from shared.operators.taking import take_rows
-from shared.operators.window_plan import WindowPlan
+from shared.operators.taking import NO_SESSIONS, take_rows
+from shared.operators.window_plan import SESSION, WindowPlan
 from shared.runtime.body import Announced, Copied
 from shared.runtime.context import TaskContext
 from shared.runtime.exchange import blob_name, load_body, parquet_bytes
@@ -116,7 +118,7 @@ class SparkBody:
         step = self._opened()
         arrived = bool(self._segments or self._inline or self._rows)
         added = [_taken(s) for s in self._segments]
-        letters, loose = await self._loose()
+        letters, loose = await self._loose(added)
         added += await self._written(loose, epoch)
         self._segments, self._inline, self._rows = [], [], []
         prefix = blob_name(assign.job, assign.vertex, assign.generation, epoch, outside.unique())
@@ -138,20 +140,37 @@ class SparkBody:
         ]
         return [*letters, *announced]
 
-    async def _loose(self) -> tuple[list[Out], list[pa.Table]]:
+    async def _loose(self, added: Sequence[StateSegment]) -> tuple[list[Out], list[pa.Table]]:
         """Rows that came without a window are judged by the watermark of the step before."""
         closed = max(self._state.closed_to_ms, self._plan.closed_to(max(self._stepped_ms, self._state.forced_ms)))
         letters: list[Out] = []
         tables: list[pa.Table] = []
-        for body in self._rows:
-            batch = await load_body(self._context.outside.blobs, body)
-            taken = take_rows(self._plan, batch, closed, self._operators)
+        batches = [await load_body(self._context.outside.blobs, body) for body in self._rows]
+        open_ = await self._open_sessions(batches, added, closed) if self._plan.sessions else NO_SESSIONS
+        for batch in batches:
+            if self._plan.sessions and tables:
+                open_ = pa.concat_tables([open_, intervals(tables[-1:])])
+            taken = take_rows(self._plan, batch, closed, self._operators, open_)
             letters += taken.letters
             self._counts["late"] += taken.late
             self._counts["failed"] += taken.failed
             if taken.table.num_rows:
                 tables.append(taken.table)
         return letters, tables
+
+    async def _open_sessions(
+        self, batches: Sequence[pa.RecordBatch], added: Sequence[StateSegment], closed_ms: int
+    ) -> pa.Table:
+        """What rows without a window may join: sessions in the state, and those that this epoch has brought so far."""
+        alone = [batch.filter(pc.is_null(batch.column(WSTART))) for batch in batches]
+        keys = sorted({key for batch in alone for key in batch.column(SESSION).unique().to_pylist()})
+        if not keys:
+            return NO_SESSIONS
+        step, state = self._opened(), self._state
+        look = self._context.outside.executor.blocking(step.open_sessions, state, added, closed_ms, keys)
+        found = await look
+        self._counts["sparkJobs"] += 1
+        return pa.concat_tables([found, intervals(decode_batch(body.ipc) for body in self._inline)])
 
     async def _written(self, loose: Sequence[pa.Table], epoch: Epoch) -> list[StateSegment]:
         """P1: what came inline in this epoch becomes one segment."""

@@ -26,10 +26,12 @@ from shared.operators.batches import batch_of, concat, documents_of, one_batch, 
 from shared.operators.context import TaskContext
 from shared.operators.dead_letters import Failure, dead_letters
 from shared.operators.documents import through
+from shared.operators.keygroups import murmur2_column
 from shared.operators.rows import environments
 from shared.operators.window_plan import FIRST, LAST, SESSION, SESSION_KEY, WindowPlan
 
 Int64s = npt.NDArray[np.int64]
+_POSITIVE = 0x7FFFFFFF
 _Rows = list[tuple[Document, OrderKey]]
 
 
@@ -91,8 +93,7 @@ def _engine(plan: WindowPlan, ready: pa.RecordBatch, processing_ms: int) -> dict
     n = ready.num_rows
     columns = {
         TS: pa.array(output_times(plan, ready)),
-        PART: pa.array(np.zeros(n, dtype=np.int32)),
-        POS: pa.array(ranks(ready.column(WEND).to_numpy())),
+        **_places(ready),
         WSTART: ready.column(WSTART),
         WEND: ready.column(WEND),
     }
@@ -114,20 +115,34 @@ def output_times(plan: WindowPlan, ready: pa.RecordBatch) -> Int64s:
     return times
 
 
-def ranks(ends: Int64s) -> Int64s:
-    """0, 1, 2, … within runs of equal values, shape (n,)."""
-    n = len(ends)
+def ranks(*columns: Int64s) -> Int64s:
+    """0, 1, 2, … within runs of rows that are equal in all columns, shape (n,)."""
+    n = len(columns[0])
     index = np.arange(n, dtype=np.int64)
-    starts = np.concatenate(([True], ends[1:] != ends[:-1]))[:n]
+    differs = np.any([c[1:] != c[:-1] for c in columns], axis=0)
+    starts = np.concatenate(([True], differs))[:n]
     return index - np.maximum.accumulate(np.where(starts, index, 0))
 
 
 def _numbered(batch: pa.RecordBatch) -> pa.RecordBatch:
     """POS anew, by the order of the output; without the columns of this module."""
+    places = _places(batch)
     gone = [n for n in (_ORDER, SESSION, SESSION_KEY) if n in batch.schema.names]
     batch = batch.drop_columns(gone) if gone else batch
-    batch = with_column(batch, PART, pa.array(np.zeros(batch.num_rows, dtype=np.int32)))
-    return with_column(batch, POS, pa.array(ranks(batch.column(WEND).to_numpy())))
+    return with_column(with_column(batch, PART, places[PART]), POS, places[POS])
+
+
+def _places(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """PART and POS of output, whose rows of one window stand together.
+
+    Sessions of several keys that end together may be closed apart from each other: what tells them apart is the hash of the key.
+    """
+    ends: Int64s = batch.column(WEND).to_numpy()
+    if SESSION not in batch.schema.names:
+        return {PART: pa.array(np.zeros(len(ends), dtype=np.int32)), POS: pa.array(ranks(ends))}
+    hashes = (murmur2_column(batch.column(SESSION)) & np.uint32(_POSITIVE)).astype(np.int32)
+    codes = batch.column(SESSION).dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    return {PART: pa.array(hashes), POS: pa.array(ranks(ends, batch.column(WSTART).to_numpy(), codes))}
 
 
 # --- stages that look at a whole window -------------------------------------------------------------------------------

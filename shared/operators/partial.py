@@ -4,7 +4,8 @@ Rules (architecture.md, Spark stages; protocol P3, W1):
 
 - PA1 With `lateness: split` each row is judged here, by its split's watermark before it; late rows become dead letters here.
 - PA2 What may be late at the receiver travels as rows, without a window, so that a dead letter has the document: with `merged`, rows of a
-  window that the watermark last sent has closed, and all rows where `idleTimeout` may close windows; rows of a split that idleness had left out (AWAY), in either mode.
+  window that the watermark last sent has closed, and all rows where `idleTimeout` may close windows; rows of a split that idleness had
+  left out (AWAY), in either mode.
 - PA3 Everything else is put into its windows here, and travels as partials; as rows with WSTART and WEND where the window's
   pipeline needs rows.
 - PA4 Partials are held until the barrier or `max_groups`; the output watermark stands meanwhile at that of the last time nothing was held,

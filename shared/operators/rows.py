@@ -40,7 +40,7 @@ def _metas(batch: pa.RecordBatch, topic: str | None) -> list[dict[str, Value]]:
         meta: dict[str, Any] = {}
         if WSTART in columns and columns[WSTART][row] is not None:
             window: dict[str, Any] = {"start": Date(columns[WSTART][row]), "end": Date(columns[WEND][row])}
-            if SESSION_KEY in columns:
+            if SESSION_KEY in columns and columns[SESSION_KEY][row] is not None:
                 window["partition"] = decode_value(columns[SESSION_KEY][row])
             meta["window"] = window
         if PART in columns and columns[PART][row] is not None:

@@ -98,8 +98,9 @@ class Step:
         state, counts, letters = self._take(state, given, times)
         outs += letters
         closed_to, forced = self._closable(state, times)
-        state, more = self._close(state, closed_to, times)
+        state, more, failed = self._close(state, closed_to, times)
         outs += more
+        counts = replace(counts, failed=counts.failed + failed)
         state = replace(state, forced_ms=forced)
         return StepResult(state, outs, counts, self._output_watermark(state, times))
 
@@ -167,7 +168,7 @@ class Step:
         ends = [int(e) for t in _open(state) for e in np.unique(t.column(WEND).to_numpy())]
         return max((e for e in ends if e + timeout <= processing_ms), default=MIN_TIME)
 
-    def _close(self, state: StepState, closed_to_ms: int, times: Times) -> tuple[StepState, list[Out]]:
+    def _close(self, state: StepState, closed_to_ms: int, times: Times) -> tuple[StepState, list[Out], int]:
         done, left = [], []
         for table in (state.partials, state.rows):
             mask = None if table is None else pc.less_equal(table.column(WEND), closed_to_ms)
@@ -175,10 +176,11 @@ class Step:
             left.append(None if table is None else table.filter(pc.invert(mask)))
         ready = done[0] if self.plan.mode != "rows" else done[1]
         outs: list[Out] = []
+        failed = 0
         if ready is not None and ready.num_rows:
             outs, failed = close(self.plan, one_batch(ready), times.processing_ms, self.context)
         partials, rows = (t if t is not None and t.num_rows else None for t in left)
-        return replace(state, partials=partials, rows=rows, closed_to_ms=closed_to_ms), outs
+        return replace(state, partials=partials, rows=rows, closed_to_ms=closed_to_ms), outs, failed
 
     def _output_watermark(self, state: StepState, times: Times) -> int:
         """ST5."""
