@@ -66,7 +66,10 @@ def _finished(plan: WindowPlan, ready: pa.RecordBatch, processing_ms: int) -> pa
         order = sorted_by(ready, [*plan.window_columns, *([ARRIVAL] if plan.processing_time else [TS]), PART, POS])
         ready = ready.take(order)
         engine = {n: a for n, a in _engine(plan, ready, processing_ms).items() if n != POS}
-        return batch_of(documents_of(ready), {**engine, PART: ready.column(PART), POS: ready.column(POS), _ORDER: _times(plan, ready)})
+        return batch_of(
+            documents_of(ready),
+            {**engine, PART: ready.column(PART), POS: ready.column(POS), _ORDER: _times(plan, ready)},
+        )
     ready = ready.take(sorted_by(ready, [*plan.window_columns, *plan.key_columns]))
     engine = _engine(plan, ready, processing_ms)
     if plan.typed is None:
@@ -220,7 +223,9 @@ def _gathered(window: pa.RecordBatch, documents: Sequence[Document]) -> pa.Recor
     """New documents of a whole window: the window's bounds, and the earliest or latest time of its rows."""
     n = len(documents)
     first = window.slice(0, 1).take(pa.array([0] * n, type=pa.int64()))
-    engine = {name: first.column(name) for name in (WSTART, WEND, SESSION, SESSION_KEY, ARRIVAL) if name in first.schema.names}
+    engine = {
+        name: first.column(name) for name in (WSTART, WEND, SESSION, SESSION_KEY, ARRIVAL) if name in first.schema.names
+    }
     engine[TS] = pa.array([pc.min(window.column(TS)).as_py()] * n, type=pa.int64())
     engine[PART] = pa.array(np.zeros(n, dtype=np.int32))
     engine[POS] = pa.array(np.arange(n, dtype=np.int64))

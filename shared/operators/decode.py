@@ -9,8 +9,8 @@ Rules:
   out of the stream: each must begin with `{` and end with `}`, and hold no inner `}` that something else than , } ] follows.
 """
 
-import io
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -143,7 +143,7 @@ def _read_stream(values: pa.BinaryArray, schema: Schema) -> pa.Table | None:
     fields = [
         pa.field(f.name, _READ_AS.get(f.type, ARROW_TYPES[f.type])) for f in schema.fields if f.type in ARROW_TYPES
     ]
-    text = io.BytesIO(data[offsets[0] : offsets[-1]].data)
+    text = pa.BufferReader(data[offsets[0] : offsets[-1]])
     try:
         reader = arro3.io.read_json(text, arro3.core.Schema.from_arrow(pa.schema(fields)), batch_size=READER_ROWS)
         table = pa.table(reader)
@@ -207,10 +207,8 @@ def _iso(texts: pa.Array) -> pa.Array:
     lengths = pc.binary_length(texts)
     usual = pc.and_(pc.or_(pc.equal(lengths, 20), pc.equal(lengths, 24)), pc.ends_with(texts, "Z"))
     if pc.all(pc.fill_null(usual, fill_value=True)).as_py() is not False:
-        try:
+        with suppress(pa.ArrowInvalid):  # a text of the usual form that is no instant: all are read one by one
             return texts.cast(TIMESTAMP)
-        except pa.ArrowInvalid:
-            pass
     found = [None if t is None else parse_iso(t) for t in texts.to_pylist()]
     return pa.array(found, type=pa.int64()).cast(TIMESTAMP)
 

@@ -162,9 +162,7 @@ def _entries(plan: WindowPlan, accumulators: Sequence[AnyImplementation], table:
 
 def _table(plan: WindowPlan, accumulators: Sequence[AnyImplementation], entries: Iterable[_Entry]) -> pa.Table:
     found = list(entries)
-    columns: dict[str, list[Any]] = {
-        name: [e.window[i] for e in found] for i, name in enumerate(_window_columns(plan))
-    }
+    columns: dict[str, list[Any]] = {name: [e.window[i] for e in found] for i, name in enumerate(_window_columns(plan))}
     columns[KEY] = [e.key for e in found]
     columns[ID] = [encode_value(e.value) for e in found]
     for i, name in enumerate(ORDER):

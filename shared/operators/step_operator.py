@@ -115,7 +115,9 @@ class StepOperator:
             stored.closed_to_ms, stored.forced_ms, stored.last_arrival_ms,
         )  # fmt: skip
         self._dirty = False
-        self._arrived = True  # a copy may have been taken before the last arrival was told the time: a timer then runs from now
+        self._arrived = (
+            True  # a copy may have been taken before the last arrival was told the time: a timer then runs from now
+        )
 
     def counters(self) -> Mapping[str, int]:
         """Totals since the task's start."""
