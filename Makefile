@@ -72,6 +72,13 @@ test: lint ## all checks and all tests (ARGS='-k name' narrows the tests)
 test-fast: setup ## the tests that need neither broker nor Spark
 	$(PYTEST) -m '$(PURE)' -n 2 --dist loadfile $(ARGS)
 
+.PHONY: cases
+cases: setup ## whole pipelines: every case on the local engine and on Spark
+	@mkdir -p out
+	@for engine in local spark; do \
+	  $(BIN)/tidemark process --cases tests/golden/process/cases.jsonl --out out/cases-$$engine.jsonl --engine $$engine && \
+	  $(BIN)/python -m tests.harness.process_cases tests/golden/process/cases.jsonl out/cases-$$engine.jsonl || exit 1; done
+
 .PHONY: bench
 bench: setup ## what it carries on this machine, with machine, versions and command
 	$(PYTEST) -m bench -s --timeout 0 $(ARGS)

@@ -19,3 +19,22 @@ def test_case_comes_out_as_expected(case: dict[str, Any]) -> None:
     """Output, dead letters and errors of a case are those that it expects."""
     result = run_case(Runner("local"), case)
     assert difference(case, result) is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "got", "same"),
+    [
+        ([{"a": 1}], [{"a": 1.0}], True),
+        ([{"a": 1}], [{"a": True}], False),
+        ([{"a": 1}], [{"a": 1, "b": None}], False),
+        ([{"a": [1, 2]}], [{"a": [2, 1]}], False),
+        ([{"a": 1}, {"a": 2}], [{"a": 2}, {"a": 1}], True),
+        ([{"a": 1}, {"a": 1}], [{"a": 1}, {"a": 2}], False),
+        ([{"a": {"$date": "2024-01-01T00:00:00Z"}}], [{"a": 1704067200000}], False),
+        ([{"a": {"$numberDouble": "NaN"}}], [{"a": {"$numberDecimal": "NaN"}}], True),
+    ],
+)
+def test_comparison_sees_what_differs(wanted: list[Any], got: list[Any], same: bool) -> None:
+    """Numbers are equal as numbers; types, fields, the order in arrays and how often a document comes all count."""
+    result = {"output": got, "dlq": [], "error": None, "engine": "local", "spark_jobs": 0}
+    assert (difference({"pipeline": [], "expected": wanted, "order": "any"}, result) is None) == same
