@@ -5,23 +5,23 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 
 from services.cli.audit import Audited, AuditFailed, audit_local
 from services.cli.demo import DemoFailed, DemoSettings, demo
+from services.cli.ps import NothingRuns, processes
 from services.cli.run import RunFailed, run
 from services.local.broker import BrokerError
-from services.local.supervisor import read_state
 from shared.model.ids import ProcessorName
 from shared.runtime.client import RequestRefused, RequestTimeout
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 DataDir = Annotated[Path, typer.Option("--data", help="Where broker, state and logs of this machine lie.")]
 Tasks = Annotated[list[str], typer.Option("--tasks", help="Tasks of a service or vertex: operator=3; may be repeated.")]
-_FAILURES = (AuditFailed, DemoFailed, RunFailed, BrokerError, RequestRefused, RequestTimeout)
+_FAILURES = (AuditFailed, DemoFailed, NothingRuns, RunFailed, BrokerError, RequestRefused, RequestTimeout)
 
 
 def _parallelism(tasks: list[str]) -> dict[str, int]:
@@ -148,16 +148,18 @@ def ps_command(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:
     """List the processes that run on a folder, with service, tasks and process id."""
-    try:
-        state = read_state(data)
-    except FileNotFoundError as error:
-        Console(stderr=True).print(f"nothing runs on {data}; `tidemark run FILE --data {data}` starts something")
-        raise typer.Exit(1) from error
+    found: list[dict[str, Any]] = []
+
+    async def work() -> None:
+        found.append(await processes(data))
+
+    _finish(work())
     if as_json:
-        sys.stdout.write(json.dumps(state, indent=2) + "\n")
+        sys.stdout.write(json.dumps(found[0], indent=2) + "\n")
         return
-    for process in state["processes"]:
-        sys.stdout.write(f"{process['place']:<16}{process['service']:<14}{process['pid']}\n")
+    for process in found[0]["processes"]:
+        line = f"{process['place']:<16}{process['service']:<14}{process['pid']:<10}{', '.join(process['tasks'])}"
+        sys.stdout.write(line.rstrip() + "\n")
 
 
 def main() -> None:
