@@ -32,6 +32,8 @@ from shared.operators.window_plan import ROWS_SCHEMA, SESSION, WindowPlan
 from spark_stages.manifest import StageState, StateSegment
 from spark_stages.segments import STATE, WRITTEN_DDL, write_segment, written_rows
 
+SMALL_ROWS_MAX = 10_000
+"""Rows of segments up to which one task merges and finishes them."""
 SESSION_KEYS_MAX = 1000
 """Keys of rows that may be late beyond which the open sessions of all keys are looked at."""
 SEGMENTS_MAX = 48
@@ -185,7 +187,8 @@ class SparkStep:
         rows = self._read(segments).where(F.col(WEND) > state.closed_to_ms)
         if not self.plan.sessions:
             rows = rows.where(F.col(WEND) <= closed_to)
-        written = self._run(rows, _closer(self.plan, closed_to, processing_ms, self.root, prefix, self.context))
+        work = _closer(self.plan, closed_to, processing_ms, self.root, prefix, self.context)
+        written = self._run(rows, work, small=sum(s.rows for s in segments) <= SMALL_ROWS_MAX)
         outs = [o for o in written if o.port != STATE]
         if self.plan.sessions:
             kept = [_state_segment(o) for o in written if o.port == STATE]
@@ -196,17 +199,21 @@ class SparkStep:
 
     def _compact(self, state: StageState, prefix: str) -> StageState:
         rows = self._read(state.segments).where(F.col(WEND) > state.closed_to_ms)
-        written = self._run(rows, _compactor(self.plan, self.root, prefix))
+        small = sum(s.rows for s in state.segments) <= SMALL_ROWS_MAX
+        written = self._run(rows, _compactor(self.plan, self.root, prefix), small=small)
         return StageState(
             tuple(map(_state_segment, written)), state.closed_to_ms, state.forced_ms, state.last_arrival_ms
         )
 
     def _run(
-        self, rows: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+        self, rows: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], *, small: bool
     ) -> list[OutputSegment]:
         self._jobs += 1
-        apart = [SESSION] if self.plan.sessions else [WEND]
-        gathered = rows.transform(self._merged).repartition(*apart)
+        merged_rows = rows.transform(self._merged)
+        # What is small goes to one task: no shuffle, and output in the order of its windows (ST6).
+        gathered = (
+            merged_rows.coalesce(1) if small else merged_rows.repartition(SESSION if self.plan.sessions else WEND)
+        )
         found = gathered.mapInArrow(work, WRITTEN_DDL).collect()
         return [
             OutputSegment(r.kind, r.content, r.name, r.rows, r.size_bytes, r.digest, r.low_ms, r.high_ms) for r in found

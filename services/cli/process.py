@@ -98,6 +98,8 @@ def process(
 ) -> int:
     """The command; the exit status. 2 where its options contradict each other."""
     quiet(logging.INFO if verbose else logging.CRITICAL)
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # where a user's computations lie, as in an installation
     try:
         if cases is not None and out is not None and file is None:
             count = process_cases(cases, out, engine)
@@ -139,11 +141,20 @@ def process_cases(cases: Path, out: Path, engine: Engine) -> int:
     with cases.open() as lines, out.open("w") as results, runner(engine) as running:
         for number, line in enumerate(lines, 1):
             if line.strip():
-                result = run_case(running, _case(line, f"{cases} line {number}"))
+                result = _isolated(running, _case(line, f"{cases} line {number}"))
                 results.write(json.dumps(result, ensure_ascii=False) + "\n")
                 results.flush()
                 count += 1
     return count
+
+
+def _isolated(running: Runner, case: dict[str, Any]) -> dict[str, Any]:
+    """The case's result; what breaks the machinery itself is that case's error and not the others'."""
+    try:
+        return run_case(running, case)
+    except Exception as error:  # noqa: BLE001 - handed on, in the case's line
+        failed = f"{type(error).__name__}: {error}"
+        return {"id": case["id"], "output": [], "dlq": [], "error": failed, "engine": running.engine, "spark_jobs": 0}
 
 
 def _case(line: str, place: str) -> dict[str, Any]:
