@@ -6,9 +6,7 @@ import pyarrow as pa
 
 from shared.language.expressions.ast import FieldPath
 from shared.model.frames import Content
-from shared.model.ids import StatePart
 from shared.model.plan import OUT
-from shared.model.time import MAX_TIME, MIN_TIME
 from shared.operators.base import GROUP, KEY, Out
 from shared.operators.batches import documents_of, select, with_column
 from shared.operators.context import NOWHERE, TaskContext
@@ -16,17 +14,17 @@ from shared.operators.dead_letters import dead_letters
 from shared.operators.event_time import rows_of
 from shared.operators.keygroups import key_groups
 from shared.operators.keys import canonical_column, canonical_values
+from shared.operators.passing import Passing
 from shared.operators.rows import environments, evaluate_rows
 from shared.operators.specs import KeyBySpec
 
 
-class KeyBy:
+class KeyBy(Passing):
     """An `Operator` without state. A row on which the key fails becomes a dead letter; a missing key is null's."""
 
     def __init__(self, spec: KeyBySpec, context: TaskContext = NOWHERE) -> None:
         self._spec = spec
         self._context = context
-        self._watermark_ms = MIN_TIME
         self._failed = 0
 
     def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
@@ -51,36 +49,6 @@ class KeyBy:
             batch = with_column(batch, GROUP, pa.array(key_groups(keys, self._spec.key_groups)))
             outs.insert(0, Out(OUT, content, batch))
         return outs
-
-    def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
-        """Passed on as it is."""
-        self._watermark_ms = watermark_ms
-        return ()
-
-    def on_processing_time(self, now_ms: int) -> Sequence[Out]:
-        """Nothing waits."""
-        del now_ms
-        return ()
-
-    def before_barrier(self) -> Sequence[Out]:
-        """Nothing is held."""
-        return ()
-
-    def output_watermark(self) -> int:
-        """The input watermark, ms."""
-        return self._watermark_ms
-
-    def next_processing_time(self) -> int:
-        """Never."""
-        return MAX_TIME
-
-    def snapshot(self) -> Mapping[StatePart, bytes | None]:
-        """No state."""
-        return {}
-
-    def restore(self, parts: Mapping[StatePart, bytes]) -> None:
-        """No state."""
-        del parts
 
     def counters(self) -> Mapping[str, int]:
         """Rows on which the key failed."""
