@@ -27,6 +27,7 @@ import uuid
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -80,7 +81,8 @@ class LocalBroker:
     """One broker process and its data folder. Started and stopped any number of times; not safe for several tasks."""
 
     def __init__(self, settings: BrokerSettings) -> None:
-        self._settings = settings
+        # The broker runs in its own folder: what it is told must not depend on where the caller stands.
+        self._settings = replace(settings, data_dir=settings.data_dir.resolve())
         self._process: subprocess.Popen[bytes] | None = None
         self._port = settings.port
 

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -54,7 +54,7 @@ class LocalCluster:
     """Starts everything, keeps it running, stops it."""
 
     def __init__(self, settings: LocalSettings, on_restart: Callable[[str, int], None] | None = None) -> None:
-        self.settings = settings
+        self.settings = replace(settings, data_dir=settings.data_dir.resolve())
         self._on_restart = on_restart or (lambda _place, _status: None)
         self._children: dict[str, Child] = {}
         self._watchers: dict[str, asyncio.Task[None]] = {}
