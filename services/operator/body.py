@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from shared.model.frames import Body
 from shared.model.ids import Epoch, StatePart
+from shared.model.time import MIN_TIME
 from shared.operators.base import GROUP, Operator, Out
 from shared.runtime.body import Copied
 from shared.runtime.context import TaskContext
@@ -25,6 +26,7 @@ class OperatorBody:
         self._tasks = plan.tasks[context.assign.vertex]
         self._groups = plan.key_groups
         self._rows = 0
+        self._now_ms = max((h.protocol.processing_time_ms for h in context.assign.handles), default=MIN_TIME)
 
     async def open(self, parts: Mapping[StatePart, bytes]) -> None:
         """Restore the chain."""
@@ -53,12 +55,17 @@ class OperatorBody:
         return batch.take(pa.array(np.flatnonzero(owners == self._context.assign.index)))
 
     async def advance(self, watermark_ms: int) -> Sequence[Out]:
-        """The watermark through the chain."""
-        return self._chain.on_watermark(watermark_ms)
+        """The watermark through the chain, which is told the time first: what closes now goes out as of now."""
+        return [*self._chain.on_processing_time(self._now()), *self._chain.on_watermark(watermark_ms)]
 
     async def fire(self, now_ms: int) -> Sequence[Out]:
         """Processing time through the chain."""
-        return self._chain.on_processing_time(now_ms)
+        return self._chain.on_processing_time(self._now(now_ms))
+
+    def _now(self, told_ms: int = MIN_TIME) -> int:
+        """W5: the wall clock, or what was told, and never less than before, a restored snapshot's time included."""
+        self._now_ms = max(self._now_ms, told_ms, self._context.outside.clock.now_ms())
+        return self._now_ms
 
     async def flush(self, epoch: Epoch) -> Sequence[Out]:
         """What is held for batching."""
