@@ -4,12 +4,13 @@ import asyncio
 import json
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from deploy.pipelines.departures.data import departures
+from deploy.pipelines.departures.data import Gap, departures
 from services.cli.audit import AuditFailed, audit_local
 from services.cli.demo import ALERTS, LATE, NAME, DemoSettings, demo
 from services.cli.installation import Installation
@@ -19,7 +20,7 @@ from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.ports.log import NewRecord, TopicPartition
 from tests.e2e.faults import Kill, Reader, lines, orders, pause_past_the_heartbeat, until
-from tests.oracle.check_demo import check_all
+from tests.oracle.check_demo import check_all, check_control
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -34,6 +35,8 @@ KILLS = (
     Kill("coordinator-0", "mirrored", 5),
 )
 
+HELD_BACK_FROM = 150_000
+
 
 @dataclass
 class Faults:
@@ -41,6 +44,12 @@ class Faults:
 
     records: Sequence[Path]
     reader: Reader
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def hold(self, sent: int) -> None:
+        """In the middle of the year the whole topic stands still, until the zombie has come back."""
+        if sent > HELD_BACK_FROM:
+            await self.go_on.wait()
 
     async def __call__(self, installed: Installation, seen: Seen) -> None:
         """Ends when every fault has struck."""
@@ -51,9 +60,11 @@ class Faults:
             before = await until(installed, lambda status: status.commits >= 4)
             await pause_past_the_heartbeat(installed, "operator-0")
             await until(installed, lambda status: status.commits > before.commits)
+            self.go_on.set()
             struck = await until(installed, lambda _: all(record.exists() for record in self.records))
             await until(installed, lambda status: status.commits >= struck.commits + 2)
         finally:
+            self.go_on.set()
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
 
@@ -65,13 +76,15 @@ def faulty_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Reader, 
     out = folder / "out"
     reader = Reader(out)
     records = [kill.record(folder) for kill in KILLS]
+    faults = Faults(records, reader)
     settings = DemoSettings(
         out=out,
         data_dir=folder / "data",
         seconds=45.0,
         parallelism={"source": 2, "operator": 3, "sink": 2},
         environment={"TIDEMARK_KILL_AT": orders(KILLS, folder)},
-        beside=Faults(records, reader),
+        beside=faults,
+        hold=faults.hold,
     )
     status = asyncio.run(demo(settings, departures()))
     assert status.generation > len(KILLS) // 2, "the kills ended fewer generations than they should have"
@@ -103,6 +116,14 @@ def test_readers_see_only_what_stays(faulty_run: tuple[Path, Reader, list[Path]]
     assert reader.changed == [], "a manifest changed after it was published"
     assert all(Path(path).exists() for path in reader.manifests), "a manifest that was seen is gone"
     assert len(lines(out / "alerts.jsonl")) > 0
+
+
+def test_flights_taken_out_are_missed(tmp_path: Path) -> None:
+    """A control, with one task of each kind: four hours without Newark's flights are four dips more, and nothing else is wrong."""
+    gap = Gap("EWR", datetime(2013, 6, 4, 14, tzinfo=UTC), datetime(2013, 6, 4, 18, tzinfo=UTC))
+    settings = DemoSettings(out=tmp_path / "out", data_dir=tmp_path / "data", seconds=15.0)
+    asyncio.run(demo(settings, departures(without=[gap])))
+    print(check_control(tmp_path / "out", gap))  # noqa: T201 - what was checked belongs into the test's output
 
 
 def test_the_audit_agrees(faulty_run: tuple[Path, Reader, list[Path]]) -> None:

@@ -89,6 +89,19 @@ async def test_a_killed_broker_comes_back_with_its_records(fresh_broker: LocalBr
     assert await consume(address, "kept", 3) == [b"before", b"committed", b"after"]
 
 
+async def test_a_folder_may_be_named_from_where_the_caller_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative data folder is the caller's, not the broker's."""
+    monkeypatch.chdir(tmp_path)
+    broker = LocalBroker(BrokerSettings(data_dir=Path("kafka")))
+    try:
+        await broker.start()
+        assert (tmp_path / "kafka" / "log" / "meta.properties").is_file()
+    finally:
+        await broker.stop()
+
+
 async def test_a_new_supervisor_finds_the_same_broker(fresh_broker: LocalBroker, tmp_path: Path) -> None:
     """Stopped, and started by another object on the same folder, it has its port and its records."""
     await create_topic(fresh_broker.bootstrap, "kept")
