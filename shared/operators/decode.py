@@ -2,14 +2,12 @@
 
 Rules:
 
-- The plain path defines the result: `parse_json`, then `fit` to the schema. The fast path (arro3, all records at once) must agree; a
-  record on which it might not is read again the plain way: a number beyond 2⁵³, a fraction in an int, text where a number is
-  declared (arro3 would parse it), a required field that is not there, and whatever makes the reader fail, found by halving.
-- One record is one row. The reader sees the records as one stream of text; a record that could end inside or beyond another is kept
-  out of the stream: each must begin with `{` and end with `}`, and hold no inner `}` that something else than , } ] follows.
+- The plain path defines the result: `parse_json`, then `fit` to the schema. The fast path (arro3, all records at once) must agree,
+  whatever stands beside a record; what it might not agree on is read the plain way: what `decode_screen` finds, a number beyond 2⁵³, a
+  fraction in an int, a required field that is not there, and whatever makes the reader fail, found by halving.
+- One record is one row: records that are not strictly one JSON object each do not get to the fast reader.
 """
 
-import re
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -26,16 +24,15 @@ from shared.language.values import ExtendedJsonError, encode_doc, parse_json
 from shared.language.values.instants import parse_iso
 from shared.model.values import Document
 from shared.operators.base import RAW, REST
-from shared.operators.batches import ARROW_TYPES, TIMESTAMP, column_of, typed_fields
+from shared.operators.batches import ARROW_TYPES, TIMESTAMP, column_of, typed, typed_fields
+from shared.operators.decode_screen import beyond, joined, strict, whole_objects
 
 EXACT_MAX: Final = 2.0**53
 """Below this, a double tells whole numbers apart."""
 HALVE_DOWN_TO: Final = 32
 """A buffer of so few records that the reader refuses is read record by record."""
-_OPEN, _CLOSE, _BACKSLASH = ord("{"), ord("}"), ord("\\")
 READER_ROWS: Final = 8192
 """Rows of one batch of the reader: more at once are slower."""
-_AFTER_CLOSE: Final = np.isin(np.arange(256), [ord(c) for c in ",}]"])
 _DATE: Final = pa.struct([pa.field("$date", pa.string())])
 _READ_AS: Final = {"int": pa.float64(), "long": pa.float64(), "double": pa.float64(), "date": _DATE}
 
@@ -61,15 +58,15 @@ class Decoded:
     rows: npt.NDArray[np.int64]
     """Shape (n,): the record of each row of `batch`."""
     batch: pa.RecordBatch
-    """Typed columns and RAW, or, without typed columns, REST."""
+    """Typed columns and RAW, or, where all went the plain way, REST."""
     bad: tuple[Bad, ...]
 
 
 def decode(values: pa.BinaryArray, schema: Schema) -> Decoded:
     """Decode records; nothing raised for what is wrong with one of them."""
-    if not typed_fields(schema):
+    if not schema or any(f.type not in ARROW_TYPES for f in schema):
         return _decode_plain(values, schema)
-    plain = _suspicious(values)
+    plain = ~whole_objects(values)
     parts: list[tuple[npt.NDArray[np.int64], pa.Table]] = []
     stream = np.flatnonzero(~plain)
     _read(values, stream, schema, parts, plain)
@@ -80,37 +77,6 @@ def decode(values: pa.BinaryArray, schema: Schema) -> Decoded:
 
 
 # --- fast path --------------------------------------------------------------------------------------------------------
-
-
-def _suspicious(values: pa.BinaryArray) -> Bools:
-    """Records that must not go into the reader's stream, shape (n,)."""
-    n = len(values)
-    if n == 0:
-        return np.zeros(0, dtype=np.bool_)
-    offsets, data = _buffers(values)
-    begin, end = offsets[:-1], offsets[1:]
-    bad: Bools = (
-        np.zeros(n, dtype=np.bool_) if values.null_count == 0 else values.is_null().to_numpy(zero_copy_only=False)
-    )
-    bad = bad | (end - begin < 2)  # noqa: PLR2004 - `{}`
-    if not len(data):
-        return np.ones(n, dtype=np.bool_)
-    top = len(data) - 1
-    bad = bad | (data[np.minimum(begin, top)] != _OPEN) | (data[np.maximum(end, 1) - 1] != _CLOSE)
-    closes = np.flatnonzero(data[: offsets[-1]] == _CLOSE)
-    closes = closes[closes >= offsets[0]]
-    record = np.searchsorted(end, closes, side="right")
-    inner = closes + 1 < end[record]
-    odd = ~_AFTER_CLOSE[data[np.minimum(closes[inner] + 1, top)]]
-    bad[record[inner][odd]] = True
-    return bad
-
-
-def _buffers(values: pa.BinaryArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    _, offsets, data = values.buffers()
-    width = np.int64 if pa.types.is_large_binary(values.type) else np.int32
-    window = np.frombuffer(offsets, dtype=width)[values.offset : values.offset + len(values) + 1].astype(np.int64)
-    return window, np.frombuffer(data, dtype=np.uint8) if data is not None else np.empty(0, dtype=np.uint8)
 
 
 def _read(
@@ -138,15 +104,14 @@ def _read(
 
 
 def _read_stream(values: pa.BinaryArray, schema: Schema) -> pa.Table | None:
-    """All records as one table with columns as `_READ_AS` says, or None if the reader refuses."""
-    offsets, data = _buffers(values)
-    fields = [
-        pa.field(f.name, _READ_AS.get(f.type, ARROW_TYPES[f.type])) for f in schema.fields if f.type in ARROW_TYPES
-    ]
-    text = pa.BufferReader(data[offsets[0] : offsets[-1]])
+    """All records as one table with columns as `_READ_AS` says, or None if they are not all strict JSON, or the reader refuses."""
+    lines = joined(values)
+    if not strict(lines, len(values), schema):
+        return None
+    fields = [pa.field(f.name, _READ_AS.get(f.type, ARROW_TYPES[f.type])) for f in schema]
+    asked = arro3.core.Schema.from_arrow(pa.schema(fields))
     try:
-        reader = arro3.io.read_json(text, arro3.core.Schema.from_arrow(pa.schema(fields)), batch_size=READER_ROWS)
-        table = pa.table(reader)
+        table = pa.table(arro3.io.read_json(pa.BufferReader(lines), asked, batch_size=READER_ROWS))
     except (pa.ArrowInvalid, pa.ArrowException, ValueError, OSError):
         return None
     return table if table.num_rows == len(values) else None
@@ -155,20 +120,21 @@ def _read_stream(values: pa.BinaryArray, schema: Schema) -> pa.Table | None:
 def _doubtful(table: pa.Table, values: pa.BinaryArray, schema: Schema) -> Bools:
     """Rows whose columns may not be what the plain path gives; shape (n,)."""
     doubt: Bools = np.zeros(table.num_rows, dtype=np.bool_)
-    for field in schema.fields:
-        if field.type not in ARROW_TYPES:
-            return np.ones(table.num_rows, dtype=np.bool_)
+    dates = np.zeros(table.num_rows, dtype=np.int64)
+    for field in schema:
         column = table.column(field.name)
         if not field.optional and column.null_count:
             doubt |= column.is_null().to_numpy()
         if field.type in ("int", "long", "double"):
-            doubt |= _doubtful_number(column, values, field)
+            doubt |= _doubtful_number(column, field)
         elif field.type == "date":
+            there = _date_text(column).is_valid().to_numpy(zero_copy_only=False)
             doubt |= column.is_valid().to_numpy() & _iso(_date_text(column)).is_null().to_numpy(zero_copy_only=False)
-    return doubt
+            dates += there
+    return doubt | beyond(values, dates)
 
 
-def _doubtful_number(column: pa.ChunkedArray, values: pa.BinaryArray, field: Field) -> Bools:
+def _doubtful_number(column: pa.ChunkedArray, field: Field) -> Bools:
     cells = column.to_numpy()
     there = ~np.isnan(cells) if column.null_count else np.ones(len(cells), dtype=np.bool_)
     with np.errstate(invalid="ignore"):
@@ -177,22 +143,7 @@ def _doubtful_number(column: pa.ChunkedArray, values: pa.BinaryArray, field: Fie
             doubt |= there & (np.trunc(cells) != cells)
         if field.type == "int":
             doubt |= there & ~((cells >= -(2.0**31)) & (cells < 2.0**31))
-    return doubt | _numbers_as_text(values, field)
-
-
-def _numbers_as_text(values: pa.BinaryArray, field: Field) -> Bools:
-    """Records in which the field may be a text: one scan of all bytes, and row by row only if that finds anything."""
-    offsets, data = _buffers(values)
-    text = data[offsets[0] : offsets[-1]].data
-    name = re.escape(field.name)
-    other = rf'"{name}"(\s*[^\s:]|\s*:\s*[^-0-9n\s])'
-    plainly = re.compile(rf'"{name}"(?!: ?[-0-9n])'.encode())
-    escapes = bool((data[offsets[0] : offsets[-1]] == _BACKSLASH).any())
-    if not escapes and plainly.search(text) is None:
-        return np.zeros(len(values), dtype=np.bool_)
-    suspect = pc.match_substring_regex(values, rf"{other}|\\u" if escapes else other)
-    found: Bools = suspect.to_numpy(zero_copy_only=False)
-    return found
+    return doubt
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------
@@ -272,11 +223,13 @@ def _whole(document: Document, schema: Schema) -> Document:
 
 
 def _decode_plain(values: pa.BinaryArray, schema: Schema) -> Decoded:
+    """All records the plain way: nothing is declared, or a decimal, which only the parsed document has."""
     found = [_one(row, text, schema) for row, text in enumerate(values.to_pylist())]
     good = [(row, item) for row, item in enumerate(found) if not isinstance(item, Bad)]
     rest = pa.array([encode_doc(d) for _, d in good], type=pa.binary())
     rows = np.array([row for row, _ in good], dtype=np.int64)
-    return Decoded(rows, _batch({REST: rest}), tuple(item for item in found if isinstance(item, Bad)))
+    batch = typed(_batch({REST: rest}), schema) if typed_fields(schema) else _batch({REST: rest})
+    return Decoded(rows, batch, tuple(item for item in found if isinstance(item, Bad)))
 
 
 def _with_plain(

@@ -1,0 +1,137 @@
+"""The fast path of decoding agrees with the plain one, whatever the records are: documents, rubbish, or both side by side."""
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from shared.language.problems import Problems
+from shared.language.schema import Schema, parse_schema
+from shared.language.values import encode_value
+from shared.model.values import Document
+from shared.operators.batches import documents_of, materialise
+from shared.operators.decode import Decoded, _one, decode
+
+TYPES = {"s": "string", "i": "int", "l": "long?", "d": "double?", "b": "bool?", "t": "date?"}
+
+numbers = st.one_of(
+    st.integers(-(2**31) - 1, 2**31), st.integers(-(2**63), 2**63 - 1), st.just(2**53 + 1),
+    st.floats(allow_nan=False, allow_infinity=False), st.sampled_from([5.0, -0.0, 1e300, 2.5, 1e15]),
+)  # fmt: skip
+values = st.one_of(
+    st.none(), st.booleans(), numbers, st.text(max_size=5),
+    st.sampled_from([
+        "5", "-5", "NaN", "i", "}", '{"', "2013-01-01T00:00:00Z", {"$date": "2013-01-01T00:00:00Z"},
+        {"$date": "2013-01-01T00:00:00.123Z"}, {"$date": "2013-13-01T00:00:00Z"}, {"$date": "2013-01-01"},
+        {"$date": {"$numberLong": "5"}}, {"$numberLong": "7"}, {"$numberInt": "7"}, {"$numberDouble": "NaN"},
+        {"$numberDecimal": "1.50"}, {"i": "5"}, [1, {"l": "2"}], {}, [],
+    ]),
+)  # fmt: skip
+good = st.fixed_dictionaries(
+    {"s": st.text(max_size=4), "i": st.integers(-(2**31), 2**31 - 1)},
+    optional={"l": st.integers(-(2**63), 2**63 - 1), "d": numbers, "b": st.booleans(), "x": values,
+              "t": st.just({"$date": "2013-07-01T12:00:00Z"})},
+)  # fmt: skip
+any_fields = st.dictionaries(st.sampled_from([*TYPES, "x", "s\\", 'a"b', "}"]), values, max_size=6)
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> bytes:
+    """A document as JSON, in one of the ways in which people write it."""
+    fields = draw(st.one_of(good, good, any_fields))
+    style = draw(st.sampled_from(["plain", "tight", "wide", "escaped", "twice"]))
+    if style == "tight":
+        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+    if style == "wide":
+        return json.dumps(fields, indent=1, separators=(" ,", " :\t")).encode()
+    if style == "escaped":
+        return json.dumps(fields).replace('"i"', '"\\u0069"').encode()
+    if style == "twice":
+        return json.dumps(fields).replace("{", '{"i": "9", ', 1).encode()
+    return json.dumps(fields).encode()
+
+
+rubbish = st.one_of(
+    st.binary(max_size=6), st.none(),
+    st.sampled_from([
+        b"", b" ", b"null", b"[1]", b"{", b"}", b"{}", b'{"s":"}', b'{","i":1}', b'{"s":"a","i":1} {"s":"b","i":2}',
+        b'{"s":"a","i":1}{"s":"b","i":2}', b'{"s":"a","i":1}null', b'{"s":"a","i":1}x', b'{"s":"a"\n,"i":1}',
+        b' {"s":"a","i":1}', b'{"s":"a","i":1}\n', b'{"s":"a","i":01}', b'{"s":"a","i":+1}', b'{"s":"a","i":1,}',
+        b'{"s":"\xff","i":1}', b'{"s":"\\ud800","i":1}', b'{"s":"a\tb","i":1}', b'{"s":"a","i":1e2}', b'{"s":"a","i":1E400}',
+        b"{'s':'a','i':1}", b'{"s":"a","i":1,"d":1e400}', b'{"s":"a","i":-}', b'{"s":"a","i":1.}', b'{"s":"a","i":NaN}',
+        b'{"s":"a","i":1,"d":NaN}', b'{"s":"a","i":1,"x":tru}', b'{"s":"a","i":1,"x":[1,2}', b'{"s":"a","i":1,"x":{"y":1}',
+        b'{"s":"a","i":1}}', b'{"s":"a","i":1,"l":-0}', b'{"s":"a","i":1,"x":"\\q"}', b'{"s":"a","i":1,"x":01}',
+        b'\xef\xbb\xbf{"s":"a","i":1}', b'{"s":"a","i":1,"x":"\\u00"}', b'{"s":"a","i":1,"b":"true"}', b'{"s":"a" "i":1}',
+    ]),
+)  # fmt: skip
+records = st.lists(st.one_of(texts(), texts(), texts(), rubbish), max_size=50)
+
+
+def schema() -> Schema:
+    return parse_schema(TYPES, "schema", Problems({}))
+
+
+def plainly(texts_: list[bytes | None]) -> tuple[dict[int, bytes], set[int]]:
+    """By row: the document encoded (fields by name), and the rows that are none."""
+    found = [_one(row, text, schema()) for row, text in enumerate(texts_)]
+    docs = {row: _canonical(d) for row, d in enumerate(found) if isinstance(d, dict)}
+    return docs, {row for row, d in enumerate(found) if not isinstance(d, dict)}
+
+
+def _canonical(document: Document) -> bytes:
+    return encode_value(dict(sorted(document.items())))
+
+
+def _decoded(found: Decoded) -> dict[int, bytes]:
+    return {int(r): _canonical(d) for r, d in zip(found.rows, documents_of(found.batch), strict=True)}
+
+
+@given(given_records=records)
+@example(given_records=[b'{"s":"}', b'{","i":1}', b'{"s":"a","i":1} {"s":"b","i":2}'])
+@example(given_records=[b'{"s":"a","i":1}'] * 40 + [b'{"s":"a","i":"5"}'] + [b'{"s":"a","i":1}'] * 40)
+@settings(max_examples=300)
+def test_what_decodes_and_what_not_is_as_record_by_record(given_records: list[bytes | None]) -> None:
+    """Same documents, same values of the same types, same rows refused; each row knows its record."""
+    found = decode(pa.array(given_records, type=pa.binary()), schema())
+    docs, bad = plainly(given_records)
+    assert {b.row for b in found.bad} == bad
+    assert _decoded(found) == docs
+
+
+@given(given_records=records, begin=st.integers(0, 20), end=st.integers(0, 50))
+@settings(max_examples=80)
+def test_a_slice_of_records_decodes_as_the_records_alone(given_records: list[bytes | None], begin: int, end: int) -> None:
+    """Arrow's offsets into a larger buffer change nothing."""
+    part = pa.array(given_records, type=pa.binary())[begin:end]
+    assert _decoded(decode(part, schema())) == plainly(part.to_pylist())[0]
+
+
+@given(given_records=records)
+@settings(max_examples=80)
+def test_rows_are_the_same_documents_once_their_undeclared_fields_are_parsed(given_records: list[bytes | None]) -> None:
+    """RAW says what REST will say."""
+    batch = decode(pa.array(given_records, type=pa.binary()), schema()).batch
+    assert [_canonical(d) for d in documents_of(materialise(batch))] == [_canonical(d) for d in documents_of(batch)]
+
+
+@pytest.mark.parametrize("rows", [1, 33, 1000])
+def test_one_bad_record_spoils_no_other(rows: int) -> None:
+    """A record that the reader cannot read is found among many, and the others keep their places."""
+    lines: list[Any] = [b'{"s":"a","i":%d}' % i for i in range(rows)]
+    lines[rows // 2] = b'{"s":"a","i":{}}'
+    found = decode(pa.array(lines, type=pa.binary()), schema())
+    assert [b.row for b in found.bad] == [rows // 2]
+    assert [d["i"] for d in documents_of(found.batch)] == [i for i in range(rows) if i != rows // 2]
+
+
+def test_a_declared_decimal_is_one() -> None:
+    """A decimal has no column of its own, but its document has it as declared, and the other fields are typed."""
+    declared = parse_schema({"s": "string", "n": "decimal"}, "schema", Problems({}))
+    found = decode(pa.array([b'{"s":"a","n":5}', b'{"s":"a","n":1.5}'], type=pa.binary()), declared)
+    assert documents_of(found.batch) == [{"s": "a", "n": Decimal(5)}]
+    assert type(documents_of(found.batch)[0]["n"]) is Decimal
+    assert [b.row for b in found.bad] == [1]
