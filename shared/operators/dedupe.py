@@ -119,15 +119,15 @@ class Dedupe:
 
     def _judge(self, ids: pa.BinaryArray, hashes: npt.NDArray[np.uint32], buckets: Int64s, oldest: Int64s) -> Bools:
         """All at once where no expiry falls between an id and its repeat; else run by run of equal `oldest`."""
-        first = _first_in_batch(ids)
+        codes = ids.dictionary_encode().indices.to_numpy(zero_copy_only=False)
         home = self._home(ids, hashes, int(oldest[0]))
         between = home.max(initial=MIN_TIME) != MIN_TIME and bool(((home >= oldest[0]) & (home < oldest[-1])).any())
-        between = between or bool((~first).any() and (buckets < oldest[-1]).any())
+        between = between or (int(codes.max()) + 1 < len(codes) and bool((buckets < oldest[-1]).any()))
         if between and oldest[0] != oldest[-1]:
             cuts = np.flatnonzero(np.diff(oldest)) + 1
             parts = np.split(np.arange(len(oldest)), cuts)
             return np.concatenate([self._judge(ids.take(pa.array(p)), hashes[p], buckets[p], oldest[p]) for p in parts])
-        fresh: Bools = first & (home == MIN_TIME)
+        fresh: Bools = (home == MIN_TIME) & ~_repeated(codes, buckets >= oldest)
         self._remember(ids, hashes, buckets, fresh & (buckets >= oldest))
         return fresh
 
@@ -225,12 +225,13 @@ class Dedupe:
                 self._over_all.add(murmur2_column(ids))
 
 
-def _first_in_batch(ids: pa.BinaryArray) -> Bools:
-    """Which rows are the first of their id; dictionary codes count up by first appearance."""
-    codes = ids.dictionary_encode().indices.to_numpy(zero_copy_only=False)
-    before = np.maximum.accumulate(np.concatenate(([-1], codes)))[:-1]
-    first: Bools = codes > before
-    return first
+def _repeated(codes: npt.NDArray[np.int32], remembered: Bools) -> Bools:
+    """Which rows have an earlier one of the same code that is remembered, shape (n,)."""
+    first = np.full(int(codes.max()) + 1, len(codes), dtype=np.int64)
+    rows = np.flatnonzero(remembered)[::-1]
+    first[codes[rows]] = rows
+    repeated: Bools = first[codes] < np.arange(len(codes))
+    return repeated
 
 
 def _size(ids: pa.BinaryArray) -> int:
