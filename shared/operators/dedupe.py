@@ -6,7 +6,8 @@ Rules:
   `POSITIONS_A_BUCKET` positions); an id is remembered in the bucket of its first record, and a bucket counts until it lies wholly
   beyond the horizon behind the highest time (position) before the record that is being judged.
 - DD2 Exact: a Bloom filter only says for which ids one need not look; what it lets through is compared by its bytes.
-- DD3 The snapshot writes what changed: few ids in one part, many by bucket (`split:<id>#<bucket>`).
+- DD3 The snapshot writes what changed: how far the split has come (`split:<id>#head`); few ids in one part, many by bucket
+  (`split:<id>#<bucket>`).
 - DD4 A record without an id (null or missing, or the expression fails on it) is never a repeat.
 """
 
@@ -41,6 +42,7 @@ POSITIONS_A_BUCKET: Final = 65_536
 ONE_PART_BYTES_MAX: Final = 48 * 1024
 """Up to here all ids of a split lie in one part of the snapshot."""
 _ALL: Final = "all"
+_HEAD: Final = "head"
 
 
 class StoredIds(msgspec.Struct, frozen=True):
@@ -52,10 +54,10 @@ class StoredIds(msgspec.Struct, frozen=True):
 
 
 class StoredPart(msgspec.Struct, frozen=True):
-    """A part of the snapshot: some buckets, and how far the split has come."""
+    """A part of the snapshot: some buckets, or how far the split has come."""
 
-    highest: int
-    buckets: tuple[StoredIds, ...]
+    highest: int = MIN_TIME
+    buckets: tuple[StoredIds, ...] = ()
 
 
 @dataclass(slots=True)
@@ -98,6 +100,7 @@ class Dedupe:
     """Ids in `_over_all` that have expired since it was built."""
     _highest: int = MIN_TIME
     _written: set[str] = field(default_factory=set)
+    _written_highest: int = MIN_TIME
 
     # --- judging ------------------------------------------------------------------------------------------------------
 
@@ -204,6 +207,9 @@ class Dedupe:
             for number in sorted(self._buckets):
                 if number in dirty or str(number) not in self._written:
                     out[StatePart(f"{part}#{number}")] = self._encode([number])
+        if self._highest != self._written_highest:
+            out[StatePart(f"{part}#{_HEAD}")] = msgspec.msgpack.encode(StoredPart(self._highest))
+            self._written_highest = self._highest
         self._written = wanted
         for number in dirty:
             self._buckets[number].dirty = False
@@ -211,14 +217,17 @@ class Dedupe:
 
     def _encode(self, numbers: list[int]) -> bytes:
         stored = tuple(_stored(n, self._buckets[n].whole()) for n in numbers)
-        return msgspec.msgpack.encode(StoredPart(self._highest, stored))
+        return msgspec.msgpack.encode(StoredPart(buckets=stored))
 
     def restore(self, parts: Mapping[StatePart, bytes]) -> None:
         """Remember what the parts of one split say."""
         for name, data in parts.items():
             stored = msgspec.msgpack.decode(data, type=StoredPart)
-            self._written.add(name.rpartition("#")[2])
-            self._highest = max(self._highest, stored.highest)
+            kind = name.rpartition("#")[2]
+            if kind == _HEAD:
+                self._highest = self._written_highest = stored.highest
+                continue
+            self._written.add(kind)
             for bucket in stored.buckets:
                 ids = _restored(bucket)
                 self._buckets[bucket.bucket] = _Bucket([ids], None, _size(ids), dirty=False)
