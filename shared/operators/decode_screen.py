@@ -83,7 +83,12 @@ def beyond(values: pa.BinaryArray, dates: Int64s) -> Bools:
     """
     ends, data = buffers(values)
     found = _typed_values(ends, data, dates)
-    for rows in (_surrogates(ends, data), _huge_numbers(values, ends, data), _long_numbers(ends, data), _deep(ends, data)):
+    for rows in (
+        _surrogates(ends, data),
+        _huge_numbers(values, ends, data),
+        _long_numbers(ends, data),
+        _deep(ends, data),
+    ):
         found[rows] = True
     return found
 

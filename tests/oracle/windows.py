@@ -71,7 +71,9 @@ def starts_of(time_ms: int, size_ms: int, hop_ms: int, offset_ms: int) -> list[i
     return sorted(s for s in range(last, time_ms - size_ms, -hop_ms) if s <= time_ms < s + size_ms)
 
 
-def sessions(splits: list[list[Record]], delay_ms: int, gap_ms: int, lateness_ms: int) -> tuple[list[Result], list[Late]]:
+def sessions(
+    splits: list[list[Record]], delay_ms: int, gap_ms: int, lateness_ms: int
+) -> tuple[list[Result], list[Late]]:
     """Sessions under `lateness: split`: late iff event time < split's watermark − lateness."""
     kept: dict[str | None, list[Record]] = defaultdict(list)
     late: list[Late] = []

@@ -104,7 +104,9 @@ def test_what_decodes_and_what_not_is_as_record_by_record(given_records: list[by
 
 @given(given_records=records, begin=st.integers(0, 20), end=st.integers(0, 50))
 @settings(max_examples=80)
-def test_a_slice_of_records_decodes_as_the_records_alone(given_records: list[bytes | None], begin: int, end: int) -> None:
+def test_a_slice_of_records_decodes_as_the_records_alone(
+    given_records: list[bytes | None], begin: int, end: int
+) -> None:
     """Arrow's offsets into a larger buffer change nothing."""
     part = pa.array(given_records, type=pa.binary())[begin:end]
     assert _decoded(decode(part, schema())) == plainly(part.to_pylist())[0]

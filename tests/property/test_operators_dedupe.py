@@ -89,7 +89,11 @@ def restored(ids: Dedupe, parts: dict[StatePart, bytes]) -> Dedupe:
        restarts=st.booleans(), many=st.booleans())  # fmt: skip
 @settings(max_examples=300)
 def test_repeats_are_found_wherever_batches_are_cut_and_whatever_restarts(
-    history: list[tuple[Any, int, int]], horizon: TimeHorizon | PositionHorizon, cuts: list[int], restarts: bool, many: bool
+    history: list[tuple[Any, int, int]],
+    horizon: TimeHorizon | PositionHorizon,
+    cuts: list[int],
+    restarts: bool,
+    many: bool,
 ) -> None:
     """Within the horizon every repeat and nothing else is one, also by buckets of their own in the snapshot (DD1 to DD4)."""
     ids = Dedupe(FieldPath(("id",)), horizon)

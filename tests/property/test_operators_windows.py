@@ -73,7 +73,10 @@ def document(window: dict[str, Any], *, lateness: str, delay: int, typed: bool, 
         "watermark": {"strategy": "boundedDisorder", "maxDelay": {"size": delay, "unit": "ms"}},
         **({"schema": SCHEMA} if typed else {}),
     }  # fmt: skip
-    return {"pipeline": [{"$source": source}, {name: {**options, "pipeline": stages}}], "options": {"lateness": lateness}}
+    return {
+        "pipeline": [{"$source": source}, {name: {**options, "pipeline": stages}}],
+        "options": {"lateness": lateness},
+    }
 
 
 def ms(size: int) -> dict[str, Any]:
@@ -175,7 +178,9 @@ def test_merged_lateness_loses_no_record(
     )
     assert in_windows + missed == wanted
     assert world.step_counters()["latePartials"] == 0
-    late_by_split = {x.record.value: x.missed for x in oracle.hopping(given_splits, delay, size, hop, offset, lateness)[1]}
+    late_by_split = {
+        x.record.value: x.missed for x in oracle.hopping(given_splits, delay, size, hop, offset, lateness)[1]
+    }
     assert all(s in late_by_split.get(v, ()) for v, s in missed), "merged found late what its own split would not"
 
 
