@@ -1,4 +1,4 @@
-"""Event times of a batch: `timeField`, vectorised for `$toDate` of a declared field and for a declared date, else interpreted.
+"""Event times of a batch: `timeField`, vectorised for `$toDate` of a declared field and for what has a kernel, else interpreted.
 
 A row without an event time (the expression fails, or gives no date) is a failure, never a guess. Event times lie within ±2⁶¹ ms.
 """
@@ -17,6 +17,7 @@ from shared.operators.batches import documents_of
 from shared.operators.dead_letters import Failure
 from shared.operators.decode import instants
 from shared.operators.rows import environments, evaluate_rows
+from shared.operators.stage_columns import evaluated
 from shared.operators.windows import EVENT_TIME_LIMIT_MS
 
 Int64s = npt.NDArray[np.int64]
@@ -40,7 +41,8 @@ def _vectorised(batch: pa.RecordBatch, expr: Expr) -> pa.Array | None:
         case Call("$toDate", (FieldPath((name,)),)) | FieldPath((name,)):
             at = batch.schema.get_field_index(name)
         case _:
-            return None
+            array = evaluated(expr, batch)
+            return array if array is not None and pa.types.is_timestamp(array.type) else None
     if at < 0:
         return None
     column = batch.column(at)

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from shared.language.expressions.ast import FieldPath
 from shared.model.frames import Content
 from shared.model.plan import OUT
 from shared.operators.base import GROUP, KEY, Out
@@ -17,6 +16,7 @@ from shared.operators.keys import canonical_column, canonical_values
 from shared.operators.passing import Passing
 from shared.operators.rows import environments, evaluate_rows
 from shared.operators.specs import KeyBySpec
+from shared.operators.stage_columns import evaluated
 
 
 class KeyBy(Passing):
@@ -32,9 +32,9 @@ class KeyBy(Passing):
         del tag
         outs: list[Out] = []
         expr = self._spec.key
-        at = batch.schema.get_field_index(expr.names[0]) if isinstance(expr, FieldPath) and len(expr.names) == 1 else -1
-        if at >= 0 and not batch.column(at).null_count:
-            keys = canonical_column(batch.column(at), batch.schema.field(at))
+        array = evaluated(expr, batch)
+        if array is not None:
+            keys = canonical_column(array, pa.field("", array.type))
         else:
             values, failures = evaluate_rows(expr, environments(batch, documents_of(batch), self._context.topic))
             if failures:

@@ -1,22 +1,28 @@
 """Stages on columns: what can be done to typed columns without looking at documents.
 
-`on_columns` gives the changed batch, or None where only the documents can tell (then the stage is interpreted). It takes: `$project` and
-`$addFields` of whole fields with field paths, window bounds and constants, where neither a null cell nor an undeclared field would have to
-be told from a missing one.
+`on_columns` gives the changed batch, or None where only the documents can tell (then the stage is interpreted). It takes `$match` and,
+of whole fields, `$project`, `$addFields` and `$unset`, with the language's kernels, window bounds and constants; not where a null would
+have to be told from a missing field, or an undeclared field looked at.
 """
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shared.language.expressions.ast import Expr, FieldPath, Literal, Meta
-from shared.language.stages import AddFields, Branch, Computed, Keep, Project, Stateless
+from shared.language.kernels import evaluate_batch, match_batch
+from shared.language.schema import Field, FieldTypeName, Schema
+from shared.language.stages import AddFields, Branch, Computed, Drop, Keep, Match, Project, Stateless, Unset
 from shared.model.values import INT32_MAX, INT32_MIN
 from shared.operators.base import RAW, REST, WEND, WSTART
-from shared.operators.batches import TIMESTAMP, engine_columns, user_columns
+from shared.operators.batches import ARROW_TYPES, TIMESTAMP, engine_columns, materialise, select, user_columns
 
 _Named = list[tuple[pa.Field, pa.Array]]
+_DECLARED: Final[Mapping[pa.DataType, FieldTypeName]] = {kind: name for name, kind in ARROW_TYPES.items()}
 _BOUNDS = {("window", "start"): WSTART, ("window", "end"): WEND}
 
 
@@ -27,18 +33,37 @@ def on_columns(stage: Stateless, batch: pa.RecordBatch) -> pa.RecordBatch | None
             return _included(batch, tree)
         case AddFields(fields=tree):
             return _added(batch, tree)
+        case Project(mode="exclusion", fields=tree) | Unset(fields=tree):
+            return _without(batch, tree)
+        case Match(predicate=predicate):
+            mask = match_batch(predicate, batch, declared(batch))
+            return None if mask is None else select(batch, mask)
         case _:
             return None
 
 
+def evaluated(expr: Expr, batch: pa.RecordBatch) -> pa.Array | None:
+    """An expression's values by its kernel, none of them null or missing; None where the interpreter has to give them."""
+    array = evaluate_batch(expr, batch, declared(batch))
+    return None if array is None or array.null_count else array
+
+
+def declared(batch: pa.RecordBatch) -> Schema:
+    """The fields that are columns of this batch, as the kernels want to know them."""
+    fields = []
+    for name in user_columns(batch):
+        kind = _DECLARED.get(batch.schema.field(name).type)
+        if kind is not None:
+            fields.append(Field(name, kind, optional=True))
+    return Schema(tuple(fields))
+
+
 def _included(batch: pa.RecordBatch, tree: Branch) -> pa.RecordBatch | None:
-    if REST in batch.schema.names and batch.column(REST).null_count != batch.num_rows:
-        return None
     named: _Named = []
     for name, leaf in tree.fields:
         if isinstance(leaf, Keep):
             found = _column(batch, name)
-            if found is None and (RAW in batch.schema.names or name in batch.schema.names):
+            if found is None and (name in batch.schema.names or not _absent(batch, name)):
                 return None
         elif isinstance(leaf, Computed):
             found = _computed(batch, leaf.expr)
@@ -49,6 +74,30 @@ def _included(batch: pa.RecordBatch, tree: Branch) -> pa.RecordBatch | None:
         if found is not None:
             named.append((found[0].with_name(name), found[1]))
     return _batch(named, batch, without=(RAW, REST))
+
+
+def _without(batch: pa.RecordBatch, tree: Branch) -> pa.RecordBatch | None:
+    """Whole fields left out; RAW becomes REST, for it would still speak of them."""
+    names = [name for name, leaf in tree.fields if isinstance(leaf, Drop)]
+    if len(names) < len(tree.fields):
+        return None
+    batch = materialise(batch)
+    if not all(_absent(batch, name) for name in names):
+        return None
+    gone = [name for name in names if name in batch.schema.names]
+    return batch.drop_columns(gone) if gone else batch
+
+
+def _absent(batch: pa.RecordBatch, name: str) -> bool:
+    """Whether no document can have an undeclared field of this name: its name stands nowhere in what is not columns."""
+    escaped = json.dumps(name, ensure_ascii=False)[1:-1] != name or "/" in name
+    for column, wanted in ((RAW, (f'"{name}"', "\\u")), (REST, (name,))):
+        if column not in batch.schema.names:
+            continue
+        texts = batch.column(column)
+        if escaped or any(pc.any(pc.match_substring(texts, text)).as_py() for text in wanted):
+            return False
+    return True
 
 
 def _added(batch: pa.RecordBatch, tree: Branch) -> pa.RecordBatch | None:
@@ -74,7 +123,8 @@ def _computed(batch: pa.RecordBatch, expr: Expr) -> tuple[pa.Field, pa.Array] | 
         case Literal(value):
             return _constant(value, batch.num_rows)
         case _:
-            return None
+            array = evaluated(expr, batch)
+            return None if array is None else (pa.field("", array.type), array)
 
 
 def _column(batch: pa.RecordBatch, name: str) -> tuple[pa.Field, pa.Array] | None:

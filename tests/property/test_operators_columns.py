@@ -1,0 +1,168 @@
+"""Stages, keys and event times on columns are what they are on documents."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.language.apply import Failure, Passed, apply_stages
+from shared.language.documents import parse
+from shared.language.problems import Problems
+from shared.language.schema import parse_schema
+from shared.language.stages import KafkaSource, Stateless
+from shared.language.values import canonical_key, encode_value, to_json
+from shared.model.plan import DLQ, OUT
+from shared.model.values import Document
+from shared.operators.base import ARRIVAL, KEY, PART, POS, TS, Out
+from shared.operators.batches import batch_of, documents_of, typed, user_columns, with_column
+from shared.operators.context import NOWHERE
+from shared.operators.decode import decode
+from shared.operators.documents import through
+from shared.operators.event_time import event_times
+from shared.operators.keyby import KeyBy
+from shared.operators.rows import environments, evaluate_rows
+from shared.operators.schemas import after
+from shared.operators.specs import KeyBySpec
+from shared.operators.stage_columns import on_columns
+
+TYPES = {"s": "string", "i": "int", "l": "long?", "d": "double?", "b": "bool?", "t": "date"}
+documents = st.fixed_dictionaries(
+    {"s": st.sampled_from(["", "a", "b", "é", "2013-01-01T00:00:00Z", "2013-13-01"]), "i": st.sampled_from([0, 1, -3, 2**31 - 1]),
+     "t": st.integers(-(10**12), 2 * 10**12).map(lambda n: {"$date": {"$numberLong": str(n)}})},
+    optional={"l": st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), "d": st.one_of(st.none(), st.sampled_from([0.0, -0.0, 1.5])),
+              "b": st.booleans(), "x": st.one_of(st.none(), st.integers(0, 3), st.just({"y": 1}), st.just([1, 2]))},
+)  # fmt: skip
+names = st.sampled_from([*TYPES, "x", "z"])
+expressions: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(names.map(lambda n: f"${n}"), st.sampled_from([0, 1, 2.5, "a", True, None, "$x.y", "$$REMOVE"])),
+    lambda inner: st.one_of(
+        st.tuples(st.sampled_from(["$add", "$eq", "$gt", "$and", "$ifNull", "$multiply", "$concat"]), inner, inner).map(
+            lambda t: {t[0]: [t[1], t[2]]}
+        ),
+        st.tuples(inner, inner, inner).map(lambda t: {"$cond": list(t)}),
+        inner.map(lambda e: {"$toDate": e}),
+        inner.map(lambda e: {"$hour": e}),
+    ),
+    max_leaves=4,
+)  # fmt: skip
+queries: st.SearchStrategy[Any] = st.one_of(
+    st.tuples(names, st.sampled_from(["$eq", "$gt", "$lte", "$ne"]), st.sampled_from([0, 1, "a", None, 1.5, True])).map(
+        lambda t: {t[0]: {t[1]: t[2]}}
+    ),
+    st.tuples(names, st.lists(st.sampled_from([0, 1, "a", "b", None]), max_size=3)).map(lambda t: {t[0]: {"$in": t[1]}}),
+    st.tuples(names, st.booleans()).map(lambda t: {t[0]: {"$exists": t[1]}}),
+    expressions.map(lambda e: {"$expr": e}),
+)  # fmt: skip
+stages = st.lists(
+    st.one_of(
+        queries.map(lambda q: {"$match": q}),
+        st.dictionaries(names, expressions, min_size=1, max_size=2).map(lambda f: {"$addFields": f}),
+        st.dictionaries(names, st.one_of(st.just(1), names.map(lambda n: f"${n}")), min_size=1, max_size=3).map(lambda f: {"$project": f}),
+        names.map(lambda n: {"$unset": n}),
+        names.map(lambda n: {"$project": {n: 0}}),
+        st.just({"$unwind": "$x"}),
+    ),
+    min_size=1, max_size=4,
+)  # fmt: skip
+
+
+def parsed(given_stages: Sequence[dict[str, Any]], **source: Any) -> tuple[KafkaSource, tuple[Stateless, ...]]:
+    """The source and the stages of a document."""
+    first = {"$source": {"connectionName": "c", "topic": "t", **source}}
+    found = parse({"pipeline": [first, *given_stages]})
+    assert isinstance(found.source, KafkaSource)
+    return found.source, found.pipeline[1:]  # type: ignore[return-value]
+
+
+def batch_of_records(given_documents: Sequence[dict[str, Any]]) -> pa.RecordBatch:
+    """The records decoded: typed columns and RAW, with the engine's columns."""
+    schema = parse_schema(TYPES, "schema", Problems({}))
+    texts = [json.dumps(d).encode() for d in given_documents]
+    batch = decode(pa.array(texts, type=pa.binary()), schema).batch
+    for name, kind in ((TS, pa.int64()), (PART, pa.int32()), (POS, pa.int64()), (ARRIVAL, pa.int64())):
+        batch = with_column(batch, name, pa.array(range(batch.num_rows), type=kind))
+    return batch
+
+
+def canonical(found: Sequence[Document]) -> list[bytes]:
+    return [encode_value(dict(sorted(d.items()))) for d in found]
+
+
+def of(outs: Sequence[Out], port: str) -> list[Document]:
+    return [d for o in outs if o.port == port for d in documents_of(o.batch)]
+
+
+@given(given_documents=st.lists(documents, min_size=1, max_size=6), given_stages=stages)
+@settings(max_examples=300)
+def test_stages_give_on_columns_what_they_give_on_documents(
+    given_documents: list[dict[str, Any]], given_stages: list[dict[str, Any]]
+) -> None:
+    """Same documents in the same order, same dead letters; and the schema that the planner derives holds for what comes out."""
+    _, chain = parsed(given_stages)
+    batch = batch_of_records(given_documents)
+    staged = through(chain, batch, NOWHERE)
+    passed: list[Document] = []
+    failed: list[Document] = []
+    for env in environments(batch, documents_of(batch)):
+        for outcome in apply_stages(chain, env.root, env):
+            if isinstance(outcome, Passed):
+                passed += outcome.documents
+            elif isinstance(outcome, Failure):
+                failed.append(outcome.document)
+    assert canonical(documents_of(staged.batch)) == canonical(passed)
+    assert sorted(canonical([d["doc"] for d in of(staged.letters, DLQ)])) == sorted(canonical(failed))
+    assert staged.failed == len(failed)
+    schema = after(parse_schema(TYPES, "schema", Problems({})), chain)
+    again = typed(staged.batch, schema)
+    assert set(user_columns(again)) == {f.name for f in schema if f.type != "decimal"}
+    assert canonical(documents_of(again)) == canonical(passed)
+
+
+@given(given_documents=st.lists(documents, min_size=1, max_size=6), expr=expressions)
+@settings(max_examples=200)
+def test_keys_are_the_canonical_bytes_of_the_interpreters_values(given_documents: list[dict[str, Any]], expr: Any) -> None:
+    """Vectorised or not, equal values have equal keys; a row on which the key fails is a dead letter."""
+    source, _ = parsed([], timeField=expr)
+    key = source.time_field
+    assert key is not None
+    batch = batch_of_records(given_documents)
+    outs = KeyBy(KeyBySpec(key, "pipeline[1].$compute.key")).on_batch(batch, "rows", "")
+    values, failures = evaluate_rows(key, environments(batch, documents_of(batch)))
+    bad = {f.row for f in failures}
+    wanted = [canonical_key(v) for i, v in enumerate(values) if i not in bad]
+    assert [k for o in outs if o.port == OUT for k in o.batch.column(KEY).to_pylist()] == wanted
+    assert len(of(outs, DLQ)) == len(bad)
+
+
+@given(given_documents=st.lists(documents, min_size=1, max_size=6),
+       expr=st.one_of(expressions, names.map(lambda n: f"${n}"), names.map(lambda n: {"$toDate": f"${n}"})))  # fmt: skip
+@settings(max_examples=200)
+def test_event_times_are_the_interpreters(given_documents: list[dict[str, Any]], expr: Any) -> None:
+    """Vectorised over columns as over the same documents without columns."""
+    source, _ = parsed([], timeField=expr)
+    assert source.time_field is not None
+    batch = batch_of_records(given_documents)
+    plain = batch_of(documents_of(batch), {n: batch.column(n) for n in (TS, PART, POS, ARRIVAL)})
+    times, failures = event_times(batch, source.time_field)
+    wanted, bad = event_times(plain, source.time_field)
+    assert sorted((f.row, f.reason) for f in failures) == sorted((f.row, f.reason) for f in bad)
+    assert times.tolist() == wanted.tolist()
+
+
+def test_common_stages_over_declared_fields_stay_on_columns() -> None:
+    """What explain calls vectorised is: no document is looked at."""
+    _, chain = parsed([
+        {"$match": {"s": {"$in": ["a", "b"]}, "i": {"$gte": 0}}},
+        {"$addFields": {"twice": {"$add": ["$i", "$i"]}, "at": {"$hour": "$t"}}},
+        {"$project": {"s": 1, "twice": 1, "at": 1}},
+    ])  # fmt: skip
+    t = {"$date": {"$numberLong": "3600000"}}
+    batch = batch_of_records([{"s": s, "i": i, "t": t} for s, i in (("a", 1), ("c", 1), ("b", -1), ("b", 2))])
+    for stage in chain:
+        found = on_columns(stage, batch)
+        assert found is not None
+        batch = found
+    assert [to_json(d) for d in documents_of(batch)] == [{"s": "a", "twice": 2, "at": 1}, {"s": "b", "twice": 4, "at": 1}]
