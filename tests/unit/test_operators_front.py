@@ -1,0 +1,261 @@
+"""The source's front: watermarks of splits, idleness, jumps, dead letters, and what a restart keeps."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+
+from shared.language.documents import parse
+from shared.language.stages import BoundedDisorder, MaxSeen, Percentile, Perfect, Watermark
+from shared.model.ids import SplitId
+from shared.model.plan import DLQ, OUT
+from shared.model.time import MAX_TIME, MIN_TIME
+from shared.model.values import Binary, Date
+from shared.operators.base import AWAY, TS, WM, Out
+from shared.operators.batches import documents_of
+from shared.operators.build import build_front
+from shared.operators.context import TaskContext
+from shared.operators.errors import OperatorError
+from shared.operators.source_front import SourceFront
+from shared.operators.specs import FrontSpec
+from shared.operators.watermarks import SplitClock, accept, advance, watermark_of
+
+A, B = SplitId("t-0"), SplitId("t-1")
+
+
+@dataclass(frozen=True)
+class Raw:
+    split: SplitId
+    partition: int
+    positions: npt.NDArray[np.int64]
+    timestamps_ms: npt.NDArray[np.int64]
+    values: pa.BinaryArray
+    keys: pa.BinaryArray | None = None
+
+
+def records(split: SplitId, *times: int, at: int = 0, texts: list[bytes | None] | None = None) -> Raw:
+    """Records of a split with these event times (or these texts), that arrive at 1000, 1001 and so on."""
+    lines = texts if texts is not None else [json.dumps({"t": {"$date": {"$numberLong": str(t)}}}).encode() for t in times]
+    positions = np.arange(at, at + len(lines), dtype=np.int64)
+    return Raw(split, int(split[-1]), positions, positions + 1000, pa.array(lines, type=pa.binary()))
+
+
+def front(splits: dict[SplitId, int] | None = None, **options: Any) -> SourceFront:
+    source = {"connectionName": "c", "topic": "t", "timeField": "$t", "schema": {"t": "date?"}, **options}
+    processor = parse({"pipeline": [{"$source": source}]})
+    made = build_front(FrontSpec(processor.source), TaskContext("p", "i", "t"))
+    made.assign(splits if splits is not None else {A: 0, B: 1})
+    return made
+
+
+def rows(outs: list[Out]) -> pa.Table:
+    return pa.Table.from_batches([o.batch for o in outs if o.port == OUT])
+
+
+def letters(outs: list[Out]) -> list[dict[str, Any]]:
+    return [d for o in outs if o.port == DLQ for d in documents_of(o.batch)]
+
+
+# --- strategies -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", [MaxSeen(), BoundedDisorder(7), Percentile(0.1, 40)])
+@pytest.mark.parametrize("cut", [0, 1, 3, 9])
+def test_watermarks_do_not_depend_on_where_batches_are_cut(strategy: Watermark, cut: int) -> None:
+    """A split's watermark before each record is a function of the records before it."""
+    times = np.array([5, 3, 30, 29, 8, 31, 60, 2, 61, 90], dtype=np.int64)
+    whole, parts = SplitClock(), SplitClock()
+    expected = advance(whole, times, strategy)
+    found = np.concatenate([advance(parts, times[:cut], strategy), advance(parts, times[cut:], strategy)])
+    assert found.tolist() == expected.tolist()
+    assert watermark_of(parts, strategy) == watermark_of(whole, strategy)
+    assert found[0] == MIN_TIME
+    assert found.tolist() == sorted(found.tolist())
+
+
+def test_bounded_disorder_is_the_highest_time_less_the_delay() -> None:
+    """W2: nothing else moves it."""
+    clock = SplitClock()
+    assert advance(clock, np.array([10, 5, 20], dtype=np.int64), BoundedDisorder(7)).tolist() == [MIN_TIME, 3, 3]
+    assert watermark_of(clock, BoundedDisorder(7)) == 13
+
+
+def test_a_promise_of_order_that_is_broken_is_an_error() -> None:
+    """`perfect` gives no late data but stops, naming both times."""
+    with pytest.raises(OperatorError, match=r"event time 5 ms follows 10 ms"):
+        advance(SplitClock(), np.array([10, 5], dtype=np.int64), Perfect())
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.05, 0.2])
+def test_the_percentile_strategy_keeps_to_its_fraction(fraction: float) -> None:
+    """Of a long, steady disorder at most about the declared fraction comes behind the watermark, and it does not wait for all."""
+    random = np.random.default_rng(7)
+    sent = np.arange(20_000, dtype=np.int64) * 10
+    times = (sent - random.exponential(500, len(sent))).astype(np.int64)
+    clock = SplitClock()
+    advance(clock, times, Percentile(fraction, 20_000))
+    assert clock.late / clock.seen <= fraction * 1.3
+    assert watermark_of(clock, Percentile(fraction, 20_000)) > int(times.max()) - 500 * 12
+
+
+def test_a_jump_is_believed_when_three_more_agree() -> None:
+    """`maxEventTimeJump`: one wild time moves nothing; a true gap is taken with the third that agrees; one that does not begins anew."""
+    clock = SplitClock()
+    times = [10, 900, 11, 900, 901, 902, 12, 900, 905, 903, 904, 906]
+    taken = accept(clock, np.array(times, dtype=np.int64), 50)
+    assert [t for t, ok in zip(times, taken, strict=True) if ok] == [10, 11, 12, 904, 906]
+
+
+@pytest.mark.parametrize("cut", range(1, 11))
+def test_a_jump_is_judged_alike_wherever_batches_are_cut(cut: int) -> None:
+    """The suspicion lies in the split's state."""
+    times = np.array([10, 900, 11, 900, 901, 902, 903, 950, 20, 5000, 960], dtype=np.int64)
+    whole = accept(SplitClock(), times, 50)
+    clock = SplitClock()
+    found = []
+    for part in (times[:cut], times[cut:]):
+        taken = accept(clock, part, 50)
+        advance(clock, part[taken], MaxSeen())
+        found += taken.tolist()
+    assert found == whole.tolist()
+
+
+# --- over splits ------------------------------------------------------------------------------------------------------
+
+
+def test_the_slowest_split_holds_the_watermark_and_one_without_data_holds_it_all() -> None:
+    """W2, W3: the minimum over splits; MIN_TIME until each has had data."""
+    source = front()
+    source.on_records(records(A, 50))
+    assert source.output_watermark() == MIN_TIME
+    source.on_records(records(B, 20))
+    assert source.output_watermark() == 20
+
+
+def test_an_idle_split_is_left_out_and_its_return_lowers_nothing() -> None:
+    """W3: the output never falls, also when the one that returns is behind."""
+    source = front()
+    source.on_records(records(A, 50))
+    source.on_status(B, "idle")
+    assert source.output_watermark() == 50
+    source.on_records(records(B, 20))
+    assert source.output_watermark() == 50
+    source.on_records(records(A, 70, at=1))
+    assert source.output_watermark() == 50
+    source.on_records(records(B, 60, at=1))
+    assert source.output_watermark() == 60
+
+
+def test_all_idle_takes_the_highest_and_all_ended_the_end_of_time() -> None:
+    """W3, E1."""
+    source = front()
+    source.on_records(records(A, 50))
+    source.on_records(records(B, 20))
+    source.on_status(A, "idle")
+    assert source.output_watermark() == 20
+    source.on_status(B, "idle")
+    assert source.output_watermark() == 50
+    assert source.idle()
+    source.on_status(A, "finished")
+    assert not source.ended()
+    source.on_status(B, "finished")
+    assert source.ended()
+    assert source.output_watermark() == MAX_TIME
+
+
+def test_a_task_without_splits_is_idle_and_has_no_watermark() -> None:
+    """W3."""
+    source = front({})
+    assert source.idle()
+    assert not source.ended()
+    assert source.output_watermark() == MIN_TIME
+
+
+def test_a_split_that_returns_is_away_until_it_has_caught_up_with_the_receivers() -> None:
+    """Its rows are marked, so that the receiver judges them (SF2); also over a restart."""
+    source = front()
+    source.on_records(records(A, 50))
+    source.on_status(B, "idle")
+    back = rows(source.on_records(records(B, 20)))
+    assert back.column(AWAY).to_pylist() == [True]
+    assert source.away() == (B,)
+    source.on_receivers(B, 60)
+    again = front()
+    again = build_front(source.spec, source.context)
+    again.restore({p: d for p, d in source.snapshot().items() if d is not None}, source.output_watermark())
+    again.assign({A: 0, B: 1})
+    for one in (source, again):
+        assert rows(one.on_records(records(B, 59, at=1))).column(AWAY).to_pylist() == [True]
+        assert rows(one.on_records(records(B, 60, at=2))).column(AWAY).to_pylist() == [True]
+        assert AWAY not in rows(one.on_records(records(B, 61, at=3))).column_names
+        assert one.away() == ()
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+def test_dead_letters_say_what_was_wrong_and_move_nothing() -> None:
+    """Undecodable bytes, a time that is none, a jump: each a letter with its place; the watermark is the good records' (SF1)."""
+    source = front({A: 0}, maxEventTimeJump={"size": 100, "unit": "ms"})
+    good = json.dumps({"t": {"$date": {"$numberLong": "10"}}}).encode()
+    wild = json.dumps({"t": {"$date": {"$numberLong": "5000"}}}).encode()
+    outs = source.on_records(records(A, texts=[good, b"\xff{", None, b'{"x":1}', b'{"t":"soon"}', wild]))
+    assert rows(outs).column(TS).to_pylist() == [10]
+    found = {d["_stream_meta"]["source"]["offset"]: d for d in letters(outs)}
+    assert sorted(found) == [1, 2, 3, 4, 5]
+    assert found[1]["doc"] == Binary(b"\xff{")
+    assert found[2]["doc"] == Binary(b"")
+    assert found[3]["doc"] == {"x": 1}
+    assert found[4]["errInfo"]["path"] == "t"
+    assert found[5]["doc"] == {"t": Date(5000)}
+    assert all(d["_stream_meta"]["source"]["topic"] == "t" and d["operatorName"] == "$source" for d in found.values())
+    assert [int(found[n]["dlqTime"]) for n in sorted(found)] == [1001, 1002, 1003, 1004, 1005]
+    assert source.output_watermark() == 10
+    assert source.counters()["undecoded"] + source.counters()["noEventTime"] + source.counters()["eventTimeJumps"] == 5
+
+
+def test_repeats_are_dropped_before_they_move_anything() -> None:
+    """A repeated record counts once: not in the rows, not in the late ones."""
+    source = front({A: 0}, recordId="$t")
+    assert rows(source.on_records(records(A, 10, 50, 10, 50, 9))).column(WM).to_pylist() == [MIN_TIME, 10, 50]
+    assert source.counters()["duplicates"] == 2
+    assert source.counters()["behindWatermark"] == 1
+
+
+def test_a_restart_goes_on_as_if_there_had_been_none() -> None:
+    """Clock, ids and status of each split are in its own parts; a second snapshot writes only what changed."""
+    source = front({A: 0, B: 1}, recordId="$t")
+    source.on_records(records(A, 10, 50))
+    source.on_records(records(B, 30))
+    parts = {p: d for p, d in source.snapshot().items() if d is not None}
+    source.on_records(records(A, 70, at=2))
+    assert {p.partition("#")[0] for p in source.snapshot()} == {"split:t-0"}
+    again = build_front(source.spec, source.context)
+    again.restore(parts, 30)
+    again.assign({A: 0, B: 1})
+    assert again.output_watermark() == 30
+    assert rows(again.on_records(records(A, 10, 60, at=2))).column(WM).to_pylist() == [50]
+    assert again.split_watermarks() == {A: (60, "active", False), B: (30, "active", False)}
+
+
+def test_a_script_raises_the_watermark_and_never_lowers_it() -> None:
+    """D2; and it ends idleness (D3)."""
+    source = front({A: 0})
+    source.raise_watermark(None, 40)
+    source.raise_watermark(A, 30)
+    assert source.output_watermark() == 40
+    source.on_status(A, "idle")
+    source.raise_watermark(A, 45)
+    assert not source.idle()
+    assert rows(source.on_records(records(A, 41, 60))).column(WM).to_pylist() == [45, 45]
+    assert source.output_watermark() == 60
+
+
+def test_records_of_a_split_that_is_not_the_tasks_are_refused() -> None:
+    """A driver's mistake is named, not swallowed."""
+    with pytest.raises(OperatorError, match="t-1"):
+        front({A: 0}).on_records(records(B, 1))
