@@ -5,7 +5,7 @@ Rules:
 - DD1 A function of the split's records alone: batches may be cut anywhere. Time is cut into buckets (ten minutes of event time, or
   `POSITIONS_A_BUCKET` positions); an id is remembered in the bucket of its first record, and a bucket counts until it lies wholly
   beyond the horizon behind the highest time (position) before the record that is being judged.
-- DD2 Exact: a Bloom filter only says for which ids one need not look; what it lets through is compared by its bytes.
+- DD2 Exact: Bloom filters and hashes only say for which ids one need not look; what they let through is compared by its bytes.
 - DD3 The snapshot writes what changed: how far the split has come (`split:<id>#head`); few ids in one part, many by bucket
   (`split:<id>#<bucket>`).
 - DD4 A record without an id (null or missing, or the expression fails on it) is never a repeat.
@@ -29,13 +29,15 @@ from shared.model.time import MIN_TIME
 from shared.model.values import MISSING
 from shared.operators.base import POS, TS
 from shared.operators.batches import documents_of
-from shared.operators.bloom import Bloom
+from shared.operators.bloom import Bloom, Hashes
 from shared.operators.keygroups import murmur2_column
 from shared.operators.keys import canonical_column
 from shared.operators.rows import environments, evaluate_rows
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+RUNS_MAX: Final = 16
+"""Sorted runs of hashes of one bucket beyond which they become one."""
 
 BUCKET_MS: Final = 600_000
 POSITIONS_A_BUCKET: Final = 65_536
@@ -63,6 +65,8 @@ class StoredPart(msgspec.Struct, frozen=True):
 @dataclass(slots=True)
 class _Bucket:
     ids: list[pa.BinaryArray] = field(default_factory=list)
+    hashes: list[Hashes] = field(default_factory=list)
+    """Of the ids, each run sorted."""
     bloom: Bloom | None = None
     size_bytes: int = 0
     dirty: bool = True
@@ -72,19 +76,29 @@ class _Bucket:
             self.ids = [pa.concat_arrays(self.ids)]
         return self.ids[0]
 
-    def add(self, ids: pa.BinaryArray, hashes: npt.NDArray[np.uint32]) -> None:
+    def add(self, ids: pa.BinaryArray, hashes: Hashes) -> None:
         self.ids.append(ids)
+        self.hashes.append(np.sort(hashes))
+        if len(self.hashes) > RUNS_MAX:
+            self.hashes = [np.sort(np.concatenate(self.hashes))]
         self.size_bytes += _size(ids)
         self.dirty = True
         if self.bloom is not None:
             self.bloom.add(hashes)
 
-    def filter(self) -> Bloom:
-        """Built when it is first asked: most buckets never are."""
-        if self.bloom is None:
+    def maybe(self, hashes: Hashes) -> Bools:
+        """Whose ids may be here, shape (n,): by the filter, then by the hashes, which nearly never err."""
+        if self.bloom is None:  # most buckets are never asked
             self.bloom = Bloom()
-            self.bloom.add(murmur2_column(self.whole()))
-        return self.bloom
+            self.bloom.add(np.concatenate(self.hashes))
+        found = self.bloom.hits(hashes)
+        rows = np.flatnonzero(found)
+        wanted = hashes[rows]
+        there: Bools = np.zeros(len(rows), dtype=np.bool_)
+        for run in self.hashes:
+            there |= run[np.minimum(np.searchsorted(run, wanted), len(run) - 1)] == wanted
+        found[rows] = there
+        return found
 
 
 @dataclass(slots=True)
@@ -120,7 +134,7 @@ class Dedupe:
         self._expire(int(self._oldest(seen[-1:])[0]))
         return out
 
-    def _judge(self, ids: pa.BinaryArray, hashes: npt.NDArray[np.uint32], buckets: Int64s, oldest: Int64s) -> Bools:
+    def _judge(self, ids: pa.BinaryArray, hashes: Hashes, buckets: Int64s, oldest: Int64s) -> Bools:
         """All at once where no expiry falls between an id and its repeat; else run by run of equal `oldest`."""
         codes = ids.dictionary_encode().indices.to_numpy(zero_copy_only=False)
         home = self._home(ids, hashes, int(oldest[0]))
@@ -134,7 +148,7 @@ class Dedupe:
         self._remember(ids, hashes, buckets, fresh & (buckets >= oldest))
         return fresh
 
-    def _home(self, ids: pa.BinaryArray, hashes: npt.NDArray[np.uint32], oldest: int) -> Int64s:
+    def _home(self, ids: pa.BinaryArray, hashes: Hashes, oldest: int) -> Int64s:
         """The bucket that has each id, shape (n,); MIN_TIME for none at or above `oldest`."""
         home = np.full(len(ids), MIN_TIME, dtype=np.int64)
         open_rows = np.flatnonzero(self._over_all.hits(hashes))
@@ -144,14 +158,14 @@ class Dedupe:
             if number < oldest:
                 continue
             bucket = self._buckets[number]
-            maybe = open_rows[bucket.filter().hits(hashes[open_rows])]
+            maybe = open_rows[bucket.maybe(hashes[open_rows])]
             if len(maybe):
                 there = pc.is_in(ids.take(pa.array(maybe)), value_set=bucket.whole()).to_numpy(zero_copy_only=False)
                 home[maybe[there]] = number
                 open_rows = np.setdiff1d(open_rows, maybe[there], assume_unique=True)
         return home
 
-    def _remember(self, ids: pa.BinaryArray, hashes: npt.NDArray[np.uint32], buckets: Int64s, mask: Bools) -> None:
+    def _remember(self, ids: pa.BinaryArray, hashes: Hashes, buckets: Int64s, mask: Bools) -> None:
         rows = np.flatnonzero(mask)
         if not len(rows):
             return
@@ -190,7 +204,7 @@ class Dedupe:
         if self._dropped > self._over_all.added // 2:
             self._over_all, self._dropped = Bloom(), 0
             for bucket in self._buckets.values():
-                self._over_all.add(murmur2_column(bucket.whole()))
+                self._over_all.add(np.concatenate(bucket.hashes))
 
     # --- snapshot -----------------------------------------------------------------------------------------------------
 
@@ -230,8 +244,9 @@ class Dedupe:
             self._written.add(kind)
             for bucket in stored.buckets:
                 ids = _restored(bucket)
-                self._buckets[bucket.bucket] = _Bucket([ids], None, _size(ids), dirty=False)
-                self._over_all.add(murmur2_column(ids))
+                hashes = murmur2_column(ids)
+                self._buckets[bucket.bucket] = _Bucket([ids], [np.sort(hashes)], None, _size(ids), dirty=False)
+                self._over_all.add(hashes)
 
 
 def _repeated(codes: npt.NDArray[np.int32], remembered: Bools) -> Bools:
