@@ -123,7 +123,9 @@ def test_stages_give_on_columns_what_they_give_on_documents(
 
 @given(given_documents=st.lists(documents, min_size=1, max_size=6), expr=expressions)
 @settings(max_examples=200)
-def test_keys_are_the_canonical_bytes_of_the_interpreters_values(given_documents: list[dict[str, Any]], expr: Any) -> None:
+def test_keys_are_the_canonical_bytes_of_the_interpreters_values(
+    given_documents: list[dict[str, Any]], expr: Any
+) -> None:
     """Vectorised or not, equal values have equal keys; a row on which the key fails is a dead letter."""
     source, _ = parsed([], timeField=expr)
     key = source.time_field
@@ -165,4 +167,7 @@ def test_common_stages_over_declared_fields_stay_on_columns() -> None:
         found = on_columns(stage, batch)
         assert found is not None
         batch = found
-    assert [to_json(d) for d in documents_of(batch)] == [{"s": "a", "twice": 2, "at": 1}, {"s": "b", "twice": 4, "at": 1}]
+    assert [to_json(d) for d in documents_of(batch)] == [
+        {"s": "a", "twice": 2, "at": 1},
+        {"s": "b", "twice": 4, "at": 1},
+    ]

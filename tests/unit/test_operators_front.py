@@ -39,7 +39,9 @@ class Raw:
 
 def records(split: SplitId, *times: int, at: int = 0, texts: list[bytes | None] | None = None) -> Raw:
     """Records of a split with these event times (or these texts), that arrive at 1000, 1001 and so on."""
-    lines = texts if texts is not None else [json.dumps({"t": {"$date": {"$numberLong": str(t)}}}).encode() for t in times]
+    lines = (
+        texts if texts is not None else [json.dumps({"t": {"$date": {"$numberLong": str(t)}}}).encode() for t in times]
+    )
     positions = np.arange(at, at + len(lines), dtype=np.int64)
     return Raw(split, int(split[-1]), positions, positions + 1000, pa.array(lines, type=pa.binary()))
 
