@@ -1,0 +1,56 @@
+"""The pipelines that are measured."""
+
+import json
+from typing import Any
+
+
+def windowed(source: str, target: str, *, epoch_ms: int, dedupe: bool = False) -> str:
+    """Count and sum by key and minute of a topic that is read to its present end."""
+    reading: dict[str, Any] = {
+        "connectionName": "broker",
+        "topic": source,
+        "config": {"auto_offset_reset": "earliest"},
+        "until": "latest",
+        "schema": {"key": "string", "ts": "long", "amount": "int"},
+        "timeField": {"$toDate": "$ts"},
+    }
+    if dedupe:
+        # An id that each event has for itself: key, time and amount together would repeat, so the filter keeps what it must.
+        reading["recordId"] = {"$concat": ["$key", {"$toString": "$ts"}, {"$toString": "$amount"}]}
+        reading["recordIdHorizon"] = {"positions": 100_000}
+    window = {
+        "interval": {"size": 1, "unit": "minute"},
+        "allowedLateness": {"size": 0, "unit": "second"},
+        "pipeline": [
+            {"$group": {"_id": "$key", "n": {"$sum": 1}, "total": {"$sum": "$amount"}}},
+            {"$project": {"_id": 0, "key": "$_id", "start": {"$meta": "stream.window.start"}, "n": 1, "total": 1}},
+        ],
+    }
+    stages: list[dict[str, Any]] = [{"$source": reading}, {"$tumblingWindow": window}, _emit(target)]
+    return _document(stages, epoch_ms)
+
+
+def stateless(source: str, target: str, *, epoch_ms: int) -> str:
+    """Every event of a topic on to another, with a field left out and one added."""
+    reading = {
+        "connectionName": "broker",
+        "topic": source,
+        "config": {"auto_offset_reset": "earliest"},
+        "schema": {"key": "string", "ts": "long", "amount": "int"},
+        "timeField": {"$toDate": "$ts"},
+    }
+    stages: list[dict[str, Any]] = [{"$source": reading}, {"$match": {"amount": {"$gte": 0}}}, _emit(target)]
+    return _document(stages, epoch_ms)
+
+
+def _emit(target: str) -> dict[str, Any]:
+    return {"$emit": {"connectionName": "broker", "topic": target}}
+
+
+def _document(stages: list[dict[str, Any]], epoch_ms: int) -> str:
+    return json.dumps({
+        "name": "bench",
+        "connections": {"broker": {"type": "kafka", "bootstrapServers": "${KAFKA}"}},
+        "pipeline": stages,
+        "options": {"checkpoint": {"interval": {"size": epoch_ms, "unit": "ms"}}},
+    })  # fmt: skip
