@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 
-from shared.language.documents import InvalidDocument, parse
+from shared.language.documents import InvalidDocument, Processor, parse, refusals
+from shared.model.ids import VertexId
 from shared.model.messages import RunningPlan
 from shared.model.plan import PhysicalPlan, Vertex
 from shared.planning import Engine, PlanError, plan_processor
+from shared.planning.names import keep_names, names_of
 from shared.protocol.coordinator.events import PlannedEdge, PlannedPipeline, PlannedVertex
 from shared.runtime.coordinator import PlanRefusal
 
@@ -21,11 +23,12 @@ def plan_for_coordinator(
     *,
     collects: bool = False,
 ) -> PlannedPipeline:
-    """Plan a document. Raises PlanRefusal."""
-    del previous
+    """Plan a document, and with `previous` keep its state: vertices that stay keep their names (E3). Raises PlanRefusal."""
     try:
         processor = parse(document)
         plan = plan_processor(processor, engine=engine, collects=collects)
+        if previous is not None:
+            plan = _continued(previous, processor, plan, engine, collects=collects)
     except (InvalidDocument, PlanError) as error:
         raise PlanRefusal(str(error)) from error
     _check(plan, parallelism)
@@ -34,7 +37,28 @@ def plan_for_coordinator(
         vertices=tuple(PlannedVertex(v.id, v.service, tasks_of(v, parallelism)) for v in plan.vertices),
         edges=tuple(PlannedEdge(e.id, e.sender, e.receiver) for e in plan.edges),
         checkpoint_interval_ms=processor.options.checkpoint_interval_ms,
+        names=_names(previous, plan),
     )
+
+
+def _names(previous: RunningPlan | None, plan: PhysicalPlan) -> dict[str, VertexId]:
+    """The plan's, and below `gone/` those that parts had that are no longer there: no other part may have them (S1)."""
+    now = names_of(plan)
+    before = previous.names.values() if previous is not None else ()
+    return {**{f"gone/{name}": name for name in before if name not in now.values()}, **now}
+
+
+def _continued(
+    previous: RunningPlan, processor: Processor, plan: PhysicalPlan, engine: Engine, *, collects: bool
+) -> PhysicalPlan:
+    """The plan with the names that its parts had. PlanRefusal where the change would take the state's meaning away."""
+    before = parse(previous.document)
+    if refused := refusals(before, processor):
+        raise PlanRefusal("\n".join(map(str, refused)))
+    old = plan_processor(before, engine=engine, collects=collects, names=previous.names)
+    used = frozenset(previous.names.values())
+    names = keep_names(old, plan, used)
+    return plan_processor(processor, engine=engine, collects=collects, names=names)
 
 
 def tasks_of(vertex: Vertex, parallelism: Mapping[str, int]) -> int:

@@ -43,6 +43,8 @@ class RunningPlan(Struct, frozen=True):
     key_groups: int = 128
     services: dict[VertexId, str] = {}
     """Which service runs a vertex."""
+    names: dict[str, VertexId] = {}
+    """Vertices of computations and sinks, by the paths of their stages: kept over changes of plan (E3). Those of removed ones: `gone/…`."""
 
 
 # --- commands: coordinator to workers -------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 Data go through in order; the watermark that operator k + 1 sees is the lowest that operator k says may follow, and it moves
 only behind the rows that k let fire for it (W1). Rows on other ports than `out` leave the chain where they arise. State parts
-carry the operator's position (`2|kg:17`); a chain of one adds nothing.
+carry what keeps them and which of its kind that is (`ComputeOperator-0|kg:17`), not where in the chain it stands: so stages without
+state may come and go between two generations (E3).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +25,13 @@ class Chain:
     operators: tuple[Operator, ...]
     _seen: list[int] = field(default_factory=list)
     """The watermark that each operator has been given last, and, at the end, the chain's own."""
+    _names: list[str] = field(default_factory=list)
+    """What the operators' state parts begin with."""
 
     def __post_init__(self) -> None:
         self._seen = [MIN_TIME] * (len(self.operators) + 1)
+        kinds = [type(operator).__name__ for operator in self.operators]
+        self._names = [f"{kind}-{kinds[:i].count(kind)}|" for i, kind in enumerate(kinds)]
 
     def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
         """Rows for the first operator; `tag` is the input's."""
@@ -58,9 +63,9 @@ class Chain:
         return min((operator.next_processing_time() for operator in self.operators), default=2**63 - 1)
 
     def snapshot(self) -> Mapping[StatePart, bytes | None]:
-        """All parts that changed, under the operators' positions."""
+        """All parts that changed, under the operators' names."""
         return {
-            self._part(i, part): data
+            StatePart(self._names[i] + part): data
             for i, operator in enumerate(self.operators)
             for part, data in operator.snapshot().items()
         }
@@ -68,7 +73,7 @@ class Chain:
     def restore(self, parts: Mapping[StatePart, bytes]) -> None:
         """Each operator gets its parts."""
         for i, operator in enumerate(self.operators):
-            prefix = self._part(i, StatePart(""))
+            prefix = self._names[i]
             operator.restore({StatePart(p[len(prefix) :]): d for p, d in parts.items() if p.startswith(prefix)})
 
     def counters(self) -> Mapping[str, int]:
@@ -80,9 +85,6 @@ class Chain:
         return totals
 
     # --- inside -------------------------------------------------------------------------------------------------------
-
-    def _part(self, index: int, part: StatePart) -> StatePart:
-        return part if len(self.operators) == 1 else StatePart(f"{index}|{part}")
 
     def _push(self, first: int, outs: Sequence[Out], tag: str = "") -> list[Out]:
         """Rows through the operators from `first` on."""

@@ -12,6 +12,7 @@
 - For trying out, what leaves a pipeline without a sink is collected, and so are dead letters without a queue (`collects`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -50,6 +51,7 @@ from shared.operators.specs import (
 from shared.planning.specs import CollectHead, DeadLetterHead, Head, ReadHead, StepHead, WriteHead
 
 Engine = Literal["spark", "local"]
+DLQ_PATH = "options.dlq"
 
 
 class PlanError(Exception):
@@ -89,13 +91,20 @@ class _Planner:
     key_groups: int
     engine: Engine
     collects: bool
+    names: Mapping[str, VertexId] = field(default_factory=dict)
     drafts: list[_Draft] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
-    def _name(self, kind: str) -> VertexId:
-        self.counts[kind] = self.counts.get(kind, 0) + 1
-        return VertexId(f"{kind}-{self.counts[kind]}")
+    def _name(self, kind: str, path: str = "") -> VertexId:
+        """The name that the stage at this path was given, else the next one that no stage was given."""
+        if path in self.names:
+            return self.names[path]
+        while True:
+            self.counts[kind] = self.counts.get(kind, 0) + 1
+            name = VertexId(f"{kind}-{self.counts[kind]}")
+            if name not in self.names.values():
+                return name
 
     def _add(self, draft: _Draft) -> _Draft:
         self.drafts.append(draft)
@@ -176,7 +185,7 @@ class _Planner:
         key = KeyBySpec(stage.key, stage.path, self.key_groups)
         from_source = isinstance(current.head, ReadHead)
         spec = ComputeSpec(stage, self.processor.options.lateness, from_source, self.key_groups)
-        draft = _Draft(self._name("compute"), "operator", None, [spec], [stage.name])
+        draft = _Draft(self._name("compute", stage.path), "operator", None, [spec], [stage.name])
         if isinstance(current.head, StepHead):
             draft.chain.insert(0, key)
             self._connect(current, self._add(draft), OUT, "copy", by_reference=True)
@@ -186,7 +195,7 @@ class _Planner:
         return draft
 
     def _sink(self, stage: KafkaEmit | FileEmit | Merge, current: _Draft, *, last: bool) -> _Draft:
-        sink = self._add(_Draft(self._name("emit"), "sink", WriteHead(stage), [], [stage.name]))
+        sink = self._add(_Draft(self._name("emit", stage.path), "sink", WriteHead(stage), [], [stage.name]))
         step = isinstance(current.head, StepHead)
         if last or step:
             self._connect(current, sink, OUT, "spread", by_reference=step)
@@ -212,20 +221,27 @@ class _Planner:
         if stage is None and not self.collects:
             return
         senders = list(self.drafts)
-        queue = self._add(_Draft(VertexId("dlq"), "sink", DeadLetterHead(stage), [], ["dead letters"]))
+        name = self.names.get(DLQ_PATH, VertexId("dlq"))
+        queue = self._add(_Draft(name, "sink", DeadLetterHead(stage), [], ["dead letters"]))
         for sender in senders:
             self._connect(sender, queue, DLQ, "spread", by_reference=isinstance(sender.head, StepHead))
 
 
 def plan_processor(
-    processor: Processor, key_groups: int = 128, engine: Engine = "spark", *, collects: bool = False
+    processor: Processor,
+    key_groups: int = 128,
+    engine: Engine = "spark",
+    *,
+    collects: bool = False,
+    names: Mapping[str, VertexId] | None = None,
 ) -> PhysicalPlan:
     """The physical plan of a checked document. PlanError names a stage that cannot stand where it does.
 
     engine: `local` runs the steps of windows in operator tasks, on Arrow.
     collects: the installation collects what a document names no target for; else a pipeline without a sink is refused.
+    names: of computations' and sinks' vertices by the paths of their stages, where counting would change them (`planning.names`).
     """
-    planner = _Planner(processor, key_groups, engine, collects)
+    planner = _Planner(processor, key_groups, engine, collects, names or {})
     planner.walk()
     planner.dead_letters()
     return PhysicalPlan(tuple(d.finished() for d in planner.drafts), tuple(planner.edges))

@@ -1,6 +1,5 @@
 """Puts a task together from its assignment: plan, machine, body, state, driver (R1, R4)."""
 
-import re
 from collections.abc import Callable
 
 from shared.language.documents import parse
@@ -18,8 +17,6 @@ from shared.runtime.driver import SourceDriver, TaskDriver, TaskWiring
 from shared.runtime.exchange import Exchange, OutEdge
 from shared.runtime.state import StateStore, load_parts
 
-_POSITION_IN_CHAIN = re.compile(r"^\d+/")
-"""A chain of several operators puts the operator's position before its state parts."""
 _OUTAGES = (LogUnavailable, BlobUnavailable, TargetUnavailable)
 _PERMANENT = (TargetRefused, MarkerAhead)
 
@@ -42,7 +39,10 @@ async def assemble(
     """A driver that has restored and stands ready; nothing is read or written yet."""
     settings = outside.settings
     processor = parse(assign.plan.document)
-    plan = plan_processor(processor, assign.plan.key_groups, settings.engine, collects=settings.collects)
+    running = assign.plan
+    plan = plan_processor(
+        processor, running.key_groups, settings.engine, collects=settings.collects, names=running.names
+    )
     vertex = plan.vertex(assign.vertex)
     context = TaskContext(outside, assign, plan, vertex, on_released, on_failed)
     body = await service.build(context)
@@ -115,7 +115,7 @@ async def _ownership(context: TaskContext, body: TaskBody) -> Callable[[StatePar
     ordinals = {str(s): o for s, o in (await body.splits()).items()} if isinstance(body, SourceBody) else {}
 
     def wanted(part: StatePart) -> bool:
-        kind, _, name = _POSITION_IN_CHAIN.sub("", part.rpartition("|")[2]).partition(":")
+        kind, _, name = part.rpartition("|")[2].partition(":")
         if kind == "kg":
             return owner_of(int(name), tasks, groups) == assign.index
         if kind == "split":

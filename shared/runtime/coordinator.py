@@ -298,12 +298,18 @@ class CoordinatorDriver:
                     doomed = [n for n in names if blob_may_go(n, job, up_to, keep)]
                     await self._outside.blobs.delete(doomed)
                     if up_to is None:
-                        await self._outside.log.delete_topics([self._outside.topics.commits(job)])
+                        await self._forget_job(job)
         except (LogError, BlobError) as error:
             _log.warning("cleanup.failed", command=type(command).__name__, reason=str(error))
             self._post(term, ev.DeletionFailed(self._now(), command.op, str(error)))
         else:
             self._post(term, ev.Deleted(self._now(), command.op))
+
+    async def _forget_job(self, job: JobId) -> None:
+        """Its mirror and the release markers in this cluster go; those at other targets name a job that will never be again."""
+        topics, log = self._outside.topics, self._outside.log
+        markers = [t for t in await log.list_topics() if t.startswith(topics.markers(job))]
+        await log.delete_topics([topics.commits(job), *markers])
 
     # --- leadership -----------------------------------------------------------------------------------------------------------
 

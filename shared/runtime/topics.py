@@ -4,8 +4,12 @@ Topics of edges are named by the coordinator, below the same prefix (`shared.pro
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from shared.model.ids import JobId
+
+MARKERS_PREFIX: Final = "tidemark.markers."
+"""Of release markers, in the cluster of the output, whichever installation writes there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,10 @@ class Topics:
     def commits(self, job: JobId) -> str:
         """The mirror of a job's commits (C9); one partition."""
         return f"{self.prefix}.{job}.commits"
+
+    def markers(self, job: JobId) -> str:
+        """What the names of all topics of a job's release markers in this cluster begin with (S3)."""
+        return f"{MARKERS_PREFIX}{job}."
 
     def plain(self) -> dict[str, dict[str, str]]:
         """The topics that every installation has, with their configuration; one partition each."""

@@ -17,8 +17,9 @@ from msgspec import Struct
 from shared.model.ids import Epoch, Offset
 from shared.ports.log import Log, NewRecord, TopicPartition
 from shared.ports.sink import Identity, TargetRefused, TargetUnavailable
+from shared.runtime.topics import MARKERS_PREFIX
 
-TOPIC_PREFIX: Final = "tidemark.markers."
+TOPIC_PREFIX: Final = MARKERS_PREFIX
 TOPIC_CONFIG: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 TAIL_RECORDS: Final = 64
 """Offsets that are read back from the end at first; without a marker among them, eight times as many, and so on."""

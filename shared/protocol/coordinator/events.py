@@ -140,6 +140,8 @@ class PlannedPipeline:
     key_groups: int = 128
     checkpoint_interval_ms: int | None = None
     """The document's; None for the default."""
+    names: dict[str, VertexId] = field(default_factory=dict)
+    """See `RunningPlan.names`."""
 
 
 @dataclass(frozen=True, slots=True)

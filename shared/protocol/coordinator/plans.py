@@ -35,6 +35,7 @@ def pending_of(planned: PlannedPipeline, parallelism: dict[str, int]) -> Pending
         key_groups=planned.key_groups,
         parallelism=parallelism,
         interval_ms=planned.checkpoint_interval_ms,
+        names=planned.names,
     )
 
 
@@ -73,7 +74,9 @@ def bind(
             topic = topic_name(prefix, name, edge, incarnation)
             was = EdgeBinding(EdgeId(edge), incarnation, topic, senders, receivers)
         edges.append(was)
-    plan = RunningPlan(version, pending.document, pending.tasks, tuple(edges), pending.key_groups, pending.services)
+    plan = RunningPlan(
+        version, pending.document, pending.tasks, tuple(edges), pending.key_groups, pending.services, pending.names
+    )
     used = {b.topic for b in edges}
     left = tuple(b.topic for b in old.values() if b.topic not in used)
     removed = (

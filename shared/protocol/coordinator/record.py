@@ -29,6 +29,7 @@ class PendingPlan(Struct, frozen=True):
     key_groups: int
     parallelism: dict[str, int]
     interval_ms: int | None = None
+    names: dict[str, VertexId] = {}
 
 
 class RemovedSink(Struct, frozen=True):

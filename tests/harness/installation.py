@@ -1,0 +1,150 @@
+"""An installation in one process, on a log and a store in memory: coordinator, workers, a client; files in and out are real.
+
+On virtual time a story of minutes takes a moment; on the machine's time it stands beside servers that are asked over sockets.
+"""
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from services.coordinator.planning import plan_for_coordinator
+from services.operator.service import OperatorService
+from services.sink.connecting import RealSinks
+from services.sink.connectors.released import read_released_rows
+from services.sink.service import SinkService
+from services.source.connecting import RealSources
+from services.source.service import SourceService
+from shared.adapters.blobs import MemoryBlobs
+from shared.adapters.memory_broker import MemoryBroker
+from shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
+from shared.adapters.memory_log import MemoryLog
+from shared.model.ids import Place, ProcessorName, WorkerIncarnation
+from shared.model.messages import (
+    CreateProcessor,
+    DropProcessor,
+    ModifyProcessor,
+    ProcessorStatus,
+    StartProcessor,
+    StopProcessor,
+)
+from shared.ports.clock import Clock, Executor
+from shared.process.connections import Connections
+from shared.protocol.coordinator.machine import CoordinatorMachine
+from shared.protocol.coordinator.settings import CoordinatorSettings
+from shared.runtime.client import Client
+from shared.runtime.context import Outside, Service
+from shared.runtime.coordinator import CoordinatorDriver
+from shared.runtime.settings import RuntimeSettings
+from shared.runtime.topics import Topics
+from shared.runtime.worker import Worker
+
+NAME = ProcessorName("story")
+READY_MS = 60_000
+
+
+@dataclass
+class Installed:
+    """What a story works with."""
+
+    outside: Outside
+    broker: MemoryBroker
+    blobs: MemoryBlobs
+    store: MemoryCommitState
+    client: Client
+    clock: Clock
+
+    async def create(self, document: dict[str, Any], name: ProcessorName = NAME, **tasks: int) -> None:
+        """A processor of this document."""
+        await self.client.request(CreateProcessor(self.client.unique(), name, json.dumps(document), tasks))
+
+    async def start(self, name: ProcessorName = NAME, *, resume: bool = True) -> None:
+        """Start it and wait until it runs."""
+        request = self.client.unique()
+        await self.client.request(StartProcessor(request, name, resume))
+        await self.when(lambda s: request in dict(s.answers) and s.state == "RUNNING", name)
+
+    async def stop(self, name: ProcessorName = NAME, *, drain: bool = False) -> ProcessorStatus:
+        """Stop it and wait until it has ended."""
+        request = self.client.unique()
+        await self.client.request(StopProcessor(request, name, drain))
+        return await self.when(lambda s: request in dict(s.answers) and s.state in ("STOPPED", "FINISHED"), name)
+
+    async def modify(self, document: dict[str, Any], name: ProcessorName = NAME, *, resume: bool = True) -> None:
+        """Give it another document; RequestRefused."""
+        change = ModifyProcessor(self.client.unique(), name, json.dumps(document), None, resume)
+        await self.client.request(change)
+
+    async def drop(self, name: ProcessorName = NAME) -> None:
+        """Forget it."""
+        await self.client.request(DropProcessor(self.client.unique(), name))
+
+    async def when(self, enough: Callable[[ProcessorStatus], bool], name: ProcessorName = NAME) -> ProcessorStatus:
+        """Wait until a status is as asked."""
+        async for status in self.client.watch(name):
+            if enough(status):
+                return status
+            assert status.state != "FAILED", status.reason
+        raise AssertionError("the registry ended")
+
+    async def committed(self, more: int = 2, name: ProcessorName = NAME) -> None:
+        """Wait for so many further checkpoints: what was there before is in them."""
+        first = (await self.client.statuses())[name]
+        await self.when(lambda status: status.commits >= first.commits + more, name)
+
+
+def released(folder: Path) -> list[dict[str, Any]]:
+    """What a file sink has published, as documents."""
+    return read_released_rows(str(folder))
+
+
+@asynccontextmanager
+async def installed(
+    clock: Clock,
+    executor: Executor,
+    *,
+    services: Sequence[str] = ("source", "operator", "sink"),
+    coordinator: CoordinatorSettings | None = None,
+) -> AsyncIterator[Installed]:
+    """Start everything, stop it at the end; what broke is raised there."""
+    broker = MemoryBroker(clock)
+    numbers = itertools.count(1)
+    blobs, store = MemoryBlobs(executor), MemoryCommitState()
+
+    def unique() -> str:
+        return f"{next(numbers):032x}"
+
+    settings = RuntimeSettings(engine="local")
+    outside = Outside(MemoryLog(broker), blobs, clock, executor, Topics(), settings, unique)
+    machine = CoordinatorMachine(coordinator or CoordinatorSettings(adopt_wait_ms=100), unique)
+    planner = partial(plan_for_coordinator, "local")
+
+    def own() -> Outside:
+        return replace(outside, log=MemoryLog(broker))
+
+    made: dict[str, Callable[[], Service]] = {
+        "source": lambda: SourceService(RealSources(Connections("source"))),
+        "operator": OperatorService,
+        "sink": lambda: SinkService(RealSinks(Connections("sink"))),
+    }
+    parts: list[CoordinatorDriver | Worker] = [
+        CoordinatorDriver("c", own(), MemoryCommitStore(store), planner, machine),
+        *(Worker(Place(f"{s}-0"), WorkerIncarnation(unique()), made[s](), own()) for s in services),
+    ]
+    running = [asyncio.ensure_future(part.run()) for part in parts]
+    client = Client(outside.log, outside.topics, clock, unique)
+    try:
+        await client.ready(READY_MS)
+        yield Installed(outside, broker, blobs, store, client, clock)
+    finally:
+        for part in parts:
+            part.stop()
+        for task in running:
+            await task
+        await outside.log.close()
+        await blobs.close()

@@ -1,0 +1,211 @@
+"""The life of a processor, by the real services on memory and virtual time: nothing is lost, repeated or forgotten by a change."""
+
+import json
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.adapters.virtual import VirtualWorld, run_virtual
+from shared.runtime.client import RequestRefused
+from tests.harness.installation import NAME, Installed, installed, released
+
+Story = Callable[[Installed], Coroutine[Any, Any, None]]
+
+
+def tell(story: Story) -> None:
+    """Run a story on virtual time."""
+
+    async def main(world: VirtualWorld) -> None:
+        async with installed(world.clock, world.executor) as there:
+            await story(there)
+
+    run_virtual(main)
+
+
+class Feed:
+    """A file that grows."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "in.json"
+        self.path.write_text("")
+        self.written = 0
+
+    def add(self, second: int, count: int = 10) -> None:
+        """So many events in this second of event time."""
+        with self.path.open("a") as out:
+            for _ in range(count):
+                out.write(json.dumps({"t": 1_700_000_000_000 + second * 1000, "n": self.written}) + "\n")
+                self.written += 1
+
+
+WINDOW = {
+    "$tumblingWindow": {
+        "interval": {"size": 10, "unit": "second"},
+        "allowedLateness": 0,
+        "pipeline": [
+            {"$group": {"_id": "all", "count": {"$sum": 1}}},
+            {"$set": {"at": {"$meta": "stream.window.start"}}},
+        ],
+    }
+}
+
+
+def source(feed: Feed) -> dict[str, Any]:
+    time = {"$toDate": {"$toLong": "$t"}}
+    return {"$source": {"path": str(feed.path), "format": "json", "follow": True, "timeField": time}}
+
+
+def emit(folder: Path) -> dict[str, Any]:
+    return {"$emit": {"path": str(folder), "format": "json"}}
+
+
+def pipeline(*stages: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": NAME,
+        "pipeline": list(stages),
+        "options": {"checkpoint": {"interval": {"size": 200, "unit": "ms"}}},
+    }
+
+
+def test_a_stop_keeps_windows_open(tmp_path: Path) -> None:
+    """A stop without drain closes no window; the start that follows counts what came before it and after it, once."""
+    feed = Feed(tmp_path)
+
+    async def story(there: Installed) -> None:
+        await there.create(pipeline(source(feed), WINDOW, emit(tmp_path / "out")))
+        await there.start()
+        feed.add(1)
+        await there.committed()
+        assert (await there.stop()).state == "STOPPED"
+        assert released(tmp_path / "out") == []
+        feed.add(2)
+        await there.start()
+        await there.committed()
+        assert (await there.stop(drain=True)).state == "FINISHED"
+        assert [row["count"] for row in released(tmp_path / "out")] == [20]
+
+    tell(story)
+
+
+def compute(name: str) -> dict[str, Any]:
+    return {"$compute": {"class": f"tests.harness.computations:{name}", "key": "$_id", "order": "arrival"}}
+
+
+def test_a_computation_and_a_sink_join_and_leave_a_running_processor(tmp_path: Path) -> None:
+    """Nothing is read again, no state is lost and nothing is written twice, whatever stands before and behind what stays (E3)."""
+    feed = Feed(tmp_path)
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+
+    async def step(there: Installed, second_of_event: int) -> None:
+        feed.add(second_of_event)
+        await there.committed(3)
+
+    async def story(there: Installed) -> None:
+        plain = pipeline(source(feed), WINDOW, compute("Marks"), emit(first))
+        await there.create(plain, operator=2)
+        await there.start()
+        for at in (1, 11, 21):
+            await step(there, at)
+        added = pipeline(
+            source(feed), WINDOW, emit(second), compute("Adds"), compute("Marks"), emit(third), emit(first)
+        )
+        version = (await there.client.statuses())[NAME].plan_version
+        await there.modify(added)
+        status = await there.when(lambda s: s.plan_version == version + 1 and s.state == "RUNNING")
+        assert {str(vertex) for vertex, _, _ in status.tasks} >= {
+            "compute-1",
+            "compute-2",
+            "emit-1",
+            "emit-2",
+            "emit-3",
+        }
+        for at in (31, 41):
+            await step(there, at)
+        await there.modify(pipeline(source(feed), WINDOW, compute("Marks"), emit(third)))
+        await there.when(lambda s: s.plan_version == version + 2 and s.state == "RUNNING")
+        await step(there, 51)
+        await there.stop(drain=True)
+
+    tell(story)
+    assert [(row["seen"], row["count"], row.get("added", False)) for row in released(first)] == [
+        (1, 10, False),
+        (2, 10, False),
+        (3, 10, True),
+        (4, 10, True),
+    ]
+    assert [row["count"] for row in released(second)] == [10, 10]
+    assert [(row["seen"], row.get("added", False)) for row in released(third)] == [
+        (3, True),
+        (4, True),
+        (5, False),
+        (6, False),
+    ]
+
+
+def test_a_change_that_would_lose_state_is_refused_and_made_without_it(tmp_path: Path) -> None:
+    """A stopped processor is not modified where its state would mean something else; without its state it is, as a new job."""
+    feed = Feed(tmp_path)
+    other = json.loads(json.dumps(WINDOW).replace('"size": 10', '"size": 20'))
+
+    async def story(there: Installed) -> None:
+        await there.create(pipeline(source(feed), WINDOW, emit(tmp_path / "out")))
+        await there.start()
+        feed.add(1)
+        await there.committed()
+        job = (await there.stop()).job
+        changed = pipeline(source(feed), other, emit(tmp_path / "out"))
+        with pytest.raises(RequestRefused, match=r"pipeline\[1\].*interval.*resumeFromCheckpoint"):
+            await there.modify(changed)
+        await there.modify(changed, resume=False)
+        await there.start()
+        status = await there.stop(drain=True)
+        assert status.job != job
+        assert [row["count"] for row in released(tmp_path / "out")] == [10]
+
+    tell(story)
+
+
+def test_a_stopped_processor_goes_on_from_its_checkpoint_when_modified(tmp_path: Path) -> None:
+    """What may change does, and the window that was open keeps what it had."""
+    feed = Feed(tmp_path)
+
+    async def story(there: Installed) -> None:
+        await there.create(pipeline(source(feed), WINDOW, emit(tmp_path / "out")))
+        await there.start()
+        feed.add(1)
+        await there.committed()
+        await there.stop()
+        await there.modify(pipeline(source(feed), {"$match": {"n": {"$gte": 15}}}, WINDOW, emit(tmp_path / "out")))
+        feed.add(2)
+        await there.start()
+        await there.committed()
+        await there.stop(drain=True)
+        assert [row["count"] for row in released(tmp_path / "out")] == [15]
+
+    tell(story)
+
+
+def test_a_drop_leaves_nothing_behind(tmp_path: Path) -> None:
+    """No topic, no blob and no row of a dropped processor stays; its name is free, and what it wrote stays."""
+    feed = Feed(tmp_path)
+
+    async def story(there: Installed) -> None:
+        before = set(await there.outside.log.list_topics())
+        await there.create(pipeline(source(feed), WINDOW, emit(tmp_path / "out")))
+        await there.start()
+        feed.add(1)
+        await there.committed()
+        with pytest.raises(RequestRefused, match="running: stop it"):
+            await there.drop()
+        job = (await there.stop(drain=True)).job
+        await there.drop()
+        assert set(await there.outside.log.list_topics()) == before
+        assert [name for name in await there.blobs.list("") if name.startswith(job)] == []
+        assert there.store.rows == {}
+        assert NAME not in await there.client.statuses()
+        await there.create(pipeline(source(feed), WINDOW, emit(tmp_path / "again")))
+        assert len(released(tmp_path / "out")) == 1
+
+    tell(story)
