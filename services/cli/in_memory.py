@@ -22,7 +22,6 @@ from services.sink.connectors.memory import MemorySink, MemoryTarget
 from services.sink.service import SinkService
 from services.source.connecting import file_source, own_documents
 from services.source.service import SourceService
-from services.source.steps import sets_clock
 from shared.adapters.blobs import MemoryBlobs
 from shared.adapters.directory_blobs import DirectoryBlobs
 from shared.adapters.memory_broker import MemoryBroker
@@ -180,12 +179,15 @@ def _documents(batches: list[pa.RecordBatch]) -> list[Document]:
 
 
 async def _run(what: TryOut, collected: Collected, world: VirtualWorld) -> None:
-    source = what.processor.source
-    if isinstance(source, KafkaSource):
-        raise CannotTryOut(_NO_BROKER.format(path=source.path))
+    sources = what.processor.sources
+    for source in sources:
+        if isinstance(source, KafkaSource):
+            raise CannotTryOut(_NO_BROKER.format(path=source.path))
     clock = StepClock(world.clock)
-    if isinstance(source, ScriptSource) and sets_clock(source):
-        clock.set(next(step.time_ms for step in source.script if isinstance(step, ProcessingTimeStep)))
+    scripts = [source.script for source in sources if isinstance(source, ScriptSource)]
+    told = [next((s.time_ms for s in script if isinstance(s, ProcessingTimeStep)), None) for script in scripts]
+    if any(time_ms is not None for time_ms in told):
+        clock.set(min(time_ms for time_ms in told if time_ms is not None))
     broker = MemoryBroker(world.clock)
     numbers = itertools.count(1)
     with _blob_folder(what.engine) as folder:

@@ -9,8 +9,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.source.connectors.script import split_of
-from shared.language.documents import Processor
-from shared.language.stages import IdleStep, ProcessingTimeStep, ScriptSource, Sink, Source, Stateless, WatermarkStep
+from shared.language.documents import Processor, all_stages
+from shared.language.stages import (
+    CachedLookup,
+    Compute,
+    IdleStep,
+    Join,
+    ProcessingTimeStep,
+    ScriptSource,
+    Source,
+    WatermarkStep,
+    Window,
+)
 from shared.model.ids import SplitId
 from shared.operators.source_front import SourceFront
 
@@ -44,9 +54,11 @@ class Steps:
 
 
 def looks_at_time(processor: Processor) -> bool:
-    """Whether it matters to a stage of this processor when something comes: windows, joins, computations; a script that sets the clock."""
-    untimed = all(isinstance(stage, Source | Stateless | Sink) for stage in processor.pipeline)
-    return not untimed or sets_clock(processor.source)
+    """Whether it matters to a stage when something comes: windows, joins, computations, caches; a script that sets the clock."""
+    timed = (Window, Join, Compute, CachedLookup)
+    return any(
+        isinstance(s, timed) or (isinstance(s, Source) and sets_clock(s)) for s in all_stages(processor.pipeline)
+    )
 
 
 def sets_clock(stage: Source) -> bool:

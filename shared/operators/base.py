@@ -23,7 +23,11 @@ WM: Final = "__wm"
 PART: Final = "__part"
 """int32: ordinal of the source split: second part of the order key (D11)."""
 POS: Final = "__pos"
-"""int64: position in the split: third part of the order key."""
+"""int64: position in the split: third part of the order key. Where streams flow together, above PLACE which of them (branch.py)."""
+PLACE_BITS: Final = 48
+"""Of a position in a split: 256 TB of a file, or as many records of a partition."""
+PLACE: Final = (1 << PLACE_BITS) - 1
+"""What of POS is the position in the split, as people are shown it."""
 ARRIVAL: Final = "__arr"
 """int64: `$$NOW` of the record, ms."""
 REST: Final = "__rest"

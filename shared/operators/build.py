@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from shared.operators.base import Operator
+from shared.operators.branch import Branch
 from shared.operators.chain import Chain
 from shared.operators.compute import ComputeOperator
 from shared.operators.context import NOWHERE, TaskContext
@@ -11,6 +12,7 @@ from shared.operators.keyby import KeyBy
 from shared.operators.partial import PartialAggregate
 from shared.operators.source_front import SourceFront
 from shared.operators.specs import (
+    BranchSpec,
     ComputeSpec,
     FrontSpec,
     KeyBySpec,
@@ -40,6 +42,8 @@ def build_operator(spec: OperatorSpec, context: TaskContext = NOWHERE) -> Operat
             return ComputeOperator(spec, context)
         case TapSpec():
             return Tap(spec)
+        case BranchSpec():
+            return Branch(spec)
         case FrontSpec():
             raise OperatorError("a source's front takes records, not batches: build it with build_front")
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from shared.model.plan import DLQ
 from shared.model.values import Binary, Date, Document, long
-from shared.operators.base import ARRIVAL, PART, POS, RAW, SRCKEY, TS, Out
+from shared.operators.base import ARRIVAL, PART, PLACE, POS, RAW, SRCKEY, TS, Out
 from shared.operators.batches import batch_of, documents_of
 from shared.operators.context import TaskContext
 
@@ -88,7 +88,7 @@ def _stream_meta(rows: pa.RecordBatch, context: TaskContext) -> list[dict[str, A
         if part is not None:
             meta["partition"] = part
         if position is not None:
-            meta["offset"] = long(position)
+            meta["offset"] = long(position & PLACE)
         if key is not None:
             meta["key"] = Binary(key)
         found.append(meta)

@@ -14,7 +14,7 @@ from shared.language.expressions.errors import ExpressionError
 from shared.language.expressions.interpreter import evaluate
 from shared.language.values import decode_value
 from shared.model.values import MISSING, Date, Document, Value, long
-from shared.operators.base import ARRIVAL, PART, POS, WEND, WSTART
+from shared.operators.base import ARRIVAL, PART, PLACE, POS, WEND, WSTART
 from shared.operators.dead_letters import Failure
 from shared.operators.window_plan import SESSION_KEY
 
@@ -44,7 +44,7 @@ def _metas(batch: pa.RecordBatch, topic: str | None) -> list[dict[str, Value]]:
                 window["partition"] = decode_value(columns[SESSION_KEY][row])
             meta["window"] = window
         if PART in columns and columns[PART][row] is not None:
-            source: dict[str, Any] = {"partition": columns[PART][row], "offset": long(columns[POS][row])}
+            source: dict[str, Any] = {"partition": columns[PART][row], "offset": long(columns[POS][row] & PLACE)}
             if topic is not None:
                 source["topic"] = topic
             meta["source"] = source

@@ -4,7 +4,7 @@ A field stays declared while the stages cannot change its type; what they comput
 declared field under a new name. To forget a field is always right: it then travels untyped.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from shared.language.expressions.ast import Expr, FieldPath
 from shared.language.schema import NO_SCHEMA, Field, Schema
@@ -16,6 +16,16 @@ def after(schema: Schema, stages: Iterable[Stateless]) -> Schema:
     for stage in stages:
         schema = _behind(schema, stage)
     return schema
+
+
+def shared_fields(schemas: Sequence[Schema]) -> Schema:
+    """The fields that all of these declare with one type, for rows that flow together; optional where one says so."""
+    found = []
+    for known in schemas[0]:
+        same = [field for field in (other.get(known.name) for other in schemas) if field is not None]
+        if len(same) == len(schemas) and all(field.type == known.type for field in same):
+            found.append(Field(known.name, known.type, any(field.optional for field in same)))
+    return Schema(tuple(found))
 
 
 def _behind(schema: Schema, stage: Stateless) -> Schema:

@@ -98,4 +98,12 @@ class TapSpec:
     port: str
 
 
-OperatorSpec = FrontSpec | StatelessSpec | KeyBySpec | PartialSpec | StepSpec | ComputeSpec | TapSpec
+@dataclass(frozen=True, slots=True)
+class BranchSpec:
+    """Marks the rows of one of the streams that a `$union` brings together, where an operator behind it goes by order keys."""
+
+    branch: int
+    """1 and up: the rows of the first stream stay as they are."""
+
+
+OperatorSpec = FrontSpec | StatelessSpec | KeyBySpec | PartialSpec | StepSpec | ComputeSpec | TapSpec | BranchSpec

@@ -1,6 +1,6 @@
 """A plan in words: the three phases that `tidemark explain` prints. Reads the plan, decides nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from shared.language.documents import Processor
@@ -16,15 +16,18 @@ from shared.language.stages import (
     Project,
     Redact,
     ReplaceRoot,
+    Sink,
     Source,
     Stage,
     Stateless,
+    Union,
     Validate,
     Window,
 )
 from shared.model.plan import Edge, PhysicalPlan, Vertex
-from shared.operators.schemas import after
+from shared.operators.schemas import after, shared_fields
 from shared.operators.specs import (
+    BranchSpec,
     ComputeSpec,
     FrontSpec,
     KeyBySpec,
@@ -56,15 +59,27 @@ class StageText:
 
 def logical(processor: Processor) -> tuple[StageText, ...]:
     """Phase one: the stages in order, against the declared fields that reach them."""
+    return _logical(processor.pipeline)[0]
+
+
+def _logical(pipeline: Iterable[Stage]) -> tuple[tuple[StageText, ...], Schema]:
+    """The stages of a pipeline, and the declared fields behind them."""
     found: list[StageText] = []
-    schema = processor.source.schema
-    for stage in processor.pipeline:
+    schema = Schema()
+    for stage in pipeline:
+        if isinstance(stage, Union):
+            inner = [_logical(other) for other in stage.pipelines]
+            found.append(StageText(stage.path, (), (), tuple(text for texts, _ in inner for text in texts)))
+            schema = shared_fields([schema, *(behind for _, behind in inner)])
+            continue
         found.append(_stage(stage, schema))
-        if isinstance(stage, Stateless):
+        if isinstance(stage, Source):
+            schema = stage.schema
+        elif isinstance(stage, Stateless):
             schema = after(schema, (stage,))
-        elif isinstance(stage, Window):
+        elif not isinstance(stage, Sink):
             schema = Schema()
-    return tuple(found)
+    return tuple(found), schema
 
 
 def _stage(stage: Stage, schema: Schema) -> StageText:
@@ -257,6 +272,8 @@ def _operator(spec: OperatorSpec) -> str:
             return f"{stage.name} {stage.class_}, order {stage.order}"
         case TapSpec(port):
             return f"give out on {port}, too"
+        case BranchSpec(branch):
+            return f"mark as stream {branch} of those that flow together"
 
 
 def _behind(window: WindowSpec) -> str:

@@ -7,17 +7,18 @@
 - The sender's half of a window (`PartialSpec`) and of a shuffle (`KeyBySpec`) end the chain of the vertex before.
 - A Spark stage cannot split what it writes by key (the data do not go through its driver): its edge to keyed tasks is `copy`, and the
   receiver keys and filters (`shared.model.plan.Partitioning`).
+- Behind a `$union` a pipeline has several ends. What follows is done at each of them (stages are fused, aggregation is lifted into every
+  one), until a vertex takes edges from all of them.
 - An `$emit` before the end is a tap: a port of its own on the vertex before it.
 - Every vertex that can fail on a document has an edge to the dead letter queue, if there is one.
 - For trying out, what leaves a pipeline without a sink is collected, and so are dead letters without a queue (`collects`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from shared.language.documents import Processor
-from shared.language.schema import NO_SCHEMA, Schema
 from shared.language.stages import (
     Compute,
     DocumentsSource,
@@ -32,23 +33,25 @@ from shared.language.stages import (
     Stage,
     Stateless,
     TumblingWindow,
+    Union,
     Window,
 )
 from shared.model.ids import EdgeId, VertexId
-from shared.model.plan import DLQ, OUT, Edge, Partitioning, PhysicalPlan, Port, Vertex
-from shared.operators.schemas import after
+from shared.model.plan import DLQ, OUT, Edge, Partitioning, PhysicalPlan, Port
+from shared.operators.schemas import shared_fields
 from shared.operators.specs import (
+    BranchSpec,
     ComputeSpec,
     FrontSpec,
     KeyBySpec,
-    OperatorSpec,
     PartialSpec,
     StatelessSpec,
     StepSpec,
     TapSpec,
     WindowSpec,
 )
-from shared.planning.specs import CollectHead, DeadLetterHead, Head, ReadHead, StepHead, WriteHead
+from shared.planning.draft import Draft, Ends
+from shared.planning.specs import CollectHead, DeadLetterHead, ReadHead, StepHead, WriteHead
 
 Engine = Literal["spark", "local"]
 DLQ_PATH = "options.dlq"
@@ -59,40 +62,15 @@ class PlanError(Exception):
 
 
 @dataclass(slots=True)
-class _Draft:
-    """A vertex while stages are still being fused into it."""
-
-    id: VertexId
-    service: str
-    head: Head
-    chain: list[OperatorSpec] = field(default_factory=list)
-    labels: list[str] = field(default_factory=list)
-    max_tasks: int | None = None
-    sealed: bool = False
-    """A sink already takes what comes out here: no stage may be fused in behind it."""
-
-    def schema(self) -> Schema:
-        """Declared fields of what comes out, as far as they are known: those of the source behind its stateless stages."""
-        if not isinstance(self.head, ReadHead):
-            return NO_SCHEMA
-        stages = (stage for spec in self.chain if isinstance(spec, StatelessSpec) for stage in spec.stages)
-        return after(self.head.stage.schema, stages)
-
-    def finished(self) -> Vertex:
-        chain, head = tuple(self.chain), self.head
-        return Vertex(self.id, self.service, head, chain, self.max_tasks, " ".join(self.labels))  # type: ignore[arg-type]
-
-
-@dataclass(slots=True)
 class _Planner:
-    """Walks one pipeline."""
+    """Walks a pipeline, and those that flow into it."""
 
     processor: Processor
     key_groups: int
     engine: Engine
     collects: bool
     names: Mapping[str, VertexId] = field(default_factory=dict)
-    drafts: list[_Draft] = field(default_factory=list)
+    drafts: list[Draft] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -106,12 +84,12 @@ class _Planner:
             if name not in self.names.values():
                 return name
 
-    def _add(self, draft: _Draft) -> _Draft:
+    def _add(self, draft: Draft) -> Draft:
         self.drafts.append(draft)
         return draft
 
     def _connect(
-        self, sender: _Draft, receiver: _Draft, port: Port, partitioning: Partitioning, *, by_reference: bool = False
+        self, sender: Draft, receiver: Draft, port: Port, partitioning: Partitioning, *, by_reference: bool = False
     ) -> None:
         name = f"{sender.id}>{receiver.id}" if port == OUT else f"{sender.id}:{port}>{receiver.id}"
         self.edges.append(Edge(EdgeId(name), sender.id, receiver.id, port, partitioning, by_reference))
@@ -119,99 +97,121 @@ class _Planner:
     # --- stages ---------------------------------------------------------------------------------------------------------
 
     def walk(self) -> None:
+        """The document's own pipeline, to its sink."""
         stages = self.processor.pipeline
-        current: _Draft | None = None
-        for position, stage in enumerate(stages):
-            current = self._stage(stage, current, last=position == len(stages) - 1)
-        if current is not None and not isinstance(stages[-1], Sink):
-            self._collect(stages[-1], current)
+        ends = self._pipeline(stages, sinks_last=True)
+        if not isinstance(stages[-1], Sink):
+            self._collect(stages[-1], ends)
 
-    def _stage(self, stage: Stage, current: _Draft | None, *, last: bool) -> _Draft:
+    def _pipeline(self, stages: Sequence[Stage], *, sinks_last: bool) -> Ends:
+        """The ends of a pipeline. `sinks_last`: a sink at its end takes all; else its rows go on into another pipeline."""
+        ends: Ends = ()
+        for position, stage in enumerate(stages):
+            ends = self._stage(stage, ends, last=sinks_last and position == len(stages) - 1)
+        return ends
+
+    def _stage(self, stage: Stage, ends: Ends, *, last: bool) -> Ends:
         if isinstance(stage, Source):
-            front = FrontSpec(stage)
-            own = isinstance(stage, ScriptSource | DocumentsSource)  # steps have one order, so one task takes them
-            draft = _Draft(self._name("source"), "source", ReadHead(stage), [front], [stage.name], 1 if own else None)
-            return self._add(draft)
-        if current is None:
+            return (self._source(stage),)
+        if not ends:
             message = f"{stage.path}: expected $source as the first stage, found {stage.name}"
             raise PlanError(message)
         if isinstance(stage, Stateless):
-            return self._stateless(stage, current)
+            return tuple(self._stateless(stage, end) for end in ends)
         if isinstance(stage, Window):
-            return self._window(stage, current)
+            return (self._window(stage, ends),)
         if isinstance(stage, Compute):
-            return self._compute(stage, current)
+            return (self._compute(stage, ends),)
+        if isinstance(stage, Union):
+            return (*ends, *(end for inner in stage.pipelines for end in self._pipeline(inner, sinks_last=False)))
         if isinstance(stage, Sink):
-            return self._sink(stage, current, last=last)
+            self._sink(stage, ends, last=last)
+            return ends
         message = f"{stage.path}: {stage.name} cannot be run yet"
         raise PlanError(message)
 
-    def _stateless(self, stage: Stateless, current: _Draft) -> _Draft:
-        current.labels.append(stage.name)
-        if isinstance(current.head, StepHead) and current.sealed:
-            current = self._relay(current)
-        if isinstance(current.head, StepHead):
-            window = current.head.step.window
-            inner = replace(window.stage, pipeline=(*window.stage.pipeline, stage))
-            current.head = StepHead(replace(current.head.step, window=replace(window, stage=inner)))
-            return current
-        if current.chain and isinstance(current.chain[-1], StatelessSpec):
-            current.chain[-1] = replace(current.chain[-1], stages=(*current.chain[-1].stages, stage))
-        else:
-            current.chain.append(StatelessSpec((stage,), current.schema()))
-        return current
+    def _source(self, stage: Source) -> Draft:
+        own = isinstance(stage, ScriptSource | DocumentsSource)  # steps have one order, so one task takes them
+        head, front = ReadHead(stage), FrontSpec(stage)
+        return self._add(Draft(self._name("source"), "source", head, [front], [stage.name], 1 if own else None))
 
-    def _window(self, stage: TumblingWindow | HoppingWindow | SessionWindow, current: _Draft) -> _Draft:
-        if isinstance(current.head, StepHead):
-            current = self._relay(current)
-        lateness, source = self.processor.options.lateness, isinstance(current.head, ReadHead)
-        spec = WindowSpec(stage, lateness, current.schema(), source)
-        current.chain.append(PartialSpec(spec))
-        current.labels.append(f"partial {stage.name}")
-        if self.engine == "local":
-            draft = _Draft(self._name("window"), "operator", None, [StepSpec(spec)], [stage.name], max_tasks=1)
+    def _stateless(self, stage: Stateless, end: Draft) -> Draft:
+        if end.steps and end.sealed:
+            end = self._relay(end)
+        end.labels.append(stage.name)
+        if isinstance(end.head, StepHead):
+            window = end.head.step.window
+            inner = replace(window.stage, pipeline=(*window.stage.pipeline, stage))
+            end.head = StepHead(replace(end.head.step, window=replace(window, stage=inner)))
+        elif end.chain and isinstance(end.chain[-1], StatelessSpec):
+            end.chain[-1] = replace(end.chain[-1], stages=(*end.chain[-1].stages, stage))
         else:
-            draft = _Draft(self._name("window"), "spark", StepHead(StepSpec(spec)), [], [stage.name], max_tasks=1)
-        self._connect(current, self._add(draft), OUT, "single", by_reference=True)
+            end.chain.append(StatelessSpec((stage,), end.schema()))
+        return end
+
+    def _window(self, stage: TumblingWindow | HoppingWindow | SessionWindow, ends: Ends) -> Draft:
+        ends = self._mixed(ends, relayed=True)
+        spec = WindowSpec(stage, self.processor.options.lateness, shared_fields([end.schema() for end in ends]))
+        for end in ends:
+            end.chain.append(PartialSpec(replace(spec, from_source=end.from_source)))
+            end.labels.append(f"partial {stage.name}")
+        step = StepSpec(replace(spec, from_source=all(end.from_source for end in ends)))
+        if self.engine == "local":
+            draft = Draft(self._name("window"), "operator", None, [step], [stage.name], max_tasks=1)
+        else:
+            draft = Draft(self._name("window"), "spark", StepHead(step), [], [stage.name], max_tasks=1)
+        self._add(draft)
+        for end in ends:
+            self._connect(end, draft, OUT, "single", by_reference=True)
         return draft
 
-    def _relay(self, current: _Draft) -> _Draft:
+    def _mixed(self, ends: Ends, *, relayed: bool) -> Ends:
+        """Ends whose rows meet in one operator: order keys tell them apart. `relayed`: none of them may be a Spark stage."""
+        if relayed or len(ends) > 1:
+            ends = tuple(self._relay(end) if end.steps else end for end in ends)
+        for branch, end in enumerate(ends):
+            if branch:
+                end.chain.append(BranchSpec(branch))
+        return ends
+
+    def _relay(self, end: Draft) -> Draft:
         """An operator between a Spark stage and what must be prepared for the next shuffle."""
-        relay = self._add(_Draft(self._name("relay"), "operator", None))
-        self._connect(current, relay, OUT, "spread", by_reference=True)
+        relay = self._add(Draft(self._name("relay"), "operator", None))
+        self._connect(end, relay, OUT, "spread", by_reference=True)
         return relay
 
-    def _compute(self, stage: Compute, current: _Draft) -> _Draft:
+    def _compute(self, stage: Compute, ends: Ends) -> Draft:
         key = KeyBySpec(stage.key, stage.path, self.key_groups)
-        from_source = isinstance(current.head, ReadHead)
-        spec = ComputeSpec(stage, self.processor.options.lateness, from_source, self.key_groups)
-        draft = _Draft(self._name("compute", stage.path), "operator", None, [spec], [stage.name])
-        if isinstance(current.head, StepHead):
-            draft.chain.insert(0, key)
-            self._connect(current, self._add(draft), OUT, "copy", by_reference=True)
-        else:
-            current.chain.append(key)
-            self._connect(current, self._add(draft), OUT, "key")
+        ends = self._mixed(ends, relayed=False)
+        spec = ComputeSpec(stage, self.processor.options.lateness, any(e.from_source for e in ends), self.key_groups)
+        draft = self._add(Draft(self._name("compute", stage.path), "operator", None, [spec], [stage.name]))
+        for end in ends:
+            if end.steps:
+                draft.chain.insert(0, key)
+                self._connect(end, draft, OUT, "copy", by_reference=True)
+            else:
+                end.chain.append(key)
+                self._connect(end, draft, OUT, "key")
         return draft
 
-    def _sink(self, stage: KafkaEmit | FileEmit | Merge, current: _Draft, *, last: bool) -> _Draft:
-        sink = self._add(_Draft(self._name("emit", stage.path), "sink", WriteHead(stage), [], [stage.name]))
-        step = isinstance(current.head, StepHead)
-        if last or step:
-            self._connect(current, sink, OUT, "spread", by_reference=step)
-            current.sealed = True
-            return current
-        port = f"tap-{sink.id}"
-        current.chain.append(TapSpec(port))
-        self._connect(current, sink, port, "spread")
-        return current
+    def _sink(self, stage: KafkaEmit | FileEmit | Merge, ends: Ends, *, last: bool) -> None:
+        sink = self._add(Draft(self._name("emit", stage.path), "sink", WriteHead(stage), [], [stage.name]))
+        for end in ends:
+            if last or end.steps:
+                self._connect(end, sink, OUT, "spread", by_reference=end.steps)
+                end.sealed = True
+            else:
+                port = f"tap-{sink.id}"
+                end.chain.append(TapSpec(port))
+                self._connect(end, sink, port, "spread")
 
-    def _collect(self, stage: Stage, current: _Draft) -> None:
+    def _collect(self, stage: Stage, ends: Ends) -> None:
         if not self.collects:
             message = f"{stage.path}: expected $emit or $merge as the last stage, found {stage.name}; `tidemark process` runs without"
             raise PlanError(message)
-        sink = self._add(_Draft(self._name("collect"), "sink", CollectHead(), [], ["collect"], 1))
-        self._connect(current, sink, OUT, "spread", by_reference=isinstance(current.head, StepHead))
+        sink = self._add(Draft(self._name("collect"), "sink", CollectHead(), [], ["collect"], 1))
+        for end in ends:
+            self._connect(end, sink, OUT, "spread", by_reference=end.steps)
 
     # --- dead letters ---------------------------------------------------------------------------------------------------
 
@@ -222,9 +222,9 @@ class _Planner:
             return
         senders = list(self.drafts)
         name = self.names.get(DLQ_PATH, VertexId("dlq"))
-        queue = self._add(_Draft(name, "sink", DeadLetterHead(stage), [], ["dead letters"]))
+        queue = self._add(Draft(name, "sink", DeadLetterHead(stage), [], ["dead letters"]))
         for sender in senders:
-            self._connect(sender, queue, DLQ, "spread", by_reference=isinstance(sender.head, StepHead))
+            self._connect(sender, queue, DLQ, "spread", by_reference=sender.steps)
 
 
 def plan_processor(

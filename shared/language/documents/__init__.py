@@ -2,7 +2,7 @@
 
 from shared.language.documents.changes import refusals
 from shared.language.documents.connections import resolve
-from shared.language.documents.model import FileDlq, KafkaDlq, Options, Processor, TableDlq
+from shared.language.documents.model import FileDlq, KafkaDlq, Options, Processor, TableDlq, all_stages
 from shared.language.documents.parse import parse
 from shared.language.problems import DocumentError, InvalidDocument
 
@@ -14,6 +14,7 @@ __all__ = [
     "Options",
     "Processor",
     "TableDlq",
+    "all_stages",
     "parse",
     "refusals",
     "resolve",

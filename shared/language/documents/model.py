@@ -1,12 +1,21 @@
 """A processor's document in its parsed form."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from shared.language.stages import Sink, Source, Stage
+from shared.language.stages import Join, Sink, Source, Stage, Union
 from shared.language.stages.source import Connection
 from shared.model.ids import ProcessorName
+
+
+def all_stages(pipeline: Iterable[Stage]) -> Iterator[Stage]:
+    """The stages of a pipeline in order, and behind a `$join` or `$union` those of its pipelines."""
+    for stage in pipeline:
+        yield stage
+        inner = (stage.from_,) if isinstance(stage, Join) else stage.pipelines if isinstance(stage, Union) else ()
+        for stages in inner:
+            yield from all_stages(stages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,11 @@ class Processor:
         first = self.pipeline[0]
         assert isinstance(first, Source)
         return first
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The sources of all pipelines, those that are joined and merged in included."""
+        return tuple(stage for stage in all_stages(self.pipeline) if isinstance(stage, Source))
 
     @property
     def sinks(self) -> tuple[Sink, ...]:

@@ -1,0 +1,49 @@
+"""A vertex while stages are still being fused into it, and the ends of a pipeline so far: several behind a `$union`."""
+
+from dataclasses import dataclass, field
+
+from shared.language.schema import NO_SCHEMA, Schema
+from shared.model.ids import VertexId
+from shared.model.plan import Service, Vertex
+from shared.operators.schemas import after
+from shared.operators.specs import OperatorSpec, StatelessSpec
+from shared.planning.specs import Head, ReadHead, StepHead
+
+
+@dataclass(slots=True)
+class Draft:
+    """A vertex that still grows."""
+
+    id: VertexId
+    service: Service
+    head: Head
+    chain: list[OperatorSpec] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    max_tasks: int | None = None
+    sealed: bool = False
+    """A sink already takes what comes out here: no stage may be fused in behind it."""
+
+    @property
+    def steps(self) -> bool:
+        """Whether it is a Spark stage: nothing but its window's own pipeline runs there."""
+        return isinstance(self.head, StepHead)
+
+    @property
+    def from_source(self) -> bool:
+        """Whether its rows come straight from a source, with their split's watermark."""
+        return isinstance(self.head, ReadHead)
+
+    def schema(self) -> Schema:
+        """Declared fields of what comes out, as far as they are known: those of the source behind its stateless stages."""
+        if not isinstance(self.head, ReadHead):
+            return NO_SCHEMA
+        stages = (stage for spec in self.chain if isinstance(spec, StatelessSpec) for stage in spec.stages)
+        return after(self.head.stage.schema, stages)
+
+    def finished(self) -> Vertex:
+        """As it is in the plan."""
+        return Vertex(self.id, self.service, self.head, tuple(self.chain), self.max_tasks, " ".join(self.labels))
+
+
+Ends = tuple[Draft, ...]
+"""Where the rows of a pipeline so far come out; several behind a `$union`."""
