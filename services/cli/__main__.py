@@ -1,6 +1,5 @@
 """`tidemark`: run pipelines on this machine, look at them, check them."""
 
-import asyncio
 import json
 import sys
 from dataclasses import asdict
@@ -8,20 +7,18 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
-from services.cli.audit import Audited, AuditFailed, audit_local
-from services.cli.demo import DemoFailed, DemoSettings, demo
-from services.cli.ps import NothingRuns, processes
-from services.cli.run import RunFailed, run
-from services.local.broker import BrokerError
+from services.cli.audit import Audited, audit_local
+from services.cli.demo import DemoSettings, demo
+from services.cli.ps import processes
+from services.cli.run import run
+from services.cli.saying import finish, log_to_file
 from shared.model.ids import ProcessorName
-from shared.runtime.client import RequestRefused, RequestTimeout
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 DataDir = Annotated[Path, typer.Option("--data", help="Where broker, state and logs of this machine lie.")]
 Tasks = Annotated[list[str], typer.Option("--tasks", help="Tasks of a service or vertex: operator=3; may be repeated.")]
-_FAILURES = (AuditFailed, DemoFailed, NothingRuns, RunFailed, BrokerError, RequestRefused, RequestTimeout)
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="The broker's, on loopback; 0: any that is free.")]
 
 
 def _parallelism(tasks: list[str]) -> dict[str, int]:
@@ -35,25 +32,18 @@ def _parallelism(tasks: list[str]) -> dict[str, int]:
     return found
 
 
-def _finish(work) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
-    try:
-        asyncio.run(work)
-    except _FAILURES as error:
-        Console(stderr=True).print(f"[red]{error}[/red]", highlight=False)
-        raise typer.Exit(1) from error
-    except KeyboardInterrupt as error:
-        raise typer.Exit(130) from error
-
-
 @app.command("demo")
 def demo_command(
     out: Annotated[Path, typer.Option(help="Where the results go; emptied first.")] = Path("out/demo"),
     data: DataDir = Path(".tidemark/demo"),
     seconds: Annotated[float, typer.Option(help="How long the year takes to be fed.")] = 25.0,
     tasks: Tasks = [],  # noqa: B006 - typer reads it, nothing changes it
+    port: Port = 0,
 ) -> None:
     """Stream a year of New York departures through every part; find the blizzard; check nothing was lost."""
-    _finish(demo(DemoSettings(out=out, data_dir=data, seconds=seconds, parallelism=_parallelism(tasks))))
+    log_to_file(data)
+    settings = DemoSettings(out=out, data_dir=data, port=port, seconds=seconds, parallelism=_parallelism(tasks))
+    finish(demo(settings))
     sys.stdout.write((out / "summary.json").read_text())
     sys.stdout.write(f"report: {out / 'report.html'}\n")
 
@@ -63,9 +53,11 @@ def run_command(
     file: Annotated[Path, typer.Argument(help="The processor's document, YAML or JSON.")],
     data: DataDir = Path(".tidemark/run"),
     tasks: Tasks = [],  # noqa: B006 - typer reads it, nothing changes it
+    port: Port = 0,
 ) -> None:
     """Run a pipeline on this machine until it ends or Ctrl-C; run again on the same folder, it goes on where it was."""
-    _finish(run(file, data, _parallelism(tasks)))
+    log_to_file(data)
+    finish(run(file, data, _parallelism(tasks), port))
 
 
 @app.command("process")
@@ -123,7 +115,7 @@ def audit_command(
     async def work() -> None:
         found.append(await audit_local(ProcessorName(name), data))
 
-    _finish(work())
+    finish(work())
     audited = found[0]
     if as_json:
         sys.stdout.write(json.dumps(asdict(audited), indent=2) + "\n")
@@ -153,7 +145,7 @@ def ps_command(
     async def work() -> None:
         found.append(await processes(data))
 
-    _finish(work())
+    finish(work())
     if as_json:
         sys.stdout.write(json.dumps(found[0], indent=2) + "\n")
         return

@@ -15,6 +15,7 @@ from services.cli.collect import committed_records, write_lines
 from services.cli.feed import Fed, feed
 from services.cli.installation import Installation, installation
 from services.cli.view import Seen, View
+from services.local.broker_settings import FREE_PORT
 from services.sink.connectors.released import read_released
 from shared.model.ids import ProcessorName
 from shared.model.messages import ProcessorStatus, StopProcessor
@@ -36,6 +37,8 @@ class DemoSettings:
     """Where the results go; emptied first."""
     data_dir: Path
     """Broker, state and logs; emptied first."""
+    port: int = FREE_PORT
+    """The broker's, on loopback."""
     seconds: float = 25.0
     """How long the feed takes."""
     parallelism: Mapping[str, int] = field(default_factory=dict)
@@ -54,7 +57,7 @@ async def demo(settings: DemoSettings, year: Feed | None = None) -> ProcessorSta
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
     environment = {"OUT": str(settings.out.resolve()), **settings.environment}
-    async with installation(settings.data_dir, environment) as installed:
+    async with installation(settings.data_dir, environment, port=settings.port) as installed:
         for topic, count in ((TOPIC, len(year.partitions)), (ALERTS, 1), (LATE, 1)):
             await installed.log.create_topic(topic, count, {"retention.ms": "-1"})
         await installed.ensure_started(NAME, _DOCUMENT.read_text(), settings.parallelism)

@@ -3,9 +3,10 @@
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from services.local.broker_settings import FREE_PORT, Port
 from services.local.supervisor import LocalCluster, LocalSettings
 from shared.adapters.clock import SystemClock
 from shared.adapters.kafka_log import KafkaLog
@@ -52,14 +53,15 @@ class Installation:
 
 @asynccontextmanager
 async def installation(
-    data_dir: Path, environment: Mapping[str, str], workers: Mapping[str, int] | None = None
+    data_dir: Path,
+    environment: Mapping[str, str],
+    workers: Mapping[str, int] | None = None,
+    port: int = FREE_PORT,
 ) -> AsyncIterator[Installation]:
     """Start everything on this folder; stop it at the end. BrokerError says what stands in the way."""
-    settings = LocalSettings(data_dir=data_dir, environment=dict(environment))
+    settings = LocalSettings(data_dir=data_dir, environment=dict(environment), port=Port(port))
     if workers:
-        settings = LocalSettings(
-            data_dir=data_dir, environment=dict(environment), workers={**settings.workers, **workers}
-        )
+        settings = replace(settings, workers={**settings.workers, **workers})
     cluster = LocalCluster(settings)
     try:
         bootstrap = await cluster.start()

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from services.cli.installation import Installation, installation
 from services.cli.view import View
+from services.local.broker_settings import FREE_PORT
 from shared.language.documents import parse
 from shared.model.ids import ProcessorName
 from shared.model.messages import ProcessorStatus, StopProcessor
@@ -19,12 +20,12 @@ class RunFailed(Exception):
     """The processor has failed: says why."""
 
 
-async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int]) -> None:
+async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: int = FREE_PORT) -> None:
     """Create or resume the processor and show it until it ends. RunFailed; InvalidDocument before anything is started."""
     text = file.read_text()  # noqa: ASYNC240 - before anything runs beside
     processor = parse(text)
     name = processor.name or ProcessorName(file.stem)
-    async with installation(data_dir, {}) as installed:
+    async with installation(data_dir, {}, port=port) as installed:
         await installed.ensure_started(name, text, parallelism)
         view = View(installed, name, None, None)
         showing = asyncio.create_task(view.run())

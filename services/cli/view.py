@@ -74,6 +74,7 @@ class View:
         self._began = time.monotonic()
         self._records_before = 0
         self._rate = 0.0
+        self._trouble = ""
 
     async def run(self) -> None:
         """Show until cancelled."""
@@ -135,8 +136,13 @@ class View:
                 "epoch": self.seen.epoch,
                 "alerts": self.seen.alert_count,
             }
-            with self._series.open("a") as out:
-                out.write(json.dumps(point) + "\n")
+            try:
+                with self._series.open("a") as out:
+                    out.write(json.dumps(point) + "\n")
+                self._trouble = ""
+            except OSError as error:
+                # The figures of the report: missing ones are no reason to stop the job.
+                self._trouble = f"{self._series}: {error.strerror}"
 
     def _facts(self) -> list[tuple[str, str]]:
         seen = self.seen
@@ -149,6 +155,7 @@ class View:
             ("epochs committed", f"{seen.commits}"),
             ("late / repeated", f"{seen.total('late'):,} / {seen.total('duplicates'):,}"),
             ("alerts", f"{seen.alert_count:,}"),
+            *(("trouble", said) for said in [*self._installed.cluster.troubles(), self._trouble] if said),
         ]
 
     def _line(self) -> str:

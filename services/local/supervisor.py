@@ -48,6 +48,8 @@ class Child:
     service: str
     process: asyncio.subprocess.Process | None = None
     starts: int = 0
+    crashed_at: float | None = None
+    """When it last ended, in the event loop's seconds, if it had hardly begun."""
 
 
 class LocalCluster:
@@ -63,6 +65,8 @@ class LocalCluster:
         self._shared: dict[str, str] = {}
         self.bootstrap = ""
         self.failure: BaseException | None = None
+        self._broker_trouble = ""
+        self._disk_trouble = ""
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
@@ -114,6 +118,16 @@ class LocalCluster:
             found[BROKER] = self._broker.pid
         return found
 
+    def troubles(self) -> list[str]:
+        """What keeps the installation from working now, a sentence each; it goes on by itself when that is mended."""
+        now = asyncio.get_running_loop().time()
+        crashing = [
+            f"{child.place} ends again and again; why is said in {self._logs() / child.place}.log"
+            for child in self._children.values()
+            if child.crashed_at is not None and now - child.crashed_at < self.settings.restart_wait_ms_max / 1000
+        ]
+        return [said for said in (self._broker_trouble, self._disk_trouble, *crashing) if said]
+
     # --- processes ------------------------------------------------------------------------------------------------------
 
     def _watch(self, place: str, watching: Coroutine[Any, Any, None]) -> None:
@@ -133,10 +147,12 @@ class LocalCluster:
                 child.process = await self._spawn(child, log)
             child.starts += 1
             self._write_state()
-            began = asyncio.get_running_loop().time()
+            loop = asyncio.get_running_loop()
+            began = loop.time()
             status = await child.process.wait()
-            lived_ms = (asyncio.get_running_loop().time() - began) * 1000
-            wait_ms = self.settings.restart_wait_ms if lived_ms > self.settings.restart_wait_ms_max else wait_ms * 2
+            ended_early = (loop.time() - began) * 1000 <= self.settings.restart_wait_ms_max
+            wait_ms = wait_ms * 2 if ended_early else self.settings.restart_wait_ms
+            child.crashed_at = loop.time() if ended_early else None
             _log.warning("supervisor.restart", place=child.place, status=status)
             self._on_restart(child.place, status)
             await asyncio.sleep(min(wait_ms, self.settings.restart_wait_ms_max) / 1000)
@@ -148,10 +164,13 @@ class LocalCluster:
             if self._stop.is_set():
                 return
             _log.warning("supervisor.restart", place=BROKER, status=status)
+            self._broker_trouble = f"the broker has ended with status {status} and is started again"
             self._on_restart(BROKER, status)
             try:
                 await broker.start()
+                self._broker_trouble = ""
             except BrokerError as error:
+                self._broker_trouble = str(error)
                 _log.error("supervisor.broker", reason=str(error))
                 await asyncio.sleep(self.settings.restart_wait_ms_max / 1000)
 
@@ -208,8 +227,14 @@ class LocalCluster:
             ],
         }
         temporary = self._state_file().with_suffix(".tmp")
-        temporary.write_text(json.dumps(state, indent=2))
-        temporary.replace(self._state_file())
+        try:
+            temporary.write_text(json.dumps(state, indent=2))
+            temporary.replace(self._state_file())
+            self._disk_trouble = ""
+        except OSError as error:
+            # Not a reason to stop keeping processes: `tidemark ps` shows what was written last.
+            self._disk_trouble = f"{temporary}: {error.strerror}; free some space"
+            _log.error("supervisor.state", reason=self._disk_trouble)
 
     def _service_of(self, place: str) -> str:
         return BROKER if place == BROKER else self._children[place].service

@@ -16,6 +16,8 @@ from shared.adapters.kafka_settings import KafkaSettings
 from shared.model.ids import Offset
 from shared.ports.log import LogError, LogRecord, LogUnavailable, OffsetOutOfRange, TopicPartition
 
+_CANCEL_AGAIN_S = 0.5
+
 
 def partition_name(partition: TopicPartition) -> str:
     """As messages name it."""
@@ -199,7 +201,12 @@ class KafkaReader:
             return
         self.closed = True
         stopping = asyncio.ensure_future(self._consumer.stop())
-        await asyncio.wait({stopping})
+        while not (await asyncio.wait({stopping}, timeout=_CANCEL_AGAIN_S))[0]:
+            # Where an assignment has just changed, the library's fetching routine takes its own cancellation for that
+            # of a request that it awaits, and goes on: `stop` would wait for ever.
+            fetching = getattr(self._consumer._fetcher, "_fetch_task", None)  # noqa: SLF001
+            if fetching is not None:
+                fetching.cancel()
         if stopping.cancelled() or stopping.exception() is not None:
             # A fetch that was waiting to be tried again ends the library's `stop` half way: the rest by hand.
             self._consumer._closed = True  # noqa: SLF001

@@ -1,10 +1,12 @@
 """Settings that hide secrets and refuse contradictions, errors in the port's words, the lid on the library's log."""
 
+import asyncio
 import logging
 
 import pytest
 from aiokafka import errors
 
+from shared.adapters import kafka_reader
 from shared.adapters.kafka_client import LogLid, translated
 from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings
@@ -88,3 +90,33 @@ def test_the_lid_lets_one_pass_and_counts(monkeypatch: pytest.MonkeyPatch) -> No
     now[0] = 10.5
     assert say("node %d away") == "node 1 away (and 5 more since the last)"
     assert say("node %d away") is None
+
+
+class _Deaf:
+    """A fetching routine that takes its first cancellation for somebody else's, as the library's does at an assignment."""
+
+    def __init__(self) -> None:
+        self.cancelled = 0
+        self._fetch_task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        for _ in range(2):
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                self.cancelled += 1
+
+    async def close(self) -> None:
+        """As the library: cancel once, and wait."""
+        await asyncio.sleep(0)
+        self._fetch_task.cancel()
+        await self._fetch_task
+
+
+async def test_close_ends_though_a_cancellation_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing a reader just after an assignment does not wait for ever."""
+    monkeypatch.setattr(kafka_reader, "_CANCEL_AGAIN_S", 0.01)
+    reader = kafka_reader.KafkaReader(KafkaSettings(bootstrap="127.0.0.1:1"), committed_only=True)
+    reader.consumer._fetcher = deaf = _Deaf()
+    await asyncio.wait_for(reader.close(), 20)
+    assert deaf.cancelled == 2

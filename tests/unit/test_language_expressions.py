@@ -114,6 +114,7 @@ def test_operator_gives(tree: Any, wanted: Any) -> None:
     [
         ({"$divide": [1, 0]}, "DivisionByZero"),
         ({"$add": ["a", 1]}, "TypeMismatch"),
+        ({"$log": [{"$numberDecimal": "NaN"}, "a"]}, "TypeMismatch"),
         ({"$toDate": 5}, "ConversionFailure"),
         ({"$toInt": "2.5"}, "ConversionFailure"),
         ({"$toInt": {"$numberLong": "3000000000"}}, "ConversionFailure"),

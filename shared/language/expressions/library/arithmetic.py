@@ -301,9 +301,10 @@ def _log(value: Value, base: Value) -> Value:
     """The logarithm to a base."""
     if is_null(value) or is_null(base):
         return None
-    if is_nan(number("$log", value)) or is_nan(number("$log", base)):
+    operands = number("$log", value), number("$log", base)
+    if any(is_nan(operand) for operand in operands):
         return Decimal("NaN") if DEC in (width(value), width(base)) else math.nan
-    if not number("$log", value) > 0 or not number("$log", base) > 0 or base == 1:
+    if not operands[0] > 0 or not operands[1] > 0 or base == 1:
         raise fail(f"$log takes a number above 0 and a base above 0 other than 1, found {value} and {base}", VALUE)
     if DEC in (width(value), width(base)):
         return QUIET.divide(QUIET.ln(decimal_of(value)), QUIET.ln(decimal_of(base)))

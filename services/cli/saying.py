@@ -1,0 +1,94 @@
+"""How a command ends: what stands in the way is one sentence for the person who typed it, all else goes to a log file.
+
+The libraries and the runtime log while a broker is away, many lines a second: they belong into `logs/cli.log` of the
+installation's folder, where the services' logs lie, and not over the view.
+"""
+
+import asyncio
+import errno
+import logging
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+import typer
+from rich.console import Console
+
+from services.cli.audit import AuditFailed
+from services.cli.demo import DemoFailed
+from services.cli.ps import NothingRuns
+from services.cli.run import RunFailed
+from services.local.broker import BrokerError
+from shared.language.problems import InvalidDocument
+from shared.planning.physical import PlanError
+from shared.ports.blobs import BlobError
+from shared.ports.log import LogError
+from shared.runtime.client import RequestRefused, RequestTimeout
+
+# Their messages are written for people: place, expectation, finding, remedy.
+_SAID: Final = (
+    AuditFailed,
+    BlobError,
+    BrokerError,
+    DemoFailed,
+    InvalidDocument,
+    LogError,
+    NothingRuns,
+    PlanError,
+    RequestRefused,
+    RequestTimeout,
+    RunFailed,
+)
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_INTERRUPTED_STATUS: Final = 130
+
+
+def sentence(error: BaseException) -> str | None:
+    """What to tell a person about an error; None for one that is a mistake of ours, whose trace is wanted."""
+    if isinstance(error, _SAID):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in _FULL:
+        where = f" at {error.filename}" if error.filename else ""
+        return (
+            f"the disk is full{where}: free some space, then run it again; what was committed stays and is gone on with"
+        )
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return None
+
+
+def log_to_file(data_dir: Path) -> None:
+    """Send what is logged in this process to `logs/cli.log` of an installation's folder."""
+    # Opened at the first line: a command may empty the folder first.
+    handler = logging.FileHandler(data_dir / "logs" / "cli.log", encoding="utf-8", delay=True)
+    # A full disk takes no more lines; the command goes on, and says so itself.
+    logging.raiseExceptions = False
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, format="%(message)s", force=True)
+    for ours in ("services", "shared"):
+        logging.getLogger(ours).setLevel(logging.INFO)
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+
+
+def finish(work: Coroutine[Any, Any, object]) -> None:
+    """Run a command's coroutine; a failure that has a sentence ends with it and status 1, Ctrl-C with 130."""
+    try:
+        asyncio.run(work)
+    except KeyboardInterrupt as error:
+        raise typer.Exit(_INTERRUPTED_STATUS) from error
+    except Exception as error:
+        said = sentence(error)
+        if said is None:
+            raise
+        Console(stderr=True, soft_wrap=True).print(said, style="red", markup=False, highlight=False)
+        raise typer.Exit(1) from error
