@@ -1,8 +1,12 @@
 """What the coordinator asks of planning: vertices, edges, task counts; refused in the user's words."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
 
 from shared.language.documents import InvalidDocument, Processor, parse, refusals
+from shared.language.documents.load import load
 from shared.model.ids import VertexId
 from shared.model.messages import RunningPlan
 from shared.model.plan import PhysicalPlan, Vertex
@@ -20,12 +24,17 @@ def plan_for_coordinator(
     document: str,
     parallelism: Mapping[str, int],
     previous: RunningPlan | None,
+    connections: Mapping[str, str],
     *,
     collects: bool = False,
 ) -> PlannedPipeline:
-    """Plan a document, and with `previous` keep its state: vertices that stay keep their names (E3). Raises PlanRefusal."""
+    """Plan a document, the registry's connections (JSON by name) that its stages name put in. Raises PlanRefusal.
+
+    With `previous` its state is kept: vertices that stay keep their names (E3).
+    """
     try:
-        processor = parse(document)
+        document = document if collects else with_connections(document, connections)
+        processor = parse(document, known_connections=None if collects else {})
         plan = plan_processor(processor, engine=engine, collects=collects)
         if previous is not None:
             plan = _continued(previous, processor, plan, engine, collects=collects)
@@ -46,6 +55,36 @@ def _names(previous: RunningPlan | None, plan: PhysicalPlan) -> dict[str, Vertex
     now = names_of(plan)
     before = previous.names.values() if previous is not None else ()
     return {**{f"gone/{name}": name for name in before if name not in now.values()}, **now}
+
+
+def with_connections(document: str, registry: Mapping[str, str]) -> str:
+    """The document with those connections of the registry that it names and does not bring itself: so a worker needs no registry.
+
+    The registry's names are offered where a name is unknown.
+    """
+    tree, _ = load(document)
+    if not isinstance(tree, dict) or not registry:
+        return document
+    own = tree.get("connections") or {}
+    missing = {name for name in _named(tree) if name in registry and name not in own}
+    if not missing:
+        return document
+    found = {name: msgspec.json.decode(registry[name]) for name in sorted(missing)}
+    return msgspec.json.encode({**tree, "connections": {**own, **found}}).decode()
+
+
+def _named(tree: Any) -> Iterator[str]:
+    """Every `connectionName` in a tree."""
+    waiting = [tree]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            name = item.get("connectionName")
+            if isinstance(name, str):
+                yield name
+            waiting.extend(item.values())
+        elif isinstance(item, list):
+            waiting.extend(item)
 
 
 def _continued(

@@ -7,18 +7,23 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
+import msgspec
+import pyarrow as pa
 import structlog
 
 from services.sink.connectors.staging import blobs_of
+from shared.language.values.extended_json import to_json
 from shared.model.checkpoint import MirrorRow, ReleaseHandle
 from shared.model.frames import Body
 from shared.model.ids import Epoch, Offset, StatePart, VertexId
 from shared.model.time import MAX_TIME
 from shared.operators.base import Out
+from shared.operators.batches import documents_of
 from shared.operators.context import TaskContext as OperatorContext
 from shared.operators.dead_letters import Failure, dead_letters
+from shared.planning import WriteHead
 from shared.ports.clock import Handle
 from shared.ports.log import LogUnavailable, TopicPartition
 from shared.ports.sink import Identity, Sink, TargetRefused, TargetUnavailable
@@ -33,6 +38,9 @@ T = TypeVar("T")
 _log = structlog.get_logger()
 _TARGET_WAIT_MS = 500
 _ROWS_MAX = 500
+SAMPLE_ROWS: Final = 100
+"""Kept of the last batch, for samples."""
+SAMPLE_BYTES_MAX: Final = 256 * 1024
 
 
 @dataclass(slots=True)
@@ -58,6 +66,7 @@ class SinkBody:
         self._watermark_ms = -(2**63)
         self._rows = 0
         self._rejected = 0
+        self._recent: pa.RecordBatch | None = None
         assign = context.assign
         self._topic = TopicPartition(context.outside.topics.commits(assign.job), 0)
         self._position = Offset(0)
@@ -155,6 +164,7 @@ class SinkBody:
                 accept = partial(sink.accept, batch)
                 rejected = await self._patiently(accept, "accepting", self._releases[0].identity)
             self._rows += batch.num_rows - len(rejected)
+            self._remember(batch)
             self._rejected += len(rejected)
             if rejected and not self._rejected_to_dlq:
                 message = f"{self._context.task}: the target of the dead letters refuses one: {rejected[0].reason}"
@@ -163,6 +173,25 @@ class SinkBody:
             context = OperatorContext(processor=self._context.assign.name)
             outs += dead_letters(batch, failures, self._context.vertex.label, context)
         return outs
+
+    def _remember(self, batch: pa.RecordBatch) -> None:
+        """A copy of the last rows: a slice would hold the whole batch."""
+        if batch.num_rows and isinstance(self._context.vertex.head, WriteHead):
+            self._recent = batch.take(pa.array(range(max(0, batch.num_rows - SAMPLE_ROWS), batch.num_rows)))
+
+    def sample(self, limit: int) -> Sequence[bytes]:
+        """The last documents that came, newest last, within SAMPLE_BYTES_MAX."""
+        shown: list[bytes] = []
+        size = 0
+        if self._recent is None:
+            return ()
+        for document in reversed(list(documents_of(self._recent))[-limit:]):
+            data = msgspec.json.encode(to_json(document, canonical=False))
+            size += len(data)
+            if size > SAMPLE_BYTES_MAX:
+                break
+            shown.append(data)
+        return shown[::-1]
 
     async def advance(self, watermark_ms: int) -> Sequence[Out]:
         """A sink only passes time on, for the dead letters that it sends."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,6 +12,7 @@ from services.source.steps import Steps
 from shared.model.frames import Body
 from shared.model.ids import Epoch, Offset, SplitId, StatePart, split_part
 from shared.model.plan import OUT
+from shared.model.time import MIN_TIME
 from shared.operators.base import Operator, Out
 from shared.operators.source_front import SourceFront
 from shared.ports.source import RawBatch, Source, SplitStatus
@@ -198,6 +200,21 @@ class SourceTaskBody:
     def idle(self) -> bool:
         """See `SourceFront.idle`."""
         return self._front.idle()
+
+    def details(self) -> Mapping[str, str]:
+        """Position, watermark and status of each split."""
+        watermarks = self._front.split_watermarks()
+        found = {}
+        for name, split in self._own.items():
+            watermark_ms, status, away = watermarks.get(name, (MIN_TIME, "active", False))
+            state: dict[str, Any] = {
+                "position": split.position,
+                "until": split.until,
+                "atEnd": split.at_end_since_ms is not None,
+            }
+            state |= {"finished": split.finished, "watermark": watermark_ms, "status": status, "away": away}
+            found[f"split:{name}"] = msgspec.json.encode(state).decode()
+        return found
 
     def ended(self) -> bool:
         """All splits are read to their ends; a task without splits ends when the input is drained."""

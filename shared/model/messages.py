@@ -134,6 +134,15 @@ class StopTasks(Struct, frozen=True, tag=True):
     generation: Generation
 
 
+class Sample(Struct, frozen=True, tag=True):
+    """Every sink task of the job says on the `samples` topic what went into it last: at most `limit` documents each."""
+
+    job: JobId
+    generation: Generation
+    request: str
+    limit: int
+
+
 Command = (
     Assign
     | StartSources
@@ -144,6 +153,7 @@ Command = (
     | HoldInput
     | StopTasks
     | CoordinatorBeat
+    | Sample
 )
 
 # --- reports: workers to coordinator ----------------------------------------------------------------------------------
@@ -313,7 +323,39 @@ class DropProcessor(Struct, frozen=True, tag=True):
     name: ProcessorName
 
 
-Request = CreateProcessor | StartProcessor | StopProcessor | ModifyProcessor | DropProcessor
+class SampleProcessor(Struct, frozen=True, tag=True):
+    """Show some output documents of a running processor: `Sampled` come on the `samples` topic, one a sink task."""
+
+    request: str
+    name: ProcessorName
+    limit: int = 10
+
+
+class PutConnection(Struct, frozen=True, tag=True):
+    """Write a connection into the registry, or delete it: what stages of later documents may name.
+
+    Processors that exist keep what the connection was when they were planned.
+    """
+
+    request: str
+    name: ProcessorName
+    """The connection's name."""
+    value: str | None
+    """JSON, as in a document's `connections`; None: it goes."""
+
+
+Request = (
+    CreateProcessor | StartProcessor | StopProcessor | ModifyProcessor | DropProcessor | SampleProcessor | PutConnection
+)
+
+
+class Sampled(Struct, frozen=True):
+    """A sink task's part of a sample: documents as they came in, extended JSON; not all of them need be committed yet."""
+
+    request: str
+    vertex: VertexId
+    index: int
+    documents: tuple[bytes, ...]
 
 
 class Answered(Struct, frozen=True, tag=True):
@@ -346,3 +388,7 @@ class ProcessorStatus(Struct, frozen=True):
     """The last requests for this processor: (request id, "" or the error); bounded."""
     commits: int = 0
     """Checkpoints committed in the life of the job."""
+    services: dict[VertexId, str] = {}
+    """Which service runs a vertex."""
+    epoch_ms: int = 0
+    """How long the last committed checkpoint took, from its start, ms."""

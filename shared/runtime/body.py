@@ -79,6 +79,15 @@ class TaskBody(Protocol):
         ...
 
 
+@runtime_checkable
+class SampledBody(Protocol):
+    """A body that can show what went into it last."""
+
+    def sample(self, limit: int) -> Sequence[bytes]:
+        """The last documents, at most so many, as extended JSON."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Fetched:
     """One fetch of a source: rows, and where each split then stands."""
@@ -118,6 +127,10 @@ class SourceBody(TaskBody, Protocol):
 
     def drain(self, until: Mapping[str, int]) -> None:
         """The input ends at these positions; of splits not named, where they are (E2)."""
+        ...
+
+    def details(self) -> Mapping[str, str]:
+        """By split, as JSON: where it stands, its watermark, what holds it; for `stats`."""
         ...
 
     def idle(self) -> bool:

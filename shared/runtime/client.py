@@ -1,14 +1,17 @@
 """How users reach the coordinator: requests and their answers, the registry, the workers' heartbeats. All over topics, without groups."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import msgspec
 
 from shared.model.ids import ProcessorName
-from shared.model.messages import Heartbeat, ProcessorStatus, Request
+from shared.model.messages import Heartbeat, ProcessorStatus, PutConnection, Request, SampleProcessor
 from shared.ports.clock import Clock
 from shared.ports.log import Log, NewRecord, TopicPartition
 from shared.runtime.reading import followed, reading
 from shared.runtime.topics import Topics
-from shared.wire.messages import decode_answer, decode_report, decode_status, encode_message
+from shared.wire.messages import decode_answer, decode_report, decode_sample, decode_status, encode_message
 
 _FETCH_MS = 200
 _RECORDS_MAX = 1000
@@ -59,21 +62,64 @@ class Client:
 
     async def statuses(self) -> dict[ProcessorName, ProcessorStatus]:
         """All processors, as the registry has them now."""
-        registry = TopicPartition(self._topics.registry, 0)
-        end = (await self._log.end_offsets([registry]))[registry]
         found: dict[ProcessorName, ProcessorStatus] = {}
+        for name, value in await self._compacted(self._topics.registry):
+            apply_status(found, name, value)
+        return found
+
+    async def sample(self, name: ProcessorName, limit: int, wait_ms: int = 3_000) -> list[Any]:
+        """The last output documents of a running processor, at most `limit`; not all of them need be committed yet. RequestRefused."""
+        samples = TopicPartition(self._topics.samples, 0)
+        request = SampleProcessor(self.unique(), name, limit)
+        status = (await self.statuses()).get(name)
+        waiting = (
+            {(v, i) for v, i, _ in status.tasks if status.services.get(v) == "sink"} if status is not None else set()
+        )
+        found: list[Any] = []
         async with reading(self._log) as reader:
-            await reader.assign(await self._log.begin_offsets([registry]))
-            while reader.position(registry) < end:
+            await reader.assign(await self._log.end_offsets([samples]))
+            await self.request(request)
+            deadline_ms = self._clock.monotonic_ms() + wait_ms
+            while waiting and self._clock.monotonic_ms() < deadline_ms:
                 for record in await reader.fetch(_RECORDS_MAX, _FETCH_MS):
-                    _apply(found, record.key, record.value)
+                    sampled = decode_sample(record.value or b"")
+                    if sampled.request == request.request:
+                        found += [msgspec.json.decode(document) for document in sampled.documents]
+                        waiting.discard((sampled.vertex, sampled.index))
+        return found[-limit:]
+
+    async def put_connection(self, name: str, value: Mapping[str, Any] | None) -> None:
+        """Write a connection into the registry; None deletes it. RequestRefused."""
+        text = None if value is None else msgspec.json.encode(value).decode()
+        await self.request(PutConnection(self.unique(), ProcessorName(name), text))
+
+    async def connections(self) -> dict[str, Any]:
+        """The registry of connections, without secrets."""
+        found: dict[str, Any] = {}
+        for name, value in await self._compacted(self._topics.connections):
+            if value is None:
+                found.pop(name, None)
+            else:
+                found[name] = msgspec.json.decode(value)
+        return found
+
+    async def _compacted(self, topic: str) -> list[tuple[str, bytes | None]]:
+        """All records of a topic's one partition, up to where it ends now: (key, value)."""
+        partition = TopicPartition(topic, 0)
+        end = (await self._log.end_offsets([partition]))[partition]
+        found: list[tuple[str, bytes | None]] = []
+        async with reading(self._log) as reader:
+            await reader.assign(await self._log.begin_offsets([partition]))
+            while reader.position(partition) < end:
+                for record in await reader.fetch(_RECORDS_MAX, _FETCH_MS):
+                    found.append(((record.key or b"").decode(), record.value))  # noqa: PERF401 - awaits in between
         return found
 
     async def watch(self, name: ProcessorName) -> AsyncIterator[ProcessorStatus]:
         """A processor's status now, and every change after."""
         found: dict[ProcessorName, ProcessorStatus] = {}
         async for record in followed(self._log, self._clock, TopicPartition(self._topics.registry, 0)):
-            if _apply(found, record.key, record.value) == name and name in found:
+            if apply_status(found, (record.key or b"").decode(), record.value) == name and name in found:
                 yield found[name]
 
     async def heartbeats(self) -> AsyncIterator[Heartbeat]:
@@ -95,8 +141,9 @@ class Client:
             await self._clock.sleep_ms(_FETCH_MS)
 
 
-def _apply(found: dict[ProcessorName, ProcessorStatus], key: bytes | None, value: bytes | None) -> ProcessorName:
-    name = ProcessorName((key or b"").decode())
+def apply_status(found: dict[ProcessorName, ProcessorStatus], key: str, value: bytes | None) -> ProcessorName:
+    """Take a record of the registry in; the name that it is about."""
+    name = ProcessorName(key)
     if value is None:
         found.pop(name, None)
     else:

@@ -5,17 +5,18 @@ What must keep its order (publications, the mirror) goes through one sender each
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import structlog
 
+from shared.language.redaction import redacted_text
 from shared.model.checkpoint import BlobRef
 from shared.model.ids import EdgeId, Epoch, JobId, LeaderToken, Offset, Seq
 from shared.model.messages import Answered, CoordinatorBeat, Request
 from shared.ports.blobs import BlobError
-from shared.ports.commits import Ambiguous, CommitStore, Stale, StoreUnavailable
+from shared.ports.commits import Ambiguous, CommitStore, StoreUnavailable
 from shared.ports.log import (
     LogError,
     LogRecord,
@@ -31,6 +32,7 @@ from shared.runtime.context import Outside, ensure_topics
 from shared.runtime.mirror import MirrorWriter, read_mirror
 from shared.runtime.outbox import Outbox, Parcel
 from shared.runtime.reading import reading
+from shared.runtime.storing import Write, carry_out
 from shared.wire.errors import WireError
 from shared.wire.messages import decode_report, encode_message
 
@@ -39,8 +41,8 @@ _TICK_MS = 50
 _RETRY_MS = 300
 _PUBLISHED = EdgeId("published")
 
-Planner = Callable[[str, dict[str, int], Any], ev.PlannedPipeline]
-"""(document, parallelism, previous RunningPlan or None) → plan; raises PlanRefusal."""
+Planner = Callable[[str, dict[str, int], Any, Mapping[str, str]], ev.PlannedPipeline]
+"""(document, parallelism, previous RunningPlan or None, the registry of connections) → plan; raises PlanRefusal."""
 
 
 Offsets = Awaitable[dict[TopicPartition, Offset]]
@@ -76,7 +78,7 @@ class CoordinatorDriver:
         self._inbox: deque[tuple[int, ev.CoordinatorEvent]] = deque()
         self._wake = asyncio.Event()
         self._lead_now = asyncio.Event()
-        self._store_queue: asyncio.Queue[tuple[int, do.CoordinatorCommand]] = asyncio.Queue()
+        self._store_queue: asyncio.Queue[tuple[int, Write]] = asyncio.Queue()
         self._mirror_queue: asyncio.Queue[tuple[int, do.AppendMirror]] = asyncio.Queue()
         self._outbox = Outbox(outside.log, outside.clock, f"coordinator {holder}", lambda _p, _o: None)
         self._seq = 0
@@ -183,6 +185,7 @@ class CoordinatorDriver:
                 | do.StoreCommit()
                 | do.StoreDrop()
                 | do.StoreForget()
+                | do.StoreConnection()
             ):
                 self._store_queue.put_nowait((term, command))
             case _:
@@ -199,37 +202,10 @@ class CoordinatorDriver:
         while True:
             term, command = await self._store_queue.get()
             if term == self._term:
-                self._post(term, await self._store_answer(command))
-
-    async def _store_answer(self, command: do.CoordinatorCommand) -> ev.CoordinatorEvent:
-        op = command.op  # type: ignore[union-attr]
-        try:
-            match command:
-                case do.StoreCreate(_, row):
-                    await self._store.create(row)
-                case do.StoreUpdate(_, expected, row):
-                    await self._store.update(expected, row)
-                case do.StoreNewGeneration(_, expected, row, entry):
-                    await self._store.new_generation(expected, row, entry)
-                case do.StoreCommit(_, expected, row, commit):
-                    self._outside.passing("commit-decided", commit.epoch)
-                    await self._store.commit(expected, row, commit)
-                    self._outside.passing("commit-stored", commit.epoch)
-                    _log.info("checkpoint.committed", job=commit.job, epoch=commit.epoch, generation=commit.generation)
-                case do.StoreDrop(_, expected):
-                    await self._store.drop(expected)
-                case do.StoreForget(_, job, epochs):
-                    await self._store.forget_commits(job, epochs)
-        except Stale as error:
-            _log.warning("store.stale", command=type(command).__name__, reason=str(error))
-            return ev.StoreStale(self._now(), op)
-        except Ambiguous as error:
-            _log.warning("store.ambiguous", command=type(command).__name__, reason=str(error))
-            return ev.StoreAmbiguous(self._now(), op)
-        except StoreUnavailable as error:
-            _log.warning("store.away", command=type(command).__name__, reason=str(error))
-            return ev.StoreAway(self._now(), op)
-        return ev.StoreDone(self._now(), op)
+                event = await carry_out(self._store, command, self._outside)
+                if isinstance(command, do.StoreConnection) and isinstance(event, ev.StoreDone):
+                    self._tell_connection(command.name, command.value)
+                self._post(term, event)
 
     async def _run_mirror(self) -> None:
         """C9: one row at a time, each only after the one before was acknowledged."""
@@ -249,14 +225,8 @@ class CoordinatorDriver:
 
     async def _beside(self, term: int, command: do.CoordinatorCommand) -> None:
         match command:
-            case do.MakePlan(op, name, document, parallelism, previous):
-                try:
-                    planned = self._planner(document, parallelism, previous)
-                except PlanRefusal as refusal:
-                    _log.info("plan.refused", processor=name, reason=str(refusal))
-                    self._post(term, ev.PlanRefused(self._now(), op, str(refusal)))
-                else:
-                    self._post(term, ev.PlanMade(self._now(), op, planned))
+            case do.MakePlan():
+                await self._plan(term, command)
             case do.CreateTopics(op, topics):
                 await self._make_topics(term, op, topics)
             case do.WriteBlobs(op, wanted):
@@ -271,6 +241,24 @@ class CoordinatorDriver:
             case _:
                 message = f"the driver knows no {type(command).__name__}"
                 raise TypeError(message)
+
+    async def _plan(self, term: int, command: do.MakePlan) -> None:
+        op = command.op
+        try:
+            connections = await self._store.connections()
+            planned = self._planner(command.document, command.parallelism, command.previous, connections)
+        except PlanRefusal as refusal:
+            _log.info("plan.refused", processor=command.name, reason=str(refusal))
+            self._post(term, ev.PlanRefused(self._now(), op, str(refusal)))
+        except (StoreUnavailable, Ambiguous) as error:
+            self._post(term, ev.PlanRefused(self._now(), op, f"the registry of connections is away: {error}"))
+        else:
+            self._post(term, ev.PlanMade(self._now(), op, planned))
+
+    def _tell_connection(self, name: str, value: str | None) -> None:
+        """To the read models: what a connection is, and none of its secrets."""
+        shown = None if value is None else redacted_text(value).encode()
+        self._publish(self._outside.topics.connections, name.encode(), shown)
 
     async def _make_topics(self, term: int, op: do.OpId, topics: tuple[do.TopicWanted, ...]) -> None:
         config = {"retention.ms": "-1", "retention.bytes": "-1"}
@@ -339,6 +327,8 @@ class CoordinatorDriver:
             lineage = tuple(await self._store.lineage(row.job))
             commits = tuple(await self._store.commits(row.job, Epoch(0)))
             stored.append(ev.StoredProcessor(row, lineage, commits, await self._mirrored(row.job)))
+        for name, value in (await self._store.connections()).items():
+            self._tell_connection(name, value)
         self._term += 1
         self._token = token
         _log.info("coordinator.leads", holder=self._holder, token=token, processors=len(stored))

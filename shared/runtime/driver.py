@@ -24,6 +24,7 @@ from shared.protocol.task.machine import TaskMachine
 from shared.runtime.body import Fetched, Given, SourceBody, TaskBody
 from shared.runtime.context import Phase
 from shared.runtime.exchange import Exchange
+from shared.runtime.meter import Meter, oldest_work
 from shared.runtime.outbox import Outbox, Parcel
 from shared.runtime.reading import reading
 from shared.runtime.settings import RuntimeSettings
@@ -84,6 +85,7 @@ class TaskDriver:
         self.read_offsets: dict[EdgeId, Offset] = {}
         """Per in edge, all below has been taken from the log (F7)."""
         self._failed = False
+        self.meter = Meter()
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
@@ -144,6 +146,7 @@ class TaskDriver:
 
     def _take_frame(self) -> None:
         edge, record = self._frames.popleft()
+        self.meter.oldest_ms = record.timestamp_ms if self._frames else None
         if not self._frames:
             self._room.set()
         place = f"topic {record.topic} partition {record.partition} offset {record.offset}"
@@ -161,7 +164,9 @@ class TaskDriver:
 
     async def _carry_out(self) -> None:
         while self._commands:
+            began_ms = self.wiring.clock.monotonic_ms()
             event = await self._execute(self._commands.popleft())
+            self.meter.busy_ms += self.wiring.clock.monotonic_ms() - began_ms
             if event is not None:
                 self._commands.extendleft(reversed(self.machine.handle(event)))
 
@@ -172,6 +177,7 @@ class TaskDriver:
                 topic = TopicPartition(self.wiring.outputs[edge].topic, partition)
                 self._outbox.send(Parcel(edge, topic, frame.header.seq, encode_frame(frame)))
             case do.Apply(ticket, edge, bodies):
+                self.meter.took(bodies)
                 return await self._done(ticket, await body.apply(self.wiring.tags[edge], bodies))
             case do.Advance(ticket, watermark_ms):
                 return await self._done(ticket, await body.advance(watermark_ms))
@@ -180,6 +186,7 @@ class TaskDriver:
             case do.Flush(ticket, epoch):
                 return await self._done(ticket, await body.flush(epoch))
             case do.TakeSnapshot(ticket, epoch, committed):
+                self.meter.snapshot_since_ms = self.wiring.clock.monotonic_ms()
                 copied = await body.copy(epoch, committed)
                 self._epochs_to_store.append((epoch, copied.changed, copied.blobs, copied.staged))
                 self._to_store.set()
@@ -199,10 +206,12 @@ class TaskDriver:
         return None
 
     async def _done(self, ticket: int, outs: Sequence[Given]) -> ev.Done:
+        self.meter.gave(outs)
         emissions = await self.wiring.exchange.emissions(outs, self.machine.sender.epoch)
         return ev.Done(ticket, emissions, self.body.output_watermark(), self.body.next_processing_ms())
 
     def _acknowledge(self, command: do.Acknowledge) -> None:
+        self.meter.acknowledged(command.parts, command.blobs, self.wiring.clock.monotonic_ms())
         handle = TaskHandle(
             vertex=self.wiring.task.vertex,
             index=self.wiring.task.index,
@@ -317,6 +326,7 @@ class SourceDriver(TaskDriver):
             elif not self._commands:
                 if self._fetched:
                     self.source.held_back(self.wiring.clock.monotonic_ms())
+                    self.meter.held(self.wiring.clock.monotonic_ms())
                 self._wake.clear()
                 await self._wake.wait()
 
@@ -326,7 +336,13 @@ class SourceDriver(TaskDriver):
         if not fetched.paced:
             self._room.set()
         now_ms = max(clock.now_ms(), self.machine.processing_time_ms)
-        outs = await self.source.take(fetched, now_ms, clock.monotonic_ms())
+        began_ms = clock.monotonic_ms()
+        self.meter.released(began_ms)
+        self.meter.read(fetched.batches)
+        outs = await self.source.take(fetched, now_ms, began_ms)
+        self.meter.gave(outs)
+        self.meter.busy_ms += clock.monotonic_ms() - began_ms
+        self.meter.oldest_ms = oldest_work(fetched)
         emissions = await self.wiring.exchange.emissions(outs, self.machine.sender.epoch)
         produced = ev.Produced(emissions, self.source.output_watermark(), self.source.idle(), self.source.ended())
         settle_ms = self.source.settle_ms() if fetched.paced else None

@@ -8,13 +8,15 @@ from typing import Final
 
 from shared.model.ids import JobId
 
+SAMPLES_KEPT_MS: Final = 600_000
+"""Of the samples topic: nothing depends on it."""
 MARKERS_PREFIX: Final = "tidemark.markers."
 """Of release markers, in the cluster of the output, whichever installation writes there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Names by prefix. None of these topics has time or size retention (C12)."""
+    """Names by prefix. None of these topics has time or size retention (C12), but for samples, on which nothing depends."""
 
     prefix: str = "tidemark"
 
@@ -48,6 +50,16 @@ class Topics:
         """Receivers' read positions to senders (F7); one partition."""
         return f"{self.prefix}.flow"
 
+    @property
+    def samples(self) -> str:
+        """Workers to users: samples of output; one partition, and soon forgotten."""
+        return f"{self.prefix}.samples"
+
+    @property
+    def connections(self) -> str:
+        """The registry of connections without their secrets, compacted, by name."""
+        return f"{self.prefix}.connections"
+
     def commits(self, job: JobId) -> str:
         """The mirror of a job's commits (C9); one partition."""
         return f"{self.prefix}.{job}.commits"
@@ -60,4 +72,10 @@ class Topics:
         """The topics that every installation has, with their configuration; one partition each."""
         kept = {"retention.ms": "-1", "retention.bytes": "-1"}
         names = (self.commands, self.reports, self.requests, self.answers, self.flow)
-        return {**dict.fromkeys(names, kept), self.registry: {"cleanup.policy": "compact"}}
+        compacted = {"cleanup.policy": "compact"}
+        return {
+            **dict.fromkeys(names, kept),
+            self.samples: {"retention.ms": str(SAMPLES_KEPT_MS)},
+            self.registry: compacted,
+            self.connections: compacted,
+        }

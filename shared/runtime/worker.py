@@ -29,6 +29,8 @@ from shared.model.messages import (
     Register,
     Released,
     Report,
+    Sample,
+    Sampled,
     StartCheckpoint,
     StartSources,
     StopTasks,
@@ -40,6 +42,7 @@ from shared.model.time import MIN_TIME
 from shared.ports.log import LogUnavailable, TopicPartition
 from shared.protocol.task import events as ev
 from shared.runtime.assembly import assemble, failure_of
+from shared.runtime.body import SampledBody, SourceBody
 from shared.runtime.context import Outside, Service, ensure_topics
 from shared.runtime.driver import SourceDriver, TaskDriver, ZombieError
 from shared.runtime.outbox import Outbox, Parcel
@@ -166,10 +169,22 @@ class Worker:
                     await self._close_task(key)
             case CoordinatorBeat():
                 pass
+            case Sample():
+                self._show(command)
             case _:
                 for hosted in list(self._tasks.values()):
                     if hosted.assign.job == command.job and hosted.assign.generation == command.generation:
                         self._tell(hosted, command)
+
+    def _show(self, sample: Sample) -> None:
+        """Some output documents, to whom it may concern: nothing depends on their arrival."""
+        topic = TopicPartition(self._outside.topics.samples, 0)
+        for (job, task), hosted in self._tasks.items():
+            if job == sample.job and hosted.driver is not None and isinstance(hosted.driver.body, SampledBody):
+                documents = tuple(hosted.driver.body.sample(sample.limit))
+                data = encode_message(Sampled(sample.request, task.vertex, task.index, documents))
+                self._seq += 1
+                self._outbox.send(Parcel(_REPORTS, topic, Seq(self._seq), data))
 
     def _tell(self, hosted: Hosted, command: Command) -> None:
         driver = hosted.driver
@@ -307,7 +322,10 @@ class Worker:
                 released=hosted.markers(),
             )
         machine = driver.machine
-        counters = {**driver.body.counters(), **machine.drops}
+        clock = self._outside.clock
+        counted = driver.meter.counters(clock.monotonic_ms(), clock.now_ms())
+        counters = {**driver.body.counters(), **machine.drops, **counted}
+        details = driver.body.details() if isinstance(driver.body, SourceBody) else {}
         return TaskBeat(
             name=assign.name,
             job=assign.job,
@@ -319,6 +337,7 @@ class Worker:
             input_watermark_ms=machine.input_watermark_ms,
             output_watermark_ms=machine.sender.watermark_ms,
             counters=dict(counters),
+            details=dict(details),
             released=hosted.markers(),
         )
 

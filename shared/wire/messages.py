@@ -5,7 +5,16 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from shared.model.checkpoint import CommitRow, MirrorRow
-from shared.model.messages import Answered, Command, ProcessorStatus, ReadPositions, Report, Request, RunningPlan
+from shared.model.messages import (
+    Answered,
+    Command,
+    ProcessorStatus,
+    ReadPositions,
+    Report,
+    Request,
+    RunningPlan,
+    Sampled,
+)
 from shared.wire.errors import WireError
 
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -17,6 +26,7 @@ _mirror: Final = msgspec.msgpack.Decoder(MirrorRow)
 _commits: Final = msgspec.msgpack.Decoder(CommitRow)
 _answers: Final = msgspec.msgpack.Decoder(Answered)
 _positions: Final = msgspec.msgpack.Decoder(ReadPositions)
+_samples: Final = msgspec.msgpack.Decoder(Sampled)
 _plans: Final = msgspec.msgpack.Decoder(RunningPlan)
 
 T = TypeVar("T")
@@ -65,6 +75,11 @@ def decode_answer(data: bytes) -> Answered:
 def decode_positions(data: bytes) -> ReadPositions:
     """A worker's read positions from the flow topic."""
     return _decode(_positions, data, "read positions")
+
+
+def decode_sample(data: bytes) -> Sampled:
+    """A sink task's part of a sample."""
+    return _decode(_samples, data, "a sample")
 
 
 def decode_mirror_row(data: bytes) -> MirrorRow:

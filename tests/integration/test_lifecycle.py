@@ -209,3 +209,49 @@ def test_a_drop_leaves_nothing_behind(tmp_path: Path) -> None:
         assert len(released(tmp_path / "out")) == 1
 
     tell(story)
+
+
+def test_a_sample_shows_the_last_output_and_stats_count_it(tmp_path: Path) -> None:
+    """A running processor shows what it writes, at most as many as asked; one that does not run refuses."""
+    feed = Feed(tmp_path)
+
+    async def story(there: Installed) -> None:
+        await there.create(pipeline(source(feed), {"$project": {"n": 1, "_id": 0}}, emit(tmp_path / "out")))
+        with pytest.raises(RequestRefused, match="CREATED: only a running"):
+            await there.client.sample(NAME, 3, wait_ms=1_000)
+        await there.start()
+        feed.add(1)
+        await there.committed(4)
+        assert await there.client.sample(NAME, 3, wait_ms=1_000) == [{"n": 7}, {"n": 8}, {"n": 9}]
+        async for beat in there.client.heartbeats():
+            counters = {str(task.vertex): task.counters for task in beat.tasks}
+            if "emit-1" in counters:
+                assert counters["emit-1"]["inRows"] == 10
+                break
+        await there.stop(drain=True)
+
+    tell(story)
+
+
+def test_a_registered_connection_stands_in_for_one_in_the_document(tmp_path: Path) -> None:
+    """A stage may name what the registry has; a name that nobody knows is refused at its place, with those that are known."""
+    feed = Feed(tmp_path)
+    sink = {"$emit": {"connectionName": "target", "path": "out", "format": "json"}}
+
+    async def story(there: Installed) -> None:
+        with pytest.raises(RequestRefused, match=r"pipeline\[1\]\.\$emit.*connectionName.*target"):
+            await there.create(pipeline(source(feed), sink))
+        value = {"type": "files", "path": str(tmp_path), "config": {"secret": "s3cr3t"}}
+        await there.client.put_connection("target", value)
+        await there.create(pipeline(source(feed), sink))
+        await there.start()
+        feed.add(1)
+        await there.committed()
+        await there.stop(drain=True)
+        assert len(released(tmp_path / "out")) == 10
+        shown = await there.client.connections()
+        assert shown == {"target": {**value, "config": {"secret": "***"}}}
+        await there.client.put_connection("target", None)
+        assert await there.client.connections() == {}
+
+    tell(story)

@@ -160,7 +160,7 @@ def test_an_installation_refuses_what_only_a_try_out_runs() -> None:
     """Outside a try-out a pipeline without a sink is refused, and so is a script that would set the machine's clock."""
     document = json.dumps({"pipeline": [{"$source": {"documents": []}}, {"$addFields": {"a": 1}}]})
     with pytest.raises(PlanRefusal, match=r"pipeline\[1\].\$addFields.*\$emit"):
-        plan_for_coordinator("local", document, {}, None)
+        plan_for_coordinator("local", document, {}, None, {})
     with pytest.raises(ClockNotSettable, match="processingTime"):
         RealSources(Connections("x")).set_time(0)
 

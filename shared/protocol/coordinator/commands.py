@@ -79,6 +79,15 @@ class StoreForget:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreConnection:
+    """`CommitStore.put_connection`, then tell the connections topic, without secrets."""
+
+    op: OpId
+    name: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class AppendMirror:
     """Append to the `commits` topic; answered by `MirrorAppended` once the broker has it, or `MirrorFailed` (C9)."""
 
@@ -219,6 +228,7 @@ CoordinatorCommand = (
     | StoreCommit
     | StoreDrop
     | StoreForget
+    | StoreConnection
     | AppendMirror
     | Publish
     | PublishStatus

@@ -20,6 +20,7 @@ from shared.model.messages import (
     CreateProcessor,
     Deregister,
     Heartbeat,
+    PutConnection,
     Register,
     Report,
     Request,
@@ -67,6 +68,8 @@ class CoordinatorMachine:
     role: Role = Role.STANDBY
     processors: dict[ProcessorName, ProcessorMachine] = field(default_factory=dict)
     creations: dict[ProcessorName, Creation] = field(default_factory=dict)
+    connecting: dict[OpId, PutConnection] = field(default_factory=dict)
+    """Changes of the registry of connections that are being written."""
     waiting: deque[Request] = field(default_factory=deque)
     """Requests that came while leadership was being retaken."""
     last_ms: int | None = None
@@ -103,13 +106,15 @@ class CoordinatorMachine:
     # --- leadership -------------------------------------------------------------------------------------------------------
 
     def _lead(self, event: ev.LeadershipTaken) -> None:
-        unanswered = [*self.waiting, *(c.request for c in self.creations.values())]
+        unanswered: list[Request] = [*self.waiting, *(c.request for c in self.creations.values())]
+        unanswered.extend(self.connecting.values())
         for machine in self.processors.values():
             unanswered.extend(machine.state.requests)
         self.role = Role.LEADS
         self.ctx.token = event.token
         self.ctx.workers.reset(event.now_ms)
         self.creations.clear()
+        self.connecting.clear()
         self.waiting.clear()
         self.processors = {s.row.name: ProcessorMachine.of(self.ctx, s, event.now_ms) for s in event.processors}
         for request in unanswered:
@@ -119,6 +124,7 @@ class CoordinatorMachine:
         self.role = Role.STANDBY
         self.processors.clear()
         self.creations.clear()
+        self.connecting.clear()
         self.waiting.clear()
 
     def _retake(self, reason: str) -> None:
@@ -237,6 +243,8 @@ class CoordinatorMachine:
     # --- the store --------------------------------------------------------------------------------------------------------
 
     def _store_done(self, op: OpId, now_ms: int) -> None:
+        if (put := self.connecting.pop(op, None)) is not None:
+            self._answer(put, "")
         for creation in self.creations.values():
             if creation.op == op and creation.row is not None:
                 self._created(creation, creation.row, now_ms)
@@ -245,6 +253,8 @@ class CoordinatorMachine:
             machine.store_done(op, now_ms)
 
     def _store_away(self, op: OpId, now_ms: int) -> None:
+        if (put := self.connecting.pop(op, None)) is not None:
+            self._answer(put, "the coordinator's store is away for now; ask again")
         for creation in self.creations.values():
             if creation.op == op and creation.row is not None:
                 creation.retry_at_ms = now_ms + self.settings.retry_ms
@@ -258,7 +268,9 @@ class CoordinatorMachine:
     # --- requests ---------------------------------------------------------------------------------------------------------
 
     def _request(self, request: Request) -> None:
-        if (machine := self.processors.get(request.name)) is not None:
+        if isinstance(request, PutConnection):
+            self._connect(request)
+        elif (machine := self.processors.get(request.name)) is not None:
             requests.receive(machine.state, request)
         elif (creation := self.creations.get(request.name)) is not None:
             if creation.request.request != request.request:
@@ -271,6 +283,16 @@ class CoordinatorMachine:
             op = self.ctx.op()
             self.creations[request.name] = Creation(request, op)
             self.ctx.out.append(do.MakePlan(op, request.name, request.document, request.parallelism, None))
+
+    def _connect(self, request: PutConnection) -> None:
+        if any(known.request == request.request for known in self.connecting.values()):
+            return
+        if len(self.connecting) >= self.settings.requests_max:
+            self._answer(request, f"{len(self.connecting)} connections are being written; ask again later")
+            return
+        op = self.ctx.op()
+        self.connecting[op] = request
+        self.ctx.out.append(do.StoreConnection(op, request.name, request.value))
 
     def _answer(self, request: Request, error: str) -> None:
         self.ctx.out.append(do.Answer(request.request, request.name, error))

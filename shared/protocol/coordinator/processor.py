@@ -176,7 +176,7 @@ class ProcessorMachine:
             case Reserved() as block:
                 running.reserved(p, block)
             case Committed() as commit:
-                running.committed(p, commit)
+                running.committed(p, commit, now_ms)
             case Counted():
                 generation.counted(p, now_ms)
             case Ended():

@@ -10,7 +10,10 @@ from shared.model.messages import (
     Drain,
     DropProcessor,
     ModifyProcessor,
+    PutConnection,
     Request,
+    Sample,
+    SampleProcessor,
     StartProcessor,
     StopProcessor,
 )
@@ -18,6 +21,7 @@ from shared.protocol.coordinator import commands as do
 from shared.protocol.coordinator.plans import fault_of, pending_of
 from shared.protocol.coordinator.record import Kept
 from shared.protocol.coordinator.state import ACTIVE, Applied, Phase, ProcessorState
+from shared.protocol.coordinator.status import shown_state
 
 
 def receive(p: ProcessorState, request: Request) -> None:
@@ -55,6 +59,10 @@ def _decide(p: ProcessorState, request: Request) -> str | None:
             return _modify(p, request)
         case DropProcessor():
             return _drop(p, request)
+        case SampleProcessor():
+            return _sample(p, request)
+        case PutConnection():
+            return ""  # the coordinator's own (`machine.py`)
         case CreateProcessor():
             return f"a processor named {p.name} exists; modify it, or drop it first"
 
@@ -156,6 +164,13 @@ def _parallelism(p: ProcessorState, request: ModifyProcessor) -> dict[str, int]:
     if request.parallelism is not None:
         return request.parallelism
     return p.row.parallelism if p.kept.pending is None else p.kept.pending.parallelism
+
+
+def _sample(p: ProcessorState, request: SampleProcessor) -> str:
+    if p.phase is not Phase.RUNNING:
+        return f"{p.name} is {shown_state(p)}: only a running processor has something to show"
+    p.tell(Sample(p.row.job, p.row.generation, request.request, min(request.limit, p.settings.sample_max)))
+    return ""
 
 
 def _drop(p: ProcessorState, request: DropProcessor) -> str | None:

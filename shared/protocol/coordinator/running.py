@@ -147,8 +147,10 @@ def _commit(p: ProcessorState, flight: Flight) -> None:
     p.change_row(kept, Committed(commit), row)
 
 
-def committed(p: ProcessorState, commit: Committed) -> None:
+def committed(p: ProcessorState, commit: Committed, now_ms: int) -> None:
     """The commit is durable: now, and not before, others may hear of it (C9)."""
+    if p.flight is not None:
+        p.epoch_ms = now_ms - p.flight.started_ms
     permit = CommitPermit.of_done(commit.commit)
     p.commits.append(permit.row)
     p.take_permit(permit)

@@ -48,6 +48,8 @@ class CoordinatorSettings:
     """Requests that wait, for each processor."""
     answers_max: int = 32
     """Answers kept with each processor, so that a repeated request is not carried out twice."""
+    sample_max: int = 100
+    """Documents that a sink task shows on one request."""
     topic_prefix: str = "tidemark"
 
     def __post_init__(self) -> None:

@@ -221,6 +221,8 @@ class ProcessorState:
     timeouts: int = 0
     last_start_ms: int | None = None
     checkpoint_wanted: bool = False
+    epoch_ms: int = 0
+    """From start to commit of the last committed checkpoint."""
     leave_behind: Epoch | None = None
     """A stop or a change of plan waits for a commit above this one."""
     stop_since_ms: int | None = None

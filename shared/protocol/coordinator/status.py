@@ -56,6 +56,8 @@ def status_of(p: ProcessorState) -> ProcessorStatus:
         tasks=tuple(tasks),
         answers=tuple(p.answers),
         commits=p.kept.commits,
+        services=p.plan.services,
+        epoch_ms=p.epoch_ms,
     )
 
 
@@ -65,7 +67,9 @@ def publish(p: ProcessorState, now_ms: int) -> None:
     if status == p.status:
         return
     if p.status is not None and now_ms - p.status_at_ms < p.settings.status_interval_ms:
-        old = structs.replace(p.status, last=status.last, released=status.released, commits=status.commits)
+        old = structs.replace(
+            p.status, last=status.last, released=status.released, commits=status.commits, epoch_ms=status.epoch_ms
+        )
         if old == status:
             return
     p.status = status

@@ -1,0 +1,108 @@
+"""What a task has done since it began, counted by its driver: for heartbeats, `stats` and metrics. Nothing decides by it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from shared.model.checkpoint import BlobRef, PartHandle
+from shared.model.frames import Body, Inline
+from shared.model.plan import DLQ
+from shared.operators.base import Out
+from shared.ports.source import RawBatch
+from shared.runtime.body import Fetched, Given
+
+
+@dataclass(slots=True)
+class Meter:
+    """Totals; bytes are those of the data, in Arrow, on the wire or in a segment, whichever the driver has at hand."""
+
+    in_rows: int = 0
+    in_bytes: int = 0
+    out_rows: int = 0
+    out_bytes: int = 0
+    dlq_rows: int = 0
+    dlq_bytes: int = 0
+    busy_ms: int = 0
+    """Spent in the body's calls."""
+    held_ms: int = 0
+    """A source had input and was not let (F7, F8)."""
+    held_since_ms: int | None = None
+    state_bytes: int = 0
+    """Of the last snapshot, what it refers to included."""
+    snapshot_ms: int = 0
+    """From the last snapshot's copy to its acknowledgement."""
+    snapshot_since_ms: int = 0
+    oldest_ms: int | None = None
+    """W5: when the oldest work that is not yet done arrived, wall clock; None: there is none."""
+
+    def took(self, bodies: Iterable[Body]) -> None:
+        """Bodies from an edge."""
+        for body in bodies:
+            self.in_rows += body.rows
+            self.in_bytes += len(body.ipc) if isinstance(body, Inline) else body.size_bytes
+
+    def read(self, batches: Iterable[RawBatch]) -> None:
+        """Records from outside."""
+        for batch in batches:
+            self.in_rows += len(batch.positions)
+            self.in_bytes += batch.values.nbytes
+
+    def gave(self, outs: Sequence[Given]) -> None:
+        """What a body let out."""
+        for out in outs:
+            rows, size = (
+                (out.batch.num_rows, out.batch.nbytes)
+                if isinstance(out, Out)
+                else (out.segment.rows, out.segment.size_bytes)
+            )
+            if out.port == DLQ:
+                self.dlq_rows += rows
+                self.dlq_bytes += size
+            else:
+                self.out_rows += rows
+                self.out_bytes += size
+
+    def held(self, now_ms: int) -> None:
+        """Input waits; monotonic."""
+        if self.held_since_ms is None:
+            self.held_since_ms = now_ms
+
+    def released(self, now_ms: int) -> None:
+        """It goes on."""
+        if self.held_since_ms is not None:
+            self.held_ms += now_ms - self.held_since_ms
+            self.held_since_ms = None
+
+    def acknowledged(self, parts: Iterable[PartHandle], blobs: Iterable[BlobRef], now_ms: int) -> None:
+        """A snapshot is durable: its size, parts once, and blobs that hold no parts."""
+        holders = set()
+        size = 0
+        for part in parts:
+            size += len(part.inline) if part.inline is not None else part.length
+            if part.blob is not None:
+                holders.add(part.blob.name)
+        self.state_bytes = size + sum(blob.size_bytes for blob in blobs if blob.name not in holders)
+        self.snapshot_ms = now_ms - self.snapshot_since_ms
+
+    def counters(self, now_ms: int, wall_ms: int) -> Mapping[str, int]:
+        """By name, for heartbeats. now_ms: monotonic; wall_ms: UTC."""
+        held_ms = self.held_ms + (now_ms - self.held_since_ms if self.held_since_ms is not None else 0)
+        return {
+            "inRows": self.in_rows,
+            "inBytes": self.in_bytes,
+            "outRows": self.out_rows,
+            "outBytes": self.out_bytes,
+            "dlqRows": self.dlq_rows,
+            "dlqBytes": self.dlq_bytes,
+            "busyMs": self.busy_ms,
+            "heldMs": held_ms,
+            "stateBytes": self.state_bytes,
+            "snapshotMs": self.snapshot_ms,
+            "lagMs": 0 if self.oldest_ms is None else max(0, wall_ms - self.oldest_ms),
+        }
+
+
+def oldest_work(fetched: Fetched) -> int | None:
+    """W5, at a source: the arrival of the last record of the split that is furthest behind its end, ms; None if all are at theirs."""
+    behind = {status.split for status in fetched.statuses if not status.at_end and not status.finished}
+    arrivals = [int(b.timestamps_ms[-1]) for b in fetched.batches if len(b.timestamps_ms) and b.split in behind]
+    return min(arrivals, default=None)

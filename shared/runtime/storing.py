@@ -1,0 +1,64 @@
+"""The coordinator's writes to the store: a command becomes one call, and what the store says becomes an event (C8)."""
+
+import structlog
+
+from shared.ports.commits import Ambiguous, CommitStore, Stale, StoreUnavailable
+from shared.protocol.coordinator import commands as do
+from shared.protocol.coordinator import events as ev
+from shared.runtime.context import Outside
+
+_log = structlog.get_logger()
+
+Write = (
+    do.StoreCreate
+    | do.StoreUpdate
+    | do.StoreNewGeneration
+    | do.StoreCommit
+    | do.StoreDrop
+    | do.StoreForget
+    | do.StoreConnection
+)
+
+
+async def carry_out(store: CommitStore, command: Write, outside: Outside) -> ev.CoordinatorEvent:
+    """Make one write and give its answer."""
+    op, clock = command.op, outside.clock
+    try:
+        await _write(store, command, outside)
+    except Stale as error:
+        _log.warning("store.stale", command=type(command).__name__, reason=str(error))
+        return ev.StoreStale(clock.monotonic_ms(), op)
+    except Ambiguous as error:
+        _log.warning("store.ambiguous", command=type(command).__name__, reason=str(error))
+        return ev.StoreAmbiguous(clock.monotonic_ms(), op)
+    except StoreUnavailable as error:
+        _log.warning("store.away", command=type(command).__name__, reason=str(error))
+        return ev.StoreAway(clock.monotonic_ms(), op)
+    return ev.StoreDone(clock.monotonic_ms(), op)
+
+
+async def _write(store: CommitStore, command: Write, outside: Outside) -> None:
+    match command:
+        case do.StoreCreate(_, row):
+            await store.create(row)
+        case do.StoreUpdate(_, expected, row):
+            await store.update(expected, row)
+        case do.StoreNewGeneration(_, expected, row, entry):
+            await store.new_generation(expected, row, entry)
+        case do.StoreCommit(_, expected, row, commit):
+            outside.passing("commit-decided", commit.epoch)
+            await store.commit(expected, row, commit)
+            outside.passing("commit-stored", commit.epoch)
+            _log.info(
+                "checkpoint.committed",
+                processor=row.name,
+                job=commit.job,
+                epoch=commit.epoch,
+                generation=commit.generation,
+            )
+        case do.StoreDrop(_, expected):
+            await store.drop(expected)
+        case do.StoreForget(_, job, epochs):
+            await store.forget_commits(job, epochs)
+        case do.StoreConnection(_, name, value):
+            await store.put_connection(name, value)
