@@ -29,6 +29,8 @@ WRITTEN: Final = pa.schema(
     ]
 )
 """One row for each segment that an executor wrote."""
+_WRITE_TRIES: Final = 5
+"""The coordinator may remove a folder, as empty, between its being made and being used."""
 WRITTEN_DDL: Final = (
     "kind string, content string, name string, rows bigint, size_bytes bigint, digest string,"
     " low_ms bigint, high_ms bigint, failed bigint"
@@ -45,21 +47,36 @@ def write_segment(root: str, name: str, batch: pa.RecordBatch | pa.Table) -> tup
         with fsspec.open(f"{root}/{name}", "wb") as out:
             out.write(data)
     else:
-        _write_durably(Path(root) / name, data)
+        _write_durably(Path(root), Path(root) / name, data)
     return len(data), hashlib.sha256(data).hexdigest()
 
 
-def _write_durably(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("xb") as out:
-        out.write(data)
-        out.flush()
-        os.fsync(out.fileno())
-    folder = os.open(path.parent, os.O_RDONLY)
+def _write_durably(root: Path, path: Path, data: bytes) -> None:
+    """The file, its name in its folder, and each folder's name in the one above, up to the root, survive a loss of power."""
+    for attempt in range(_WRITE_TRIES):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with path.open("xb") as out:
+                out.write(data)
+                out.flush()
+                os.fsync(out.fileno())
+        except FileNotFoundError:
+            if attempt + 1 == _WRITE_TRIES:
+                raise
+        else:
+            break
+    for folder in path.parents:
+        _force(folder)
+        if folder == root:
+            return
+
+
+def _force(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
 def written_rows(rows: list[tuple[str, str, str, int, int, str, int, int, int]]) -> Iterator[pa.RecordBatch]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.rule_names import rules_in_name, rules_in_names_of_tests, rules_of_the_protocol
 from tests.tidy_rules import MAY_IMPORT, ROOT, RULES, Rule, Source, package_of, packages_without_readme, sources
 
 BY_NAME = {rule.name: rule for rule in RULES}
@@ -131,3 +132,17 @@ def test_the_tree_is_looked_at() -> None:
     seen = {source.path for source in sources()}
     assert {"pyproject.toml", "Makefile", ".ci/run", "requirements.lock", "services/local/broker.py"} <= seen
     assert (ROOT / "pyproject.toml").exists()
+
+
+def test_every_rule_of_the_protocol_is_carried_by_a_test() -> None:
+    """A rule of PROTOCOL.md stands in the name of a test at least, so that whoever breaks it reads which promise it was."""
+    unguarded = rules_of_the_protocol() - rules_in_names_of_tests() - {"C13"}
+    assert not unguarded, f"no test is named after {sorted(unguarded)}: write test_{min(unguarded)}_…"
+
+
+def test_rules_are_found_where_they_stand() -> None:
+    """The lists are read from the text: all families of rules, and tests whose names carry one rule or several."""
+    assert {"F1", "F8", "L2", "C1", "C13", "R4", "S6", "W6", "P4", "E3"} <= rules_of_the_protocol()
+    assert rules_in_name("test_S3_S4_what_exceeds") == {"S3", "S4"}
+    assert rules_in_name("test_C10_timers") == {"C10"}
+    assert rules_in_name("test_every_S3_is_not_one") == set()

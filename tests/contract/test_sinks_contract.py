@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """What every sink must keep, whatever it writes to (protocol, section 6)."""
 
 import contextlib
@@ -87,7 +88,7 @@ async def test_exactly_once_whatever_the_order_of_crashes(
     await world.complete()
 
 
-async def test_s2_staged_output_is_not_visible(target: Target) -> None:
+async def test_S2_staged_output_is_not_visible(target: Target) -> None:
     """What is staged, but not released, is seen by no reader."""
     task = Task(World(target))
     await task.start()
@@ -97,7 +98,7 @@ async def test_s2_staged_output_is_not_visible(target: Target) -> None:
     assert await target.visible() == []
 
 
-async def test_s2_release_is_idempotent(target: Target) -> None:
+async def test_S2_release_is_idempotent(target: Target) -> None:
     """Releasing a commit again, by the same object or a later one, changes nothing."""
     world = World(target)
     task = Task(world)
@@ -110,7 +111,7 @@ async def test_s2_release_is_idempotent(target: Target) -> None:
     await world.complete()
 
 
-async def test_s2_a_gap_is_refused(target: Target) -> None:
+async def test_S2_a_gap_is_refused(target: Target) -> None:
     """A commit whose predecessor is not released yet is not released."""
     world = World(target)
     task = Task(world)
@@ -126,7 +127,7 @@ async def test_s2_a_gap_is_refused(target: Target) -> None:
     await world.complete()
 
 
-async def test_s2_a_marker_ahead_of_the_restored_checkpoint_is_refused_with_both_numbers(target: Target) -> None:
+async def test_S2_a_marker_ahead_of_the_restored_checkpoint_is_refused_with_both_numbers(target: Target) -> None:
     """Restoring an older checkpoint than what is released is refused at open; nothing is written."""
     world = World(target)
     task = Task(world)
@@ -138,7 +139,7 @@ async def test_s2_a_marker_ahead_of_the_restored_checkpoint_is_refused_with_both
     await world.complete()
 
 
-async def test_s2_a_commit_of_another_history_is_refused(target: Target) -> None:
+async def test_S2_a_commit_of_another_history_is_refused(target: Target) -> None:
     """A commit whose predecessor lies below the marker, while itself lies above, is of another history."""
     world = World(target)
     task = Task(world)
@@ -150,7 +151,7 @@ async def test_s2_a_commit_of_another_history_is_refused(target: Target) -> None
     await world.complete()
 
 
-async def test_s2_empty_epochs_move_the_marker(target: Target) -> None:
+async def test_S2_empty_epochs_move_the_marker(target: Target) -> None:
     """An epoch without rows has an empty handle and is released like any other."""
     world = World(target)
     task = Task(world)
@@ -168,7 +169,7 @@ async def test_s2_empty_epochs_move_the_marker(target: Target) -> None:
     await world.complete()
 
 
-async def test_c5_an_aborted_epochs_output_is_released_with_the_next_commit(target: Target) -> None:
+async def test_C5_an_aborted_epochs_output_is_released_with_the_next_commit(target: Target) -> None:
     """A handle covers all that was staged after the checkpoint that is named as committed, and nothing before it."""
     world = World(target)
     task = Task(world)
@@ -188,7 +189,7 @@ async def test_c5_an_aborted_epochs_output_is_released_with_the_next_commit(targ
     assert world.committed_rows == 5 * 3
 
 
-async def test_s2_a_new_identity_begins_at_what_was_restored(target: Target) -> None:
+async def test_S2_a_new_identity_begins_at_what_was_restored(target: Target) -> None:
     """An identity without a marker gets marker `restored_from`; its first release follows it."""
     sink = target.sink()
     identity = Identity(JOB, VertexId("emit"), 7)
@@ -200,7 +201,7 @@ async def test_s2_a_new_identity_begins_at_what_was_restored(target: Target) -> 
     assert await target.sink().open(identity, Epoch(5)) == 5
 
 
-async def test_s2_a_retired_identity_that_joins_again_begins_at_what_was_restored(target: Target) -> None:
+async def test_S2_a_retired_identity_that_joins_again_begins_at_what_was_restored(target: Target) -> None:
     """A marker left behind by a retired identity is raised when it joins; without that it stays, and its commits are awaited."""
     sink = target.sink()
     await sink.open(IDENTITY, Epoch(0))
@@ -210,7 +211,7 @@ async def test_s2_a_retired_identity_that_joins_again_begins_at_what_was_restore
     assert await target.sink().open(IDENTITY, Epoch(9)) == 9
 
 
-async def test_s1_identities_have_markers_of_their_own(target: Target) -> None:
+async def test_S1_identities_have_markers_of_their_own(target: Target) -> None:
     """What one identity releases moves no other's marker, and one's staged output is not another's."""
     sinks = []
     for index in range(2):
@@ -225,7 +226,7 @@ async def test_s1_identities_have_markers_of_their_own(target: Target) -> None:
     assert await target.sink().open(sinks[0][0], Epoch(1)) == 0
 
 
-async def test_s3_s4_what_exceeds_the_buffer_is_spilled_and_released_whole(target: Target) -> None:
+async def test_S3_S4_what_exceeds_the_buffer_is_spilled_and_released_whole(target: Target) -> None:
     """Many batches in one epoch, more than the buffer holds, come out complete."""
     sink = target.sink()
     await sink.open(IDENTITY, Epoch(0))

@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """The file sink's own promises: what is released is what manifests list, whatever operation fails (protocol, S4, C12)."""
 
 import errno
@@ -80,7 +81,7 @@ async def insist(step: object) -> None:
 @pytest.mark.parametrize("dies", [False, True], ids=["repeats", "dies"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("nth", range(12))
-async def test_s4_any_operation_may_fail_or_be_the_last(tmp_path: Path, nth: int, after: bool, dies: bool) -> None:
+async def test_S4_any_operation_may_fail_or_be_the_last(tmp_path: Path, nth: int, after: bool, dies: bool) -> None:
     """Whichever write fails, done or not, repeating or dying there leaves every committed row visible once."""
     target = FailingWorld(tmp_path, nth, after=after)
     world = World(target)
@@ -102,7 +103,7 @@ async def test_s4_any_operation_may_fail_or_be_the_last(tmp_path: Path, nth: int
     await world.complete()
 
 
-async def test_s4_a_manifest_is_never_overwritten(tmp_path: Path) -> None:
+async def test_S4_a_manifest_is_never_overwritten(tmp_path: Path) -> None:
     """A manifest that says something else is there already: refused with both digests, and it stays as it was."""
     target = FilesWorld(tmp_path, "json")
     sink = target.sink()
@@ -116,7 +117,7 @@ async def test_s4_a_manifest_is_never_overwritten(tmp_path: Path) -> None:
     assert name.read_text() == "{}"
 
 
-async def test_s4_a_zombie_and_its_successor_write_the_same_manifest(tmp_path: Path) -> None:
+async def test_S4_a_zombie_and_its_successor_write_the_same_manifest(tmp_path: Path) -> None:
     """Both release the same commit: one manifest, no error."""
     target = FilesWorld(tmp_path, "json")
     world = World(target)
@@ -136,7 +137,7 @@ def staged_files(target: FilesWorld) -> set[str]:
     return {p.relative_to(target.root).as_posix() for p in (target.root / STAGED).rglob("*") if p.is_file()}
 
 
-async def test_c12_what_can_no_longer_be_committed_is_removed_and_nothing_that_is_listed(tmp_path: Path) -> None:
+async def test_C12_what_can_no_longer_be_committed_is_removed_and_nothing_that_is_listed(tmp_path: Path) -> None:
     """Staged files of a dead attempt go once a later checkpoint is restored and released; released ones stay for ever."""
     target = FilesWorld(tmp_path, "json")
     world = World(target)
@@ -161,7 +162,7 @@ async def test_c12_what_can_no_longer_be_committed_is_removed_and_nothing_that_i
     await world.complete()
 
 
-async def test_c12_a_zombie_that_opens_late_removes_nothing_of_a_later_generation(tmp_path: Path) -> None:
+async def test_C12_a_zombie_that_opens_late_removes_nothing_of_a_later_generation(tmp_path: Path) -> None:
     """Opening with an old checkpoint while a newer generation stages, commits and waits for release takes nothing from it."""
     target = FilesWorld(tmp_path, "json")
     world = World(target)
@@ -180,7 +181,7 @@ async def test_c12_a_zombie_that_opens_late_removes_nothing_of_a_later_generatio
     await world.complete()
 
 
-async def test_c12_committed_output_that_waits_for_release_is_not_removed(tmp_path: Path) -> None:
+async def test_C12_committed_output_that_waits_for_release_is_not_removed(tmp_path: Path) -> None:
     """Files of commits between marker and restored_from are kept until they are released."""
     target = FilesWorld(tmp_path, "json")
     world = World(target)
@@ -196,7 +197,7 @@ async def test_c12_committed_output_that_waits_for_release_is_not_removed(tmp_pa
     await world.complete()
 
 
-async def test_s4_the_summary_lists_all_that_is_released_before_the_end_is_reported(tmp_path: Path) -> None:
+async def test_S4_the_summary_lists_all_that_is_released_before_the_end_is_reported(tmp_path: Path) -> None:
     """After the final releases `_manifest.json` has every file of every identity, whoever was last."""
     target = FilesWorld(tmp_path, "parquet")
     staged = {}
@@ -216,7 +217,7 @@ async def test_s4_the_summary_lists_all_that_is_released_before_the_end_is_repor
     assert [pq.read_table(target.root / file["path"]).num_rows for file in summary["files"]] == [1, 1]
 
 
-async def test_s4_the_summary_is_rebuilt_by_who_opens_after_a_death(tmp_path: Path) -> None:
+async def test_S4_the_summary_is_rebuilt_by_who_opens_after_a_death(tmp_path: Path) -> None:
     """A holder that died between its manifest and the summary is made good at the next open."""
     target = FilesWorld(tmp_path, "json")
     world = World(target)
@@ -228,7 +229,7 @@ async def test_s4_the_summary_is_rebuilt_by_who_opens_after_a_death(tmp_path: Pa
     assert json.loads((target.root / SUMMARY).read_text())["rows"] == 3
 
 
-async def test_s4_the_last_of_several_writers_leaves_the_summary_complete(tmp_path: Path) -> None:
+async def test_S4_the_last_of_several_writers_leaves_the_summary_complete(tmp_path: Path) -> None:
     """Manifests that came while the summary was written make it start again."""
     target = FilesWorld(tmp_path, "json")
     world = World(target)
@@ -253,7 +254,7 @@ async def test_s4_the_last_of_several_writers_leaves_the_summary_complete(tmp_pa
     assert json.loads((target.root / SUMMARY).read_text())["released"] == {str(IDENTITY): 1, "x.emit.1": 1}
 
 
-async def test_s4_a_staged_file_that_is_gone_is_refused_for_good(tmp_path: Path) -> None:
+async def test_S4_a_staged_file_that_is_gone_is_refused_for_good(tmp_path: Path) -> None:
     """Release checks that what the commit names is there in its size; otherwise nothing is released."""
     target = FilesWorld(tmp_path, "json")
     task = Task(World(target))
@@ -268,7 +269,7 @@ async def test_s4_a_staged_file_that_is_gone_is_refused_for_good(tmp_path: Path)
     assert await target.visible() == []
 
 
-async def test_c7_many_files_are_listed_at_the_destination(tmp_path: Path) -> None:
+async def test_C7_many_files_are_listed_at_the_destination(tmp_path: Path) -> None:
     """A handle that would be too large names a list, which is checked by its digest at release."""
     target = FilesWorld(tmp_path, "json", handle_bytes_max=200)
     task = Task(World(target))
@@ -284,7 +285,7 @@ async def test_c7_many_files_are_listed_at_the_destination(tmp_path: Path) -> No
         await task.release()
 
 
-def test_s4_files_appear_complete_under_their_name_or_not_at_all(tmp_path: Path) -> None:
+def test_S4_files_appear_complete_under_their_name_or_not_at_all(tmp_path: Path) -> None:
     """No temporary name is left or listed, what exists is not overwritten, and file and folder are forced to disk."""
     forced: list[str] = []
     original = os.fsync

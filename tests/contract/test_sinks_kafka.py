@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """The Kafka sink's own promises: transactions, markers, and what a lost answer leaves behind (protocol, S3, S6)."""
 
 import json
@@ -49,7 +50,7 @@ async def markers(log: Log) -> list[Marker]:
 @pytest.mark.parametrize("operation", ["txn", "commit"])
 @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.LOST_ANSWER])
 @pytest.mark.parametrize("nth", [0, 1, 2, 3, 4])
-async def test_s3_an_error_at_any_point_of_a_release_leaves_exactly_the_rest_to_write(
+async def test_S3_an_error_at_any_point_of_a_release_leaves_exactly_the_rest_to_write(
     operation: str, fault: Fault, nth: int
 ) -> None:
     """Whatever transaction call fails, done or not, the next try reads the markers and writes what follows: nothing twice, no gap."""
@@ -74,7 +75,7 @@ async def test_s3_an_error_at_any_point_of_a_release_leaves_exactly_the_rest_to_
     assert written == [(1, part, 5) for part in range(1, 6)]
 
 
-async def test_s3_a_new_holder_goes_on_behind_the_last_part(tmp_path: object) -> None:
+async def test_S3_a_new_holder_goes_on_behind_the_last_part(tmp_path: object) -> None:
     """A holder that dies between parts leaves a marker by which the next one goes on; open reports the predecessor as marker."""
     target, faults = faulty()
     world = World(target)
@@ -96,7 +97,7 @@ async def test_s3_a_new_holder_goes_on_behind_the_last_part(tmp_path: object) ->
     assert len(parts) == len(set(parts))
 
 
-async def test_s2_half_released_output_ahead_of_what_is_restored_is_refused() -> None:
+async def test_S2_half_released_output_ahead_of_what_is_restored_is_refused() -> None:
     """A marker of the first part of a commit above restored_from is a marker ahead, though the commit is not complete."""
     target, faults = faulty()
     world = World(target)
@@ -113,7 +114,7 @@ async def test_s2_half_released_output_ahead_of_what_is_restored_is_refused() ->
         await target.sink().open(IDENTITY, Epoch(0))
 
 
-async def test_s3_a_fenced_holder_writes_nothing_more() -> None:
+async def test_S3_a_fenced_holder_writes_nothing_more() -> None:
     """Who is fenced gets Fenced, and again Fenced: it does not take the identity back by initialising anew."""
     target = KafkaWorld()
     world = World(target)
@@ -131,7 +132,7 @@ async def test_s3_a_fenced_holder_writes_nothing_more() -> None:
     await world.complete()
 
 
-async def test_s3_markers_are_found_behind_many_aborted_transactions() -> None:
+async def test_S3_markers_are_found_behind_many_aborted_transactions() -> None:
     """Aborted markers are no markers, however many lie behind the last committed one; the end is the high watermark."""
     log = MemoryLog(MemoryBroker(SystemClock()))
     await log.create_topic(MARKERS.topic, 1)
@@ -150,7 +151,7 @@ async def test_s3_markers_are_found_behind_many_aborted_transactions() -> None:
     assert found.epoch == 7
 
 
-async def test_s3_silence_is_not_the_end_of_the_markers() -> None:
+async def test_S3_silence_is_not_the_end_of_the_markers() -> None:
     """While a transaction below the high watermark is open, the markers are not known: the target counts as away."""
     log = MemoryLog(MemoryBroker(SystemClock()))
     await log.create_topic(MARKERS.topic, 1)
@@ -161,7 +162,7 @@ async def test_s3_silence_is_not_the_end_of_the_markers() -> None:
         await last_marker(log, MARKERS, MarkerReading(fetch_wait_ms=1, silent_fetches_max=3))
 
 
-async def test_s3_deleted_markers_are_refused() -> None:
+async def test_S3_deleted_markers_are_refused() -> None:
     """A markers topic that does not begin at 0 has lost markers: nothing is written on a guess."""
     target = KafkaWorld()
     world = World(target)
@@ -173,7 +174,7 @@ async def test_s3_deleted_markers_are_refused() -> None:
         await target.sink().open(IDENTITY, world.last)
 
 
-async def test_s3_another_division_of_a_half_released_commit_is_refused() -> None:
+async def test_S3_another_division_of_a_half_released_commit_is_refused() -> None:
     """The division is fixed when staged: a commit whose handle differs from the one half released is another history's."""
     target, faults = faulty()
     world = World(target)
@@ -190,7 +191,7 @@ async def test_s3_another_division_of_a_half_released_commit_is_refused() -> Non
         await task.sink.release(row_of(1, 0, b""), b"")
 
 
-async def test_c7_small_parts_travel_in_the_handle_and_others_in_the_blob_store() -> None:
+async def test_C7_small_parts_travel_in_the_handle_and_others_in_the_blob_store() -> None:
     """Parts above the inline bound are blobs, which the handle lists for the acknowledgement (C12)."""
     target = KafkaWorld(part_records=10)
     sink = target.sink()
@@ -206,7 +207,7 @@ async def test_c7_small_parts_travel_in_the_handle_and_others_in_the_blob_store(
     assert all(name.startswith("job/emit/1/2/") for name in target.blobs.objects)
 
 
-async def test_c10_an_absent_blob_store_is_waited_for_and_nothing_is_lost() -> None:
+async def test_C10_an_absent_blob_store_is_waited_for_and_nothing_is_lost() -> None:
     """Accept and stage may be repeated after TargetUnavailable; each row is staged once."""
     target = KafkaWorld(part_records=4)
     world = World(target)
@@ -262,7 +263,7 @@ def one_record(document: Document, **options: object) -> tuple[object, list[str]
         ("string", None, None),
     ],
 )
-def test_s6_keys_are_written_as_kafkas_serializers_write_them(
+def test_S6_keys_are_written_as_kafkas_serializers_write_them(
     key_format: str, value: object, expected: bytes | None
 ) -> None:
     """Each key format gives the bytes of Kafka's serializer of that name; null is no key."""
@@ -283,7 +284,7 @@ def test_s6_keys_are_written_as_kafkas_serializers_write_them(
         ({"d": "x"}, {"tombstone_when": "$d"}, "tombstoneWhen: expected true or false"),
     ],
 )
-def test_s6_what_a_broker_would_refuse_is_found_before_staging(
+def test_S6_what_a_broker_would_refuse_is_found_before_staging(
     document: Document, options: dict[str, object], reason: str
 ) -> None:
     """Wrong key types, topic names, headers and sizes, and failing expressions, become dead letters with the reason."""
@@ -300,7 +301,7 @@ def test_headers_and_tombstones_follow_their_expressions() -> None:
     assert record.headers == (("x", b"y"), ("x", b"z"))  # type: ignore[attr-defined]
 
 
-async def test_s6_a_topic_that_may_not_be_made_is_refused_before_staging() -> None:
+async def test_S6_a_topic_that_may_not_be_made_is_refused_before_staging() -> None:
     """With `new_topic_partitions` 0 the rows for a missing topic are refused at accept, the others taken."""
     target = KafkaWorld(partitions=0)
     target.stage = KafkaEmit(path="$emit", connection_name="c", topic=expression("$name"))
@@ -314,7 +315,7 @@ async def test_s6_a_topic_that_may_not_be_made_is_refused_before_staging() -> No
     assert len(await target.records("n1")) == 1
 
 
-async def test_s6_a_topic_deleted_after_staging_is_refused_for_good_with_epoch_and_record() -> None:
+async def test_S6_a_topic_deleted_after_staging_is_refused_for_good_with_epoch_and_record() -> None:
     """What the target refuses at release names commit, part and record."""
     target = KafkaWorld()
     task = Task(World(target))

@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """The Kafka sink on a real broker: what a log in memory could only imitate (protocol, S3)."""
 
 import itertools
@@ -61,7 +62,7 @@ async def test_exactly_once_with_zombies_on_a_real_broker(world: World, first: s
     await world.complete()
 
 
-async def test_s3_a_holder_that_died_in_a_transaction_leaves_nothing_visible(world: World, log: KafkaLog) -> None:
+async def test_S3_a_holder_that_died_in_a_transaction_leaves_nothing_visible(world: World, log: KafkaLog) -> None:
     """Records of a transaction that was open at the crash are aborted by the next holder, which writes them itself."""
     old = Task(world)
     await old.start()
@@ -102,7 +103,7 @@ async def test_many_parts_of_many_rows_come_out_whole_and_keyed(world: World) ->
     assert all(record.partition == key_group(record.key or b"", 3) for record in records)
 
 
-async def test_s6_a_record_that_the_broker_refuses_at_release_is_a_permanent_refusal(
+async def test_S6_a_record_that_the_broker_refuses_at_release_is_a_permanent_refusal(
     world: World, log: KafkaLog
 ) -> None:
     """A topic whose own limit is below the sink's refuses at release: TargetRefused with commit, and nothing is visible."""

@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """The file sink through s3fs, against the part of S3's interface that it needs (protocol, S4)."""
 
 import itertools
@@ -65,7 +66,7 @@ async def test_exactly_once_with_zombies_on_an_object_store(target: S3World, fir
     assert target.store.conditional_puts > 0
 
 
-async def test_s4_a_manifest_whose_answer_was_lost_is_recognised(target: S3World) -> None:
+async def test_S4_a_manifest_whose_answer_was_lost_is_recognised(target: S3World) -> None:
     """A put that was done but answered as failed is tried again, refused as present, and found to be the same."""
     world = World(target)
     task = Task(world)

@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """The SQL sink's own promises, on SQLite and PostgreSQL: `$merge`, one transaction with its marker, refusals (protocol, S5, S6)."""
 
 import contextlib
@@ -94,7 +95,7 @@ async def test_merge_does_what_its_options_say(
         ("keepExisting", "fail", "record 0: the row is not there"),
     ],
 )
-async def test_s6_fail_refuses_for_good_and_writes_nothing(
+async def test_S6_fail_refuses_for_good_and_writes_nothing(
     url: str, when_matched: str, when_not_matched: str, finding: str
 ) -> None:
     """`fail` is a permanent refusal that names commit and record; the epoch's other rows are not written either."""
@@ -138,7 +139,7 @@ async def test_exactly_once_with_zombies(url: str, first: str, second: str) -> N
         await world.complete()
 
 
-async def test_s5_a_lost_answer_to_the_commit_is_not_repeated(url: str) -> None:
+async def test_S5_a_lost_answer_to_the_commit_is_not_repeated(url: str) -> None:
     """When the commit happened, but its answer was lost, the next release finds the marker moved and writes nothing."""
     with sql_world(url, when_matched="fail") as target:
         world = World(target)
@@ -162,7 +163,7 @@ async def test_s5_a_lost_answer_to_the_commit_is_not_repeated(url: str) -> None:
         await world.complete()
 
 
-async def test_s5_a_break_before_the_commit_leaves_nothing(url: str) -> None:
+async def test_S5_a_break_before_the_commit_leaves_nothing(url: str) -> None:
     """Rows and marker are one transaction: a break between parts leaves nothing visible, and the next try writes all."""
     with sql_world(url, part_bytes=150) as target:
         world = World(target)
@@ -182,7 +183,7 @@ async def test_s5_a_break_before_the_commit_leaves_nothing(url: str) -> None:
         await world.complete()
 
 
-async def test_s5_a_lock_that_another_holds_is_waited_for_as_an_outage(url: str) -> None:
+async def test_S5_a_lock_that_another_holds_is_waited_for_as_an_outage(url: str) -> None:
     """A zombie in the middle of its transaction makes the target unavailable for a while; then the release goes through."""
     with sql_world(url) as target:
         world = World(target)
@@ -200,7 +201,7 @@ async def test_s5_a_lock_that_another_holds_is_waited_for_as_an_outage(url: str)
         await world.complete()
 
 
-async def test_s6_what_the_table_would_refuse_is_found_before_staging(url: str) -> None:
+async def test_S6_what_the_table_would_refuse_is_found_before_staging(url: str) -> None:
     """Wrong types, unknown fields, too long texts, missing keys: refused row by row with the field's name."""
     with sql_world(url) as target:
         sink = target.sink()
@@ -232,7 +233,7 @@ async def test_s6_what_the_table_would_refuse_is_found_before_staging(url: str) 
         assert await target.visible() == [1]
 
 
-async def test_s6_a_constraint_that_only_the_database_knows_refuses_with_the_record(url: str) -> None:
+async def test_S6_a_constraint_that_only_the_database_knows_refuses_with_the_record(url: str) -> None:
     """What passed the checks, but not the database, is permanent, and the record is named though rows are written many at a time."""
     with sql_world(url, part_bytes=1 << 20) as target:
         with target.engine.begin() as connection:
@@ -283,7 +284,7 @@ COLUMNS = [
 
 
 @pytest.mark.parametrize(("kind", "value", "finding"), COLUMNS, ids=[str(kind) for kind, _, _ in COLUMNS])
-def test_s6_each_column_type_refuses_what_it_cannot_hold(
+def test_S6_each_column_type_refuses_what_it_cannot_hold(
     kind: sa.types.TypeEngine[Any], value: Any, finding: str
 ) -> None:
     """A value that would be cut, rounded or misread is refused, with what the column expects."""

@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """What every source must keep: order and positions of its splits, exact resumption, ends (source port; W4, E1, D11)."""
 
 from collections.abc import Callable, Mapping
@@ -113,7 +114,7 @@ async def test_d11_ordinals_and_splits_agree_between_tasks(world: World) -> None
     assert all(batch.partition == splits[batch.split] for batch in batches)
 
 
-async def test_e1_a_bounded_split_is_finished_at_its_end(bounded: World) -> None:
+async def test_E1_a_bounded_split_is_finished_at_its_end(bounded: World) -> None:
     """Every split of a bounded source says that it is finished, only after its last record, and gives nothing more."""
     source = await opened(bounded)
     seen: list[RawBatch] = []
@@ -123,7 +124,7 @@ async def test_e1_a_bounded_split_is_finished_at_its_end(bounded: World) -> None
     assert await source.fetch(50, 1) == []
 
 
-async def test_e1_a_restart_at_the_end_is_finished_without_records(bounded: World) -> None:
+async def test_E1_a_restart_at_the_end_is_finished_without_records(bounded: World) -> None:
     """Opened at the end positions, a bounded source finishes and repeats nothing."""
     source = await opened(bounded)
     await drain(source)
@@ -132,7 +133,7 @@ async def test_e1_a_restart_at_the_end_is_finished_without_records(bounded: Worl
     assert all(status.finished for status in again.status())
 
 
-async def test_w4_a_growing_split_at_its_end_goes_on_when_more_comes(growing: World) -> None:
+async def test_W4_a_growing_split_at_its_end_goes_on_when_more_comes(growing: World) -> None:
     """At the end it is not finished; what is added later is read, from where it stood."""
     source = await opened(growing)
     await drain(source)
@@ -144,7 +145,7 @@ async def test_w4_a_growing_split_at_its_end_goes_on_when_more_comes(growing: Wo
     assert found == [100, 101]
 
 
-async def test_e2_end_at_stops_named_splits_there_and_others_where_they_are(growing: World) -> None:
+async def test_E2_end_at_stops_named_splits_there_and_others_where_they_are(growing: World) -> None:
     """With `end_at`, positions from the named ones on are not read, splits not named give nothing more, and all finish."""
     probe = await opened(growing)
     batches = await drain(probe)

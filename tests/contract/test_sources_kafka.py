@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """The Kafka source's own promises: where it starts and ends, when it is idle, what it refuses (W4, E1, retention)."""
 
 from collections.abc import Mapping
@@ -110,7 +111,7 @@ async def test_a_missing_topic_is_named() -> None:
         await KafkaLanes().source().splits()
 
 
-async def test_e1_until_latest_is_resolved_once() -> None:
+async def test_E1_until_latest_is_resolved_once() -> None:
     """What is written after the first open is not read; a restart with the kept bounds ends at the same offset."""
     world = await lane([0, 1, 2], until="latest")
     source = await start(world)
@@ -124,7 +125,7 @@ async def test_e1_until_latest_is_resolved_once() -> None:
         assert position(reader) == 3
 
 
-async def test_e1_until_offsets_end_each_partition_there() -> None:
+async def test_E1_until_offsets_end_each_partition_there() -> None:
     """`until` by partition: the named end at their offset, the others at what was the latest."""
     world = KafkaLanes(until=StartAtOffsets(((0, 1),)))
     await world.add(0, [0, 1, 2])
@@ -149,7 +150,7 @@ async def test_ordinals_stay_when_partitions_are_added() -> None:
     assert before.items() < after.items()
 
 
-async def test_w4_a_split_with_an_open_transaction_is_not_at_its_end() -> None:
+async def test_W4_a_split_with_an_open_transaction_is_not_at_its_end() -> None:
     """The end is the high watermark: while a transaction holds records back, more is to come, and the split is not idle."""
     world = await lane([0, 1])
     writer = await world.log.transactional_writer("producer")
@@ -163,7 +164,7 @@ async def test_w4_a_split_with_an_open_transaction_is_not_at_its_end() -> None:
     assert source.status()[0].at_end
 
 
-async def test_w4_aborted_records_do_not_keep_a_split_from_its_end() -> None:
+async def test_W4_aborted_records_do_not_keep_a_split_from_its_end() -> None:
     """Positions move past what readers are not shown."""
     world = await lane([0])
     writer = await world.log.transactional_writer("producer")
@@ -175,7 +176,7 @@ async def test_w4_aborted_records_do_not_keep_a_split_from_its_end() -> None:
     assert source.status()[0].at_end
 
 
-async def test_w4_an_old_answer_says_nothing_about_the_end() -> None:
+async def test_W4_an_old_answer_says_nothing_about_the_end() -> None:
     """A split counts as at its end only while the broker's last answer is recent: a process that was stopped asks again first."""
     world = await lane([0])
     clock = HandClock()
@@ -190,7 +191,7 @@ async def test_w4_an_old_answer_says_nothing_about_the_end() -> None:
     assert source.status()[0].at_end
 
 
-async def test_w4_an_outage_is_no_end() -> None:
+async def test_W4_an_outage_is_no_end() -> None:
     """When the broker does not answer, fetch says so, and no split is at its end until it answers again."""
     world = await lane([0])
     faults = Faults()

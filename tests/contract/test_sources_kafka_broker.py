@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """The Kafka source over the fast reader, on a real broker."""
 
 import json
@@ -100,7 +101,7 @@ async def test_a_restart_resumes_exactly(topic: Topic) -> None:
         assert offsets == list(range(50))
 
 
-async def test_w4_ends_are_reached_behind_aborted_records_and_not_before_open_ones(topic: Topic) -> None:
+async def test_W4_ends_are_reached_behind_aborted_records_and_not_before_open_ones(topic: Topic) -> None:
     """Control and aborted records move the position to the high watermark; an open transaction keeps the split from its end."""
     await topic.write(0, [1])
     writer = await topic.log.transactional_writer(topic.name)
@@ -119,7 +120,7 @@ async def test_w4_ends_are_reached_behind_aborted_records_and_not_before_open_on
     assert numbers(await drain(source)) == [2]
 
 
-async def test_e1_until_latest_ends_the_source(topic: Topic) -> None:
+async def test_E1_until_latest_ends_the_source(topic: Topic) -> None:
     """Bounded by what was there at open: every split finishes, empty ones too, and what comes later is not read."""
     await topic.write(0, [1, 2])
     await topic.write(1, [3])
@@ -173,7 +174,7 @@ async def test_retention_that_overtakes_a_reader_is_an_error(topic: Topic) -> No
         await source.open({topic.split(0): Offset(2)})
 
 
-async def test_w4_an_outage_is_no_end_and_the_source_goes_on_after_it(
+async def test_W4_an_outage_is_no_end_and_the_source_goes_on_after_it(
     fresh_broker: LocalBroker, unique_name: Callable[[str], str], stack: AsyncExitStack
 ) -> None:
     """While the broker is away no split is at its end; when it is back, the same source reads on."""

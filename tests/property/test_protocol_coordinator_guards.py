@@ -199,7 +199,7 @@ GUARDS: dict[str, tuple[str, int, Callable[[Patch], None]]] = {
     "calls known identities new": ("S2", 0, _calls_known_identities_new),
     "starts sources at once": ("R1", 0, _starts_sources_at_once),
     "deletes replaced topics at once": ("R4", 0, _deletes_replaced_topics_at_once),
-    "new life before release": ("R3", 0, _new_life_before_release),
+    "new life before release": ("R3", 41, _new_life_before_release),
     "loses the drain": ("E2", 14, _loses_the_drain),
 }
 """By name: the rule that breaks, the first seed to try (one that shows it, when this was written), how the guard is taken out."""

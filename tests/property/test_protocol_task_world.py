@@ -3,11 +3,16 @@
 `tests/harness/task_world` runs them and checks every event. A history that fails names its seed and how to run it alone.
 """
 
+import os
+import subprocess
+import sys
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.harness.task_world.world import World, explore
+from tests.tidy_rules import ROOT
 from tests.unit.protocol_task.mutant import Mutation, applied
 from tests.unit.protocol_task.mutations import MUTATIONS
 
@@ -61,11 +66,28 @@ def test_the_histories_meet_what_they_are_for() -> None:
     lines = [line for world in worlds for line in world.lines]
     for words in (" seeks ", " stops", "aborts ", "commits ", "repeats", " releases ", " has ended"):
         assert any(words in line for line in lines), words
-    drops = [reason for world in worlds for actor in world.actors for reason in actor.machine.drops]
-    assert {"discarded_by_lineage", "repeated"} <= set(drops)
+    drops = {reason for world in worlds for actor in world.actors for reason in actor.machine.drops}
+    assert {"discarded_by_lineage", "repeated"} <= drops.union(*(world.met for world in worlds))
     assert any(
         len(set(world.layout.incarnations.values()) - {f"{e}#0" for e in world.layout.incarnations}) for world in worlds
     )
+
+
+def test_a_seed_gives_the_same_history_in_every_process() -> None:
+    """What a failure names can be run alone: nothing that is drawn depends on how a process hashes or on what ran before."""
+    script = "import sys; from tests.harness.task_world.world import explore; sys.stdout.write(chr(10).join(explore(7).lines))"
+    histories = [
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": hashing},
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+        ).stdout
+        for hashing in ("1", "4")
+    ]
+    assert histories[0]
+    assert histories[0] == histories[1]
 
 
 def _explore_many() -> None:

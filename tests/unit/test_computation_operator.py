@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """Keyed computations: the order of records and timers, lateness, the end of input, snapshots, failures."""
 
 from collections.abc import Iterator
@@ -146,7 +147,7 @@ def test_late_records_are_handed_back() -> None:
     assert h.task.counters.late == 2
 
 
-def test_e1_pending_timers_fire_once_at_the_end() -> None:
+def test_E1_pending_timers_fire_once_at_the_end() -> None:
     """E1: pending event-time timers fire once, then processing-time ones; what is set meanwhile is discarded and counted."""
     h = harness()
     h.record({"k": 1, "n": "a", "set": [["chain", 20], ["p", 5, "processing"], ["z", 90]]}, 10)
@@ -159,7 +160,7 @@ def test_e1_pending_timers_fire_once_at_the_end() -> None:
     assert h.task.counters.timers_fired == 3
 
 
-def test_e1_a_timer_that_sets_the_next_goes_on_while_records_follow() -> None:
+def test_E1_a_timer_that_sets_the_next_goes_on_while_records_follow() -> None:
     """E1: whether the watermark came in steps or at once to the end, the chain of timers up to the last record is the same."""
     results = []
     for steps in ([], [25], [5, 15, 25, 35, 55]):
@@ -182,7 +183,7 @@ def test_e1_a_timer_that_sets_the_next_goes_on_while_records_follow() -> None:
     assert results[1] == results[2] == results[0]
 
 
-def test_w5_processing_time_timers_fire_when_the_clock_has_reached_them() -> None:
+def test_W5_processing_time_timers_fire_when_the_clock_has_reached_them() -> None:
     """W5: in the order of time; their output takes the later of the output watermark and the setter's time."""
     h = harness()
     h.record({"k": 1, "n": "a", "set": [["p", 1000, "processing"], ["q", 900, "processing"]]}, 10)
@@ -196,7 +197,7 @@ def test_w5_processing_time_timers_fire_when_the_clock_has_reached_them() -> Non
     assert h.task.next_processing_time() == MAX_TIME
 
 
-def test_w1_the_output_watermark_is_held_by_what_waits() -> None:
+def test_W1_the_output_watermark_is_held_by_what_waits() -> None:
     """W1: the output watermark is the input's, never above a waiting record or timer."""
     h = harness()
     assert h.task.output_watermark() == MIN_TIME
@@ -287,7 +288,7 @@ def test_waiting_records_are_bounded() -> None:
 # --- snapshots ---------------------------------------------------------------------------------------------
 
 
-def test_c6_a_snapshot_holds_state_timers_and_waiting_records() -> None:
+def test_C6_a_snapshot_holds_state_timers_and_waiting_records() -> None:
     """C6: a task restored from its snapshot goes on exactly as the one that was lost."""
     straight, broken = harness(), harness()
     for h in (straight, broken):

@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """Parts of sinks and sources by themselves: handles, markers, tables, cells, scripts."""
 
 import math
@@ -47,7 +48,7 @@ def test_a_handle_comes_back_as_it_was(parts: list[Part]) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=30))
-def test_c5_a_ledgers_handle_has_all_that_no_commit_covers(story: list[tuple[int, bool]]) -> None:
+def test_C5_a_ledgers_handle_has_all_that_no_commit_covers(story: list[tuple[int, bool]]) -> None:
     """Whatever is added, staged, committed or aborted: each handle holds exactly the parts since the last commit, in order."""
     ledger = Ledger()
     committed = Epoch(0)

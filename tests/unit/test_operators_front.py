@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """The source's front: watermarks of splits, idleness, jumps, dead letters, and what a restart keeps."""
 
 import json
@@ -67,7 +68,7 @@ def letters(outs: list[Out]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("strategy", [MaxSeen(), BoundedDisorder(7), Percentile(0.1, 40)])
 @pytest.mark.parametrize("cut", [0, 1, 3, 9])
-def test_watermarks_do_not_depend_on_where_batches_are_cut(strategy: Watermark, cut: int) -> None:
+def test_W2_watermarks_do_not_depend_on_where_batches_are_cut(strategy: Watermark, cut: int) -> None:
     """A split's watermark before each record is a function of the records before it."""
     times = np.array([5, 3, 30, 29, 8, 31, 60, 2, 61, 90], dtype=np.int64)
     whole, parts = SplitClock(), SplitClock()
@@ -79,7 +80,7 @@ def test_watermarks_do_not_depend_on_where_batches_are_cut(strategy: Watermark, 
     assert found.tolist() == sorted(found.tolist())
 
 
-def test_bounded_disorder_is_the_highest_time_less_the_delay() -> None:
+def test_W2_bounded_disorder_is_the_highest_time_less_the_delay() -> None:
     """W2: nothing else moves it."""
     clock = SplitClock()
     assert advance(clock, np.array([10, 5, 20], dtype=np.int64), BoundedDisorder(7)).tolist() == [MIN_TIME, 3, 3]
@@ -129,7 +130,7 @@ def test_a_jump_is_judged_alike_wherever_batches_are_cut(cut: int) -> None:
 # --- over splits ------------------------------------------------------------------------------------------------------
 
 
-def test_the_slowest_split_holds_the_watermark_and_one_without_data_holds_it_all() -> None:
+def test_W2_the_slowest_split_holds_the_watermark_and_one_without_data_holds_it_all() -> None:
     """W2, W3: the minimum over splits; MIN_TIME until each has had data."""
     source = front()
     source.on_records(records(A, 50))
@@ -138,7 +139,32 @@ def test_the_slowest_split_holds_the_watermark_and_one_without_data_holds_it_all
     assert source.output_watermark() == 20
 
 
-def test_an_idle_split_is_left_out_and_its_return_lowers_nothing() -> None:
+def test_W2_a_new_split_holds_the_watermark_and_does_not_lower_it() -> None:
+    """Until it has said more than all have said, nothing moves; then the least of all splits counts again."""
+    source = front({A: 0})
+    source.on_records(records(A, 50))
+    source.assign({B: 1})
+    assert source.output_watermark() == 50
+    source.on_records(records(A, 90, at=1))
+    assert source.output_watermark() == 50
+    source.on_records(records(B, 40))
+    assert source.output_watermark() == 50
+    source.on_records(records(B, 70, at=1))
+    assert source.output_watermark() == 70
+
+
+def test_W2_strategies_are_in_the_snapshot() -> None:
+    """A restored split goes on from the watermark that its strategy had reached, whatever its next records are."""
+    source = front({A: 0}, watermark={"strategy": "boundedDisorder", "maxDelay": {"size": 7, "unit": "ms"}})
+    source.on_records(records(A, 50))
+    again = build_front(source.spec, source.context)
+    again.restore({p: d for p, d in source.snapshot().items() if d is not None}, source.output_watermark())
+    again.assign({A: 0})
+    assert rows(again.on_records(records(A, 10, 20, at=1))).column(WM).to_pylist() == [43, 43]
+    assert again.split_watermarks() == {A: (43, "active", False)}
+
+
+def test_W3_an_idle_split_is_left_out_and_its_return_lowers_nothing() -> None:
     """W3: the output never falls, also when the one that returns is behind."""
     source = front()
     source.on_records(records(A, 50))
@@ -152,7 +178,7 @@ def test_an_idle_split_is_left_out_and_its_return_lowers_nothing() -> None:
     assert source.output_watermark() == 60
 
 
-def test_all_idle_takes_the_highest_and_all_ended_the_end_of_time() -> None:
+def test_W3_all_idle_takes_the_highest_and_all_ended_the_end_of_time() -> None:
     """W3, E1."""
     source = front()
     source.on_records(records(A, 50))
@@ -169,7 +195,7 @@ def test_all_idle_takes_the_highest_and_all_ended_the_end_of_time() -> None:
     assert source.output_watermark() == MAX_TIME
 
 
-def test_a_task_without_splits_is_idle_and_has_no_watermark() -> None:
+def test_W3_a_task_without_splits_is_idle_and_has_no_watermark() -> None:
     """W3."""
     source = front({})
     assert source.idle()
@@ -195,6 +221,17 @@ def test_a_split_that_returns_is_away_until_it_has_caught_up_with_the_receivers(
         assert rows(one.on_records(records(B, 60, at=2))).column(AWAY).to_pylist() == [True]
         assert AWAY not in rows(one.on_records(records(B, 61, at=3))).column_names
         assert one.away() == ()
+
+
+def test_F5_the_brokers_timestamp_is_not_the_event_time() -> None:
+    """Event time, order and watermark come from the document's field alone: a record that is sent again later changes nothing."""
+    first, later = front({A: 0}), front({A: 0})
+    once = records(A, 50, 20, 60)
+    again = Raw(once.split, once.partition, once.positions, once.timestamps_ms + 86_400_000, once.values)
+    outs, resent = rows(first.on_records(once)), rows(later.on_records(again))
+    assert outs.column(TS).to_pylist() == resent.column(TS).to_pylist() == [50, 20, 60]
+    assert outs.column(WM).to_pylist() == resent.column(WM).to_pylist() == [MIN_TIME, 50, 50]
+    assert first.output_watermark() == later.output_watermark() == 60
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
@@ -228,7 +265,7 @@ def test_repeats_are_dropped_before_they_move_anything() -> None:
     assert source.counters()["behindWatermark"] == 1
 
 
-def test_a_restart_goes_on_as_if_there_had_been_none() -> None:
+def test_C6_a_restart_goes_on_as_if_there_had_been_none() -> None:
     """Clock, ids and status of each split are in its own parts; a second snapshot writes only what changed."""
     source = front({A: 0, B: 1}, recordId="$t")
     source.on_records(records(A, 10, 50))

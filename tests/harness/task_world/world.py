@@ -54,6 +54,8 @@ class World:
         self.seed = seed
         self.rng = Random(seed)
         self.lines: list[str] = []
+        self.met: set[str] = set()
+        """Reasons for which frames were dropped, in generations that have ended."""
         rng = self.rng
         self.script: Mapping[int, list[Record]] = {
             split: _records(rng, rng.choice([5, 30, 60])) for split in range(rng.randint(2, 4))
@@ -93,6 +95,7 @@ class World:
         generation = Generation(len(self.lineage) + 1)
         self.note(f"generation {generation} from {self.last()}, {tasks}")
         for actor in self.actors:
+            self.met.update(actor.machine.drops)
             if self.rng.random() < 0.6:
                 self.zombies.append(actor)
         self.zombies = [z for z in self.zombies if not z.machine.stopped][-6:]
@@ -228,7 +231,8 @@ class World:
                     f"{task} stands at {target.marker} after its take-over, not {self.last()}"
                 )
         self.releasers = {t: r for t, r in self.releasers.items() if t in wanted}
-        for task in wanted - set(self.releasers):
+        # Sorted: the order in which a set gives its elements differs from process to process, and with it all that is drawn after.
+        for task in sorted(wanted - set(self.releasers)):
             target = self.targets.setdefault(task, Target(self.last()))
             target.marker = self.last()
             self.releasers[task] = Releaser(ReleaseMachine(target.marker), len(self.mirror))

@@ -1,0 +1,179 @@
+# ruff: noqa: N802 -- a test carries its rule's name
+"""Windows by the rules: when output is dated (W6), what travels so that nothing is lost in silence (P3), stream and batch (P4)."""
+
+import json
+from typing import Any
+
+import pytest
+
+from shared.language.documents import parse
+from shared.model.plan import DLQ, OUT
+from shared.model.time import MAX_TIME, MIN_TIME
+from shared.model.values import Document
+from shared.operators.base import TS, WSTART, Out
+from shared.operators.batches import documents_of
+from shared.operators.step import EpochInput, Step, StepState, Times
+from shared.operators.window_plan import WindowPlan
+from shared.planning.physical import plan_processor
+from shared.planning.specs import StepHead
+from tests.harness.window_world import CONTEXT, World
+
+SCHEMA = {"t": "date", "k": "string", "v": "int"}
+GROUP = {"$group": {"_id": "$k", "n": {"$sum": 1}}}
+
+
+def ms(size: int) -> dict[str, Any]:
+    return {"size": size, "unit": "ms"}
+
+
+def record(time_ms: int, key: str = "a", value: int = 0) -> bytes:
+    return json.dumps({"t": {"$date": {"$numberLong": str(time_ms)}}, "k": key, "v": value}).encode()
+
+
+def pipeline(size: int, hop: int | None = None, *, lateness: str = "merged", **options: Any) -> dict[str, Any]:
+    """A source of declared fields and one window that counts by key."""
+    source = {"connectionName": "c", "topic": "t", "timeField": "$t", "schema": SCHEMA}
+    window: dict[str, Any] = {"interval": ms(size), "allowedLateness": ms(0), "pipeline": [GROUP], **options}
+    stage = {"$tumblingWindow": window} if hop is None else {"$hoppingWindow": {**window, "hopSize": ms(hop)}}
+    return {"pipeline": [{"$source": source}, stage], "options": {"lateness": lateness}}
+
+
+def world(document: dict[str, Any], *splits: list[bytes], tasks: int = 1) -> World:
+    return World(document, splits, tasks)
+
+
+def times(made: World) -> list[int]:
+    """The times of the rows that windows gave."""
+    return [t for out in made._covered if out.port == OUT for t in out.batch.column(TS).to_pylist()]
+
+
+# --- W6 ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("how", "expected"), [("end", [9]), ("earliest", [3]), ("latest", [7])])
+def test_W6_the_time_of_a_windows_output_is_what_the_document_says(how: str, expected: list[int]) -> None:
+    """The last instant inside, the earliest on-time element, or the latest."""
+    made = world(pipeline(10, outputTime=how), [record(3), record(7), record(5)])
+    made.finish()
+    assert times(made) == expected
+
+
+def test_W6_earliest_passes_over_elements_that_were_behind_the_watermark() -> None:
+    """An element counts for `earliest` if its time is at or above the watermark before it; the window's end where none does."""
+    made = world(pipeline(10, lateness="split", outputTime="earliest"), [record(5), record(2), record(8)])
+    made.finish()
+    assert times(made) == [5]
+    alone = world(pipeline(10, lateness="split", outputTime="earliest"), [record(8, "b"), record(2, "a")])
+    alone.finish()
+    assert sorted(times(alone)) == [8, 9]
+
+
+def test_W6_earliest_of_overlapping_windows_is_raised_to_the_end_of_the_one_before() -> None:
+    """So that a stage behind does not wait with each window for all that overlap it."""
+    made = world(pipeline(10, 5, outputTime="earliest"), [record(7), record(12)])
+    made.finish()
+    by_start = {
+        start: time
+        for out in made._covered
+        if out.port == OUT
+        for start, time in zip(out.batch.column(WSTART).to_pylist(), out.batch.column(TS).to_pylist(), strict=True)
+    }
+    assert by_start == {0: 7, 5: 10, 10: 15}
+
+
+def test_W6_the_output_watermark_waits_for_an_earlier_output_time() -> None:
+    """An open window that may still give an early row holds the watermark back; otherwise that row would be late behind it (W1)."""
+    spec = _step(pipeline(10, outputTime="earliest"))
+    partials = [out.batch for out in _partials(pipeline(10, outputTime="earliest"), [record(3), record(14)])]
+    taken = spec(StepState(), EpochInput(partials), Times(MIN_TIME, 10))
+    assert taken.output_watermark_ms == 10
+    held = spec(StepState(), EpochInput(partials), Times(MIN_TIME, 8))
+    assert held.output_watermark_ms == 3
+
+
+# --- P3 ---------------------------------------------------------------------------------------------------------------
+
+
+def test_P3_a_row_that_may_be_late_travels_alone_and_its_letter_has_the_document() -> None:
+    """Behind a watermark that was sent, a row goes as it is; the step judges it, and the dead letter holds the whole document."""
+    made = world(pipeline(10), [record(5), record(25), record(6, value=42)])
+    made.feed(0, 2)
+    made.epoch()
+    made.feed(0, 1)
+    sent = [out for out in made.tasks[0].channel if isinstance(out, Out)]
+    assert [(out.content, out.batch.num_rows) for out in sent] == [("rows", 1)]
+    made.finish()
+    assert [letter["doc"]["v"] for letter in made.dead_letters()] == [42]
+    assert [d["n"] for d in made.documents()] == [1, 1]
+    assert made.step_counters()["late"] == 1
+
+
+def test_P3_a_late_partial_is_counted_and_never_taken_in() -> None:
+    """What came aggregated all the same for a window that has closed opens it not again, and every record in it is counted."""
+    step = _step(pipeline(10))
+    (partial,) = [out.batch for out in _partials(pipeline(10), [record(3), record(4, "b"), record(5)])]
+    result = step(StepState(), EpochInput([partial]), Times(10, 20))
+    assert result.counts.late_partials == 3
+    assert [out for out in result.outs if out.batch.num_rows] == []
+    assert result.state.partials is None
+
+
+def test_P3_rows_of_a_split_that_was_idle_travel_alone() -> None:
+    """The receivers may have gone ahead of a split that idleness had left out: what it brings goes unaggregated, in either mode."""
+    for lateness in ("merged", "split"):
+        made = world(pipeline(10, lateness=lateness), [record(5), record(50)], [record(7), record(8)])
+        made.feed(0, 1)
+        made.tasks[0].front.on_status(list(made.tasks[0].splits)[1], "idle")
+        made.feed(1, 2)
+        contents = [out.content for out in made.tasks[0].channel if isinstance(out, Out)]
+        assert contents == ["rows"], lateness
+
+
+# --- P4 ---------------------------------------------------------------------------------------------------------------
+
+SPLITS = (
+    [record(t, k, i) for i, (t, k) in enumerate([(3, "a"), (12, "b"), (1, "a"), (27, "a"), (14, "b"), (40, "a")])],
+    [record(t, k, 10 + i) for i, (t, k) in enumerate([(22, "b"), (5, "a"), (35, "b"), (11, "b")])],
+)
+
+
+@pytest.mark.parametrize("hop", [None, 4])
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_P4_the_same_step_over_all_of_the_input_is_the_batch_run(hop: int | None, tasks: int) -> None:
+    """With `lateness: split` one step over everything gives the rows that the stream gave in many epochs, and the same dead letters."""
+    document = pipeline(10, hop, lateness="split")
+    stream = World(document, SPLITS, tasks)
+    for number in range(6):
+        stream.feed(number % 2, 1)
+        stream.epoch()
+        if number == 3:
+            stream.restart()
+    stream.finish()
+    batch = [out for split in SPLITS for out in _partials(document, split)]
+    step = _step(document)
+    given = EpochInput([out.batch for out in batch if out.port == OUT])
+    result = step(StepState(), given, Times(MIN_TIME, MAX_TIME))
+    assert _sorted([d for out in result.outs for d in documents_of(out.batch)]) == _sorted(stream.documents())
+    late = [d["doc"]["v"] for out in batch if out.port == DLQ for d in documents_of(out.batch)]
+    assert sorted(late) == sorted(d["doc"]["v"] for d in stream.dead_letters()) != []
+
+
+# --- parts --------------------------------------------------------------------------------------------------------------
+
+
+def _step(document: dict[str, Any]) -> Step:
+    head = plan_processor(parse(document), collects=True).vertices[1].head
+    assert isinstance(head, StepHead)
+    return Step(WindowPlan(head.step.window), CONTEXT)
+
+
+def _partials(document: dict[str, Any], split: list[bytes]) -> list[Out]:
+    """What a source task makes of one split's records in one epoch."""
+    made = World(document, [split], 1)
+    made.feed(0, len(split))
+    made.flush(0)
+    return [out for out in made.tasks[0].channel if isinstance(out, Out)]
+
+
+def _sorted(documents: list[Document]) -> list[str]:
+    return sorted(json.dumps(d, default=str, sort_keys=True) for d in documents)
