@@ -66,6 +66,7 @@ class SinkBody:
         self._watermark_ms = -(2**63)
         self._rows = 0
         self._rejected = 0
+        self._skipped = 0
         self._recent: pa.RecordBatch | None = None
         assign = context.assign
         self._topic = TopicPartition(context.outside.topics.commits(assign.job), 0)
@@ -103,7 +104,7 @@ class SinkBody:
             lambda: sink.open(identity, assign.last, joins=own and assign.new_identity), "opening", identity
         )
         _log.info("sink.opened", identity=str(identity), marker=marker, restored_from=assign.last)
-        self._releases.append(_Release(identity, sink, ReleaseMachine(marker)))
+        self._releases.append(_Release(identity, sink, ReleaseMachine(assign.job, marker)))
         if marker == assign.last:
             self._context.released(index, marker)
 
@@ -143,8 +144,13 @@ class SinkBody:
         row, identity = step.row, release.identity
         staged = _staged_of(row, identity)
         self._context.outside.passing("releasing", row.epoch)
+        skips = (identity.vertex, identity.index, row.epoch) in self._context.assign.skips
         async with self._lock:
-            await self._patiently(lambda: release.sink.release(row, staged), f"releasing {row.epoch}", identity)
+            attempt = partial(release.sink.skip if skips else release.sink.release, row, staged)
+            skipped = await self._patiently(attempt, f"releasing {row.epoch}", identity)
+        if skips:
+            self._skipped += skipped or 0
+            _log.warning("epoch.skipped", job=row.job, epoch=row.epoch, identity=str(identity), records=skipped)
         _log.info("epoch.released", job=row.job, epoch=row.epoch, identity=str(identity), staged_bytes=len(staged))
         self._context.outside.passing("released", row.epoch)
         following = release.machine.released(row.epoch)
@@ -231,6 +237,7 @@ class SinkBody:
         return {
             "rows": self._rows,
             "rejected": self._rejected,
+            "skipped": self._skipped,
             "released": self._releases[0].machine.marker if self._releases else 0,
         }
 

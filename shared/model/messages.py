@@ -71,6 +71,8 @@ class Assign(Struct, frozen=True, tag=True):
     """No commit that can still be released names this sink task's identity: first write marker `last` (S2)."""
     release_only: bool = False
     """Take over the identities, release up to `last`, report it, and nothing else: no input, no part in checkpoints (S1, E2)."""
+    skips: tuple[tuple[VertexId, int, Epoch], ...] = ()
+    """Commits of release identities of which a user lets pass over what the target refuses (S6)."""
 
 
 class StartSources(Struct, frozen=True, tag=True):
@@ -323,6 +325,16 @@ class DropProcessor(Struct, frozen=True, tag=True):
     name: ProcessorName
 
 
+class SkipRelease(Struct, frozen=True, tag=True):
+    """Pass over what a target refuses of commit `epoch`, when the processor starts next; the rest of the commit is released (S6)."""
+
+    request: str
+    name: ProcessorName
+    epoch: Epoch
+    vertex: VertexId | None = None
+    """The sink; None: every one that has not released the commit."""
+
+
 class SampleProcessor(Struct, frozen=True, tag=True):
     """Show some output documents of a running processor: `Sampled` come on the `samples` topic, one a sink task."""
 
@@ -345,7 +357,14 @@ class PutConnection(Struct, frozen=True, tag=True):
 
 
 Request = (
-    CreateProcessor | StartProcessor | StopProcessor | ModifyProcessor | DropProcessor | SampleProcessor | PutConnection
+    CreateProcessor
+    | StartProcessor
+    | StopProcessor
+    | ModifyProcessor
+    | DropProcessor
+    | SkipRelease
+    | SampleProcessor
+    | PutConnection
 )
 
 

@@ -74,6 +74,13 @@ class Sink(Protocol):
         """Make a committed epoch's output visible, exactly once, if the marker is its predecessor; quietly nothing if it is at or above."""
         ...
 
+    async def skip(self, row: MirrorRow, staged: bytes) -> int:
+        """As `release`, but what the target refuses is passed over, by a user's order (S6); how many records those were.
+
+        The target decides how finely: records, or the part, file or batch that one of them is in.
+        """
+        ...
+
     async def close(self) -> None:
         """Let go; stages and releases nothing."""
         ...

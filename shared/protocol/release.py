@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from shared.model.checkpoint import MirrorRow
-from shared.model.ids import NO_EPOCH, Epoch
+from shared.model.ids import NO_EPOCH, Epoch, JobId
 from shared.protocol.errors import LocalError, PeerError
 
 
@@ -23,6 +23,7 @@ class ReleaseNow:
 class ReleaseMachine:
     """Between the marker that the target holds and the commits that the mirror tells."""
 
+    job: JobId
     marker: Epoch
     waiting_max: int = 10_000
     waiting: deque[MirrorRow] = field(default_factory=deque)
@@ -30,7 +31,9 @@ class ReleaseMachine:
     seen: Epoch = NO_EPOCH
 
     def mirrored(self, row: MirrorRow) -> ReleaseNow | None:
-        """A row of the mirror has been read."""
+        """A row of the mirror has been read. One of another job is nothing to this output (C9)."""
+        if row.job != self.job:
+            return None
         if row.epoch <= max(self.marker, self.seen):
             return None
         if len(self.waiting) >= self.waiting_max:

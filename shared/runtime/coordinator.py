@@ -335,9 +335,9 @@ class CoordinatorDriver:
         self._post(self._term, ev.LeadershipTaken(self._now(), token, tuple(stored)))
 
     async def _mirrored(self, job: JobId) -> Epoch:
-        """C9: the last row of the mirror, read to its end."""
+        """C9: this job's last row of the mirror, read to its end."""
         rows = await read_mirror(self._outside.log, self._outside.topics.commits(job))
-        return max((row.epoch for _, row in rows), default=Epoch(0))
+        return max((row.epoch for _, row in rows if row.job == job), default=Epoch(0))
 
     # --- what comes in ----------------------------------------------------------------------------------------------------------
 

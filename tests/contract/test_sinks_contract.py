@@ -254,3 +254,33 @@ async def test_what_was_committed_by_someone_else_is_refused_not_guessed(target:
     with pytest.raises(TargetRefused, match="handle"):
         await sink.release(row_of(1, 0, b"\xc1"), b"\xc1")
     assert await target.visible() == []
+
+
+async def test_S6_a_skip_of_what_nobody_refuses_is_a_release(target: Target) -> None:
+    """A user's order passes over what is refused, and nothing else; a repeat changes nothing, and the next commit follows."""
+    world = World(target)
+    task = Task(world)
+    await task.start()
+    await task.accept()
+    await task.stage()
+    await task.commit()
+    assert await task.sink.skip(*world.commits[0]) == 0
+    await world.complete()
+    assert await task.sink.skip(*world.commits[0]) == 0
+    task.marker = world.last
+    await task.epoch()
+    await world.complete()
+
+
+async def test_S6_a_skip_keeps_the_order_of_commits(target: Target) -> None:
+    """Not even by order is a commit released before its predecessor."""
+    world = World(target)
+    task = Task(world)
+    await task.start()
+    for _ in range(2):
+        await task.accept()
+        await task.stage()
+        await task.commit()
+    with pytest.raises(ReleaseGap):
+        await task.sink.skip(*world.commits[1])
+    assert await target.visible() == []

@@ -269,6 +269,25 @@ async def test_S4_a_staged_file_that_is_gone_is_refused_for_good(tmp_path: Path)
     assert await target.visible() == []
 
 
+async def test_S6_by_order_a_staged_file_that_is_gone_is_passed_over(tmp_path: Path) -> None:
+    """`skip` releases the files of the commit that are whole, and says how many rows are not."""
+    target = FilesWorld(tmp_path, "json")
+    world = World(target)
+    task = Task(world)
+    await task.start()
+    await task.accept()
+    await task.accept()
+    await task.stage()
+    await task.commit()
+    first = min(staged_files(target))
+    (target.root / first).unlink()
+    assert await task.sink.skip(*world.commits[0]) == 3
+    assert sorted(await target.visible()) == [3, 4, 5]
+    later = Task(world)
+    await later.start()
+    assert later.marker == 1
+
+
 async def test_C7_many_files_are_listed_at_the_destination(tmp_path: Path) -> None:
     """A handle that would be too large names a list, which is checked by its digest at release."""
     target = FilesWorld(tmp_path, "json", handle_bytes_max=200)

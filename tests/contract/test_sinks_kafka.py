@@ -328,6 +328,25 @@ async def test_S6_a_topic_deleted_after_staging_is_refused_for_good_with_epoch_a
         await task.release()
 
 
+async def test_S6_by_order_a_part_that_is_refused_is_passed_over() -> None:
+    """`skip` writes the parts that the cluster takes, and for a refused one its marker alone; a later holder goes on behind them."""
+    target = KafkaWorld(part_records=1)
+    target.stage = KafkaEmit(path="$emit", connection_name="c", topic=expression("$name"))
+    world = World(target)
+    task = Task(world)
+    await task.start()
+    await task.accept()
+    await task.stage()
+    await task.commit()
+    await target.log.delete_topics(["n1"])
+    with pytest.raises(TargetRefused):
+        await task.release()
+    assert await task.sink.skip(*world.commits[0]) == 1
+    assert [len(await target.records(topic)) for topic in ("n0", "n1", "n2")] == [1, 0, 1]
+    assert [(m.epoch, m.part, m.parts) for m in await markers(target.log) if m.epoch] == [(1, n, 3) for n in (1, 2, 3)]
+    assert await target.sink().open(IDENTITY, Epoch(1)) == 1
+
+
 def test_identities_never_share_a_markers_partition() -> None:
     """Each identity has a topic of its own: no assignment, so none that could collide or change."""
     assert markers_of(IDENTITY) == TopicPartition(f"tidemark.markers.{IDENTITY}", 0)

@@ -246,6 +246,26 @@ async def test_S6_a_constraint_that_only_the_database_knows_refuses_with_the_rec
         assert await target.visible() == []
 
 
+async def test_S6_by_order_the_refused_record_is_passed_over_and_the_rest_released(url: str) -> None:
+    """`skip` writes every row but those that the table refuses, with the marker, in one transaction."""
+    with sql_world(url, part_bytes=30) as target:
+        with target.engine.begin() as connection:
+            connection.exec_driver_sql("DROP TABLE rows")
+            connection.exec_driver_sql(
+                "CREATE TABLE rows (id BIGINT PRIMARY KEY, name VARCHAR(20) CHECK (name <> 'bad'))"
+            )
+        sink = target.sink()
+        await sink.open(IDENTITY, Epoch(0))
+        documents: list[Document] = [{"id": n, "name": "bad" if n in (2, 3) else "good"} for n in range(5)]
+        assert not await sink.accept(documents_batch(documents))
+        staged = await sink.stage(Epoch(1), Epoch(0))
+        with pytest.raises(TargetRefused):
+            await sink.release(row_of(1, 0, staged), staged)
+        assert await sink.skip(row_of(1, 0, staged), staged) == 2
+        assert await target.visible() == [0, 1, 4]
+        assert await target.sink().open(IDENTITY, Epoch(1)) == 1
+
+
 async def test_a_table_that_is_missing_or_has_no_such_key_is_refused_at_open(url: str) -> None:
     """The error names table and key, and says what the table has."""
     with sql_world(url) as target:

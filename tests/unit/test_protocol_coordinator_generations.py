@@ -7,6 +7,7 @@ from shared.model.messages import (
     Deregister,
     Heartbeat,
     ModifyProcessor,
+    SkipRelease,
     StartCheckpoint,
     StartProcessor,
     StartSources,
@@ -377,6 +378,39 @@ def test_S6_a_permanent_refusal_makes_the_processor_failed() -> None:
     world.request(StartProcessor("again", NAME))
     world.pass_ms(1_000)
     assert world.store.lineages[world.row.job][1].restored_from == Epoch(1)
+
+
+def test_S6_only_a_users_order_passes_over_what_is_refused() -> None:
+    """It is refused for a commit that no sink waits for; it stands in the next assignments of the sink, until the marker is there."""
+    world = started(parallelism={"sink": 2})
+    world.pass_ms(1_500)
+    world.releasing = False
+    world.pass_ms(1_500)
+    waiting = [c.epoch for c in world.store.history[world.row.job]][-1]
+    world.request(SkipRelease("early", NAME, waiting))
+    world.settle()
+    assert "is running" in world.nodes[0].answers["early"]
+    world.fail("emit", permanent=True)
+    world.settle()
+    for request, epoch, vertex in (("none", Epoch(999), None), ("other", waiting, VertexId("count"))):
+        world.request(SkipRelease(request, NAME, epoch, vertex))
+        world.settle()
+        assert "to release; waiting for a release: " in world.nodes[0].answers[request]
+    world.request(SkipRelease("skip", NAME, waiting))
+    world.settle()
+    assert world.nodes[0].answers["skip"] == ""
+    assert world.row.state == "FAILED"
+    world.request(StartProcessor("again", NAME))
+    world.pass_ms(200)
+    assigned = world.assigned(2)
+    expected = tuple((VertexId("emit"), index, waiting) for index in range(2))
+    assert {a.skips for t, a in assigned.items() if t.vertex == "emit"} == {expected}
+    assert {a.skips for t, a in assigned.items() if t.vertex != "emit"} == {()}
+    world.releasing = True
+    world.pass_ms(3_000)
+    world.fail("count")
+    world.pass_ms(2_000)
+    assert {a.skips for a in world.assigned(3).values()} == {()}
 
 
 def test_a_stop_while_workers_are_awaited_is_obeyed() -> None:

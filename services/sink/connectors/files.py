@@ -148,39 +148,62 @@ class FileSink:
         """See `Sink.release`."""
         await self._executor.blocking(self._release, row, staged)
 
-    def _release(self, row: MirrorRow, staged: bytes) -> None:
+    async def skip(self, row: MirrorRow, staged: bytes) -> int:
+        """See `Sink.skip`: files that are gone or not whole are passed over."""
+        skipped: list[int] = []
+        await self._executor.blocking(self._release, row, staged, skipped)
+        return sum(skipped)
+
+    def _release(self, row: MirrorRow, staged: bytes, skipped: list[int] | None = None) -> None:
+        """`skipped`: takes the rows of files that may be passed over; None: none may."""
         identity = self._identity
         if identity is None:
             raise ValueError("file sink: release before open")
         if is_due(identity, self._marker, row, self._place):
-            files = self._files(row, decode_handle(staged))
+            files = self._files(row, decode_handle(staged), skipped)
             self._manifests.publish(self._manifest(row.epoch, row.predecessor, files, final=row.final))
             self._marker = row.epoch
             self._since_summary += 1
             self._collect_once()
         self._summarise(row, identity)
 
-    def _files(self, row: MirrorRow, parts: Sequence[Part]) -> tuple[StagedFile, ...]:
+    def _files(self, row: MirrorRow, parts: Sequence[Part], skipped: list[int] | None) -> tuple[StagedFile, ...]:
         """The staged files of a commit, each still there in its size."""
         files: list[StagedFile] = []
         for part in parts:
-            match part:
-                case StagedFile():
-                    files.append(part)
-                case FileList():
-                    files += self._listed(row, part)
-                case _:
-                    raise TargetRefused(
-                        f"{self._place}: commit {row.epoch}: the handle is another sink's: {type(part).__name__}"
-                    )
+            try:
+                files += self._of_part(row, part)
+            except TargetRefused:
+                if skipped is None:
+                    raise
+                skipped.append(part.rows)
+        whole: list[StagedFile] = []
         for file in files:
-            size = self._destination.size(file.name)
-            if size != file.size_bytes:
-                raise TargetRefused(
-                    f"{self._destination.uri(file.name)}: commit {row.epoch} needs this staged file with {file.size_bytes} bytes,"
-                    f" found {'none' if size is None else f'{size} bytes'}; only the product may delete below {STAGED}"
-                )
-        return tuple(files)
+            try:
+                self._check_whole(row, file)
+            except TargetRefused:
+                if skipped is None:
+                    raise
+                skipped.append(file.rows)
+            else:
+                whole.append(file)
+        return tuple(whole)
+
+    def _of_part(self, row: MirrorRow, part: Part) -> Sequence[StagedFile]:
+        match part:
+            case StagedFile():
+                return [part]
+            case FileList():
+                return self._listed(row, part)
+        raise TargetRefused(f"{self._place}: commit {row.epoch}: the handle is another sink's: {type(part).__name__}")
+
+    def _check_whole(self, row: MirrorRow, file: StagedFile) -> None:
+        size = self._destination.size(file.name)
+        if size != file.size_bytes:
+            raise TargetRefused(
+                f"{self._destination.uri(file.name)}: commit {row.epoch} needs this staged file with {file.size_bytes} bytes,"
+                f" found {'none' if size is None else f'{size} bytes'}; only the product may delete below {STAGED}"
+            )
 
     def _listed(self, row: MirrorRow, part: FileList) -> tuple[StagedFile, ...]:
         data = self._destination.read(part.name)

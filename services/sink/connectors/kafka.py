@@ -82,6 +82,8 @@ class KafkaSink:
         self._writer: TransactionalWriter | None = None
         self._marker: Marker | None = None
         self._fenced: Fenced | None = None
+        self._part = 0
+        """Which part is being released, from 1."""
 
     async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
         """See `Sink.open`. Initialising the producer fences earlier holders. May be repeated after TargetUnavailable."""
@@ -176,6 +178,25 @@ class KafkaSink:
         Raises:
             Fenced: a newer holder of the identity releases; stop.
         """
+        await self._release(row, staged, frozenset())
+
+    async def skip(self, row: MirrorRow, staged: bytes) -> int:
+        """See `Sink.skip`: a part of which something is refused is passed over whole; its marker is written alone."""
+        parts = decode_handle(staged)
+        passed: set[int] = set()
+        while True:
+            self._part = 0
+            try:
+                await self._release(row, staged, frozenset(passed))
+            except TargetRefused:
+                if self._part == 0 or self._part in passed:
+                    raise
+                passed.add(self._part)
+            else:
+                return sum(parts[number - 1].rows for number in passed)
+
+    async def _release(self, row: MirrorRow, staged: bytes, passed: frozenset[int]) -> None:
+        """`passed`: the numbers of parts whose records are left out."""
         identity = self._identity
         if identity is None:
             raise ValueError("kafka sink: release before open")
@@ -191,7 +212,9 @@ class KafkaSink:
             total = max(1, len(parts))
             counts = await self._log.list_topics() if parts else {}
             for number in range(_next_part(marker, row, total, digest), total + 1):
-                records = await self._records(row, parts[number - 1], number, counts) if parts else {}
+                self._part = number
+                left_out = not parts or number in passed
+                records = {} if left_out else await self._records(row, parts[number - 1], number, counts)
                 next_marker = Marker(
                     identity=str(identity),
                     epoch=row.epoch,

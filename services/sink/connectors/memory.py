@@ -81,6 +81,21 @@ class MemorySink:
             self._target.released += [(identity, row.epoch, batch) for batch in self._batches(part)]
         self._target.markers[identity] = row.epoch
 
+    async def skip(self, row: MirrorRow, staged: bytes) -> int:
+        """See `Sink.skip`: a batch that is not there is passed over."""
+        identity = self._identity
+        if identity is None:
+            raise ValueError("memory sink: release before open")
+        skipped = 0
+        if is_due(identity, self._target.markers[identity], row, PLACE):
+            for part in decode_handle(staged):
+                try:
+                    self._target.released += [(identity, row.epoch, batch) for batch in self._batches(part)]
+                except TargetRefused:
+                    skipped += part.rows
+            self._target.markers[identity] = row.epoch
+        return skipped
+
     def _batches(self, part: Part) -> tuple[pa.RecordBatch, ...]:
         name = msgspec.msgpack.decode(part.data, type=str) if isinstance(part, InlinePart) else ""
         if name not in self._target.staged:

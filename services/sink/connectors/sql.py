@@ -240,9 +240,27 @@ class SqlSink:
             # Once more, a statement a row, to name the record.
             await self._transaction(identity, row, parts, one_by_one=True)
 
+    async def skip(self, row: MirrorRow, staged: bytes) -> int:
+        """See `Sink.skip`: each record that the table refuses is passed over; a part that cannot be read, whole."""
+        identity = self._identity
+        if identity is None:
+            raise ValueError("sql sink: release before open")
+        if not is_due(identity, self._marker, row, self._place):
+            return 0
+        skipped: list[int] = []
+        await self._transaction(identity, row, decode_handle(staged), one_by_one=True, skipped=skipped)
+        return sum(skipped)
+
     async def _transaction(
-        self, identity: Identity, row: MirrorRow, parts: Sequence[Part], *, one_by_one: bool
+        self,
+        identity: Identity,
+        row: MirrorRow,
+        parts: Sequence[Part],
+        *,
+        one_by_one: bool,
+        skipped: list[int] | None = None,
     ) -> None:
+        """`skipped`: takes the numbers of records that may be passed over; None: none may."""
         async with self._connection() as connection:
             before = await self._executor.blocking(self._claim, connection, identity, row)
             if before is not None:
@@ -250,11 +268,19 @@ class SqlSink:
                 is_due(identity, before, row, self._place)
                 return
             write = partial(self._write, connection, row, one_by_one=one_by_one)
+            if skipped is not None:
+                write = partial(self._write_what_passes, connection, row, skipped)
             done = 0
             for part in parts:
-                documents = _documents(await self._parts.load(part))
+                try:
+                    documents = _documents(await self._parts.load(part))
+                except TargetRefused:
+                    if skipped is None:
+                        raise
+                    skipped.append(part.rows)
+                    documents = []
                 await self._executor.blocking(write, documents, done)
-                done += len(documents)
+                done += part.rows
             await self._executor.blocking(self._commit, connection)
         self._marker = row.epoch
 
@@ -321,6 +347,17 @@ class SqlSink:
         for number, values in enumerate(parameters):
             with self._errors(f"commit {row.epoch}, record {first + number}"):
                 writer.write(connection, [values], one_by_one=True)
+
+    def _write_what_passes(
+        self, connection: sa.Connection, row: MirrorRow, skipped: list[int], documents: list[bytes], first: int
+    ) -> None:
+        """A savepoint a record: what is refused leaves nothing behind (S6)."""
+        for number, document in enumerate(documents):
+            try:
+                with connection.begin_nested():
+                    self._write(connection, row, [document], first + number, one_by_one=True)
+            except TargetRefused:
+                skipped.append(1)
 
     def _parameters(self, maker: RowMaker, data: bytes, place: str) -> dict[str, Any]:
         try:

@@ -209,6 +209,7 @@ def _assignment(p: ProcessorState, task: TaskId, worker: WorkerIncarnation, hand
         retired=work.retired,
         new_identity=work.new_identity,
         release_only=work.release_only,
+        skips=p.kept.skips if work.service == SINK else (),
     )
 
 

@@ -66,6 +66,8 @@ class Kept(Struct, frozen=True):
     unwanted_topics: tuple[str, ...] = ()
     """Nothing can resume from these."""
     old_jobs: tuple[OldJob, ...] = ()
+    skips: tuple[tuple[VertexId, int, Epoch], ...] = ()
+    """What a user lets pass over: identity and commit; until it is released (S6)."""
     named: tuple[Epoch, ...] = ()
     """Checkpoints that a user named: retained (C11)."""
     answers: tuple[tuple[str, str], ...] = ()

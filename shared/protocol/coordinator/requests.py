@@ -1,4 +1,4 @@
-"""What users ask of a processor that exists: start, stop, drain, modify, drop (E2, E3). One at a time, in their order.
+"""What users ask of a processor that exists: start, stop, drain, modify, drop, skip (E2, E3, S6). One at a time, in their order.
 
 A request is answered when its effect is durable. A repeated one gets the same answer and is not carried out again.
 """
@@ -14,6 +14,7 @@ from shared.model.messages import (
     Request,
     Sample,
     SampleProcessor,
+    SkipRelease,
     StartProcessor,
     StopProcessor,
 )
@@ -59,6 +60,8 @@ def _decide(p: ProcessorState, request: Request) -> str | None:
             return _modify(p, request)
         case DropProcessor():
             return _drop(p, request)
+        case SkipRelease():
+            return _skip(p, request)
         case SampleProcessor():
             return _sample(p, request)
         case PutConnection():
@@ -178,6 +181,21 @@ def _drop(p: ProcessorState, request: DropProcessor) -> str | None:
         return f"{p.name} is running: stop it before it is dropped"
     if p.phase is not Phase.DROPPING:
         _write(p, request, p.next_kept(), desired="dropped")
+    return None
+
+
+def _skip(p: ProcessorState, request: SkipRelease) -> str | None:
+    """S6: the order stands from the next start on, until the sink has released the commit."""
+    if p.phase in ACTIVE:
+        return f"{p.name} is running; a refusal stops it, and then what is refused can be passed over"
+    waiting = tuple(i for i in p.waiting_for(request.epoch) if request.vertex in (None, i[0]))
+    if not waiting:
+        which = "no sink" if request.vertex is None else f"sink {request.vertex}"
+        unreleased = ", ".join(map(str, p.unreleased())) or "none"
+        return f"{which} of {p.name} has commit {request.epoch} to release; waiting for a release: {unreleased}"
+    kept = p.next_kept()
+    skips = tuple(sorted({*kept.skips, *((v, i, request.epoch) for v, i in waiting)}))
+    _write(p, request, structs.replace(kept, skips=skips), desired=p.row.desired)
     return None
 
 

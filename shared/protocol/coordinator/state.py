@@ -261,6 +261,16 @@ class ProcessorState:
         """Commits that some sink has not released, oldest first (C11)."""
         return unreleased(self.commits, self.sinks(), self.released)
 
+    def waiting_for(self, epoch: Epoch) -> list[Identity]:
+        """Release identities that have this commit still to release (S6)."""
+        sinks = self.sinks()
+        return [
+            (h.vertex, h.index)
+            for c in self.commits
+            for h in c.tasks
+            if c.epoch == epoch and h.vertex in sinks and self.released.get((h.vertex, h.index), 0) < epoch
+        ]
+
     def unwanted_topics(self) -> tuple[str, ...]:
         """Topics that may go and have not gone yet."""
         return tuple(t for t in self.kept.unwanted_topics if t not in self.gone_topics)
@@ -315,6 +325,7 @@ class ProcessorState:
             identities=stay,
             removed=tuple(r for r in self.kept.removed if r.vertex in vertices),
             released=tuple((v, i, e) for (v, i), e in sorted(self.released.items())),
+            skips=tuple(s for s in self.kept.skips if self.released.get(s[:2], 0) < s[2]),
             answers=tuple(self.answers),
             unwanted_topics=self.unwanted_topics(),
             old_jobs=self.old_jobs(),

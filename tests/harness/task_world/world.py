@@ -223,7 +223,7 @@ class World:
         for task, target in self.targets.items():
             if task in self.releasers:
                 self.releasers[task] = Releaser(
-                    ReleaseMachine(target.marker), self.rng.randint(0, self._before(target.marker))
+                    ReleaseMachine(JOB, target.marker), self.rng.randint(0, self._before(target.marker))
                 )
                 while self._release_step(task):
                     pass
@@ -235,7 +235,7 @@ class World:
         for task in sorted(wanted - set(self.releasers)):
             target = self.targets.setdefault(task, Target(self.last()))
             target.marker = self.last()
-            self.releasers[task] = Releaser(ReleaseMachine(target.marker), len(self.mirror))
+            self.releasers[task] = Releaser(ReleaseMachine(JOB, target.marker), len(self.mirror))
 
     def _before(self, marker: Epoch) -> int:
         return sum(1 for row in self.mirror if row.epoch <= marker)

@@ -163,6 +163,7 @@ CHECKPOINTS = (
     Mutation("C7", "one partition is enough", SENDER, "return all(self.edges[edge]", "return any(self.edges[edge]"),
     Mutation("C7", "the barrier need not be there", SENDER, "acked_seq >= seq - 1", "acked_seq >= seq - 2"),
     Mutation("C9", "repeats are released", RELEASE, "if row.epoch <= max(self.marker, self.seen):", "if False:"),
+    Mutation("C9", "another job's rows count", RELEASE, "if row.job != self.job:", "if False:"),
     Mutation("C9", "what waits is released twice", RELEASE, "max(self.marker, self.seen)", "self.marker"),
     Mutation("C11", "no bound", RELEASE, "if len(self.waiting) >= self.waiting_max:", "if False:"),
     Mutation("S2", "any predecessor", RELEASE, "if row.predecessor != self.marker:", "if False:"),

@@ -4,7 +4,7 @@
 import pytest
 
 from shared.model.checkpoint import MirrorRow, TaskProtocolState
-from shared.model.ids import Epoch, Generation
+from shared.model.ids import Epoch, Generation, JobId
 from shared.model.time import MIN_TIME
 from shared.protocol.errors import LocalError, PeerError
 from shared.protocol.release import ReleaseMachine, ReleaseNow
@@ -115,7 +115,7 @@ def _row(epoch: int, predecessor: int) -> MirrorRow:
 
 def test_S2_a_commit_is_released_when_the_marker_is_its_predecessor() -> None:
     """One after the other, in the order of commits, empty ones too."""
-    machine = ReleaseMachine(Epoch(0))
+    machine = ReleaseMachine(JOB, Epoch(0))
     assert machine.mirrored(_row(3, 0)) == ReleaseNow(_row(3, 0))
     assert machine.mirrored(_row(5, 3)) is None
     assert machine.mirrored(_row(9, 5)) is None
@@ -128,8 +128,8 @@ def test_S2_a_commit_is_released_when_the_marker_is_its_predecessor() -> None:
 def test_S2_a_missing_commit_stops_the_release() -> None:
     """A row whose predecessor is not the marker is never released, nor passed over."""
     with pytest.raises(PeerError, match="commit 5 follows 3, but the marker of this output stands at 0"):
-        ReleaseMachine(Epoch(0)).mirrored(_row(5, 3))
-    machine = ReleaseMachine(Epoch(0))
+        ReleaseMachine(JOB, Epoch(0)).mirrored(_row(5, 3))
+    machine = ReleaseMachine(JOB, Epoch(0))
     machine.mirrored(_row(3, 0))
     machine.mirrored(_row(9, 5))
     with pytest.raises(PeerError, match="commit 9 follows 5"):
@@ -139,12 +139,12 @@ def test_S2_a_missing_commit_stops_the_release() -> None:
 def test_S2_a_release_that_nobody_ordered_is_a_mistake() -> None:
     """The driver answers what it was told, and nothing else."""
     with pytest.raises(LocalError, match="release of 3 reported"):
-        ReleaseMachine(Epoch(0)).released(Epoch(3))
+        ReleaseMachine(JOB, Epoch(0)).released(Epoch(3))
 
 
 def test_C9_repeats_in_the_mirror_are_harmless() -> None:
     """Rows that are released, under way or waiting are not released again; the mirror may be read from anywhere."""
-    machine = ReleaseMachine(Epoch(3))
+    machine = ReleaseMachine(JOB, Epoch(3))
     assert machine.mirrored(_row(1, 0)) is None
     assert machine.mirrored(_row(3, 1)) is None
     assert machine.mirrored(_row(5, 3)) == ReleaseNow(_row(5, 3))
@@ -157,9 +157,19 @@ def test_C9_repeats_in_the_mirror_are_harmless() -> None:
     assert machine.mirrored(_row(6, 5)) is None
 
 
+def test_C9_a_row_of_another_job_is_nothing_to_this_output() -> None:
+    """Its numbers are of another history: it is neither released nor waited for, and hides no row that follows."""
+    machine = ReleaseMachine(JOB, Epoch(3))
+    other = MirrorRow(JobId("f" * 32), Epoch(90), Epoch(3), Generation(1), ())
+    assert machine.mirrored(other) is None
+    assert machine.mirrored(_row(5, 3)) == ReleaseNow(_row(5, 3))
+    assert machine.mirrored(other) is None
+    assert machine.released(Epoch(5)) is None
+
+
 def test_C11_commits_that_wait_for_their_release_are_bounded() -> None:
     """More than the bound means that the coordinator did not hold checkpoints back."""
-    machine = ReleaseMachine(Epoch(0), waiting_max=2)
+    machine = ReleaseMachine(JOB, Epoch(0), waiting_max=2)
     for epoch in (1, 2, 3):
         machine.mirrored(_row(epoch, epoch - 1))
     with pytest.raises(LocalError, match="2 commits wait"):
