@@ -18,9 +18,21 @@ import structlog
 from services.local.broker import BrokerError, LocalBroker
 from services.local.broker_settings import FREE_PORT, BrokerSettings, Port
 from services.local.tether import tethered
+from shared.adapters.clock import SystemClock
+from shared.adapters.kafka_log import KafkaLog
+from shared.adapters.kafka_settings import KafkaSettings
+from shared.model.messages import WorkerUnwanted, WorkerWanted
+from shared.ports.log import TopicPartition
+from shared.runtime.reading import followed
+from shared.runtime.topics import Topics
+from shared.wire.messages import decode_command
 
 _log = structlog.get_logger()
 SERVICES: Final = ("coordinator", "source", "operator", "spark", "sink")
+WORKERS: Final = ("source", "operator", "spark", "sink")
+CONTROL: Final = "control"
+ADDRESS_FILE: Final = "control.json"
+TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file
 _ROOT: Final = Path(__file__).resolve().parents[2]
 BROKER: Final = "broker"
 
@@ -32,7 +44,11 @@ class LocalSettings:
     data_dir: Path
     port: Port = FREE_PORT
     workers: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(SERVICES, 1))
-    """Processes of each service."""
+    """Processes of each service, at first: workers come and go as the coordinator wishes."""
+    workers_max: int = 8
+    """Of each service; a wish for more is not followed."""
+    retire_idle_ms: int = 10_000
+    """A worker that hosts nothing for so long goes, but for the last of its service."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Added to every process'."""
     restart_wait_ms: int = 200
@@ -63,6 +79,8 @@ class LocalCluster:
         self._broker: LocalBroker | None = None
         self._stop = asyncio.Event()
         self._shared: dict[str, str] = {}
+        self._log: KafkaLog | None = None
+        self._removals: set[asyncio.Task[None]] = set()
         self.bootstrap = ""
         self.failure: BaseException | None = None
         self._broker_trouble = ""
@@ -74,6 +92,7 @@ class LocalCluster:
         """Start the broker, then all processes; the broker's address. BrokerError says what to do when it cannot start."""
         self.settings.data_dir.mkdir(parents=True, exist_ok=True)
         self._logs().mkdir(exist_ok=True)
+        (self.settings.data_dir / ADDRESS_FILE).unlink(missing_ok=True)
         self._broker = LocalBroker(BrokerSettings(data_dir=self.settings.data_dir / "kafka", port=self.settings.port))
         self.bootstrap = await self._broker.start()
         self._shared.setdefault("KAFKA", self.bootstrap)
@@ -83,6 +102,9 @@ class LocalCluster:
         for service, count in self.settings.workers.items():
             for number in range(count):
                 self.add(service, f"{service}-{number}")
+        if "coordinator" in self.settings.workers:
+            self._log = KafkaLog(KafkaSettings(bootstrap=self.bootstrap, client="tidemark-supervisor"))
+            self._watch("wishes", self._follow_wishes(self._log))
         return self.bootstrap
 
     def add(self, service: str, place: str) -> None:
@@ -93,15 +115,18 @@ class LocalCluster:
     async def remove(self, place: str) -> None:
         """Stop one process for good."""
         self._watchers.pop(place).cancel()
-        await self._end(self._children.pop(place))
+        await self._end(self._children[place])
+        del self._children[place]  # until now nobody else may have the place
         self._write_state()
 
     async def stop(self) -> None:
         """Stop the processes, then the broker."""
         self._stop.set()
-        for watcher in self._watchers.values():
+        for watcher in (*self._watchers.values(), *self._removals):
             watcher.cancel()
         await asyncio.gather(*(self._end(child) for child in self._children.values()))
+        if self._log is not None:
+            await self._log.close()
         if self._broker is not None:
             await self._broker.stop()
         self._state_file().unlink(missing_ok=True)
@@ -127,6 +152,33 @@ class LocalCluster:
             if child.crashed_at is not None and now - child.crashed_at < self.settings.restart_wait_ms_max / 1000
         ]
         return [said for said in (self._broker_trouble, self._disk_trouble, *crashing) if said]
+
+    # --- wishes -----------------------------------------------------------------------------------------------------------
+
+    async def _follow_wishes(self, log: KafkaLog) -> None:
+        """A worker is added when the coordinator finds no free slot, and removed when it hosts nothing."""
+        topics, clock = Topics(self._environment_value("TIDEMARK_PREFIX", "tidemark")), SystemClock()
+        await log.create_topic(topics.commands, 1, topics.plain()[topics.commands])
+        async for record in followed(log, clock, TopicPartition(topics.commands, 0), from_end=True):
+            match decode_command(record.value or b""):
+                case WorkerWanted(service=service):
+                    self._follow_wish(service)
+                case WorkerUnwanted(place=place) if place in self._children:
+                    _log.info("supervisor.removes", place=place)
+                    removal = asyncio.get_running_loop().create_task(self.remove(place), name=f"remove {place}")
+                    self._removals.add(removal)
+                    removal.add_done_callback(self._removals.discard)
+                case _:
+                    continue
+
+    def _follow_wish(self, service: str) -> None:
+        taken = {c.place for c in self._children.values() if c.service == service}
+        if service not in WORKERS or len(taken) >= self.settings.workers_max:
+            _log.warning("supervisor.wish_refused", service=service, there=len(taken), most=self.settings.workers_max)
+            return
+        number = next(n for n in range(self.settings.workers_max) if f"{service}-{n}" not in taken)
+        _log.info("supervisor.adds", place=f"{service}-{number}")
+        self.add(service, f"{service}-{number}")
 
     # --- processes ------------------------------------------------------------------------------------------------------
 
@@ -192,7 +244,28 @@ class LocalCluster:
             "TIDEMARK_PLACE": child.place,
             **self._shared,
             **self.settings.environment,
+            **self._extra(child, data),
         }
+
+    def _environment_value(self, name: str, default: str) -> str:
+        return self.settings.environment.get(name, os.environ.get(name, default))
+
+    def _extra(self, child: Child, data: Path) -> dict[str, str]:
+        """Settings of the service itself, those that were given last."""
+        made: dict[str, Any] = {}
+        if child.service == "coordinator":
+            made = {"retires_workers": True, "retire_idle_ms": self.settings.retire_idle_ms}
+        elif child.service == CONTROL:
+            made = {
+                "port": 0,
+                "token_file": str(data / TOKEN_FILE),
+                "address_file": str(data / ADDRESS_FILE),
+                "logs": str(data / "logs"),
+            }
+        if not made:
+            return {}
+        given = json.loads(self._environment_value("TIDEMARK_EXTRA", "{}"))
+        return {"TIDEMARK_EXTRA": json.dumps({**made, **given})}
 
     async def _end(self, child: Child) -> None:
         process = child.process

@@ -136,6 +136,19 @@ class StopTasks(Struct, frozen=True, tag=True):
     generation: Generation
 
 
+class WorkerWanted(Struct, frozen=True, tag=True):
+    """To a supervisor, if there is one: one more worker of this service."""
+
+    service: str
+
+
+class WorkerUnwanted(Struct, frozen=True, tag=True):
+    """To a supervisor, if there is one: this worker hosts nothing and is one too many."""
+
+    place: Place
+    worker: WorkerIncarnation
+
+
 class Sample(Struct, frozen=True, tag=True):
     """Every sink task of the job says on the `samples` topic what went into it last: at most `limit` documents each."""
 
@@ -156,6 +169,8 @@ Command = (
     | StopTasks
     | CoordinatorBeat
     | Sample
+    | WorkerWanted
+    | WorkerUnwanted
 )
 
 # --- reports: workers to coordinator ----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import structlog
 from shared.language.redaction import redacted_text
 from shared.model.checkpoint import BlobRef
 from shared.model.ids import EdgeId, Epoch, JobId, LeaderToken, Offset, Seq
-from shared.model.messages import Answered, CoordinatorBeat, Request
+from shared.model.messages import Answered, CoordinatorBeat, Request, WorkerUnwanted, WorkerWanted
 from shared.ports.blobs import BlobError
 from shared.ports.commits import Ambiguous, CommitStore, StoreUnavailable
 from shared.ports.log import (
@@ -64,7 +64,6 @@ class CoordinatorDriver:
         machine: CoordinatorMachine,
         *,
         lease_ms: int = 5_000,
-        on_wish: Callable[[do.SpawnWorker | do.RetireWorker], None] | None = None,
     ) -> None:
         self._holder = holder
         self._outside = outside
@@ -72,7 +71,6 @@ class CoordinatorDriver:
         self._planner = planner
         self._machine = machine
         self._lease_ms = lease_ms
-        self._on_wish = on_wish or (lambda _wish: None)
         self._token: LeaderToken | None = None
         self._term = 0
         self._inbox: deque[tuple[int, ev.CoordinatorEvent]] = deque()
@@ -176,8 +174,12 @@ class CoordinatorDriver:
                 self._outside.executor.spawn(self._decided(request), "decided", self._broken)
             case do.AppendMirror():
                 self._mirror_queue.put_nowait((term, command))
-            case do.SpawnWorker() | do.RetireWorker():
-                self._on_wish(command)
+            case do.SpawnWorker(service):
+                _log.info("coordinator.worker_wanted", service=service)
+                self._publish(self._outside.topics.commands, None, encode_message(WorkerWanted(service)))
+            case do.RetireWorker(place, worker):
+                _log.info("coordinator.worker_unwanted", worker=place)
+                self._publish(self._outside.topics.commands, None, encode_message(WorkerUnwanted(place, worker)))
             case (
                 do.StoreCreate()
                 | do.StoreUpdate()

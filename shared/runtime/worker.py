@@ -37,6 +37,8 @@ from shared.model.messages import (
     TaskBeat,
     TaskFailed,
     TaskRestored,
+    WorkerUnwanted,
+    WorkerWanted,
 )
 from shared.model.time import MIN_TIME
 from shared.ports.log import LogUnavailable, TopicPartition
@@ -167,8 +169,8 @@ class Worker:
                 self._ended[job] = max(generation, self._ended.get(job, generation))
                 for key in [k for k, h in self._tasks.items() if k[0] == job and h.assign.generation <= generation]:
                     await self._close_task(key)
-            case CoordinatorBeat():
-                pass
+            case CoordinatorBeat() | WorkerWanted() | WorkerUnwanted():
+                pass  # the one only says that somebody leads, the others are a supervisor's
             case Sample():
                 self._show(command)
             case _:

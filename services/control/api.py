@@ -1,0 +1,257 @@
+"""What the routes do. Reading answers what is known, with a word where that may be old; changing asks the coordinator."""
+
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from services.control import commands as do
+from services.control import routes
+from services.control.errors import BAD_REQUEST, NOT_FOUND, UNAVAILABLE, Problem, broker_away
+from services.control.logs import lines_of
+from services.control.openapi import describe
+from services.control.readmodel import ReadModel
+from services.control.settings import ControlSettings
+from services.control.stats import shown_time, stats_of
+from shared.language.documents import InvalidDocument
+from shared.language.documents.load import load
+from shared.language.redaction import redacted_document
+from shared.model.ids import ProcessorName
+from shared.model.messages import ProcessorStatus
+from shared.model.time import MIN_TIME
+from shared.ports.clock import Clock, Executor
+
+STALE_HEADER: Final = "Tidemark-Stale"
+REQUEST_HEADER: Final = "Idempotency-Key"
+
+
+def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """JSON."""
+    return web.Response(
+        status=status, body=msgspec.json.encode(value), content_type="application/json", headers=headers or {}
+    )
+
+
+@dataclass(slots=True)
+class Api:
+    """Handlers, by the names that the routes give."""
+
+    model: ReadModel
+    commands: do.Commands
+    settings: ControlSettings
+    clock: Clock
+    executor: Executor
+    agents_state: Any = None
+    """Callable: what the agents do, for readiness."""
+
+    # --- about the service ------------------------------------------------------------------------------------------------
+
+    async def liveness(self, _request: web.Request, _body: Any) -> web.Response:
+        """It lives."""
+        return answer({"alive": True})
+
+    async def readiness(self, _request: web.Request, _body: Any) -> web.Response:
+        """Whether Kafka answers and the read model is whole."""
+        away = self.model.away()
+        state = {
+            "ready": self.model.ready() and not away,
+            "kafka": away or "answers",
+            "agents": self.agents_state() if self.agents_state is not None else "off",
+        }
+        return answer(state, 200 if state["ready"] else UNAVAILABLE)
+
+    async def openapi(self, _request: web.Request, _body: Any) -> web.Response:
+        """The description of the routes."""
+        return answer(describe(routes.ROUTES))
+
+    async def page(self, _request: web.Request, _body: Any) -> web.Response:
+        """The page, whole in one file."""
+        text = files("services.control").joinpath("page.html").read_text()
+        policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+        return web.Response(text=text, content_type="text/html", headers={"Content-Security-Policy": policy})
+
+    # --- reading ----------------------------------------------------------------------------------------------------------
+
+    async def processors(self, _request: web.Request, _body: Any) -> web.Response:
+        """All, by name."""
+        self._known()
+        return self._told({"processors": [self._shown(status) for _, status in sorted(self.model.statuses.items())]})
+
+    async def processor(self, request: web.Request, _body: Any) -> web.Response:
+        """One, with its document."""
+        status = self._status(request)
+        shown = self._shown(status)
+        try:
+            tree, _ = load(status.document)
+        except InvalidDocument:
+            tree = None
+        shown |= {
+            "document": redacted_document(tree),
+            "parallelism": status.parallelism,
+            "tasks": [{"vertex": v, "index": i, "worker": place} for v, i, place in status.tasks],
+        }
+        return self._told(shown)
+
+    async def stats(self, request: web.Request, _body: Any) -> web.Response:
+        """Atlas' fields."""
+        status = self._status(request)
+        verbose = _flag(request, "verbose")
+        now_ms = self.clock.now_ms()
+        return self._told({"stats": stats_of(status, self.model.tasks(status), now_ms, verbose=verbose)})
+
+    async def sample(self, request: web.Request, _body: Any) -> web.Response:
+        """Some output."""
+        status = self._status(request)
+        if reason := self.model.away():
+            raise broker_away(reason)
+        limit = _number(request, "limit", 10, self.settings.sample_max)
+        return self._told({"documents": await self.commands.ask_sample(status.name, limit)})
+
+    async def logs(self, request: web.Request, _body: Any) -> web.Response:
+        """Lines about the processor."""
+        status = self._status(request)
+        if not self.settings.logs:
+            remedy = "look at what the services' containers have printed"
+            raise Problem(NOT_FOUND, "logs", "the services' log files on this machine", "they are not here", remedy)
+        limit = _number(request, "limit", 100, self.settings.log_lines_max)
+        folder, bytes_max = Path(self.settings.logs), self.settings.log_bytes_max
+        return self._told({"lines": await self.executor.blocking(lines_of, folder, status, limit, bytes_max)})
+
+    async def workers(self, _request: web.Request, _body: Any) -> web.Response:
+        """Those that were heard of lately."""
+        self._known()
+        workers = [
+            {
+                "place": beat.place,
+                "service": beat.service,
+                "host": beat.host,
+                "pid": beat.pid,
+                "slots": beat.slots,
+                "processors": sorted({task.name for task in beat.tasks}),
+                "tasks": [f"{task.name}: {task.vertex}/{task.index}" for task in beat.tasks],
+            }
+            for beat in self.model.living()
+        ]
+        return self._told({"workers": workers})
+
+    async def connections(self, _request: web.Request, _body: Any) -> web.Response:
+        """The registry."""
+        self._known()
+        return self._told({"connections": self.model.connections})
+
+    # --- changing ---------------------------------------------------------------------------------------------------------
+
+    async def validate(self, _request: web.Request, body: routes.DocumentBody) -> web.Response:
+        """Judged against the registry's connections."""
+        self.commands.check(body.document)
+        return answer({"valid": True})
+
+    async def create(self, request: web.Request, body: routes.CreateBody) -> web.Response:
+        """A new processor."""
+        command = do.Create(
+            name=body.name,
+            request=_request_id(request),
+            document=body.document,
+            parallelism=body.parallelism,
+            start=body.start,
+        )
+        done = await self.commands.carry_out(command)
+        return answer({"request": done}, 201, {"Location": f"/v1/processors/{body.name}"})
+
+    async def modify(self, request: web.Request, body: routes.ModifyBody) -> web.Response:
+        """Another document."""
+        return await self._do(
+            do.Modify(
+                name=request.match_info["name"],
+                request=_request_id(request),
+                document=body.document,
+                parallelism=body.parallelism,
+                resume=body.resumeFromCheckpoint,
+            )
+        )
+
+    async def drop(self, request: web.Request, _body: Any) -> web.Response:
+        """Forget it."""
+        return await self._do(do.Drop(name=request.match_info["name"], request=_request_id(request)))
+
+    async def start(self, request: web.Request, body: routes.StartBody) -> web.Response:
+        """Start it."""
+        name, request_id = request.match_info["name"], _request_id(request)
+        return await self._do(do.Start(name=name, request=request_id, resume=body.resume))
+
+    async def stop(self, request: web.Request, body: routes.StopBody) -> web.Response:
+        """Stop it."""
+        name, request_id = request.match_info["name"], _request_id(request)
+        return await self._do(do.Stop(name=name, request=request_id, drain=body.drain, until=body.until))
+
+    async def connect(self, request: web.Request, body: dict[str, Any]) -> web.Response:
+        """Write a connection."""
+        name, request_id = request.match_info["name"], _request_id(request)
+        return await self._do(do.Connect(name=name, request=request_id, connection=body))
+
+    async def disconnect(self, request: web.Request, _body: Any) -> web.Response:
+        """Delete a connection."""
+        name, request_id = request.match_info["name"], _request_id(request)
+        return await self._do(do.Connect(name=name, request=request_id, connection=None))
+
+    async def _do(self, command: do.Command) -> web.Response:
+        return answer({"request": await self.commands.carry_out(command)})
+
+    # --- parts ------------------------------------------------------------------------------------------------------------
+
+    def _known(self) -> None:
+        """503 until everything has been read once."""
+        if not self.model.ready():
+            raise broker_away(self.model.away() or "the registry is still being read")
+
+    def _status(self, request: web.Request) -> ProcessorStatus:
+        self._known()
+        name = ProcessorName(request.match_info["name"])
+        status = self.model.statuses.get(name)
+        if status is None:
+            finding = f"there is no processor named {name}"
+            raise Problem(NOT_FOUND, "name", "a processor that exists", finding)
+        return status
+
+    def _told(self, value: Any) -> web.Response:
+        """With a header that says why what is told may be old."""
+        away = self.model.away()
+        return answer(value, headers={STALE_HEADER: away.replace("\n", " ")[:200]} if away else None)
+
+    def _shown(self, status: ProcessorStatus) -> dict[str, Any]:
+        tasks = self.model.tasks(status)
+        watermarks = [b.output_watermark_ms for t, b in tasks.items() if status.services.get(t.vertex) == "source"]
+        return {
+            "name": status.name,
+            "state": status.state,
+            "reason": status.reason,
+            "job": status.job,
+            "generation": status.generation,
+            "planVersion": status.plan_version,
+            "epoch": status.last,
+            "releasedEpoch": status.released,
+            "commits": status.commits,
+            "watermark": shown_time(min(watermarks, default=MIN_TIME)),
+            "lagMillis": max((beat.counters.get("lagMs", 0) for beat in tasks.values()), default=0),
+        }
+
+
+def _request_id(request: web.Request) -> str:
+    return request.headers.get(REQUEST_HEADER, "")
+
+
+def _number(request: web.Request, name: str, default: int, most: int) -> int:
+    text = request.query.get(name, str(default))
+    if not text.isdecimal() or not 1 <= int(text) <= most:
+        raise Problem(BAD_REQUEST, f"query {name}", f"a number from 1 to {most}", repr(text))
+    return int(text)
+
+
+def _flag(request: web.Request, name: str) -> bool:
+    text = request.query.get(name, "false")
+    if text not in ("true", "false"):
+        raise Problem(BAD_REQUEST, f"query {name}", "true or false", repr(text))
+    return text == "true"

@@ -1,0 +1,202 @@
+"""What can be asked for, by REST or on the commands topic: checked here, decided by the coordinator.
+
+Each command carries the id of its request: the coordinator answers a repeated one as before and does not carry it out again.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from services.control.errors import (
+    BAD_REQUEST,
+    CONFLICT,
+    NO_ANSWER,
+    NOT_FOUND,
+    TOO_MANY,
+    Problem,
+    broker_away,
+    invalid_document,
+)
+from services.control.readmodel import ReadModel
+from services.control.settings import ControlSettings
+from shared.language.documents import InvalidDocument, parse
+from shared.language.documents.connections import read_connections
+from shared.language.expressions.scope import Scope
+from shared.language.problems import Problems
+from shared.model.ids import Offset, ProcessorName
+from shared.model.messages import (
+    CreateProcessor,
+    DropProcessor,
+    ModifyProcessor,
+    PutConnection,
+    Request,
+    StartProcessor,
+    StopProcessor,
+)
+from shared.planning import PlanError, plan_processor
+from shared.ports.log import LogError
+from shared.runtime.client import Client, RequestRefused, RequestTimeout
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+REQUEST_CHARACTERS_MAX: Final = 128
+Document: TypeAlias = str | dict[str, Any]
+
+
+class _Command(Struct, frozen=True, tag_field="command", forbid_unknown_fields=True, kw_only=True):
+    name: str
+    request: str = ""
+    """Id of the request; one is made where there is none."""
+
+
+class Create(_Command, frozen=True, tag="create"):
+    """Register a processor; with `start` it is started, too. The document is YAML or JSON text, or an object."""
+
+    document: Document
+    parallelism: dict[str, int] = {}
+    start: bool = False
+
+
+class Start(_Command, frozen=True, tag="start"):
+    """Start from the last checkpoint, or without state."""
+
+    resume: bool = True
+
+
+class Stop(_Command, frozen=True, tag="stop"):
+    """Stop at a checkpoint; with `drain` end the input (at `until`, by split), close all windows and finish."""
+
+    drain: bool = False
+    until: dict[str, int] = {}
+
+
+class Modify(_Command, frozen=True, tag="modify", rename={"resume": "resumeFromCheckpoint"}):
+    """Another document or parallelism; a running processor goes on with it at its next checkpoint."""
+
+    document: Document | None = None
+    parallelism: dict[str, int] | None = None
+    resume: bool = True
+
+
+class Drop(_Command, frozen=True, tag="drop"):
+    """Forget a stopped processor and delete what it stored."""
+
+
+class Connect(_Command, frozen=True, tag="connect"):
+    """Write a connection into the registry; null deletes it."""
+
+    connection: dict[str, Any] | None
+
+
+Command: TypeAlias = Create | Start | Stop | Modify | Drop | Connect
+
+
+def text_of(document: Document) -> str:
+    """As the coordinator takes it."""
+    return document if isinstance(document, str) else msgspec.json.encode(document).decode()
+
+
+@dataclass(slots=True)
+class Commands:
+    """Carries commands to the coordinator and waits for its answer."""
+
+    client: Client
+    model: ReadModel
+    settings: ControlSettings
+    waiting: int = 0
+
+    async def carry_out(self, command: Command) -> str:
+        """Done: the request's id. Problem: not done, or not known whether it was (504: ask again with the same id)."""
+        request = command.request or self.client.unique()
+        if len(request) > REQUEST_CHARACTERS_MAX:
+            finding = f"{len(request)} characters"
+            raise Problem(BAD_REQUEST, "request", f"an id of at most {REQUEST_CHARACTERS_MAX} characters", finding)
+        if not NAME.fullmatch(command.name):
+            raise Problem(
+                BAD_REQUEST,
+                "name",
+                "letters, digits, '.', '_' and '-', at most 128, the first no sign",
+                repr(command.name),
+            )
+        if isinstance(command, Create | Modify) and command.document is not None:
+            self.check(command.document)
+        if isinstance(command, Connect) and command.connection is not None:
+            check_connection(command.name, command.connection)
+        await self._ask(_request_of(command, request))
+        if isinstance(command, Create) and command.start:
+            await self._ask(StartProcessor(f"{request}-start", ProcessorName(command.name)))
+        return request
+
+    def check(self, document: Document) -> None:
+        """Problem with every error of a document; connections that it does not bring are looked up in the registry."""
+        known = read_connections(self.model.connections, "connections", Scope(Problems()))
+        try:
+            processor = parse(document, known_connections=known)
+            plan_processor(processor, engine=self.settings.engine)
+        except InvalidDocument as error:
+            raise invalid_document(error) from error
+        except PlanError as error:
+            raise Problem(422, "document", "a pipeline that can be planned", str(error)) from error
+
+    async def ask_sample(self, name: str, limit: int) -> list[Any]:
+        """Some output documents of a running processor."""
+        try:
+            return await self.client.sample(ProcessorName(name), min(limit, self.settings.sample_max))
+        except RequestRefused as error:
+            raise Problem(CONFLICT, name, "a running processor", str(error)) from error
+        except (RequestTimeout, LogError) as error:
+            raise self._unanswered(error) from error
+
+    async def _ask(self, request: Request) -> None:
+        if reason := self.model.away():
+            raise broker_away(reason)
+        if self.waiting >= self.settings.commands_max:
+            finding = f"{self.waiting} commands wait for the coordinator"
+            raise Problem(TOO_MANY, "commands", "fewer at a time", finding, headers={"Retry-After": "1"})
+        self.waiting += 1
+        try:
+            await self.client.request(request, self.settings.command_timeout_ms)
+        except RequestRefused as error:
+            status = NOT_FOUND if str(error).startswith("there is no processor") else CONFLICT
+            raise Problem(status, request.name, "a request that can be carried out", str(error)) from error
+        except (RequestTimeout, LogError) as error:
+            raise self._unanswered(error) from error
+        finally:
+            self.waiting -= 1
+
+    def _unanswered(self, error: Exception) -> Problem:
+        if isinstance(error, RequestTimeout):
+            return Problem(NO_ANSWER, "coordinator", "an answer", str(error), "ask again with the same request id")
+        return broker_away(str(error))
+
+
+def check_connection(name: str, value: Mapping[str, Any]) -> None:
+    """Problem for what is no connection."""
+    problems = Problems()
+    read_connections({name: dict(value)}, "connections", Scope(problems))
+    try:
+        problems.check()
+    except InvalidDocument as error:
+        raise invalid_document(error) from error
+
+
+def _request_of(command: Command, request: str) -> Request:
+    name = ProcessorName(command.name)
+    match command:
+        case Create(document=document, parallelism=parallelism):
+            return CreateProcessor(request, name, text_of(document), parallelism)
+        case Start(resume=resume):
+            return StartProcessor(request, name, resume)
+        case Stop(drain=drain, until=until):
+            return StopProcessor(request, name, drain, {split: Offset(at) for split, at in until.items()})
+        case Modify(document=document, parallelism=parallelism, resume=resume):
+            text = None if document is None else text_of(document)
+            return ModifyProcessor(request, name, text, parallelism, resume)
+        case Drop():
+            return DropProcessor(request, name)
+        case Connect(connection=connection):
+            value = None if connection is None else msgspec.json.encode(connection).decode()
+            return PutConnection(request, name, value)

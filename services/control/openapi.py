@@ -1,0 +1,96 @@
+"""The OpenAPI document, from the routes' declarations."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from services.control.routes import Route
+
+_PARAMETER = re.compile(r"\{(\w+)\}")
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["place", "expectation", "finding"],
+            "properties": {
+                "place": {"type": "string"},
+                "expectation": {"type": "string"},
+                "finding": {"type": "string"},
+                "remedy": {"type": "string"},
+                "errors": {"type": "array", "items": {"type": "object"}},
+            },
+        }
+    },
+}
+
+
+def describe(routes: Sequence[Route]) -> dict[str, Any]:
+    """OpenAPI 3.1."""
+    bodies = [route.body for route in routes if route.body is not None]
+    schemas, components = msgspec.json.schema_components(bodies, ref_template="#/components/schemas/{name}")
+    by_route = dict(zip((id(r) for r in routes if r.body is not None), schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, by_route.get(id(route)))
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Tidemark control", "version": "1"},
+        "paths": paths,
+        "components": {
+            "schemas": {**components, "Error": _ERROR},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "page": {
+                    "type": "http",
+                    "scheme": "basic",
+                    "description": "Any name, the token as password; reads only",
+                },
+            },
+        },
+    }
+
+
+def _operation(route: Route, body: Any) -> dict[str, Any]:
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in _PARAMETER.findall(route.path)
+    ]
+    parameters += [
+        {"name": q.name, "in": "query", "description": q.text, "schema": {"type": q.type, "default": q.default}}
+        for q in route.query
+    ]
+    if route.method != "GET":
+        text = "Id of the request: a repeat is answered as before and not carried out again"
+        parameters.append(
+            {"name": "Idempotency-Key", "in": "header", "description": text, "schema": {"type": "string"}}
+        )
+    found: dict[str, Any] = {
+        "operationId": route.handler,
+        "summary": route.summary,
+        "parameters": parameters,
+        "responses": {str(status): _answer(route, status, text) for status, text in _answers(route).items()},
+        "security": [] if route.open else [{"token": []}, *([{"page": []}] if route.method == "GET" else [])],
+    }
+    if body is not None:
+        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
+    return found
+
+
+def _answers(route: Route) -> dict[int, str]:
+    common = {} if route.open else {401: "no token, or another", 503: "Kafka does not answer, and why"}
+    if route.body is not None:
+        common |= {400: "the body is not as described", 413: "the body is too large"}
+    return dict(sorted({**common, **route.answers}.items()))
+
+
+def _answer(route: Route, status: int, text: str) -> dict[str, Any]:
+    if status >= 400:  # noqa: PLR2004 - where errors begin
+        return {
+            "description": text,
+            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+        }
+    return {"description": text, "content": {route.content: {}}}

@@ -1,0 +1,151 @@
+"""What the service knows, rebuilt from topics at each start: processors, tasks as workers tell of them, connections.
+
+Readers without a group: every replica reads all. While the brokers are away it keeps what it knew, and says since when.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import structlog
+
+from shared.model.ids import Offset, Place, ProcessorName, TaskId
+from shared.model.messages import Heartbeat, ProcessorStatus, TaskBeat
+from shared.ports.clock import Clock, Executor, Handle
+from shared.ports.log import Log, LogError, LogRecord, TopicPartition
+from shared.runtime.client import apply_status
+from shared.runtime.reading import reading
+from shared.runtime.topics import Topics
+from shared.wire.errors import WireError
+from shared.wire.messages import decode_report
+
+_log = structlog.get_logger()
+_FETCH_MS = 500
+_RECORDS_MAX = 1000
+_RETRY_MS = 500
+_SILENT_MS_MAX = 10_000
+"""A worker that has said nothing for so long is not shown."""
+
+Offsets = Callable[[Sequence[TopicPartition]], Awaitable[dict[TopicPartition, Offset]]]
+
+
+@dataclass(slots=True)
+class SeenWorker:
+    """A worker's last heartbeat."""
+
+    beat: Heartbeat
+    at_ms: int
+
+
+@dataclass(slots=True)
+class _Topic:
+    partition: TopicPartition
+    take: Callable[[LogRecord], None]
+    from_end: bool = False
+    read: bool = False
+    """All that was there at the start has been read."""
+    away: str = ""
+    """Why it cannot be read now."""
+
+
+@dataclass(slots=True)
+class ReadModel:
+    """Statuses by name, workers by place, connections by name."""
+
+    log: Log
+    topics: Topics
+    clock: Clock
+    on_status: Callable[[ProcessorStatus | None, ProcessorStatus], None] = lambda _before, _now: None
+    """Told of every status that is new, with the one before."""
+    statuses: dict[ProcessorName, ProcessorStatus] = field(default_factory=dict)
+    workers: dict[Place, SeenWorker] = field(default_factory=dict)
+    connections: dict[str, Any] = field(default_factory=dict)
+    _followed: list[_Topic] = field(default_factory=list)
+
+    def start(self, executor: Executor, on_error: Callable[[BaseException], None]) -> list[Handle]:
+        """Follow the topics from now on."""
+        self._followed = [
+            _Topic(TopicPartition(self.topics.registry, 0), self._take_status),
+            _Topic(TopicPartition(self.topics.connections, 0), self._take_connection),
+            _Topic(TopicPartition(self.topics.reports, 0), self._take_report, from_end=True),
+        ]
+        return [executor.spawn(self._follow(t), f"read {t.partition.topic}", on_error) for t in self._followed]
+
+    def away(self) -> str:
+        """Why the topics cannot be read now; empty if they can."""
+        return next((topic.away for topic in self._followed if topic.away), "")
+
+    def ready(self) -> bool:
+        """Whether everything that was there at the start is known."""
+        return bool(self._followed) and all(topic.read for topic in self._followed)
+
+    def tasks(self, status: ProcessorStatus) -> Mapping[TaskId, TaskBeat]:
+        """The running generation's tasks, as workers told of them last."""
+        oldest_ms = self.clock.monotonic_ms() - _SILENT_MS_MAX
+        return {
+            TaskId(beat.vertex, beat.index): beat
+            for seen in self.workers.values()
+            if seen.at_ms >= oldest_ms
+            for beat in seen.beat.tasks
+            if beat.job == status.job and beat.generation == status.generation
+        }
+
+    def living(self) -> list[Heartbeat]:
+        """Workers that have been heard of lately, by place."""
+        oldest_ms = self.clock.monotonic_ms() - _SILENT_MS_MAX
+        return [seen.beat for _, seen in sorted(self.workers.items()) if seen.at_ms >= oldest_ms]
+
+    # --- reading ----------------------------------------------------------------------------------------------------------
+
+    async def _follow(self, topic: _Topic) -> None:
+        position: Offset | None = None
+        while True:
+            try:
+                end = (await self.log.end_offsets([topic.partition]))[topic.partition]
+                if position is None:
+                    begin: Offsets = self.log.begin_offsets
+                    position = end if topic.from_end else (await begin([topic.partition]))[topic.partition]
+                async with reading(self.log) as reader:
+                    await reader.assign({topic.partition: position})
+                    while True:
+                        records = await reader.fetch(_RECORDS_MAX, _FETCH_MS)
+                        for record in records:
+                            topic.take(record)
+                        position = reader.position(topic.partition)
+                        topic.read = topic.read or position >= end
+                        topic.away = ""
+            except LogError as error:
+                if not topic.away:
+                    _log.warning("control.log_away", topic=topic.partition.topic, reason=str(error))
+                topic.away = str(error) or type(error).__name__
+                await self.clock.sleep_ms(_RETRY_MS)
+
+    def _take_status(self, record: LogRecord) -> None:
+        before = self.statuses.get(ProcessorName((record.key or b"").decode()))
+        try:
+            name = apply_status(self.statuses, (record.key or b"").decode(), record.value)
+        except WireError as error:
+            _log.error("control.unreadable", topic=record.topic, offset=record.offset, reason=str(error))
+            return
+        if name in self.statuses:
+            self.on_status(before, self.statuses[name])
+
+    def _take_connection(self, record: LogRecord) -> None:
+        name = (record.key or b"").decode()
+        if record.value is None:
+            self.connections.pop(name, None)
+        else:
+            self.connections[name] = msgspec.json.decode(record.value)
+
+    def _take_report(self, record: LogRecord) -> None:
+        try:
+            report = decode_report(record.value or b"")
+        except WireError as error:
+            _log.error("control.unreadable", topic=record.topic, offset=record.offset, reason=str(error))
+            return
+        if isinstance(report, Heartbeat):
+            now_ms = self.clock.monotonic_ms()
+            self.workers[report.place] = SeenWorker(report, now_ms)
+            for place in [p for p, seen in self.workers.items() if now_ms - seen.at_ms > 6 * _SILENT_MS_MAX]:
+                del self.workers[place]

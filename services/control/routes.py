@@ -1,0 +1,116 @@
+"""The routes, declared once: the server serves them, and /openapi.json describes them from the same table."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from aiohttp import web
+from msgspec import Struct
+
+from services.control.commands import Document
+
+Handler = Callable[[web.Request, Any], Awaitable[web.StreamResponse]]
+"""(request, its decoded body or None) → answer; raises Problem."""
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+class CreateBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """A processor to be registered. The document is YAML or JSON text, or an object."""
+
+    name: str
+    document: Document
+    parallelism: dict[str, int] = {}
+    start: bool = False
+
+
+class DocumentBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """A document to be judged."""
+
+    document: Document
+
+
+class StartBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """From the last checkpoint, or without state."""
+
+    resume: bool = True
+
+
+class StopBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """At a checkpoint, windows stay open; `drain`: the input ends (at `until`, by split) and all windows close."""
+
+    drain: bool = False
+    until: dict[str, int] = {}
+
+
+class ModifyBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to change; what is not named stays."""
+
+    document: Document | None = None
+    parallelism: dict[str, int] | None = None
+    resumeFromCheckpoint: bool = True  # noqa: N815 - the language's word
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A parameter behind the question mark."""
+
+    name: str
+    type: Literal["integer", "boolean"]
+    text: str
+    default: int | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One route. `handler` names the method of `api.Api`."""
+
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+    path: str
+    handler: str
+    summary: str
+    body: Any = None
+    """Type of the JSON body; None: there is none."""
+    query: tuple[Query, ...] = ()
+    answers: dict[int, str] = field(default_factory=lambda: {200: "done"})
+    open: bool = False
+    """Without a token: liveness alone."""
+    content: str = "application/json"
+
+
+_LIMIT: Final = Query("limit", "integer", "at most so many", 10)
+_LINES: Final = Query("limit", "integer", "at most so many lines", 100)
+_VERBOSE: Final = Query("verbose", "boolean", "each operator, too", default=False)
+_CHANGED: Final = {200: "done; `request` is the id under which a repeat is known", 409: "refused, with the reason"}
+_MADE: Final = {201: "created", 409: "refused, with the reason", 422: "all errors of the document"}
+_JUDGED: Final = {200: "no errors", 422: "all errors of the document"}
+_MODIFIED: Final = {**_CHANGED, 422: "all errors of the document"}
+_SHOWN: Final = {200: "documents, not all of them committed yet", 409: "it does not run"}
+_WRITTEN: Final = {200: "written", 422: "what is wrong with it"}
+_ONE: Final = {200: "as it is known", 404: "there is none of this name"}
+
+ROUTES: Final = (
+    Route("GET", "/healthz", "liveness", "Whether the process lives", open=True),
+    Route("GET", "/readyz", "readiness", "Whether Kafka answers and all is known", answers={200: "ready", 503: "not ready, and why"}),
+    Route("GET", "/openapi.json", "openapi", "This description"),
+    Route("GET", "/", "page", "A page that shows what runs", content="text/html"),
+    Route("GET", "/v1/processors", "processors", "All processors"),
+    Route("POST", "/v1/processors", "create", "Register a processor", CreateBody, answers=_MADE),
+    Route("POST", "/v1/validate", "validate", "Judge a document", DocumentBody, answers=_JUDGED),
+    Route("GET", "/v1/processors/{name}", "processor", "One processor", answers=_ONE),
+    Route("PATCH", "/v1/processors/{name}", "modify", "Change document or parallelism", ModifyBody, answers=_MODIFIED),
+    Route("DELETE", "/v1/processors/{name}", "drop", "Forget a stopped processor and what it stored", answers=_CHANGED),
+    Route("POST", "/v1/processors/{name}/start", "start", "Start it", StartBody, answers=_CHANGED),
+    Route("POST", "/v1/processors/{name}/stop", "stop", "Stop or drain it", StopBody, answers=_CHANGED),
+    Route("GET", "/v1/processors/{name}/stats", "stats", "Statistics", query=(_VERBOSE,), answers=_ONE),
+    Route("GET", "/v1/processors/{name}/sample", "sample", "Some output documents of a running processor", query=(_LIMIT,), answers=_SHOWN),
+    Route("GET", "/v1/processors/{name}/logs", "logs", "What services have logged about it", query=(_LINES,), answers=_ONE),
+    Route("GET", "/v1/workers", "workers", "Workers, their slots and what they host"),
+    Route("GET", "/v1/connections", "connections", "The registry of connections, without secrets"),
+    Route("PUT", "/v1/connections/{name}", "connect", "Write a connection", dict[str, Any], answers=_WRITTEN),
+    Route("DELETE", "/v1/connections/{name}", "disconnect", "Delete a connection", answers=_CHANGED),
+)  # fmt: skip

@@ -1,0 +1,103 @@
+"""Wiring of the control service's process."""
+
+import asyncio
+import json
+import os
+import uuid
+from pathlib import Path
+
+import structlog
+from aiohttp import web
+
+from services.control.api import Api
+from services.control.commands import Commands
+from services.control.readmodel import ReadModel
+from services.control.server import application
+from services.control.settings import ControlSettings, control_settings, read_token
+from shared.adapters.clock import SystemClock
+from shared.adapters.executor import AsyncExecutor
+from shared.adapters.kafka_log import KafkaLog
+from shared.ports.clock import Clock, Executor
+from shared.ports.log import Log
+from shared.process.outside import kafka_settings
+from shared.process.settings import ProcessSettings, ProcessSettingsError
+from shared.runtime.client import Client
+from shared.runtime.topics import Topics
+
+_log = structlog.get_logger()
+
+
+class ControlService:
+    """Serves from its start on, whether or not Kafka answers."""
+
+    def __init__(
+        self, log: Log, topics: Topics, clock: Clock, executor: Executor, settings: ControlSettings, token: str
+    ) -> None:
+        self._log = log
+        self._executor = executor
+        self._settings = settings
+        self.model = ReadModel(log, topics, clock)
+        self.client = Client(log, topics, clock, lambda: uuid.uuid4().hex)
+        self.commands = Commands(self.client, self.model, settings)
+        self.api = Api(self.model, self.commands, settings, clock, executor)
+        self._application = application(self.api, token)
+        self._stopped = asyncio.Event()
+        self._error: BaseException | None = None
+        self.serving = asyncio.Event()
+        self.url = ""
+
+    async def run(self) -> None:
+        """Serve until `stop`. ProcessSettingsError where the address is taken."""
+        runner = web.AppRunner(self._application, access_log=None, shutdown_timeout=5.0)
+        await runner.setup()
+        handles = self.model.start(self._executor, self._broken)
+        try:
+            await self._listen(runner)
+            await self._stopped.wait()
+        finally:
+            await runner.cleanup()
+            for handle in handles:
+                handle.cancel()
+            for handle in handles:
+                await handle.join()
+            await self._log.close()
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """End `run`: requests under way are answered first."""
+        self._stopped.set()
+
+    def _broken(self, error: BaseException) -> None:
+        _log.error("control.broken", error=repr(error), exc_info=error)
+        self._error = self._error or error
+        self._stopped.set()
+
+    async def _listen(self, runner: web.AppRunner) -> None:
+        settings = self._settings
+        site = web.TCPSite(runner, settings.host, settings.port)
+        try:
+            await site.start()
+        except OSError as error:
+            message = f"{settings.host}:{settings.port}: cannot listen there ({error}); choose another port"
+            raise ProcessSettingsError(message) from error
+        host, port = runner.addresses[0][:2]
+        self.url = f"http://{host}:{port}"
+        if settings.address_file:
+            self._write_address(Path(settings.address_file))
+        _log.info("control.serves", url=self.url)
+        self.serving.set()
+
+    def _write_address(self, path: Path) -> None:
+        """For the command line: where the service is, and where its token lies."""
+        temporary = path.with_name(f"{path.name}.{os.getpid()}")
+        temporary.write_text(json.dumps({"url": self.url, "token_file": self._settings.token_file}))
+        temporary.replace(path)
+
+
+async def build(settings: ProcessSettings) -> ControlService:
+    """A control service on the cluster that the settings name."""
+    control = control_settings(settings)
+    token = read_token(control)
+    log = KafkaLog(kafka_settings(settings))
+    return ControlService(log, Topics(settings.prefix), SystemClock(), AsyncExecutor(), control, token)

@@ -1,0 +1,146 @@
+"""Statistics of a processor, with the names that MongoDB Atlas gives them, and what of them is late or slow (W5).
+
+Counts are those of the running generation's tasks, since each began. An operator here is a vertex of the physical plan.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from shared.model.ids import TaskId, VertexId
+from shared.model.messages import ProcessorStatus, TaskBeat
+from shared.model.time import MAX_TIME, MIN_TIME
+
+SLOW_MS = 10_000
+"""Work that waits longer makes a system slow."""
+BEHIND_MS = 60_000
+"""Event time that lags further than this, while no work waits, is data that comes late."""
+
+Tasks = Mapping[TaskId, TaskBeat]
+
+
+def stats_of(status: ProcessorStatus, tasks: Tasks, now_ms: int, *, verbose: bool) -> dict[str, Any]:
+    """The document. now_ms: UTC."""
+    sources = _of(status, tasks, "source")
+    sinks = [beat for beat in _of(status, tasks, "sink") if not is_queue(beat.vertex)]
+    queues = [beat for beat in _of(status, tasks, "sink") if is_queue(beat.vertex)]
+    watermark_ms = min((beat.output_watermark_ms for beat in sources), default=MIN_TIME)
+    stats: dict[str, Any] = {
+        "name": status.name,
+        "processorId": status.job,
+        "status": status.state,
+        "scaleFactor": 1,
+        "inputMessageCount": _sum(sources, "inRows"),
+        "inputMessageSize": _sum(sources, "inBytes"),
+        "outputMessageCount": _sum(sinks, "inRows"),
+        "outputMessageSize": _sum(sinks, "inBytes"),
+        "dlqMessageCount": _sum(queues, "inRows") if queues else _sum(tasks.values(), "dlqRows"),
+        "dlqMessageSize": _sum(queues, "inBytes") if queues else _sum(tasks.values(), "dlqBytes"),
+        "lateMessageCount": late(tasks.values()),
+        "stateSize": _sum(tasks.values(), "stateBytes"),
+        "watermark": shown_time(watermark_ms),
+        "generation": status.generation,
+        "epoch": status.last,
+        "releasedEpoch": status.released,
+        "epochMillis": status.epoch_ms,
+        **_lags(tasks, watermark_ms, now_ms),
+    }
+    if verbose:
+        stats["operatorStats"] = [_operator(status, vertex, beats) for vertex, beats in _by_vertex(tasks).items()]
+        stats["kafkaPartitions"] = [split for beat in sources for split in _splits(beat)]
+    return stats
+
+
+def is_queue(vertex: VertexId) -> bool:
+    """Whether a sink is the dead letter queue's."""
+    return vertex == "dlq" or vertex.startswith("dlq-")
+
+
+def late(beats: Iterable[TaskBeat]) -> int:
+    """Documents that came late, wherever that was seen."""
+    return sum(beat.counters.get("late", 0) + beat.counters.get("latePartials", 0) for beat in beats)
+
+
+def shown_time(time_ms: int) -> str | None:
+    """An instant as ISO 8601; None before the first, `end` after the last."""
+    if time_ms <= MIN_TIME + 1:
+        return None
+    if time_ms >= MAX_TIME - 1:
+        return "end"
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (OverflowError, ValueError, OSError):
+        return str(time_ms)
+
+
+def _lags(tasks: Tasks, watermark_ms: int, now_ms: int) -> dict[str, Any]:
+    """W5: a large event-time lag with a small processing-time lag is late data; both large is a slow system."""
+    processing_ms = max((beat.counters.get("lagMs", 0) for beat in tasks.values()), default=0)
+    known = MIN_TIME + 1 < watermark_ms < MAX_TIME - 1
+    event_ms = max(0, now_ms - watermark_ms) if known else None
+    diagnosis = "in time"
+    if processing_ms >= SLOW_MS:
+        diagnosis = "slow system"
+    elif event_ms is not None and event_ms >= BEHIND_MS:
+        diagnosis = "late data"
+    return {
+        "processingTimeWatermark": shown_time(now_ms - processing_ms) if tasks else None,
+        "processingTimeLagMillis": processing_ms,
+        "eventTimeLagMillis": event_ms,
+        "diagnosis": diagnosis if tasks else "not running",
+    }
+
+
+def _operator(status: ProcessorStatus, vertex: VertexId, beats: list[TaskBeat]) -> dict[str, Any]:
+    names = {name for beat in beats for name in beat.counters} - _NAMED
+    return {
+        "name": vertex,
+        "service": status.services.get(vertex, ""),
+        "tasks": len(beats),
+        "inputMessageCount": _sum(beats, "inRows"),
+        "inputMessageSize": _sum(beats, "inBytes"),
+        "outputMessageCount": _sum(beats, "outRows"),
+        "outputMessageSize": _sum(beats, "outBytes"),
+        "dlqMessageCount": _sum(beats, "dlqRows"),
+        "dlqMessageSize": _sum(beats, "dlqBytes"),
+        "stateSize": _sum(beats, "stateBytes"),
+        "executionTimeSecs": _sum(beats, "busyMs") / 1000,
+        "heldBackSecs": _sum(beats, "heldMs") / 1000,
+        "inputWatermark": shown_time(min(beat.input_watermark_ms for beat in beats)),
+        "watermark": shown_time(min(beat.output_watermark_ms for beat in beats)),
+        "counters": {name: sum(beat.counters.get(name, 0) for beat in beats) for name in sorted(names)},
+    }
+
+
+_NAMED = {"inRows", "inBytes", "outRows", "outBytes", "dlqRows", "dlqBytes", "stateBytes", "busyMs", "heldMs", "lagMs"}
+
+
+def _splits(beat: TaskBeat) -> Iterable[dict[str, Any]]:
+    for name, text in beat.details.items():
+        if name.startswith("split:"):
+            split = msgspec.json.decode(text)
+            yield {
+                "partition": name.removeprefix("split:"),
+                "currentOffset": split["position"],
+                "isIdle": split["status"] == "idle",
+                "atEnd": split["atEnd"],
+                "watermark": shown_time(split["watermark"]),
+            }
+
+
+def _by_vertex(tasks: Tasks) -> dict[VertexId, list[TaskBeat]]:
+    found: dict[VertexId, list[TaskBeat]] = defaultdict(list)
+    for task, beat in sorted(tasks.items()):
+        found[task.vertex].append(beat)
+    return found
+
+
+def _of(status: ProcessorStatus, tasks: Tasks, service: str) -> list[TaskBeat]:
+    return [beat for task, beat in tasks.items() if status.services.get(task.vertex) == service]
+
+
+def _sum(beats: Iterable[TaskBeat], counter: str) -> int:
+    return sum(beat.counters.get(counter, 0) for beat in beats)

@@ -1,0 +1,232 @@
+"""The control service over sockets, in front of the real coordinator and workers in memory."""
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession, web
+
+from services.control.openapi import describe
+from services.control.routes import ROUTES
+from services.control.server import application
+from services.control.service import ControlService
+from services.control.settings import ControlSettings, read_token
+from shared.adapters.clock import SystemClock
+from shared.adapters.executor import AsyncExecutor
+from shared.adapters.memory_log import MemoryLog
+from shared.process.settings import ProcessSettingsError
+from tests.harness.installation import Installed, installed, released
+
+TOKEN = "a-token-of-the-tests"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+SECRET = "s3cr3t"
+
+
+@dataclass
+class Asked:
+    """A session with the service's address."""
+
+    session: ClientSession
+    url: str
+    there: Installed
+
+    async def ask(self, method: str, path: str, body: Any = None, **more: Any) -> tuple[int, Any]:
+        """Status and decoded answer."""
+        headers = {**BEARER, **more.pop("headers", {})}
+        async with self.session.request(method, self.url + path, json=body, headers=headers, **more) as answer:
+            return answer.status, json.loads(await answer.read())
+
+    async def until(self, name: str, state: str) -> dict[str, Any]:
+        """Wait for a state, as the service shows it."""
+        await self.there.when(lambda status: status.state == state, name)  # type: ignore[arg-type]
+        while True:
+            _, shown = await self.ask("GET", f"/v1/processors/{name}")
+            if shown["state"] == state:
+                return dict(shown)
+
+
+def raise_(error: BaseException) -> None:
+    """What runs beside is to fail the test."""
+    raise error
+
+
+@pytest.fixture
+async def asked(tmp_path: Path) -> AsyncIterator[Asked]:
+    """A control service beside an installation that has read all there is."""
+    clock, executor = SystemClock(), AsyncExecutor()
+    async with installed(clock, executor) as there:
+        settings = ControlSettings(port=0, engine="local", body_bytes_max=20_000, logs=str(tmp_path), agents=False)
+        topics = there.outside.topics
+        service = ControlService(MemoryLog(there.broker), topics, clock, executor, settings, TOKEN)
+        running = executor.spawn(service.run(), "control", raise_)
+        await service.serving.wait()
+        async with ClientSession() as session:
+            asked = Asked(session, service.url, there)
+            while (await asked.ask("GET", "/readyz"))[0] != 200:
+                pass
+            yield asked
+        service.stop()
+        await running.join()
+
+
+def document(folder: Path) -> dict[str, Any]:
+    (folder / "in.json").write_text("".join(f'{{"n": {n}}}\n' for n in range(20)))
+    return {
+        "connections": {"out": {"type": "files", "path": str(folder), "config": {"secret": SECRET}}},
+        "pipeline": [
+            {"$source": {"path": str(folder / "in.json"), "format": "json", "follow": True}},
+            {"$emit": {"connectionName": "out", "path": "out", "format": "json"}},
+        ],
+        "options": {"checkpoint": {"interval": {"size": 50, "unit": "ms"}}},
+    }
+
+
+async def test_a_processor_lives_by_rest(asked: Asked, tmp_path: Path) -> None:
+    """Created, started, sampled, counted, stopped, modified, drained and dropped by requests; the registry shows each step."""
+    made = document(tmp_path)
+    assert (await asked.ask("POST", "/v1/validate", {"document": made}))[0] == 200
+    assert (await asked.ask("POST", "/v1/processors", {"name": "p", "document": made, "start": True}))[0] == 201
+    await asked.until("p", "RUNNING")
+    await asked.there.committed(4, "p")  # type: ignore[arg-type]
+    assert (await asked.ask("GET", "/v1/processors/p/sample?limit=2"))[1] == {"documents": [{"n": 18}, {"n": 19}]}
+    stats: dict[str, Any] = {}
+    while stats.get("outputMessageCount") != 20:
+        stats = (await asked.ask("GET", "/v1/processors/p/stats?verbose=true"))[1]["stats"]
+    assert (stats["name"], stats["status"], stats["inputMessageCount"], stats["dlqMessageCount"]) == (
+        "p",
+        "RUNNING",
+        20,
+        0,
+    )
+    assert [operator["name"] for operator in stats["operatorStats"]] == ["emit-1", "source-1"]
+    assert (await asked.ask("POST", "/v1/processors/p/stop", {}))[0] == 200
+    await asked.until("p", "STOPPED")
+    made["pipeline"].insert(1, {"$match": {"n": {"$lt": 0}}})
+    assert (await asked.ask("PATCH", "/v1/processors/p", {"document": made}))[0] == 200
+    assert (await asked.ask("POST", "/v1/processors/p/start", {}))[0] == 200
+    await asked.until("p", "RUNNING")
+    assert (await asked.ask("DELETE", "/v1/processors/p"))[0] == 409
+    assert (await asked.ask("POST", "/v1/processors/p/stop", {"drain": True}))[0] == 200
+    await asked.until("p", "FINISHED")
+    assert len(released(tmp_path / "out")) == 20
+    assert (await asked.ask("DELETE", "/v1/processors/p"))[0] == 200
+    while (await asked.ask("GET", "/v1/processors/p"))[0] != 404:
+        pass
+
+
+async def test_secrets_are_not_shown(asked: Asked, tmp_path: Path) -> None:
+    """Neither a document's connections nor the registry's show a secret, on any route that tells of them, nor do log lines."""
+    made = document(tmp_path)
+    assert (await asked.ask("POST", "/v1/processors", {"name": "p", "document": made}))[0] == 201
+    connection = {"type": "kafka", "bootstrapServers": "b:1", "config": {"sasl_password": SECRET}}
+    assert (await asked.ask("PUT", "/v1/connections/k", connection))[0] == 200
+    line = {"event": "x", "processor": "p", "url": f"postgresql://u:{SECRET}@h/db", "timestamp": "1"}
+    (tmp_path / "sink-0.log").write_text("java talks\n" + json.dumps(line) + "\n")
+    await asked.until("p", "CREATED")
+    while not (await asked.ask("GET", "/v1/connections"))[1]["connections"]:
+        pass
+    paths = ["/v1/processors", "/v1/processors/p", "/v1/connections", "/v1/processors/p/logs", "/v1/processors/p/stats"]
+    told = [json.dumps((await asked.ask("GET", path))[1]) for path in paths]
+    assert [path for path, text in zip(paths, told, strict=True) if SECRET in text] == []
+    assert "sasl_password" in told[2]
+    assert "***" in told[1]
+    assert "u:***@h" in told[3]
+
+
+async def test_errors_say_place_expectation_and_finding(asked: Asked) -> None:
+    """Whatever is wrong with a request is said in JSON, with what was expected where."""
+    bad = {"pipeline": [{"$source": {"documents": []}}, {"$macth": {}}, {"$limit": 1}]}
+    cases: list[tuple[str, str, Any, int, str]] = [
+        ("GET", "/v1/processors/none", None, 404, "name"),
+        ("GET", "/v2", None, 404, "/v2"),
+        ("PUT", "/v1/processors", {}, 405, "/v1/processors"),
+        ("POST", "/v1/processors", {"name": "p"}, 400, "body"),
+        ("POST", "/v1/processors", {"name": "p/q", "document": {}}, 400, "name"),
+        ("POST", "/v1/processors/p/stop", {"darin": True}, 400, "body"),
+        ("POST", "/v1/processors/none/start", {}, 404, "none"),
+        ("POST", "/v1/validate", {"document": bad}, 422, "document"),
+        ("POST", "/v1/validate", {"document": "x" * 20_001}, 413, "body"),
+        ("PUT", "/v1/connections/k", {"type": "kafka"}, 422, "document"),
+        ("GET", "/v1/processors/none/stats?verbose=1", None, 404, "name"),
+    ]
+    for method, path, body, status, place in cases:
+        found = await asked.ask(method, path, body)
+        assert (found[0], found[1]["error"]["place"]) == (status, place), (method, path, found)
+        assert set(found[1]["error"]) >= {"place", "expectation", "finding"}
+    errors = (await asked.ask("POST", "/v1/validate", {"document": bad}))[1]["error"]["errors"]
+    assert [error["place"] for error in errors] == ["pipeline[1].$macth", "pipeline[2].$limit"]
+
+
+async def test_no_route_answers_without_the_token(asked: Asked) -> None:
+    """Every route but liveness asks for the token; a browser's prompt may read and may not change."""
+    basic = base64.b64encode(f"me:{TOKEN}".encode()).decode()
+    for route in ROUTES:
+        url = asked.url + route.path.replace("{name}", "p")
+        for given in ({}, {"Authorization": "Bearer other"}, {"Authorization": f"Digest {TOKEN}"}):
+            async with asked.session.request(route.method, url, json={}, headers=given) as answer:
+                assert answer.status == (200 if route.open else 401), route.path
+        async with asked.session.request(
+            route.method, url, json={}, headers={"Authorization": f"Basic {basic}"}
+        ) as answer:
+            assert answer.status != 401
+            assert (answer.status == 403) == (route.method != "GET"), route.path
+    async with asked.session.get(asked.url, headers={"Authorization": f"Basic {basic}"}) as answer:
+        assert answer.content_type == "text/html"
+        assert "/v1/processors" in await answer.text()
+
+
+async def test_a_repeated_request_is_carried_out_once(asked: Asked, tmp_path: Path) -> None:
+    """Under the same id a creation is answered as before; under another it is refused, for the name is taken."""
+    body = {"name": "p", "document": document(tmp_path)}
+    for _ in range(2):
+        assert (await asked.ask("POST", "/v1/processors", body, headers={"Idempotency-Key": "one"}))[0] == 201
+    assert (await asked.ask("POST", "/v1/processors", body, headers={"Idempotency-Key": "two"}))[0] == 409
+
+
+async def test_the_description_is_of_what_is_served(asked: Asked) -> None:
+    """/openapi.json names every route and method of the server and no other, each with what it takes and answers."""
+    status, told = await asked.ask("GET", "/openapi.json")
+    assert status == 200
+    assert told == json.loads(json.dumps(describe(ROUTES)))
+    described = {(method.upper(), path) for path, item in told["paths"].items() for method in item}
+    service_api = application(_Any(), TOKEN)  # type: ignore[arg-type]
+    served = {
+        (route.method, route.resource.canonical)
+        for route in service_api.router.routes()
+        if route.resource is not None and route.method != "HEAD"
+    }
+    assert described == served
+    for path, item in told["paths"].items():
+        for operation in item.values():
+            assert operation["responses"].keys() >= ({"200"} if path == "/healthz" else {"401", "503"})
+            names = {p["name"] for p in operation["parameters"] if p["in"] == "path"}
+            assert names == {part[1:-1] for part in path.split("/") if part.startswith("{")}
+    for name in ("CreateBody", "StopBody", "ModifyBody"):
+        assert told["components"]["schemas"][name]["additionalProperties"] is False
+
+
+class _Any:
+    """Stands for handlers that are not called."""
+
+    settings = ControlSettings()
+
+    def __getattr__(self, name: str) -> Any:
+        async def handler(request: web.Request, body: Any) -> web.Response:
+            raise AssertionError(name)
+
+        return handler
+
+
+def test_a_token_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    """The file that is made is nobody else's to read; one that is there is taken as it is; a short token is refused."""
+    path = tmp_path / "token"
+    token = read_token(ControlSettings(token_file=str(path)))
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert read_token(ControlSettings(token_file=str(path))) == token
+    path.write_text("short")
+    with pytest.raises(ProcessSettingsError, match="at least 16 characters, found 5"):
+        read_token(ControlSettings(token_file=str(path)))
