@@ -1,7 +1,9 @@
 """Drives one task machine: brings it events, carries its commands out (`shared.protocol.task`).
 
-One coroutine (`_main`) owns machine and body; beside it one reads ahead, one sends (Outbox), one makes state durable. They only leave
-events in the inbox. Whatever escapes any of them fails the task, once, by `on_failed`.
+One coroutine (`_main`) owns the machine; beside it one does its work with the body, one piece at a time (`_work`), one reads ahead, one
+sends (Outbox), one makes state durable. They only leave events in the inbox. So a body that waits, for Spark or for a target, keeps the
+task neither from reading what comes next (P1) nor from seeing that it is a zombie (L2). Whatever escapes any of them fails the task, once,
+by `on_failed`.
 """
 
 import asyncio
@@ -17,7 +19,7 @@ from shared.model.ids import EdgeId, Epoch, Offset, StatePart, TaskId
 from shared.model.messages import EdgeBinding
 from shared.ports.clock import Clock, Executor, Handle
 from shared.ports.log import Log, LogRecord, LogUnavailable, Reader, TopicPartition
-from shared.protocol.errors import PeerError
+from shared.protocol.errors import LocalError, PeerError
 from shared.protocol.task import commands as do
 from shared.protocol.task import events as ev
 from shared.protocol.task.machine import TaskMachine
@@ -33,6 +35,7 @@ from shared.wire.errors import WireError
 from shared.wire.frames import decode_frame, encode_frame
 
 _OUTAGE_WAIT_MS = 200
+WorkCommand = do.Apply | do.Advance | do.FireProcessingTime | do.Flush | do.TakeSnapshot
 
 
 class ZombieError(Exception):
@@ -72,6 +75,10 @@ class TaskDriver:
         self._inbox: deque[ev.Event] = deque()
         self._wake = asyncio.Event()
         self._commands: deque[do.Command] = deque()
+        self._given: WorkCommand | None = None
+        """What the body has been given to do and has not begun."""
+        self._working = False
+        self._to_work = asyncio.Event()
         self._frames: deque[tuple[EdgeId, LogRecord]] = deque()
         self._room = asyncio.Event()
         self._seeks: dict[EdgeId, Offset] = {}
@@ -98,6 +105,7 @@ class TaskDriver:
         self._outbox.open(self.wiring.executor, self._fail)
         self._commands.extend(self.machine.start())
         self._spawn(self._main(), "main")
+        self._spawn(self._work(), "work")
         self._spawn(self._store(), "store")
         if self.wiring.inputs:
             self._spawn(self._read(), "read")
@@ -129,11 +137,11 @@ class TaskDriver:
     def _acked(self, parcel: Parcel, offset: Offset) -> None:
         self.post(ev.BrokerAcked(parcel.edge, parcel.partition.partition, parcel.seq, offset))
 
-    # --- the one who owns machine and body --------------------------------------------------------------------------------
+    # --- the one who owns the machine -------------------------------------------------------------------------------------
 
     async def _main(self) -> None:
         while True:
-            await self._carry_out()
+            self._carry_out()
             if self._inbox:
                 self._commands.extend(self.machine.handle(self._inbox.popleft()))
             elif self._frames and self.machine.may_read():
@@ -142,11 +150,13 @@ class TaskDriver:
                 self._wake.clear()
                 if not self._frames:
                     self._room.set()
+                    if not self._working:
+                        self.meter.oldest_ms = None
                 await self._wake.wait()
 
     def _take_frame(self) -> None:
         edge, record = self._frames.popleft()
-        self.meter.oldest_ms = record.timestamp_ms if self._frames else None
+        self.meter.oldest_ms = record.timestamp_ms
         if not self._frames:
             self._room.set()
         place = f"topic {record.topic} partition {record.partition} offset {record.offset}"
@@ -162,36 +172,21 @@ class TaskDriver:
             message = f"{place}: {error}"
             raise PeerError(message) from error
 
-    async def _carry_out(self) -> None:
+    def _carry_out(self) -> None:
         while self._commands:
-            began_ms = self.wiring.clock.monotonic_ms()
-            event = await self._execute(self._commands.popleft())
-            self.meter.busy_ms += self.wiring.clock.monotonic_ms() - began_ms
-            if event is not None:
-                self._commands.extendleft(reversed(self.machine.handle(event)))
+            self._execute(self._commands.popleft())
 
-    async def _execute(self, command: do.Command) -> ev.Event | None:
-        body = self.body
+    def _execute(self, command: do.Command) -> None:
         match command:
             case do.Send(edge, partition, frame):
                 topic = TopicPartition(self.wiring.outputs[edge].topic, partition)
                 self._outbox.send(Parcel(edge, topic, frame.header.seq, encode_frame(frame)))
-            case do.Apply(ticket, edge, bodies):
-                self.meter.took(bodies)
-                return await self._done(ticket, await body.apply(self.wiring.tags[edge], bodies))
-            case do.Advance(ticket, watermark_ms):
-                return await self._done(ticket, await body.advance(watermark_ms))
-            case do.FireProcessingTime(ticket, now_ms):
-                return await self._done(ticket, await body.fire(now_ms))
-            case do.Flush(ticket, epoch):
-                return await self._done(ticket, await body.flush(epoch))
-            case do.TakeSnapshot(ticket, epoch, committed):
-                self.meter.snapshot_since_ms = self.wiring.clock.monotonic_ms()
-                copied = await body.copy(epoch, committed)
-                self._epochs_to_store.append((epoch, copied.changed, copied.blobs, copied.staged))
-                self._to_store.set()
-                self.wiring.passing("snapshot-taken", epoch)
-                return ev.SnapshotTaken(ticket)
+            case do.Apply() | do.Advance() | do.FireProcessingTime() | do.Flush() | do.TakeSnapshot():
+                if self._given is not None:
+                    message = f"{self.wiring.task}: {command} is given while {self._given} waits"
+                    raise LocalError(message)
+                self._given, self._working = command, True
+                self._to_work.set()
             case do.Acknowledge():
                 self._acknowledge(command)
             case do.Seek(edge, offset):
@@ -199,16 +194,49 @@ class TaskDriver:
             case do.AskCheckpoint():
                 self.wiring.on_ask()
             case do.StopAsZombie(generation):
+                self._outbox.drop()
                 message = f"generation {generation} is at work; this task is of {self.machine.sender.generation}"
                 raise ZombieError(message)
             case do.InputEnded():
                 self._log.info("task.input_ended", epoch=self.machine.sender.epoch)
-        return None
 
-    async def _done(self, ticket: int, outs: Sequence[Given]) -> ev.Done:
+    # --- the one who works with the body ----------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        while True:
+            await self._to_work.wait()
+            self._to_work.clear()
+            command, self._given = self._given, None
+            if command is not None:
+                began_ms = self.wiring.clock.monotonic_ms()
+                await self._do(command)
+                self._working = False
+                self.meter.busy_ms += self.wiring.clock.monotonic_ms() - began_ms
+
+    async def _do(self, command: WorkCommand) -> None:
+        body = self.body
+        match command:
+            case do.Apply(ticket, edge, bodies):
+                self.meter.took(bodies)
+                await self._done(ticket, await body.apply(self.wiring.tags[edge], bodies))
+            case do.Advance(ticket, watermark_ms):
+                await self._done(ticket, await body.advance(watermark_ms))
+            case do.FireProcessingTime(ticket, now_ms):
+                await self._done(ticket, await body.fire(now_ms))
+            case do.Flush(ticket, epoch):
+                await self._done(ticket, await body.flush(epoch))
+            case do.TakeSnapshot(ticket, epoch, committed):
+                self.meter.snapshot_since_ms = self.wiring.clock.monotonic_ms()
+                copied = await body.copy(epoch, committed)
+                self.wiring.passing("snapshot-taken", epoch)
+                self.post(ev.SnapshotTaken(ticket))
+                self._epochs_to_store.append((epoch, copied.changed, copied.blobs, copied.staged))
+                self._to_store.set()
+
+    async def _done(self, ticket: int, outs: Sequence[Given]) -> None:
         self.meter.gave(outs)
         emissions = await self.wiring.exchange.emissions(outs, self.machine.sender.epoch)
-        return ev.Done(ticket, emissions, self.body.output_watermark(), self.body.next_processing_ms())
+        self.post(ev.Done(ticket, emissions, self.body.output_watermark(), self.body.next_processing_ms()))
 
     def _acknowledge(self, command: do.Acknowledge) -> None:
         self.meter.acknowledged(command.parts, command.blobs, self.wiring.clock.monotonic_ms())
@@ -317,7 +345,7 @@ class SourceDriver(TaskDriver):
 
     async def _main(self) -> None:
         while True:
-            await self._carry_out()
+            self._carry_out()
             if self._inbox:
                 self._commands.extend(self.machine.handle(self._inbox.popleft()))
                 self._go_on()

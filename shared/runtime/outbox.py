@@ -44,6 +44,7 @@ class Outbox:
         self._wake = asyncio.Event()
         self._writer: Writer | None = None
         self._handle: Handle | None = None
+        self._dropped = False
 
     def open(self, executor: Executor, on_error: Callable[[BaseException], None]) -> None:
         """Start sending; an error other than an outage goes to `on_error`."""
@@ -51,8 +52,14 @@ class Outbox:
 
     def send(self, parcel: Parcel) -> None:
         """Queue a frame; never waits."""
-        self._unsent.append(parcel)
-        self._wake.set()
+        if not self._dropped:
+            self._unsent.append(parcel)
+            self._wake.set()
+
+    def drop(self) -> None:
+        """Hand nothing more over, for good (L2); what was handed over may or may not be in the log."""
+        self._dropped = True
+        self._unsent.clear()
 
     def backlog(self) -> int:
         """Parcels that the broker has not acknowledged yet."""
@@ -88,7 +95,8 @@ class Outbox:
             while self._unsent:
                 parcel = self._unsent[0]
                 pending = await self._writer.send(parcel.partition, NewRecord(parcel.data, parcel.key))
-                self._unsent.popleft()
+                if self._unsent:
+                    self._unsent.popleft()
                 self._unacked.append((parcel, pending))
             if self._unacked:
                 parcel, pending = self._unacked[0]
@@ -105,7 +113,8 @@ class Outbox:
         if writer is not None:
             await writer.close()
         given_up, self._unacked = self._unacked, deque()
-        self._unsent.extendleft(parcel for parcel, _ in reversed(given_up))
+        if not self._dropped:
+            self._unsent.extendleft(parcel for parcel, _ in reversed(given_up))
         for parcel, pending in given_up:
             try:
                 await pending
