@@ -5,10 +5,11 @@ import logging
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Protocol, TextIO, cast
 
 import structlog
 
+from shared.process.lines import Lines
 from shared.process.settings import ProcessSettings, ProcessSettingsError, read_settings
 from shared.runtime.settings import SettingsError
 
@@ -30,6 +31,7 @@ class Stoppable(Protocol):
 def configure_logs(settings: ProcessSettings) -> None:
     """Structlog to standard error: JSON lines, or text for people; each with time, level and place."""
     structlog.contextvars.bind_contextvars(place=settings.place)
+    lines = cast("TextIO", Lines(sys.stderr))
     renderer = (
         structlog.processors.JSONRenderer()
         if settings.log_format == "json"
@@ -44,10 +46,10 @@ def configure_logs(settings: ProcessSettings) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(lines),
         cache_logger_on_first_use=False,
     )
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, stream=lines)
 
 
 def serve(build: Callable[[ProcessSettings], Awaitable[Stoppable]]) -> int:

@@ -120,9 +120,9 @@ class CoordinatorDriver:
         self._stopped.set()
 
     def _broken(self, error: BaseException) -> None:
-        _log.error("coordinator.broken", error=repr(error), exc_info=error)
         self._error = self._error or error
         self._stopped.set()
+        _log.error("coordinator.broken", error=repr(error), exc_info=error)
 
     async def _open_store(self) -> None:
         while True:

@@ -121,9 +121,9 @@ class Worker:
         self._stopped.set()
 
     def _broken(self, error: BaseException) -> None:
-        _log.error("worker.broken", place=self.place, error=repr(error))
         self._error = self._error or error
         self._stopped.set()
+        _log.error("worker.broken", place=self.place, error=repr(error))
 
     def report(self, report: Report) -> None:
         """Tell the coordinator; sent in order, again after an outage."""
