@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -58,6 +59,18 @@ def shown_time(time_ms: int) -> str:
     if time_ms >= MAX_TIME - 1:
         return "the end"
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%d %b %Y %H:%M")
+
+
+def _append(path: Path, line: str) -> str:
+    """Add a whole line or nothing; "" or what stood in the way. A missing figure of the report stops no job."""
+    before = path.stat().st_size if path.exists() else 0
+    try:
+        with path.open("a") as out:
+            out.write(line)
+    except OSError as error:
+        os.truncate(path, before)
+        return f"{path}: {error.strerror}"
+    return ""
 
 
 class View:
@@ -136,13 +149,7 @@ class View:
                 "epoch": self.seen.epoch,
                 "alerts": self.seen.alert_count,
             }
-            try:
-                with self._series.open("a") as out:
-                    out.write(json.dumps(point) + "\n")
-                self._trouble = ""
-            except OSError as error:
-                # The figures of the report: missing ones are no reason to stop the job.
-                self._trouble = f"{self._series}: {error.strerror}"
+            self._trouble = _append(self._series, json.dumps(point) + "\n")
 
     def _facts(self) -> list[tuple[str, str]]:
         seen = self.seen

@@ -2,10 +2,12 @@
 
 import errno
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 import typer
 
+from services.cli import view
 from services.cli.saying import finish, sentence
 from services.local.supervisor import LocalCluster, LocalSettings
 from shared.ports.log import LogUnavailable
@@ -61,3 +63,31 @@ async def test_a_disk_that_fills_stops_no_supervisor(tmp_path: Path, monkeypatch
     assert ["No space left on device" in said for said in cluster.troubles()] == [True]
     cluster._write_state()
     assert cluster.troubles() == []
+
+
+def test_a_line_of_figures_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fills in the middle of a line leaves the lines before it, and a sentence."""
+    path = tmp_path / "progress.jsonl"
+    assert view._append(path, '{"a": 1}\n') == ""
+    opened = Path.open
+
+    class _Fills:
+        def __init__(self, stream: TextIO) -> None:
+            self._stream = stream
+
+        def __enter__(self) -> "_Fills":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self._stream.close()
+
+        def write(self, text: str) -> int:
+            self._stream.write(text[:4])
+            self._stream.flush()
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", lambda self, mode: _Fills(opened(self, mode)))
+        assert "No space left on device" in view._append(path, '{"a": 2}\n')
+    assert view._append(path, '{"a": 3}\n') == ""
+    assert path.read_text() == '{"a": 1}\n{"a": 3}\n'
