@@ -2,7 +2,7 @@
 
 import errno
 from pathlib import Path
-from typing import TextIO
+from typing import Self, TextIO
 
 import pytest
 import typer
@@ -75,7 +75,7 @@ def test_a_line_of_figures_is_whole_or_not_there(tmp_path: Path, monkeypatch: py
         def __init__(self, stream: TextIO) -> None:
             self._stream = stream
 
-        def __enter__(self) -> "_Fills":
+        def __enter__(self) -> Self:
             return self
 
         def __exit__(self, *_: object) -> None:
