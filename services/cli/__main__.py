@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from services.cli import control
 from services.cli.audit import Audited, audit_local
 from services.cli.demo import DemoSettings, demo
 from services.cli.ps import processes
@@ -152,6 +153,9 @@ def ps_command(
     for process in found[0]["processes"]:
         line = f"{process['place']:<16}{process['service']:<14}{process['pid']:<10}{', '.join(process['tasks'])}"
         sys.stdout.write(line.rstrip() + "\n")
+
+
+control.register(app)
 
 
 def main() -> None:

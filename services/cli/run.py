@@ -10,6 +10,7 @@ from rich.console import Console
 
 from services.cli.installation import Installation, installation
 from services.cli.view import View
+from services.local.supervisor import ADDRESS_FILE, CONTROL, TOKEN_FILE
 from services.local.broker_settings import FREE_PORT
 from shared.language.documents import parse
 from shared.model.ids import ProcessorName

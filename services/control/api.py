@@ -187,6 +187,11 @@ class Api:
         name, request_id = request.match_info["name"], _request_id(request)
         return await self._do(do.Stop(name=name, request=request_id, drain=body.drain, until=body.until))
 
+    async def skip(self, request: web.Request, body: routes.SkipBody) -> web.Response:
+        """Pass over what is refused."""
+        name, request_id = request.match_info["name"], _request_id(request)
+        return await self._do(do.Skip(name=name, request=request_id, epoch=body.epoch, vertex=body.vertex))
+
     async def connect(self, request: web.Request, body: dict[str, Any]) -> web.Response:
         """Write a connection."""
         name, request_id = request.match_info["name"], _request_id(request)

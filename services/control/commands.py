@@ -27,13 +27,14 @@ from shared.language.documents import InvalidDocument, parse
 from shared.language.documents.connections import read_connections
 from shared.language.expressions.scope import Scope
 from shared.language.problems import Problems
-from shared.model.ids import Offset, ProcessorName
+from shared.model.ids import Epoch, Offset, ProcessorName, VertexId
 from shared.model.messages import (
     CreateProcessor,
     DropProcessor,
     ModifyProcessor,
     PutConnection,
     Request,
+    SkipRelease,
     StartProcessor,
     StopProcessor,
 )
@@ -85,13 +86,20 @@ class Drop(_Command, frozen=True, tag="drop"):
     """Forget a stopped processor and delete what it stored."""
 
 
+class Skip(_Command, frozen=True, tag="skip"):
+    """Pass over what a target refuses of a commit, when the processor starts next."""
+
+    epoch: int
+    vertex: str | None = None
+
+
 class Connect(_Command, frozen=True, tag="connect"):
     """Write a connection into the registry; null deletes it."""
 
     connection: dict[str, Any] | None
 
 
-Command: TypeAlias = Create | Start | Stop | Modify | Drop | Connect
+Command: TypeAlias = Create | Start | Stop | Modify | Drop | Skip | Connect
 
 
 def text_of(document: Document) -> str:
@@ -197,6 +205,8 @@ def _request_of(command: Command, request: str) -> Request:
             return ModifyProcessor(request, name, text, parallelism, resume)
         case Drop():
             return DropProcessor(request, name)
+        case Skip(epoch=epoch, vertex=vertex):
+            return SkipRelease(request, name, Epoch(epoch), None if vertex is None else VertexId(vertex))
         case Connect(connection=connection):
             value = None if connection is None else msgspec.json.encode(connection).decode()
             return PutConnection(request, name, value)

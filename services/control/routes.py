@@ -52,6 +52,13 @@ class ModifyBody(Struct, frozen=True, forbid_unknown_fields=True):
     resumeFromCheckpoint: bool = True  # noqa: N815 - the language's word
 
 
+class SkipBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is passed over: what the sink at `vertex` (every one that waits, without it) is refused of commit `epoch`."""
+
+    epoch: int
+    vertex: str | None = None
+
+
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
@@ -106,6 +113,7 @@ ROUTES: Final = (
     Route("DELETE", "/v1/processors/{name}", "drop", "Forget a stopped processor and what it stored", answers=_CHANGED),
     Route("POST", "/v1/processors/{name}/start", "start", "Start it", StartBody, answers=_CHANGED),
     Route("POST", "/v1/processors/{name}/stop", "stop", "Stop or drain it", StopBody, answers=_CHANGED),
+    Route("POST", "/v1/processors/{name}/skip", "skip", "Pass over what a target refuses of a commit", SkipBody, answers=_CHANGED),
     Route("GET", "/v1/processors/{name}/stats", "stats", "Statistics", query=(_VERBOSE,), answers=_ONE),
     Route("GET", "/v1/processors/{name}/sample", "sample", "Some output documents of a running processor", query=(_LIMIT,), answers=_SHOWN),
     Route("GET", "/v1/processors/{name}/logs", "logs", "What services have logged about it", query=(_LINES,), answers=_ONE),

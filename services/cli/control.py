@@ -1,0 +1,186 @@
+"""The commands that ask the control service: what runs, why it failed, what it has done; and create, start, stop, modify, drop."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from services.cli.remote import RemoteFailed, find, path_of
+from shared.language.documents import InvalidDocument
+from shared.language.documents.load import load
+
+Name = Annotated[str, typer.Argument(help="The processor.")]
+File = Annotated[Path, typer.Argument(help="The processor's document, YAML or JSON.")]
+Data = Annotated[Path, typer.Option("--data", help="The folder of `tidemark run`; TIDEMARK_CONTROL names a service elsewhere.")]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+RUN = Path(".tidemark/run")
+
+
+@contextmanager
+def _failing() -> Iterator[None]:
+    try:
+        yield
+    except (RemoteFailed, InvalidDocument, OSError) as error:
+        Console(stderr=True).print(f"[red]{error}[/red]", highlight=False)
+        raise typer.Exit(1) from error
+
+
+def _print(value: Any, lines: Callable[[Any], Iterator[str]], *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps(value, indent=2) + "\n")
+        return
+    for line in lines(value):
+        sys.stdout.write(line.rstrip() + "\n")
+
+
+def processors_command(data: Data = RUN, as_json: AsJson = False) -> None:  # noqa: FBT002 - a flag of the command line
+    """List the processors with state, watermark and epoch."""
+
+    def lines(found: Any) -> Iterator[str]:
+        yield f"{'processor':<28}{'state':<10}{'watermark':<27}{'lag':>9}{'epoch':>9}{'released':>9}  why"
+        for p in found["processors"]:
+            yield (
+                f"{p['name']:<28}{p['state']:<10}{p['watermark'] or '–':<27}{p['lagMillis'] / 1000:>7.1f} s"
+                f"{p['epoch']:>9}{p['releasedEpoch']:>9}  {p['reason']}"
+            )
+
+    with _failing():
+        _print(find(data).get("/v1/processors"), lines, as_json=as_json)
+
+
+def status_command(name: Name, data: Data = RUN, as_json: AsJson = False) -> None:  # noqa: FBT002
+    """Show one processor: its state, why it is so, its tasks; status 1 if it has failed."""
+
+    def lines(p: Any) -> Iterator[str]:
+        for label, value in (
+            ("state", p["state"]),
+            ("why", p["reason"] or "–"),
+            ("watermark", p["watermark"] or "–"),
+            ("epoch", f"{p['epoch']} committed, {p['releasedEpoch']} released, {p['commits']} in all"),
+            ("generation", f"{p['generation']}, plan {p['planVersion']}, job {p['job']}"),
+        ):
+            yield f"{label:<12}{value}"
+        for task in p["tasks"]:
+            yield f"{'task':<12}{task['vertex']}/{task['index']} on {task['worker']}"
+
+    with _failing():
+        found = find(data).get(path_of(name))
+        _print(found, lines, as_json=as_json)
+    if found["state"] == "FAILED":
+        raise typer.Exit(1)
+
+
+def stats_command(name: Name, data: Data = RUN, as_json: AsJson = False) -> None:  # noqa: FBT002
+    """Show what a processor has done, operator by operator; and whether data are late or the system is slow."""
+
+    def lines(found: Any) -> Iterator[str]:
+        stats = found["stats"]
+        for key, value in stats.items():
+            if not isinstance(value, list):
+                yield f"{key:<26}{'–' if value is None else value}"
+        for o in stats["operatorStats"]:
+            yield (
+                f"{o['name']:<14}{o['service']:<10}in {o['inputMessageCount']:>12,}  out {o['outputMessageCount']:>12,}"
+                f"  dead {o['dlqMessageCount']:>8,}  state {o['stateSize']:>12,} B  busy {o['executionTimeSecs']:>8.1f} s"
+            )
+
+    with _failing():
+        _print(find(data).get(path_of(name, "stats?verbose=true")), lines, as_json=as_json)
+
+
+def logs_command(name: Name, limit: Annotated[int, typer.Option(min=1)] = 100, data: Data = RUN) -> None:
+    """Print what services have logged about a processor, a JSON line each."""
+    with _failing():
+        found = find(data).get(path_of(name, f"logs?limit={limit}"))
+        _print(found, lambda f: map(json.dumps, f["lines"]), as_json=False)
+
+
+def sample_command(name: Name, limit: Annotated[int, typer.Option(min=1)] = 10, data: Data = RUN) -> None:
+    """Print some output documents of a running processor, a JSON line each; not all of them are committed yet."""
+    with _failing():
+        found = find(data).get(path_of(name, f"sample?limit={limit}"))
+        _print(found, lambda f: map(json.dumps, f["documents"]), as_json=False)
+
+
+def create_command(
+    file: File,
+    name: Annotated[str, typer.Option(help="Its name, if not the document's or the file's.")] = "",
+    start: Annotated[bool, typer.Option("--start", help="Start it, too.")] = False,  # noqa: FBT002
+    data: Data = RUN,
+) -> None:
+    """Register a processor."""
+    with _failing():
+        text = file.read_text()
+        tree, _ = load(text)
+        called = name or (tree.get("name") if isinstance(tree, dict) else "") or file.stem
+        find(data).send("POST", "/v1/processors", {"name": called, "document": text, "start": start})
+        sys.stdout.write(f"{called}: created{' and started' if start else ''}\n")
+
+
+def start_command(
+    name: Name,
+    without_state: Annotated[bool, typer.Option("--without-state", help="From nothing, as a new job.")] = False,  # noqa: FBT002
+    data: Data = RUN,
+) -> None:
+    """Start a processor from its last checkpoint."""
+    with _failing():
+        find(data).send("POST", path_of(name, "start"), {"resume": not without_state})
+
+
+def stop_command(
+    name: Name,
+    drain: Annotated[bool, typer.Option("--drain", help="End the input and close all windows; it cannot be resumed.")] = False,  # noqa: FBT002
+    data: Data = RUN,
+) -> None:
+    """Stop a processor at a checkpoint; its windows stay open."""
+    with _failing():
+        find(data).send("POST", path_of(name, "stop"), {"drain": drain})
+
+
+def modify_command(
+    name: Name,
+    file: File,
+    without_state: Annotated[bool, typer.Option("--without-state", help="Its state goes; the input is read anew.")] = False,  # noqa: FBT002
+    data: Data = RUN,
+) -> None:
+    """Give a processor another document; one that runs goes on with it at its next checkpoint."""
+    with _failing():
+        body = {"document": file.read_text(), "resumeFromCheckpoint": not without_state}
+        find(data).send("PATCH", path_of(name), body)
+
+
+def drop_command(name: Name, data: Data = RUN) -> None:
+    """Forget a stopped processor and delete what it stored; what it wrote stays."""
+    with _failing():
+        find(data).send("DELETE", path_of(name))
+
+
+def skip_command(
+    name: Name, epoch: Annotated[int, typer.Argument(help="The commit of which a target refuses a part.")], data: Data = RUN
+) -> None:
+    """Pass over what a target refuses of a commit, when the processor starts next; the rest of it is released."""
+    with _failing():
+        find(data).send("POST", path_of(name, "skip"), {"epoch": epoch})
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    for command in (
+        processors_command,
+        status_command,
+        stats_command,
+        logs_command,
+        sample_command,
+        create_command,
+        start_command,
+        stop_command,
+        modify_command,
+        drop_command,
+        skip_command,
+    ):
+        app.command(command.__name__.removesuffix("_command"))(command)

@@ -1,0 +1,89 @@
+"""Asking a control service from the command line: where it is, by what token, and what its errors say to a person."""
+
+import json
+import os
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from services.local.supervisor import ADDRESS_FILE
+
+_TIMEOUT_S = 60
+
+
+class RemoteFailed(Exception):
+    """The service is not there, or refuses: a sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A control service."""
+
+    url: str
+    token: str
+
+    def get(self, path: str) -> Any:
+        """Read."""
+        return self._ask("GET", path, None)
+
+    def send(self, method: str, path: str, body: Any = None) -> Any:
+        """Change."""
+        return self._ask(method, path, {} if body is None and method in ("POST", "PATCH") else body)
+
+    def _ask(self, method: str, path: str, body: Any) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + path, data, headers, method=method)  # noqa: S310 - checked by `find`
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
+                return json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            raise RemoteFailed(_said(error.read(), error)) from error
+        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+            message = f"{self.url}: the control service does not answer ({error}); is it running?"
+            raise RemoteFailed(message) from error
+
+
+def find(data_dir: Path) -> Remote:
+    """TIDEMARK_CONTROL (with TIDEMARK_TOKEN), else the service of what runs on the folder. RemoteFailed says what to start."""
+    url = os.environ.get("TIDEMARK_CONTROL", "")
+    if url:
+        if not url.startswith(("http://", "https://")):
+            message = f"TIDEMARK_CONTROL: expected http://… or https://…, found {url!r}"
+            raise RemoteFailed(message)
+        return Remote(url.rstrip("/"), os.environ.get("TIDEMARK_TOKEN", ""))
+    try:
+        address = json.loads((data_dir / ADDRESS_FILE).read_text())
+        return Remote(address["url"], Path(address["token_file"]).read_text().strip())
+    except FileNotFoundError as error:
+        message = (
+            f"no control service runs on {data_dir}: `tidemark run FILE --data {data_dir}` starts one,"
+            " and TIDEMARK_CONTROL with TIDEMARK_TOKEN names one elsewhere"
+        )
+        raise RemoteFailed(message) from error
+
+
+def path_of(name: str, *parts: str) -> str:
+    """Of a processor."""
+    return "/".join(("/v1/processors", quote(name, safe=""), *parts))
+
+
+def _said(data: bytes, error: urllib.error.HTTPError) -> str:
+    try:
+        problem = json.loads(data)["error"]
+    except (ValueError, KeyError, TypeError):
+        return f"{error.url}: {error.code} {error.reason}"
+    if errors := problem.get("errors"):
+        return "\n".join(_one(e) for e in errors)
+    remedy = f"; {problem['remedy']}" if problem.get("remedy") else ""
+    return f"{problem['place']}: expected {problem['expectation']}; {problem['finding']}{remedy}"
+
+
+def _one(error: dict[str, Any]) -> str:
+    line = f" (line {error['line']})" if error.get("line") else ""
+    accepted = f"; accepted: {', '.join(error['accepted'])}" if error.get("accepted") else ""
+    nearest = f"; did you mean {error['nearest']}?" if error.get("nearest") else ""
+    return f"{error['place']}{line}: {error['message']}{accepted}{nearest}"
