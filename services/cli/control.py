@@ -16,7 +16,9 @@ from shared.language.documents.load import load
 
 Name = Annotated[str, typer.Argument(help="The processor.")]
 File = Annotated[Path, typer.Argument(help="The processor's document, YAML or JSON.")]
-Data = Annotated[Path, typer.Option("--data", help="The folder of `tidemark run`; TIDEMARK_CONTROL names a service elsewhere.")]
+Data = Annotated[
+    Path, typer.Option("--data", help="The folder of `tidemark run`; TIDEMARK_CONTROL names a service elsewhere.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 RUN = Path(".tidemark/run")
 
@@ -38,7 +40,7 @@ def _print(value: Any, lines: Callable[[Any], Iterator[str]], *, as_json: bool) 
         sys.stdout.write(line.rstrip() + "\n")
 
 
-def processors_command(data: Data = RUN, as_json: AsJson = False) -> None:  # noqa: FBT002 - a flag of the command line
+def processors_command(data: Data = RUN, *, as_json: AsJson = False) -> None:
     """List the processors with state, watermark and epoch."""
 
     def lines(found: Any) -> Iterator[str]:
@@ -53,7 +55,7 @@ def processors_command(data: Data = RUN, as_json: AsJson = False) -> None:  # no
         _print(find(data).get("/v1/processors"), lines, as_json=as_json)
 
 
-def status_command(name: Name, data: Data = RUN, as_json: AsJson = False) -> None:  # noqa: FBT002
+def status_command(name: Name, data: Data = RUN, *, as_json: AsJson = False) -> None:
     """Show one processor: its state, why it is so, its tasks; status 1 if it has failed."""
 
     def lines(p: Any) -> Iterator[str]:
@@ -75,7 +77,7 @@ def status_command(name: Name, data: Data = RUN, as_json: AsJson = False) -> Non
         raise typer.Exit(1)
 
 
-def stats_command(name: Name, data: Data = RUN, as_json: AsJson = False) -> None:  # noqa: FBT002
+def stats_command(name: Name, data: Data = RUN, *, as_json: AsJson = False) -> None:
     """Show what a processor has done, operator by operator; and whether data are late or the system is slow."""
 
     def lines(found: Any) -> Iterator[str]:
@@ -110,7 +112,8 @@ def sample_command(name: Name, limit: Annotated[int, typer.Option(min=1)] = 10, 
 def create_command(
     file: File,
     name: Annotated[str, typer.Option(help="Its name, if not the document's or the file's.")] = "",
-    start: Annotated[bool, typer.Option("--start", help="Start it, too.")] = False,  # noqa: FBT002
+    *,
+    start: Annotated[bool, typer.Option("--start", help="Start it, too.")] = False,
     data: Data = RUN,
 ) -> None:
     """Register a processor."""
@@ -124,7 +127,8 @@ def create_command(
 
 def start_command(
     name: Name,
-    without_state: Annotated[bool, typer.Option("--without-state", help="From nothing, as a new job.")] = False,  # noqa: FBT002
+    *,
+    without_state: Annotated[bool, typer.Option("--without-state", help="From nothing, as a new job.")] = False,
     data: Data = RUN,
 ) -> None:
     """Start a processor from its last checkpoint."""
@@ -134,7 +138,10 @@ def start_command(
 
 def stop_command(
     name: Name,
-    drain: Annotated[bool, typer.Option("--drain", help="End the input and close all windows; it cannot be resumed.")] = False,  # noqa: FBT002
+    *,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="End the input and close all windows; it cannot be resumed.")
+    ] = False,
     data: Data = RUN,
 ) -> None:
     """Stop a processor at a checkpoint; its windows stay open."""
@@ -145,7 +152,10 @@ def stop_command(
 def modify_command(
     name: Name,
     file: File,
-    without_state: Annotated[bool, typer.Option("--without-state", help="Its state goes; the input is read anew.")] = False,  # noqa: FBT002
+    *,
+    without_state: Annotated[
+        bool, typer.Option("--without-state", help="Its state goes; the input is read anew.")
+    ] = False,
     data: Data = RUN,
 ) -> None:
     """Give a processor another document; one that runs goes on with it at its next checkpoint."""
@@ -161,7 +171,9 @@ def drop_command(name: Name, data: Data = RUN) -> None:
 
 
 def skip_command(
-    name: Name, epoch: Annotated[int, typer.Argument(help="The commit of which a target refuses a part.")], data: Data = RUN
+    name: Name,
+    epoch: Annotated[int, typer.Argument(help="The commit of which a target refuses a part.")],
+    data: Data = RUN,
 ) -> None:
     """Pass over what a target refuses of a commit, when the processor starts next; the rest of it is released."""
     with _failing():

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,11 +11,13 @@ from rich.console import Console
 
 from services.cli.installation import Installation, installation
 from services.cli.view import View
-from services.local.supervisor import ADDRESS_FILE, CONTROL, TOKEN_FILE
 from services.local.broker_settings import FREE_PORT
+from services.local.supervisor import ADDRESS_FILE, CONTROL, TOKEN_FILE
 from shared.language.documents import parse
 from shared.model.ids import ProcessorName
 from shared.model.messages import ProcessorStatus, StopProcessor
+
+_ADDRESS_POLL_S = 0.2
 
 
 class RunFailed(Exception):
@@ -26,7 +29,8 @@ async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: 
     text = file.read_text()  # noqa: ASYNC240 - before anything runs beside
     processor = parse(text)
     name = processor.name or ProcessorName(file.stem)
-    async with installation(data_dir, {}, port=port) as installed:
+    async with installation(data_dir, {}, {CONTROL: 1}, port=port) as installed:
+        telling = asyncio.create_task(_tell_address(data_dir))
         await installed.ensure_started(name, text, parallelism)
         view = View(installed, name, None, None)
         showing = asyncio.create_task(view.run())
@@ -34,12 +38,24 @@ async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: 
             status = await _until_ended_or_interrupted(installed, name)
         finally:
             showing.cancel()
+            telling.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await showing
+            with contextlib.suppress(asyncio.CancelledError):
+                await telling
     Console(stderr=True).print(f"{name}: {status.state} {status.reason}")
     if status.state == "FAILED":
         message = f"{name}: {status.reason}"
         raise RunFailed(message)
+
+
+async def _tell_address(data_dir: Path) -> None:
+    """Where the control service is, once it is there."""
+    address = data_dir / ADDRESS_FILE
+    while not address.exists():  # noqa: ASYNC110 - another process writes it
+        await asyncio.sleep(_ADDRESS_POLL_S)
+    url = json.loads(address.read_text())["url"]
+    Console(stderr=True).print(f"control: {url} (any name, and as password what is in {data_dir / TOKEN_FILE})")
 
 
 async def _until_ended_or_interrupted(installed: Installation, name: ProcessorName) -> ProcessorStatus:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,10 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession, web
+from typer.testing import CliRunner
 
+from services.cli.__main__ import app
+from services.cli.process import quiet
 from services.control.openapi import describe
 from services.control.routes import ROUTES
 from services.control.server import application
@@ -47,6 +51,12 @@ class Asked:
             _, shown = await self.ask("GET", f"/v1/processors/{name}")
             if shown["state"] == state:
                 return dict(shown)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    """What the services log would be among what commands print."""
+    quiet(logging.CRITICAL)
 
 
 def raise_(error: BaseException) -> None:
@@ -230,3 +240,30 @@ def test_a_token_is_made_for_its_owner_alone(tmp_path: Path) -> None:
     path.write_text("short")
     with pytest.raises(ProcessSettingsError, match="at least 16 characters, found 5"):
         read_token(ControlSettings(token_file=str(path)))
+
+
+async def test_the_command_line_asks_the_service(asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tidemark create`, `processors`, `status`, `stats`, `logs`, `drop` do as they say; a refusal is a sentence and status 1."""
+    monkeypatch.setenv("TIDEMARK_CONTROL", asked.url)
+    monkeypatch.setenv("TIDEMARK_TOKEN", TOKEN)
+    file = tmp_path / "p.json"
+    file.write_text(json.dumps(document(tmp_path)))
+
+    async def tidemark(*args: str) -> tuple[int, str]:
+        result = await AsyncExecutor().blocking(lambda: CliRunner().invoke(app, list(args)))
+        return result.exit_code, result.stdout + result.stderr
+
+    assert await tidemark("create", str(file)) == (0, "p: created\n")
+    await asked.until("p", "CREATED")
+    assert "p " in (await tidemark("processors"))[1]
+    assert "CREATED" in (await tidemark("status", "p"))[1]
+    assert json.loads((await tidemark("stats", "p", "--json"))[1])["stats"]["status"] == "CREATED"
+    assert (await tidemark("logs", "p"))[0] == 0
+    status, said = await tidemark("sample", "p")
+    assert (status, "only a running processor" in said) == (1, True)
+    assert (await tidemark("drop", "p"))[0] == 0
+    file.write_text('{"pipeline": [{"$sauce": {}}]}')
+    status, said = await tidemark("create", str(file))
+    assert (status, "pipeline[0]" in said and "$source" in said) == (1, True)
+    monkeypatch.setenv("TIDEMARK_TOKEN", "another")
+    assert (await tidemark("processors"))[0] == 1
