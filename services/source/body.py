@@ -52,6 +52,8 @@ class SourceTaskBody:
         chain: Operator,
         idle_timeout_ms: int | None,
         steps: Steps,
+        *,
+        bounded: bool,
     ) -> None:
         self._context = context
         self._source = source
@@ -59,6 +61,7 @@ class SourceTaskBody:
         self._chain = chain
         self._idle_timeout_ms = idle_timeout_ms
         self._steps = steps
+        self._bounded = bounded
         self._own: dict[SplitId, _Split] = {}
         self._watermark_ms = -(2**63)
         self._held_since_ms: int | None = None
@@ -90,7 +93,7 @@ class SourceTaskBody:
             self._source.end_at(bounds)
         for status in self._source.status():
             known = saved.get(status.split)
-            until = Offset(known.until) if known is not None and known.until is not None else None
+            until = Offset(known.until) if known is not None and known.until is not None else status.until
             self._own[status.split] = _Split(status.next_position, until)
 
     def _restored_watermark(self) -> int:
@@ -166,6 +169,9 @@ class SourceTaskBody:
             return
         if rows or not status.at_end:
             split.at_end_since_ms = None
+            if status.more and not rows:
+                # Something is coming that cannot be read yet, such as an open transaction: the split was idle, and is no longer.
+                self._front.on_status(status.split, "active")
             return
         if split.at_end_since_ms is None:
             split.at_end_since_ms = monotonic_ms
@@ -217,8 +223,8 @@ class SourceTaskBody:
         return found
 
     def ended(self) -> bool:
-        """All splits are read to their ends; a task without splits ends when the input is drained."""
-        return self._front.ended() if self._own else self._ended_without_splits
+        """All splits are read to their ends; a task without splits ends at once if the source is bounded, else when it is drained."""
+        return self._front.ended() if self._own else self._bounded or self._ended_without_splits
 
     # --- the machine's commands -------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from services.source.body import SourceTaskBody
 from services.source.connecting import RealSources, SourceConnectors
 from services.source.steps import Steps, looks_at_time, sets_clock
 from shared.language.documents import Processor, parse
-from shared.language.stages import DocumentsSource, KafkaSource, ScriptSource, Source
+from shared.language.stages import DocumentsSource, FileSource, KafkaSource, ScriptSource, Source
 from shared.model.ids import Place, WorkerIncarnation
 from shared.operators.build import build_chain
 from shared.operators.context import TaskContext as OperatorContext
@@ -46,11 +46,22 @@ class SourceService:
             build_chain(tuple(behind), operators),
             stage.partition_idle_timeout_ms,
             _steps(context, processor, stage, self._connectors),
+            bounded=_is_bounded(stage),
         )
 
     async def close(self) -> None:
         """Let go of the clients that tasks share."""
         await self._connectors.close()
+
+
+def _is_bounded(stage: Source) -> bool:
+    """Whether the input ends by itself (E1)."""
+    match stage:
+        case KafkaSource():
+            return stage.until is not None
+        case FileSource():
+            return not stage.follow
+    return True
 
 
 def _steps(context: TaskContext, processor: Processor, stage: Source, connectors: SourceConnectors) -> Steps:

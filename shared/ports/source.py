@@ -41,6 +41,8 @@ class SplitStatus:
     """The split is bounded and read to its end (E1)."""
     until: Offset | None = None
     """Where a bounded split ends, once that is settled: to be kept with the position, and handed to `end_at` after a restart (E1)."""
+    more: bool = False
+    """The broker has said lately that there is something behind the position, which may not be readable yet: no idleness lasts (W4)."""
 
 
 class Source(Protocol):

@@ -208,16 +208,23 @@ class KafkaSource:
         """See `Source.status`. `at_end` needs a recent answer of the broker (W4)."""
         now = self._clock.monotonic_ms()
         return [
-            SplitStatus(name, s.position, self._at_end(s, now), s.finished, s.until) for name, s in self._splits.items()
+            SplitStatus(name, s.position, self._at_end(s, now), s.finished, s.until, self._more(s, now))
+            for name, s in self._splits.items()
         ]
 
     def _at_end(self, split: _Split, now_ms: int) -> bool:
-        if split.finished:
-            return True
-        end = self._reader.high_watermark(split.partition)
-        if end is None or split.answered_ms is None or now_ms - split.answered_ms > self._settings.answer_age_ms_max:
-            return False
-        return split.position >= end
+        end = self._end(split, now_ms)
+        return split.finished or (end is not None and split.position >= end)
+
+    def _more(self, split: _Split, now_ms: int) -> bool:
+        end = self._end(split, now_ms)
+        return not split.finished and end is not None and split.position < end
+
+    def _end(self, split: _Split, now_ms: int) -> int | None:
+        """The high watermark, if the broker has told it lately."""
+        if split.answered_ms is None or now_ms - split.answered_ms > self._settings.answer_age_ms_max:
+            return None
+        return self._reader.high_watermark(split.partition)
 
     def end_at(self, until: Mapping[SplitId, Offset]) -> None:
         """See `Source.end_at`. What was already returned beyond an end stays returned."""

@@ -1,0 +1,228 @@
+# ruff: noqa: N802 -- a test carries its rule's name
+"""A source's task over Kafka, in memory and on a real broker: when a split is idle (W4), and how the input ends (E1, E2)."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from services.source.connectors.raw import LogRawReader
+from shared.adapters.clock import SystemClock
+from shared.adapters.kafka_log import KafkaLog
+from shared.adapters.kafka_raw import RawReader
+from shared.adapters.kafka_settings import KafkaSettings
+from shared.adapters.memory_broker import MemoryBroker
+from shared.adapters.memory_log import MemoryLog
+from shared.language.stages.source import StartAt
+from shared.model.time import MAX_TIME
+from shared.ports.log import Log, NewRecord, TopicPartition
+from tests.harness.source_stand import IDLE_MS, SourceStand, feed, record
+
+
+class Cluster:
+    """A log with a topic of two partitions of the test's own, and tasks that read it."""
+
+    def __init__(self, log: Log, topic: str, reader: Callable[[], Awaitable[Any]]) -> None:
+        self.log, self.topic, self._reader = log, topic, reader
+
+    async def stand(self, *, tasks: int = 1, index: int = 0, until: StartAt | None = None) -> SourceStand:
+        # The clock is the test's: on it an answer never grows old by itself.
+        made = SourceStand(
+            self.log, await self._reader(), self.topic, tasks=tasks, index=index, until=until, answer_age_ms_max=10**9
+        )
+        return await made.open()
+
+    async def feed(self, partition: int, *times_ms: int) -> None:
+        await feed(self.log, self.topic, partition, *times_ms)
+
+
+@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.kafka)])
+def bootstrap(request: pytest.FixtureRequest) -> str | None:
+    """The broker's address; None for a log in memory."""
+    return None if request.param == "memory" else request.getfixturevalue("kafka_broker")
+
+
+@pytest.fixture
+async def cluster(bootstrap: str | None, unique_name: Callable[[str], str]) -> AsyncIterator[Cluster]:
+    topic = unique_name("in")
+    if bootstrap is None:
+        log: Log = MemoryLog(MemoryBroker(SystemClock()))
+
+        async def reader() -> Any:
+            return LogRawReader(log)
+
+        await log.create_topic(topic, 2)
+        yield Cluster(log, topic, reader)
+        return
+    settings = KafkaSettings(bootstrap=bootstrap)
+    opened: list[RawReader] = []
+
+    async def raw() -> Any:
+        opened.append(RawReader(settings))
+        await opened[-1].start()
+        return opened[-1]
+
+    log = KafkaLog(settings)
+    await log.create_topic(topic, 2)
+    yield Cluster(log, topic, raw)
+    for one in opened:
+        await one.close()
+    await log.close()
+
+
+async def read(stand: SourceStand, count: int) -> list[int]:
+    """Take until so many rows have come; no time passes on the stand's clock."""
+    found: list[int] = []
+    for _ in range(200):
+        if len(found) >= count:
+            break
+        found += await stand.take()
+    assert len(found) == count
+    return found
+
+
+async def at_end(stand: SourceStand, *, ends: bool = True) -> None:
+    """Take until the broker's answers say that every split is at its end, or that some is not."""
+    for _ in range(200):
+        await stand.take()
+        if all(status.at_end for status in stand.source.status()) == ends:
+            return
+    raise AssertionError(stand.source.status())
+
+
+async def test_W4_a_split_is_idle_only_after_the_time_out_at_its_end(cluster: Cluster) -> None:
+    """A partition that was never fed holds the watermark until then, and no longer."""
+    await cluster.feed(0, 50)
+    stand = await cluster.stand()
+    await read(stand, 1)
+    await at_end(stand)
+    await stand.take(IDLE_MS - 1)
+    assert stand.watermark() is None
+    await cluster.feed(0, 60)
+    await read(stand, 1)
+    await stand.take(1)
+    assert stand.watermark() == 60
+    assert not stand.body.idle()
+
+
+async def test_W4_an_open_transaction_keeps_its_split_from_idleness(cluster: Cluster) -> None:
+    """The position is compared with the high watermark, not with the last stable offset: what is uncommitted is on its way."""
+    await cluster.feed(0, 50)
+    await cluster.feed(1, 20)
+    writer = await cluster.log.transactional_writer(cluster.topic)
+    transaction = await writer.begin()
+    await transaction.send_batch(TopicPartition(cluster.topic, 1), [NewRecord(record(25))])
+    stand = await cluster.stand()
+    await read(stand, 2)
+    await at_end(stand, ends=False)
+    await stand.take(10 * IDLE_MS)
+    await stand.take(10 * IDLE_MS)
+    assert stand.watermark() == 20
+    await transaction.commit()
+    assert await read(stand, 1) == [25]
+    assert stand.watermark() == 25
+    await writer.close()
+
+
+async def test_W4_an_idle_split_is_active_again_when_the_broker_says_that_more_is_there(cluster: Cluster) -> None:
+    """Also before it can be read: from then on the split holds the watermark, and what comes is not late by the others."""
+    await cluster.feed(0, 50)
+    await cluster.feed(1, 20)
+    stand = await cluster.stand()
+    await read(stand, 2)
+    await at_end(stand)
+    await stand.take(IDLE_MS)
+    assert stand.body.idle()
+    writer = await cluster.log.transactional_writer(cluster.topic)
+    transaction = await writer.begin()
+    await transaction.send_batch(TopicPartition(cluster.topic, 1), [NewRecord(record(70))])
+    await at_end(stand, ends=False)
+    assert not stand.body.idle()
+    await cluster.feed(0, 90)
+    await read(stand, 1)
+    assert stand.watermark() == 50
+    await transaction.commit()
+    assert await read(stand, 1) == [70]
+    assert stand.watermark() == 70
+    await writer.close()
+
+
+async def test_W4_time_in_which_the_task_was_held_back_does_not_count(cluster: Cluster) -> None:
+    """A task that flow control stops for long does not find its splits idle when it goes on."""
+    await cluster.feed(0, 50)
+    stand = await cluster.stand()
+    await read(stand, 1)
+    await at_end(stand)
+    await stand.take(IDLE_MS - 10)
+    stand.body.held_back(stand.clock.at_ms)
+    await stand.take(100 * IDLE_MS)
+    assert stand.watermark() is None
+    await stand.take(9)
+    assert stand.watermark() is None
+    await stand.take(1)
+    assert stand.body.idle()
+
+
+async def test_W2_what_a_restart_restores_holds_back_as_before(cluster: Cluster) -> None:
+    """A split that had data goes on from its own watermark; one that had none holds the task's, which never falls."""
+    await cluster.feed(0, 50)
+    stand = await cluster.stand()
+    await read(stand, 1)
+    parts = await stand.copy()
+    await cluster.feed(1, 30)
+    again = SourceStand(cluster.log, await cluster._reader(), cluster.topic)
+    await again.open(parts)
+    assert again.watermark() is None
+    assert await read(again, 1) == [30]
+    assert again.watermark() == 30
+
+
+async def test_E1_a_bounded_source_s_task_without_splits_ends_at_once(cluster: Cluster) -> None:
+    """With more tasks than splits the input would never end otherwise; where it does not end by itself, the task is idle."""
+    bounded = await cluster.stand(tasks=3, index=2, until="latest")
+    await bounded.take()
+    assert bounded.body.ended()
+    endless = await cluster.stand(tasks=3, index=2)
+    await endless.take()
+    assert not endless.body.ended()
+    assert endless.body.idle()
+    endless.body.drain({})
+    assert endless.body.ended()
+
+
+async def test_E1_a_split_ends_when_its_position_reaches_its_end(cluster: Cluster) -> None:
+    """Not before, and the watermark is the end of time only when all have."""
+    await cluster.feed(0, 50, 60)
+    await cluster.feed(1, 20)
+    stand = await cluster.stand(until="latest")
+    await cluster.feed(0, 70)
+    assert sorted(await read(stand, 3)) == [20, 50, 60]
+    await at_end(stand)
+    assert stand.body.ended()
+    assert stand.watermark() == MAX_TIME
+
+
+async def test_E2_a_drain_at_named_offsets_reads_up_to_them_and_no_further(cluster: Cluster) -> None:
+    """The first offset that is not read is named; a split that is not named ends where it stands."""
+    await cluster.feed(0, 10, 20)
+    stand = await cluster.stand()
+    await read(stand, 2)
+    stand.body.drain({f"{cluster.topic}-0": 3})
+    await cluster.feed(0, 30, 40)
+    await cluster.feed(1, 15)
+    assert await read(stand, 1) == [30]
+    await at_end(stand)
+    assert stand.body.ended()
+
+
+async def test_E1_the_end_is_resolved_once_also_over_a_restart_before_anything_was_read(cluster: Cluster) -> None:
+    """A checkpoint that comes before the first record holds the ends that were resolved at the start."""
+    await cluster.feed(0, 50)
+    stand = await cluster.stand(until="latest")
+    parts = await stand.copy()
+    await cluster.feed(0, 60)
+    again = SourceStand(cluster.log, await cluster._reader(), cluster.topic, until="latest", answer_age_ms_max=10**9)
+    await again.open(parts)
+    assert await read(again, 1) == [50]
+    await at_end(again)
+    assert again.body.ended()

@@ -1,0 +1,96 @@
+"""The body of a source's task over a Kafka source on any log, with a clock that the test moves."""
+
+import json
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from services.source.body import SourceTaskBody
+from services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
+from services.source.steps import Steps
+from shared.adapters.clock import SystemClock
+from shared.language.documents import parse
+from shared.language.stages.source import StartAt
+from shared.model.ids import Epoch, StatePart, TaskId, VertexId
+from shared.model.plan import OUT
+from shared.model.time import MIN_TIME
+from shared.operators.base import TS, Out
+from shared.operators.build import build_chain, build_front
+from shared.operators.context import TaskContext as OperatorContext
+from shared.operators.specs import FrontSpec
+from shared.ports.log import Log, NewRecord, TopicPartition
+from shared.runtime.settings import RuntimeSettings
+
+IDLE_MS = 5_000
+
+
+class HandClock(SystemClock):
+    """Monotonic time stands still unless the test moves it."""
+
+    def __init__(self) -> None:
+        self.at_ms = 0
+
+    def monotonic_ms(self) -> int:
+        return self.at_ms
+
+
+def record(time_ms: int) -> bytes:
+    return json.dumps({"t": {"$date": {"$numberLong": str(time_ms)}}}).encode()
+
+
+class SourceStand:
+    """One task of a source; `take` is what the driver does: fetch, then process at the clock's time."""
+
+    def __init__(
+        self,
+        log: Log,
+        reader: Any,
+        topic: str,
+        *,
+        tasks: int = 1,
+        index: int = 0,
+        until: StartAt | None = None,
+        answer_age_ms_max: int = 2_000,
+    ) -> None:
+        self.clock = HandClock()
+        settings = KafkaSourceSettings(
+            topics=(topic,), start_at="earliest", until=until, answer_age_ms_max=answer_age_ms_max
+        )
+        self.source = KafkaSource(settings, log, reader, self.clock)
+        document = {"connectionName": "c", "topic": topic, "timeField": "$t", "schema": {"t": "date?"}}
+        operators = OperatorContext("p", "i", topic)
+        self.front = build_front(FrontSpec(parse({"pipeline": [{"$source": document}]}).source), operators)
+        assign = SimpleNamespace(plan=SimpleNamespace(tasks={VertexId("read"): tasks}), vertex=VertexId("read"))
+        assign.index, assign.handles = index, ()
+        outside = SimpleNamespace(settings=RuntimeSettings(fetch_timeout_ms=50))
+        context: Any = SimpleNamespace(assign=assign, outside=outside, task=TaskId(VertexId("read"), index))
+        steps = Steps(lambda _ms: None, one_by_one=False, settle_ms=0)
+        chain = build_chain((), operators)
+        self.body = SourceTaskBody(context, self.source, self.front, chain, IDLE_MS, steps, bounded=until is not None)
+
+    async def open(self, parts: dict[StatePart, bytes] | None = None) -> "SourceStand":
+        await self.body.open(parts or {})
+        return self
+
+    async def take(self, after_ms: int = 0) -> list[int]:
+        """Time passes, then what is there is processed; the event times of its rows."""
+        self.clock.at_ms += after_ms
+        fetched = await self.body.fetch()
+        outs: Sequence[Any] = await self.body.take(fetched, 0, self.clock.at_ms)
+        return [t for o in outs if isinstance(o, Out) and o.port == OUT for t in o.batch.column(TS).to_pylist()]
+
+    async def copy(self) -> dict[StatePart, bytes]:
+        copied = await self.body.copy(Epoch(1), Epoch(0))
+        return {part: data for part, data in copied.changed.items() if data is not None}
+
+    def watermark(self) -> int | None:
+        """None where there is none yet."""
+        found = self.body.output_watermark()
+        return None if found == MIN_TIME else found
+
+
+async def feed(log: Log, topic: str, partition: int, *times_ms: int) -> None:
+    writer = await log.writer("feeder")
+    for time_ms in times_ms:
+        await (await writer.send(TopicPartition(topic, partition), NewRecord(record(time_ms))))
+    await writer.close()
