@@ -11,13 +11,17 @@ import typer
 from services.cli import control
 from services.cli.audit import Audited, audit_local
 from services.cli.demo import DemoSettings, demo
+from services.cli.folders import DEMO, RUN, chosen
 from services.cli.ps import processes
 from services.cli.run import run
 from services.cli.saying import finish, log_to_file
 from shared.model.ids import ProcessorName
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
+app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 DataDir = Annotated[Path, typer.Option("--data", help="Where broker, state and logs of this machine lie.")]
+KnownDir = Annotated[
+    Path | None, typer.Option("--data", help="The same; by default the one of run and demo that was used last.")
+]
 Tasks = Annotated[list[str], typer.Option("--tasks", help="Tasks of a service or vertex: operator=3; may be repeated.")]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="The broker's, on loopback; 0: any that is free.")]
 
@@ -36,7 +40,7 @@ def _parallelism(tasks: list[str]) -> dict[str, int]:
 @app.command("demo")
 def demo_command(
     out: Annotated[Path, typer.Option(help="Where the results go; emptied first.")] = Path("out/demo"),
-    data: DataDir = Path(".tidemark/demo"),
+    data: DataDir = DEMO,
     seconds: Annotated[float, typer.Option(help="How long the year takes to be fed.")] = 25.0,
     tasks: Tasks = [],  # noqa: B006 - typer reads it, nothing changes it
     port: Port = 0,
@@ -52,7 +56,7 @@ def demo_command(
 @app.command("run")
 def run_command(
     file: Annotated[Path, typer.Argument(help="The processor's document, YAML or JSON.")],
-    data: DataDir = Path(".tidemark/run"),
+    data: DataDir = RUN,
     tasks: Tasks = [],  # noqa: B006 - typer reads it, nothing changes it
     port: Port = 0,
 ) -> None:
@@ -107,7 +111,7 @@ def _exit_with(status: int) -> None:
 @app.command("audit")
 def audit_command(
     name: Annotated[str, typer.Argument(help="The processor.")],
-    data: DataDir = Path(".tidemark/run"),
+    data: DataDir = RUN,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:
     """Check that every record was counted once, from the source topic and the bytes of the outputs; exit 1 if not."""
@@ -137,14 +141,14 @@ def audit_command(
 
 @app.command("ps")
 def ps_command(
-    data: DataDir = Path(".tidemark/run"),
+    data: KnownDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:
     """List the processes that run on a folder, with service, tasks and process id."""
     found: list[dict[str, Any]] = []
 
     async def work() -> None:
-        found.append(await processes(data))
+        found.append(await processes(chosen(data)))
 
     finish(work())
     if as_json:

@@ -17,12 +17,14 @@ from rich.console import Console
 
 from services.cli.audit import AuditFailed
 from services.cli.demo import DemoFailed
+from services.cli.folders import NoInstallation
 from services.cli.ps import NothingRuns
 from services.cli.run import RunFailed
 from services.local.broker import BrokerError
 from shared.language.problems import InvalidDocument
 from shared.planning.physical import PlanError
 from shared.ports.blobs import BlobError
+from shared.ports.commits import StoreUnavailable
 from shared.ports.log import LogError
 from shared.runtime.client import RequestRefused, RequestTimeout
 
@@ -34,11 +36,13 @@ _SAID: Final = (
     DemoFailed,
     InvalidDocument,
     LogError,
+    NoInstallation,
     NothingRuns,
     PlanError,
     RequestRefused,
     RequestTimeout,
     RunFailed,
+    StoreUnavailable,
 )
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _INTERRUPTED_STATUS: Final = 130

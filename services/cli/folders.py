@@ -1,0 +1,31 @@
+"""Which installation of this machine a command means."""
+
+from pathlib import Path
+from typing import Final
+
+_HOME: Final = Path(".tidemark")
+RUN: Final = _HOME / "run"
+"""Where `tidemark run` keeps broker, state and logs unless told otherwise."""
+DEMO: Final = _HOME / "demo"
+"""The same for `tidemark demo`."""
+_STORE: Final = "coordinator.db"
+
+
+class NoInstallation(Exception):
+    """There is nothing in a folder: says what makes something."""
+
+
+def chosen(data: Path | None) -> Path:
+    """The folder that was named, or the one of run and demo that was written last. NoInstallation if nothing is there."""
+    if data is not None:
+        if not (data / _STORE).exists():
+            message = (
+                f"{data}: no installation is kept there (no {_STORE}); `tidemark run FILE --data {data}` makes one"
+            )
+            raise NoInstallation(message)
+        return data
+    found = [folder for folder in (RUN, DEMO) if (folder / _STORE).exists()]
+    if not found:
+        message = f"no installation in {RUN} or {DEMO}: `tidemark demo` or `tidemark run FILE` makes one, --data names another"
+        raise NoInstallation(message)
+    return max(found, key=lambda folder: (folder / _STORE).stat().st_mtime)
