@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import structlog
@@ -22,6 +23,7 @@ from shared.ports.log import Log
 from shared.process.outside import kafka_settings
 from shared.process.settings import ProcessSettings, ProcessSettingsError
 from shared.runtime.client import Client
+from shared.runtime.measures import Measure
 from shared.runtime.topics import Topics
 
 _log = structlog.get_logger()
@@ -67,6 +69,15 @@ class ControlService:
     def stop(self) -> None:
         """End `run`: requests under way are answered first."""
         self._stopped.set()
+
+    def unready(self) -> str:
+        """Ready: all is known, and Kafka answers."""
+        return self.model.away() or ("" if self.model.ready() else "the registry is still being read")
+
+    def measures(self) -> Iterator[Measure]:
+        """What it knows of processors; tasks tell of themselves where they are."""
+        yield Measure("commands_waiting", "gauge", "Commands that wait for the coordinator", self.commands.waiting)
+        yield Measure("processors_known", "gauge", "Processors in the registry", len(self.model.statuses))
 
     def _broken(self, error: BaseException) -> None:
         _log.error("control.broken", error=repr(error), exc_info=error)

@@ -4,11 +4,13 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Awaitable, Callable
-from typing import Protocol, TextIO, cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import asynccontextmanager
+from typing import Any, Protocol, TextIO, cast
 
 import structlog
 
+from shared.language.redaction import redacted
 from shared.process.lines import Lines
 from shared.process.settings import ProcessSettings, ProcessSettingsError, read_settings
 from shared.runtime.settings import SettingsError
@@ -28,6 +30,12 @@ class Stoppable(Protocol):
         ...
 
 
+def hide_secrets(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    """Of every line that is logged."""
+    found: dict[str, Any] = redacted(event)
+    return found
+
+
 def configure_logs(settings: ProcessSettings) -> None:
     """Structlog to standard error: JSON lines, or text for people; each with time, level and place."""
     structlog.contextvars.bind_contextvars(place=settings.place)
@@ -43,6 +51,7 @@ def configure_logs(settings: ProcessSettings) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            hide_secrets,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
@@ -63,6 +72,23 @@ def serve(build: Callable[[ProcessSettings], Awaitable[Stoppable]]) -> int:
     return asyncio.run(_run(settings, build))
 
 
+@asynccontextmanager
+async def _health(service: Stoppable, settings: ProcessSettings) -> AsyncIterator[None]:
+    """Liveness, readiness and metrics while the service runs, if a port is set for them."""
+    if settings.health_port is None:
+        yield
+        return
+    from shared.process.health import HealthServer  # noqa: PLC0415 - a web server is loaded where it is wanted
+
+    server = HealthServer(service, settings)
+    await server.start()
+    structlog.get_logger().info("process.health", url=server.url)
+    try:
+        yield
+    finally:
+        await server.stop()
+
+
 async def _run(settings: ProcessSettings, build: Callable[[ProcessSettings], Awaitable[Stoppable]]) -> int:
     log = structlog.get_logger()
     try:
@@ -71,7 +97,8 @@ async def _run(settings: ProcessSettings, build: Callable[[ProcessSettings], Awa
         for name in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(name, service.stop)
         log.info("process.started")
-        await service.run()
+        async with _health(service, settings):
+            await service.run()
     except Exception as error:
         log.exception("process.failed", error=repr(error))
         return 1

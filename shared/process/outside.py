@@ -14,7 +14,7 @@ from shared.adapters.kafka_settings import KafkaSettings
 from shared.ports.blobs import BlobStore
 from shared.ports.clock import Executor
 from shared.process.killing import killing_at
-from shared.process.settings import ProcessSettings
+from shared.process.settings import ProcessSettings, ProcessSettingsError
 from shared.runtime.context import Outside
 from shared.runtime.topics import Topics
 
@@ -32,7 +32,10 @@ def open_blobs(place: str, executor: Executor) -> BlobStore:
 
 
 def make_outside(settings: ProcessSettings) -> Outside:
-    """Ports on real clocks, Kafka and the blob store. Connects nothing yet; the loop must be running."""
+    """Ports on real clocks, Kafka and the blob store. Connects nothing yet; the loop must be running. ProcessSettingsError."""
+    if not settings.blobs:
+        message = "TIDEMARK_BLOBS is not set; expected a directory or s3://…"
+        raise ProcessSettingsError(message)
     executor = AsyncExecutor()
     passing = {"passing": killing_at(settings.place, settings.kill_at)} if settings.kill_at else {}
     return Outside(

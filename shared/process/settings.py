@@ -10,6 +10,7 @@ import msgspec
 from shared.runtime.settings import RuntimeSettings
 
 _PREFIX = "TIDEMARK_"
+_PORT_MAX = 65_535
 
 
 class ProcessSettingsError(ValueError):
@@ -23,7 +24,7 @@ class ProcessSettings:
     kafka: str
     """TIDEMARK_KAFKA: the cluster of Tidemark's own topics, `host:port,…`."""
     blobs: str
-    """TIDEMARK_BLOBS: where state and segments lie: a directory or `s3://…`."""
+    """TIDEMARK_BLOBS: where state and segments lie: a directory or `s3://…`; "" where it is not needed."""
     store: str = field(repr=False)
     """TIDEMARK_STORE: the coordinator's database, `sqlite:///…` or `postgresql://…`; "" where it is not needed."""
     place: str
@@ -40,6 +41,10 @@ class ProcessSettings:
     """TIDEMARK_KILL_AT: for tests of faults, see killing.py."""
     log_format: str = "json"
     """TIDEMARK_LOG: json or text."""
+    health_port: int | None = None
+    """TIDEMARK_HEALTH_PORT: of liveness, readiness and metrics; 0: any that is free; not set: none (`health.py`)."""
+    health_host: str = "127.0.0.1"
+    """TIDEMARK_HEALTH_HOST: where that listens."""
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> ProcessSettings:
@@ -71,9 +76,15 @@ def read_settings(environment: Mapping[str, str] | None = None) -> ProcessSettin
     if log_format not in ("json", "text"):
         message = f"{_PREFIX}LOG: expected json or text, found {log_format!r}"
         raise ProcessSettingsError(message)
+    health_port = text("HEALTH_PORT", "")
+    if health_port and not (health_port.isdecimal() and int(health_port) <= _PORT_MAX):
+        message = f"{_PREFIX}HEALTH_PORT: expected a port from 0 to {_PORT_MAX}, found {health_port!r}"
+        raise ProcessSettingsError(message)
     return ProcessSettings(
+        health_port=int(health_port) if health_port else None,
+        health_host=text("HEALTH_HOST", "127.0.0.1"),
         kafka=text("KAFKA"),
-        blobs=text("BLOBS"),
+        blobs=text("BLOBS", ""),
         store=text("STORE", ""),
         place=text("PLACE"),
         prefix=text("PREFIX", "tidemark"),

@@ -5,7 +5,7 @@ What must keep its order (publications, the mirror) goes through one sender each
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,7 +28,9 @@ from shared.protocol.coordinator import commands as do
 from shared.protocol.coordinator import events as ev
 from shared.protocol.coordinator.machine import CoordinatorMachine
 from shared.protocol.coordinator.retention import blob_may_go
+from shared.protocol.coordinator.status import status_of
 from shared.runtime.context import Outside, ensure_topics
+from shared.runtime.measures import Measure, of_processor
 from shared.runtime.mirror import MirrorWriter, read_mirror
 from shared.runtime.outbox import Outbox, Parcel
 from shared.runtime.reading import reading
@@ -83,6 +85,7 @@ class CoordinatorDriver:
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None
         self._mirror = MirrorWriter(outside.log, outside.topics.commits)
+        self._waits_for = "the store and the brokers"
         self._undecided: dict[str, Offset] = {}
         self._requests_read = Offset(0)
 
@@ -118,6 +121,16 @@ class CoordinatorDriver:
     def stop(self) -> None:
         """End `run`; the lease runs out by itself."""
         self._stopped.set()
+
+    def unready(self) -> str:
+        """Ready: it leads, or stands by while the store says that another does."""
+        return self._waits_for
+
+    def measures(self) -> Iterator[Measure]:
+        """Of every processor, where this one leads."""
+        yield Measure("leads", "gauge", "1 for the coordinator that leads", int(self._token is not None))
+        for machine in self._machine.processors.values():
+            yield from of_processor(status_of(machine.state), len(machine.state.unreleased()))
 
     def _broken(self, error: BaseException) -> None:
         self._error = self._error or error
@@ -310,6 +323,9 @@ class CoordinatorDriver:
                 await self._lead_once()
             except (StoreUnavailable, Ambiguous, LogUnavailable) as error:
                 _log.warning("coordinator.leadership_waits", reason=str(error))
+                self._waits_for = str(error) or type(error).__name__
+            else:
+                self._waits_for = ""
             self._lead_now.clear()
             await clock.sleep_ms(self._lease_ms // 4 if self._token is not None else _RETRY_MS)
 
@@ -333,7 +349,7 @@ class CoordinatorDriver:
             self._tell_connection(name, value)
         self._term += 1
         self._token = token
-        _log.info("coordinator.leads", holder=self._holder, token=token, processors=len(stored))
+        _log.info("coordinator.leads", holder=self._holder, leader=token, processors=len(stored))
         self._post(self._term, ev.LeadershipTaken(self._now(), token, tuple(stored)))
 
     async def _mirrored(self, job: JobId) -> Epoch:

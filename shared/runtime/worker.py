@@ -6,6 +6,7 @@ It reads `commands` from where they end when it starts: what was said to an earl
 import asyncio
 import os
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import structlog
@@ -47,6 +48,7 @@ from shared.runtime.assembly import assemble, failure_of
 from shared.runtime.body import SampledBody, SourceBody
 from shared.runtime.context import Outside, Service, ensure_topics
 from shared.runtime.driver import SourceDriver, TaskDriver, ZombieError
+from shared.runtime.measures import Measure, of_task
 from shared.runtime.outbox import Outbox, Parcel
 from shared.runtime.reading import reading
 from shared.wire.errors import WireError
@@ -87,6 +89,7 @@ class Worker:
         self._outbox = Outbox(outside.log, outside.clock, f"worker {place}", lambda _parcel, _offset: None)
         self._seq = 0
         self._heard_ms = 0
+        self._registered = False
         self._told: dict[str, Offset] = {}
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None
@@ -102,6 +105,7 @@ class Worker:
         loops = (self._read_commands(), self._beat(), self._tick(), self._tell_positions(), self._read_positions())
         handles = [outside.executor.spawn(loop, f"worker {self.place}", self._broken) for loop in loops]
         await self._stopped.wait()
+        _log.info("worker.leaves", place=self.place, tasks=len(self._tasks), how="at once; they go on elsewhere")
         for handle in handles:
             handle.cancel()
         for handle in handles:
@@ -119,6 +123,22 @@ class Worker:
     def stop(self) -> None:
         """End `run` in good order."""
         self._stopped.set()
+
+    def unready(self) -> str:
+        """Ready: known to a coordinator that has been heard of lately."""
+        settings = self._outside.settings
+        if not self._registered:
+            return "waits for the brokers"
+        silent_ms = self._outside.clock.monotonic_ms() - self._heard_ms
+        return f"no coordinator heard for {silent_ms} ms" if silent_ms > 2 * settings.heartbeat_timeout_ms else ""
+
+    def measures(self) -> Iterator[Measure]:
+        """Of every task that is here."""
+        tasks = self._heartbeat().tasks
+        yield Measure("tasks", "gauge", "Tasks that this worker hosts", len(tasks))
+        yield Measure("slots", "gauge", "Processors of which it hosts tasks at most", self._outside.settings.slots)
+        for beat in tasks:
+            yield from of_task(beat)
 
     def _broken(self, error: BaseException) -> None:
         self._error = self._error or error
@@ -159,6 +179,7 @@ class Worker:
             self.incarnation, self.place, self._service.name, settings.slots, os.getpid(), socket.gethostname()
         )
         self.report(report)
+        self._registered = True
 
     async def _command(self, command: Command) -> None:
         self._heard_ms = self._outside.clock.monotonic_ms()

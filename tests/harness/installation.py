@@ -6,7 +6,7 @@ On virtual time a story of minutes takes a moment; on the machine's time it stan
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -58,6 +58,8 @@ class Installed:
     store: MemoryCommitState
     client: Client
     clock: Clock
+    parts: Mapping[str, CoordinatorDriver | Worker]
+    """By service."""
 
     async def create(self, document: dict[str, Any], name: ProcessorName = NAME, **tasks: int) -> None:
         """A processor of this document."""
@@ -132,17 +134,17 @@ async def installed(
         "operator": OperatorService,
         "sink": lambda: SinkService(RealSinks(Connections("sink"))),
     }
-    parts: list[CoordinatorDriver | Worker] = [
-        CoordinatorDriver("c", own(), MemoryCommitStore(store), planner, machine),
-        *(Worker(Place(f"{s}-0"), WorkerIncarnation(unique()), made[s](), own()) for s in services),
-    ]
-    running = [asyncio.ensure_future(part.run()) for part in parts]
+    parts: dict[str, CoordinatorDriver | Worker] = {
+        "coordinator": CoordinatorDriver("c", own(), MemoryCommitStore(store), planner, machine),
+        **{s: Worker(Place(f"{s}-0"), WorkerIncarnation(unique()), made[s](), own()) for s in services},
+    }
+    running = [asyncio.ensure_future(part.run()) for part in parts.values()]
     client = Client(outside.log, outside.topics, clock, unique)
     try:
         await client.ready(READY_MS)
-        yield Installed(outside, broker, blobs, store, client, clock)
+        yield Installed(outside, broker, blobs, store, client, clock, parts)
     finally:
-        for part in parts:
+        for part in parts.values():
             part.stop()
         for task in running:
             await task

@@ -1,0 +1,96 @@
+"""Liveness, readiness and metrics of a process, over HTTP on a port of its own (TIDEMARK_HEALTH_PORT; without it nothing is served).
+
+| path | says |
+| --- | --- |
+| /healthz | 200: the process' loop turns |
+| /readyz | 200, or 503 with the reason: it cannot do its work now |
+| /metrics | the figures of `shared.runtime.measures`, and the process' own, in Prometheus' text format |
+
+No secret and no document is told here; it listens on the loopback address unless TIDEMARK_HEALTH_HOST says otherwise.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from shared.process.settings import ProcessSettings, ProcessSettingsError
+from shared.runtime.measures import Measure, Observed
+
+PREFIX = "tidemark_"
+UNAVAILABLE = 503
+
+
+class _Figures(Collector):
+    """Asks the service at each scrape: nothing is counted twice."""
+
+    def __init__(self, service: Observed) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        yield from families(self._service.measures())
+
+
+def families(measures: Iterable[Measure]) -> Iterator[Metric]:
+    """Figures of one name are one family. ValueError where two of them do not have the same labels."""
+    found: dict[str, Metric] = {}
+    for measure in measures:
+        names = sorted(measure.labels)
+        family = found.get(measure.name)
+        if family is None:
+            kind = CounterMetricFamily if measure.kind == "counter" else GaugeMetricFamily
+            family = found[measure.name] = kind(PREFIX + measure.name, measure.text, labels=names)
+        family.add_metric([measure.labels[name] for name in names], measure.value)  # type: ignore[attr-defined]
+    yield from found.values()
+
+
+class HealthServer:
+    """Serves one process' health."""
+
+    def __init__(self, service: object, settings: ProcessSettings) -> None:
+        self._observed = service if isinstance(service, Observed) else None
+        self._settings = settings
+        self._registry = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
+        if self._observed is not None:
+            self._registry.register(_Figures(self._observed))
+        self._runner: web.AppRunner | None = None
+        self.url = ""
+
+    async def start(self) -> None:
+        """Listen. ProcessSettingsError where the port is taken."""
+        app = web.Application(client_max_size=1024)
+        app.router.add_get("/healthz", self._alive)
+        app.router.add_get("/readyz", self._ready)
+        app.router.add_get("/metrics", self._metrics)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        await self._runner.setup()
+        host, port = self._settings.health_host, self._settings.health_port
+        try:
+            await web.TCPSite(self._runner, host, port).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            message = (
+                f"TIDEMARK_HEALTH_PORT: cannot listen on {host}:{port} ({error}); choose another port, or 0 for any"
+            )
+            raise ProcessSettingsError(message) from error
+        self.url = "http://{}:{}".format(*self._runner.addresses[0][:2])
+
+    async def stop(self) -> None:
+        """Let go."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _alive(self, _request: web.Request) -> web.Response:
+        return web.Response(text="alive\n")
+
+    async def _ready(self, _request: web.Request) -> web.Response:
+        reason = self._observed.unready() if self._observed is not None else ""
+        return web.Response(text=f"{reason}\n", status=UNAVAILABLE) if reason else web.Response(text="ready\n")
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -1,0 +1,117 @@
+"""Liveness, readiness and metrics, over a socket, of the real parts in memory."""
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+from prometheus_client.parser import text_string_to_metric_families
+
+from services.cli.process import quiet
+from shared.adapters.clock import SystemClock
+from shared.adapters.executor import AsyncExecutor
+from shared.process.health import HealthServer
+from shared.process.host import hide_secrets
+from shared.process.settings import ProcessSettings, ProcessSettingsError, read_settings
+from tests.harness.installation import NAME, Installed, installed
+
+SETTINGS = ProcessSettings(kafka="k:1", blobs="", store="", place="p", health_port=0)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    quiet(logging.CRITICAL)
+
+
+async def scraped(server: HealthServer) -> dict[str, dict[frozenset[tuple[str, str]], float]]:
+    """Every figure by name and labels, as a scraper parses it."""
+    async with ClientSession() as session, session.get(f"{server.url}/metrics") as answer:
+        text = await answer.text()
+    found: dict[str, dict[frozenset[tuple[str, str]], float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[frozenset(sample.labels.items())] = sample.value
+    return found
+
+
+async def running(there: Installed, folder: Path) -> None:
+    """A processor that has read ten records and committed."""
+    (folder / "in.json").write_text("".join(f'{{"n": {n}}}\n' for n in range(10)))
+    source = {"$source": {"path": str(folder / "in.json"), "format": "json", "follow": True}}
+    emit = {"$emit": {"path": str(folder / "out"), "format": "json"}}
+    options = {"checkpoint": {"interval": {"size": 50, "unit": "ms"}}}
+    await there.create({"pipeline": [source, emit], "options": options})
+    await there.start()
+    await there.committed(4)
+
+
+async def test_what_is_counted_is_told(tmp_path: Path) -> None:
+    """A worker tells rows in and out, state and watermark of its tasks; the coordinator tells checkpoints and what waits for release."""
+    async with installed(SystemClock(), AsyncExecutor()) as there:
+        await running(there, tmp_path)
+        found: dict[str, Any] = {}
+        for service in ("source", "coordinator"):
+            server = HealthServer(there.parts[service], SETTINGS)
+            await server.start()
+            found |= await scraped(server)
+            async with ClientSession() as session:
+                for path in ("/healthz", "/readyz"):
+                    async with session.get(server.url + path) as answer:
+                        assert answer.status == 200, await answer.text()
+            await server.stop()
+    task = frozenset({"processor": NAME, "vertex": "source-1", "task": "0"}.items())
+    processor = frozenset({"processor": NAME}.items())
+    assert found["tidemark_task_events_in_total"][task] == 10
+    assert found["tidemark_task_bytes_in_total"][task] > 0
+    assert found["tidemark_task_state_bytes"][task] > 0
+    assert found["tidemark_tasks"][frozenset()] == 1
+    assert found["tidemark_checkpoints_total"][processor] >= 4
+    assert found["tidemark_checkpoint_seconds"][processor] < 60
+    assert found["tidemark_processor_state"][processor | {("state", "RUNNING")}] == 1
+    assert found["tidemark_leads"][frozenset()] == 1
+    assert "process_resident_memory_bytes" in found
+
+
+class _Waits:
+    """A service that is not ready."""
+
+    def unready(self) -> str:
+        return "waits for the brokers"
+
+    def measures(self) -> list[Any]:
+        return []
+
+
+async def test_what_is_not_ready_says_why() -> None:
+    """Readiness is 503 with the reason while the process lives on; a taken port is an error that names the setting."""
+    server = HealthServer(_Waits(), SETTINGS)
+    await server.start()
+    async with ClientSession() as session:
+        async with session.get(f"{server.url}/readyz") as answer:
+            assert (answer.status, await answer.text()) == (503, "waits for the brokers\n")
+        async with session.get(f"{server.url}/healthz") as answer:
+            assert answer.status == 200
+    port = int(server.url.rpartition(":")[2])
+    taken = ProcessSettings(kafka="k:1", blobs="", store="", place="p", health_port=port)
+    with pytest.raises(ProcessSettingsError, match="TIDEMARK_HEALTH_PORT: cannot listen"):
+        await HealthServer(_Waits(), taken).start()
+    await server.stop()
+
+
+def test_a_port_that_is_none_is_refused() -> None:
+    """The error names variable, expectation and finding."""
+    with pytest.raises(ProcessSettingsError, match=re.escape("TIDEMARK_HEALTH_PORT: expected a port from 0 to 65535")):
+        read_settings({"TIDEMARK_KAFKA": "k:1", "TIDEMARK_PLACE": "p", "TIDEMARK_HEALTH_PORT": "70000"})
+
+
+def test_no_line_of_the_log_has_a_secret() -> None:
+    """What is logged goes through the same veil as what is shown."""
+    line = {
+        "event": "x",
+        "url": "postgresql://u:pw@h",
+        "settings": {"sasl_password": "pw"},
+        "error": "at redis://u:pw@h",
+    }
+    assert "pw" not in str(hide_secrets(None, "info", line)).replace("sasl_password", "")
