@@ -22,7 +22,8 @@ class OperatorService:
     async def build(self, context: TaskContext) -> TaskBody:
         """The chain of the vertex; a leading KeyBy of a `copy` edge stands apart, as its rows are filtered behind it."""
         specs = context.vertex.chain
-        operators = OperatorContext(processor=context.assign.name)
+        bound = context.outside.settings.join_bytes_max
+        operators = OperatorContext(processor=context.assign.name, join_bytes_max=bound)
         key_by = None
         if specs and isinstance(specs[0], KeyBySpec):
             key_by, specs = build_operator(specs[0], operators), specs[1:]

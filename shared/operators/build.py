@@ -8,6 +8,7 @@ from shared.operators.chain import Chain
 from shared.operators.compute import ComputeOperator
 from shared.operators.context import NOWHERE, TaskContext
 from shared.operators.errors import OperatorError
+from shared.operators.join import JoinOperator
 from shared.operators.keyby import KeyBy
 from shared.operators.partial import PartialAggregate
 from shared.operators.source_front import SourceFront
@@ -15,6 +16,7 @@ from shared.operators.specs import (
     BranchSpec,
     ComputeSpec,
     FrontSpec,
+    JoinSpec,
     KeyBySpec,
     OperatorSpec,
     PartialSpec,
@@ -40,6 +42,8 @@ def build_operator(spec: OperatorSpec, context: TaskContext = NOWHERE) -> Operat
             return StepOperator(spec, context)
         case ComputeSpec():
             return ComputeOperator(spec, context)
+        case JoinSpec():
+            return JoinOperator(spec, context)
         case TapSpec():
             return Tap(spec)
         case BranchSpec():

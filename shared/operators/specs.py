@@ -92,6 +92,18 @@ class ComputeSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class JoinSpec:
+    """A `$join`; the rows of its inputs `left` and `right` come with KEY and GROUP (`KeyBySpec` before the shuffles)."""
+
+    path: str
+    type: Literal["inner", "left", "right", "full"]
+    before_ms: int
+    after_ms: int
+    as_: str
+    lateness: Lateness = "merged"
+
+
+@dataclass(frozen=True, slots=True)
 class TapSpec:
     """Gives its rows out on a port of their own, too, and passes them on: an `$emit` before the end of the pipeline."""
 
@@ -106,4 +118,6 @@ class BranchSpec:
     """1 and up: the rows of the first stream stay as they are."""
 
 
-OperatorSpec = FrontSpec | StatelessSpec | KeyBySpec | PartialSpec | StepSpec | ComputeSpec | TapSpec | BranchSpec
+OperatorSpec = (
+    FrontSpec | StatelessSpec | KeyBySpec | PartialSpec | StepSpec | ComputeSpec | JoinSpec | TapSpec | BranchSpec
+)

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 from shared.language.documents import Processor
 from shared.language.expressions.ast import Call, Expr, FieldPath, Literal, Meta
-from shared.language.fields import reads
+from shared.language.fields import expression_fields, reads
 from shared.language.schema import Schema
 from shared.language.stages import (
     AddFields,
     Branch,
     Computed,
+    Join,
     Keep,
     Match,
     Project,
@@ -30,6 +31,7 @@ from shared.operators.specs import (
     BranchSpec,
     ComputeSpec,
     FrontSpec,
+    JoinSpec,
     KeyBySpec,
     OperatorSpec,
     PartialSpec,
@@ -71,6 +73,13 @@ def _logical(pipeline: Iterable[Stage]) -> tuple[tuple[StageText, ...], Schema]:
             inner = [_logical(other) for other in stage.pipelines]
             found.append(StageText(stage.path, (), (), tuple(text for texts, _ in inner for text in texts)))
             schema = shared_fields([schema, *(behind for _, behind in inner)])
+            continue
+        if isinstance(stage, Join):
+            texts, other = _logical(stage.from_)
+            sides = (("leftKey", stage.left_key, schema), ("rightKey", stage.right_key, other))
+            keys = tuple((name, COLUMNS if _cell(key, fields) else INTERPRETED) for name, key, fields in sides)
+            found.append(StageText(stage.path, _names(expression_fields(stage.left_key)), keys, texts))
+            schema = Schema()
             continue
         found.append(_stage(stage, schema))
         if isinstance(stage, Source):
@@ -272,8 +281,22 @@ def _operator(spec: OperatorSpec) -> str:
             return f"{stage.name} {stage.class_}, order {stage.order}"
         case TapSpec(port):
             return f"give out on {port}, too"
+        case JoinSpec():
+            return _join(spec)
         case BranchSpec(branch):
             return f"mark as stream {branch} of those that flow together"
+
+
+def _join(spec: JoinSpec) -> str:
+    names = {
+        "inner": "pairs",
+        "left": "pairs, left ones alone",
+        "right": "pairs, right ones alone",
+        "full": "pairs, either alone",
+    }
+    return (
+        f"$join {spec.type}: {names[spec.type]}, right from {spec.before_ms} ms before to {spec.after_ms} ms after left"
+    )
 
 
 def _behind(window: WindowSpec) -> str:

@@ -9,6 +9,7 @@
   receiver keys and filters (`shared.model.plan.Partitioning`).
 - Behind a `$union` a pipeline has several ends. What follows is done at each of them (stages are fused, aggregation is lifted into every
   one), until a vertex takes edges from all of them.
+- A `$join` is a keyed vertex of its own, whose inputs have the tags `left` and `right`.
 - An `$emit` before the end is a tap: a port of its own on the vertex before it.
 - Every vertex that can fail on a document has an edge to the dead letter queue, if there is one.
 - For trying out, what leaves a pipeline without a sink is collected, and so are dead letters without a queue (`collects`).
@@ -24,6 +25,7 @@ from shared.language.stages import (
     DocumentsSource,
     FileEmit,
     HoppingWindow,
+    Join,
     KafkaEmit,
     Merge,
     ScriptSource,
@@ -43,6 +45,7 @@ from shared.operators.specs import (
     BranchSpec,
     ComputeSpec,
     FrontSpec,
+    JoinSpec,
     KeyBySpec,
     PartialSpec,
     StatelessSpec,
@@ -89,10 +92,17 @@ class _Planner:
         return draft
 
     def _connect(
-        self, sender: Draft, receiver: Draft, port: Port, partitioning: Partitioning, *, by_reference: bool = False
+        self,
+        sender: Draft,
+        receiver: Draft,
+        port: Port,
+        partitioning: Partitioning,
+        *,
+        by_reference: bool = False,
+        tag: str = "",
     ) -> None:
         name = f"{sender.id}>{receiver.id}" if port == OUT else f"{sender.id}:{port}>{receiver.id}"
-        self.edges.append(Edge(EdgeId(name), sender.id, receiver.id, port, partitioning, by_reference))
+        self.edges.append(Edge(EdgeId(name), sender.id, receiver.id, port, partitioning, by_reference, tag))
 
     # --- stages ---------------------------------------------------------------------------------------------------------
 
@@ -124,6 +134,8 @@ class _Planner:
             return (self._compute(stage, ends),)
         if isinstance(stage, Union):
             return (*ends, *(end for inner in stage.pipelines for end in self._pipeline(inner, sinks_last=False)))
+        if isinstance(stage, Join):
+            return (self._join(stage, ends),)
         if isinstance(stage, Sink):
             self._sink(stage, ends, last=last)
             return ends
@@ -192,6 +204,22 @@ class _Planner:
             else:
                 end.chain.append(key)
                 self._connect(end, draft, OUT, "key")
+        return draft
+
+    def _join(self, stage: Join, ends: Ends) -> Draft:
+        """A keyed vertex with two inputs, told apart by their tags; either side may be several streams."""
+        sides = (
+            ("left", ends, stage.left_key),
+            ("right", self._pipeline(stage.from_, sinks_last=False), stage.right_key),
+        )
+        lateness = self.processor.options.lateness
+        spec = JoinSpec(stage.path, stage.type, stage.before_ms, stage.after_ms, stage.as_, lateness)
+        mixed = [(tag, self._mixed(side, relayed=True), key) for tag, side, key in sides]
+        draft = self._add(Draft(self._name("join"), "operator", None, [spec], [stage.name]))
+        for tag, side, key in mixed:
+            for end in side:
+                end.chain.append(KeyBySpec(key, stage.path, self.key_groups))
+                self._connect(end, draft, OUT, "key", tag=tag)
         return draft
 
     def _sink(self, stage: KafkaEmit | FileEmit | Merge, ends: Ends, *, last: bool) -> None:

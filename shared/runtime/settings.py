@@ -37,6 +37,8 @@ class RuntimeSettings:
     """What runs the steps of windows; `local`: Arrow, in operator tasks. The same in every process of an installation."""
     collects: bool = False
     """For trying out: what a document names no target for, output and dead letters, is collected (`plan_processor`)."""
+    join_bytes_max: int = 1024 * 1024 * 1024
+    """Rows that one task of a `$join` may keep in memory; beyond it the task fails, with what to do."""
     slots: int = 4
     """Processors of which this worker hosts tasks at the same time."""
     limits: TaskLimits = field(default_factory=TaskLimits)

@@ -13,12 +13,15 @@ pytestmark = pytest.mark.spark
 _STEPS_MAX = 14
 """Longer scripts take long: an epoch a step."""
 _SELECTED = 25
+_NAMED = ("union-window", "union-of-windows", "join-behind-windows", "join-unmatched-come-out-by-the-watermark")
+"""Streams that meet before, behind and between windows."""
 
 
 def _selection() -> list[dict[str, Any]]:
     """Cases with windows and short scripts, spread evenly over all of them."""
     windows = [case for case in read_lines() if has_window(case) and _steps(case) <= _STEPS_MAX]
-    return windows[:: max(1, len(windows) // _SELECTED)]
+    chosen = windows[:: max(1, len(windows) // _SELECTED)]
+    return chosen + [case for case in windows if case["id"] in _NAMED and case not in chosen]
 
 
 def _steps(case: dict[str, Any]) -> int:

@@ -1,6 +1,6 @@
 """What MongoDB defines on values: types, order, equality, keys, arithmetic; extended JSON and the compact codec."""
 
-from shared.language.values.codec import CodecError, decode_doc, decode_value, encode_doc, encode_value
+from shared.language.values.codec import CodecError, append_field, decode_doc, decode_value, encode_doc, encode_value
 from shared.language.values.extended_json import ExtendedJsonError, from_json, parse_json, render_json, to_json
 from shared.language.values.keys import canonical_key
 from shared.language.values.order import compare, equal, sort_key
@@ -9,6 +9,7 @@ from shared.language.values.types import is_number, truth, type_name
 __all__ = [
     "CodecError",
     "ExtendedJsonError",
+    "append_field",
     "canonical_key",
     "compare",
     "decode_doc",

@@ -148,3 +148,29 @@ def decode_doc(data: bytes, max_bytes: int = SIZE_MAX_BYTES) -> Document:
     if type(value) is not dict:
         raise CodecError(f"expected an encoded document, found {type(value).__name__}")
     return value
+
+
+def append_field(document: bytes, name: str, value: bytes) -> bytes:
+    """The encoded document with one more field, which it must not have yet; `value` is encoded. Nothing is decoded."""
+    count, body = _map_header(document)
+    count += 1
+    if count < 16:  # noqa: PLR2004 - the forms of a map's header
+        header = bytes([0x80 | count])
+    elif count < 2**16:
+        header = b"\xde" + count.to_bytes(2)
+    else:
+        header = b"\xdf" + count.to_bytes(4)
+    key = msgpack.packb(name, unicode_errors="surrogatepass")
+    return b"".join((header, memoryview(document)[body:], key, value))
+
+
+def _map_header(document: bytes) -> tuple[int, int]:
+    """(number of fields, where the first begins) of an encoded document; CodecError if it is none."""
+    first = document[0] if document else 0
+    if first & 0xF0 == 0x80:  # noqa: PLR2004 - the forms of a map's header
+        return first & 0x0F, 1
+    if first == 0xDE:  # noqa: PLR2004
+        return int.from_bytes(document[1:3]), 3
+    if first == 0xDF:  # noqa: PLR2004
+        return int.from_bytes(document[1:5]), 5
+    raise CodecError(f"expected an encoded document, found {document[:1]!r}")

@@ -57,7 +57,8 @@ def start_task(start: TaskStart) -> TaskMachine:
         ended_up_to=start.restored_from,
     )
     known = {o.incarnation for o in own.outputs} if own is not None else set()
-    watermark_ms = max((p.output_watermark_ms for p in previous), default=MIN_TIME)
+    # R4, W1: what holds one of the predecessors back comes along with its key groups; no receiver has seen more than the lowest of them.
+    watermark_ms = min((p.output_watermark_ms for p in previous), default=MIN_TIME)
     ended = bool(previous) and all(p.ended for p in previous)
     idle = bool(previous) and not ended and all(p.idle or p.ended for p in previous)
     processing_time_ms = max((p.processing_time_ms for p in previous), default=0)

@@ -30,7 +30,7 @@ TIME = (
         "W1",
         "restored below the snapshot",
         START,
-        "watermark_ms = max((p.output_watermark_ms for p in previous), default=MIN_TIME)",
+        "watermark_ms = min((p.output_watermark_ms for p in previous), default=MIN_TIME)",
         "watermark_ms = MIN_TIME",
     ),
     Mutation(
@@ -185,10 +185,10 @@ TIME = (
     ),
     Mutation(
         "R4",
-        "the lowest watermark",
+        "the highest output watermark",
         START,
-        "max((p.output_watermark_ms for p in previous)",
         "min((p.output_watermark_ms for p in previous)",
+        "max((p.output_watermark_ms for p in previous)",
     ),
     Mutation(
         "R4",
