@@ -24,6 +24,7 @@ async def build(settings: ProcessSettings) -> CoordinatorDriver:
     except msgspec.ValidationError as error:
         message = f"TIDEMARK_EXTRA: {error}"
         raise ProcessSettingsError(message) from error
+    settings.runtime.check_alignment(decisions.checkpoint_timeout_ms)
     machine = CoordinatorMachine(decisions, lambda: uuid.uuid4().hex)
     holder = f"{settings.place}-{uuid.uuid4().hex}"
     store = SqlCommitStore(settings.store)

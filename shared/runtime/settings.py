@@ -42,6 +42,8 @@ class RuntimeSettings:
     slots: int = 4
     """Processors of which this worker hosts tasks at the same time."""
     limits: TaskLimits = field(default_factory=TaskLimits)
+    work_bytes_per_s_min: int = 1024 * 1024
+    """What a task works off at the least: bounds how long a barrier stands behind what senders may be ahead (F7)."""
 
     def check(self) -> None:
         """Raises SettingsError."""
@@ -55,5 +57,16 @@ class RuntimeSettings:
             message = (
                 f"coordinator_silence_ms_max={self.coordinator_silence_ms_max} must be above "
                 f"heartbeat_timeout_ms={self.heartbeat_timeout_ms}: workers would stop at a short pause of the coordinator"
+            )
+            raise SettingsError(message)
+
+    def check_alignment(self, checkpoint_timeout_ms: int) -> None:
+        """F7: what may lie before a barrier is worked off before the checkpoint times out. Raises SettingsError."""
+        ahead = self.limits.ahead_bytes_max
+        work_ms = ahead * 1000 // self.work_bytes_per_s_min
+        if work_ms >= checkpoint_timeout_ms:
+            message = (
+                f"limits.ahead_bytes_max={ahead} takes {work_ms} ms at work_bytes_per_s_min={self.work_bytes_per_s_min}, which must be "
+                f"below checkpoint_timeout_ms={checkpoint_timeout_ms}: barriers would stand behind it until their checkpoint is given up"
             )
             raise SettingsError(message)

@@ -394,14 +394,18 @@ class Worker:
                 self._outbox.send(Parcel(EdgeId("flow"), flow, Seq(self._seq), data))
 
     async def _read_positions(self) -> None:
-        """F7, the sender's side."""
+        """F7, the sender's side. What was told during an outage is read after it: a sender that waits for it is told nothing twice."""
         flow = TopicPartition(self._outside.topics.flow, 0)
+        position: Offset | None = None
         while True:
             try:
                 async with reading(self._outside.log) as reader:
-                    await reader.assign(await self._outside.log.end_offsets([flow]))
+                    if position is None:
+                        position = (await self._outside.log.end_offsets([flow]))[flow]
+                    await reader.assign({flow: position})
                     while True:
                         for record in await reader.fetch(500, self._outside.settings.fetch_timeout_ms):
+                            position = Offset(record.offset + 1)
                             self._spread_positions(decode_positions(record.value or b""))
             except LogUnavailable as error:
                 _log.warning("worker.log_away", place=self.place, reason=str(error))

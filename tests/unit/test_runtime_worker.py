@@ -1,0 +1,285 @@
+# ruff: noqa: N802 -- a test carries its rule's name
+"""A worker obeys what is meant for it, once (R2), says why a task failed (C10, S6, L2), and tells senders what was read (F7)."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from shared.adapters.virtual import VirtualWorld, run_virtual
+from shared.model.ids import EdgeId, Generation, Incarnation, Offset, TaskId, VertexId
+from shared.model.messages import (
+    CoordinatorBeat,
+    Heartbeat,
+    ReadPosition,
+    ReadPositions,
+    Register,
+    StartSources,
+    StopTasks,
+    TaskFailed,
+    TaskRestored,
+)
+from shared.ports.blobs import BlobUnavailable
+from shared.ports.log import LogUnavailable
+from shared.ports.sink import MarkerAhead, TargetRefused, TargetUnavailable
+from shared.protocol.task.events import ReadUpTo
+from shared.protocol.task.start import TaskLimits
+from shared.runtime.driver import ZombieError
+from shared.runtime.settings import RuntimeSettings, SettingsError
+from tests.harness.driver_stand import WaitingBody
+from tests.harness.worker_stand import JOB, ME, TOPICS, WorkerStand, working
+
+COLLECT = TaskId(VertexId("collect-1"), 0)
+
+
+def at_work(story: Callable[[WorkerStand], Awaitable[None]], **options: Any) -> None:
+    async def main(world: VirtualWorld) -> None:
+        async with working(world, **options) as stand:
+            await story(stand)
+
+    run_virtual(main)
+
+
+def test_R2_an_assignment_for_another_incarnation_is_not_obeyed() -> None:
+    """Not even for the one that had this place before."""
+
+    async def story(stand: WorkerStand) -> None:
+        await stand.tell(stand.assign(to="w0"))
+        await stand.settle()
+        assert stand.service.built == []
+        assert await stand.reports(TaskRestored) == []
+        await stand.tell(stand.assign(to=ME))
+        assert [r.generation for r in await stand.said(TaskRestored)] == [1]
+
+    at_work(story)
+
+
+def test_R2_a_task_starts_at_most_once_a_generation() -> None:
+    """A repeated assignment starts nothing, whether the task runs, has failed, or was stopped; a later generation does."""
+
+    async def story(stand: WorkerStand) -> None:
+        await stand.tell(stand.assign(1), stand.assign(1))
+        await stand.said(TaskRestored)
+        await stand.tell(stand.assign(1))
+        await stand.settle()
+        assert len(stand.service.built) == 1
+        stand.service.built[0].fail(RuntimeError("broken"))
+        await stand.said(TaskFailed)
+        await stand.tell(stand.assign(1))
+        await stand.settle()
+        assert len(stand.service.built) == 1
+        await stand.tell(stand.assign(2))
+        assert [r.generation for r in await stand.said(TaskRestored, 2)] == [1, 2]
+
+    at_work(story)
+
+
+def test_R2_what_was_stopped_is_not_started_by_an_older_word() -> None:
+    """An assignment of a generation that a stop has named is late: it is not obeyed, on a task that never ran here either."""
+
+    async def story(stand: WorkerStand) -> None:
+        await stand.tell(StopTasks(JOB, Generation(3)), stand.assign(3))
+        await stand.settle()
+        assert stand.service.built == []
+        await stand.tell(stand.assign(4))
+        await stand.said(TaskRestored)
+        await stand.tell(StopTasks(JOB, Generation(3)))
+        await stand.settle()
+        (beat,) = (await stand.reports(Heartbeat))[-1].tasks
+        assert beat.generation == 4
+
+    at_work(story)
+
+
+def test_R2_a_newer_generation_replaces_the_tasks_of_the_older() -> None:
+    """All of the job that run here, whatever their vertices: none of them goes on beside its successor."""
+
+    async def story(stand: WorkerStand) -> None:
+        await stand.tell(stand.assign(1), stand.assign(1, vertex="dlq"))
+        await stand.said(TaskRestored, 2)
+        await stand.tell(stand.assign(2))
+        await stand.said(TaskRestored, 3)
+        await stand.settle()
+        assert [(b.vertex, b.generation) for b in (await stand.reports(Heartbeat))[-1].tasks] == [("collect-1", 2)]
+
+    at_work(story)
+
+
+def test_R2_a_worker_that_hears_no_coordinator_stops_its_tasks_by_its_own_clock() -> None:
+    """Any word counts; after the silence no task is left, and the worker goes on waiting for work."""
+
+    async def story(stand: WorkerStand) -> None:
+        await stand.tell(stand.assign(1))
+        await stand.said(TaskRestored)
+        for _ in range(4):
+            await stand.settle(700)
+            await stand.tell(CoordinatorBeat(1))  # type: ignore[arg-type]
+        assert [b.tasks != () for b in (await stand.reports(Heartbeat))[-1:]] == [True]
+        await stand.settle(2000)
+        assert (await stand.reports(Heartbeat))[-1].tasks == ()
+        await stand.tell(stand.assign(2))
+        await stand.said(TaskRestored, 2)
+
+    settings = RuntimeSettings(
+        collects=True,
+        engine="local",
+        heartbeat_interval_ms=100,
+        heartbeat_timeout_ms=500,
+        coordinator_silence_ms_max=1000,
+    )
+    at_work(story, settings=settings)
+
+
+def test_R1_a_worker_names_its_place_and_its_incarnation() -> None:
+    """By that the coordinator sees that another process is in the place; what was said before it came is not for it."""
+
+    async def story(stand: WorkerStand) -> None:
+        (register,) = await stand.reports(Register)
+        assert (register.worker, register.place, register.service) == (ME, "sink-0", "sink")
+
+    at_work(story)
+
+
+@pytest.mark.parametrize(
+    ("error", "permanent", "outage"),
+    [
+        (RuntimeError("a bug"), False, False),
+        (LogUnavailable("away"), False, True),
+        (BlobUnavailable("away"), False, True),
+        (TargetUnavailable("away"), False, True),
+        (TargetRefused("commit 3, record 7"), True, False),
+        (MarkerAhead("5 above 4"), True, False),
+    ],
+)
+def test_C10_S6_the_reason_of_a_failure_says_whether_it_counts(
+    error: BaseException, permanent: bool, outage: bool
+) -> None:
+    """An outage does not count towards FAILED; a refusal of the target ends the processor, with the reason in its words."""
+
+    async def story(stand: WorkerStand) -> None:
+        await stand.tell(stand.assign(1))
+        await stand.said(TaskRestored)
+        stand.service.built[0].fail(error)
+        (failed,) = await stand.said(TaskFailed)
+        assert (failed.permanent, failed.outage) == (permanent, outage)
+        assert str(error) in failed.reason
+
+    at_work(story)
+
+
+def test_L2_a_zombie_only_stops() -> None:
+    """It reports no failure, which would end the generation that is at work."""
+
+    async def story(stand: WorkerStand) -> None:
+        await stand.tell(stand.assign(1))
+        await stand.said(TaskRestored)
+        stand.service.built[0].fail(ZombieError("generation 2 is at work"))
+        await stand.settle()
+        assert await stand.reports(TaskFailed) == []
+        assert (await stand.reports(Heartbeat))[-1].tasks == ()
+
+    at_work(story)
+
+
+class Source(WaitingBody):
+    """A source's body that has nothing to give."""
+
+    fetched = 0
+
+    async def splits(self) -> dict[str, int]:
+        return {}
+
+    async def fetch(self) -> Any:
+        self.fetched += 1
+        await _never()
+
+    async def take(self, fetched: Any, now_ms: int, monotonic_ms: int) -> list[Any]:
+        return []
+
+    def settle_ms(self) -> int | None:
+        return None
+
+    def held_back(self, monotonic_ms: int) -> None: ...
+
+    def drain(self, until: Any) -> None: ...
+
+    def details(self) -> dict[str, str]:
+        return {}
+
+    def idle(self) -> bool:
+        return True
+
+    def ended(self) -> bool:
+        return False
+
+
+async def _never() -> None:
+    await asyncio.Event().wait()
+
+
+def test_R1_sources_take_no_input_before_all_have_restored() -> None:
+    """Only the word of the coordinator starts them, and it is that of their own generation."""
+    bodies: list[Source] = []
+
+    def make(_: Any) -> Any:
+        bodies.append(Source(None))  # type: ignore[arg-type]
+        return bodies[-1]
+
+    async def story(stand: WorkerStand) -> None:
+        await stand.tell(stand.assign(2, vertex="source-1"))
+        await stand.said(TaskRestored)
+        await stand.tell(StartSources(JOB, Generation(1)))
+        await stand.settle()
+        assert bodies[0].fetched == 0
+        await stand.tell(StartSources(JOB, Generation(2)))
+        await stand.until(lambda: bodies[0].fetched == 1)
+
+    at_work(story, make=make)
+
+
+def test_F7_what_receivers_told_during_an_outage_is_heard_after_it() -> None:
+    """They tell each position once: a sender that missed it would wait for ever."""
+
+    async def story(stand: WorkerStand) -> None:
+        heard: list[Any] = []
+        await stand.tell(stand.assign(1))
+        await stand.said(TaskRestored)
+        (hosted,) = stand.worker._tasks.values()
+        assert hosted.driver is not None
+        edge = next(iter(hosted.driver.wiring.outputs.values()))
+        hosted.driver.post = heard.append  # type: ignore[method-assign,assignment]
+        await stand.flow(ReadPositions((ReadPosition(edge.incarnation, 0, Offset(7)),)))
+        await stand.until(lambda: bool(_positions(heard)))
+        stand.faults.away = True
+        await stand.settle()
+        await stand.flow(
+            ReadPositions(
+                (ReadPosition(Incarnation("another"), 0, Offset(9)), ReadPosition(edge.incarnation, 0, Offset(8)))
+            )
+        )
+        await stand.settle()
+        stand.faults.away = False
+        await stand.until(lambda: len(_positions(heard)) == 2)
+        assert _positions(heard) == [(edge.edge, 0, 7), (edge.edge, 0, 8)]
+
+    at_work(story)
+
+
+def _positions(heard: list[Any]) -> list[tuple[EdgeId, int, int]]:
+    return [(e.edge, e.partition, e.offset) for e in heard if isinstance(e, ReadUpTo)]
+
+
+def test_F7_what_may_be_ahead_is_worked_off_within_a_checkpoints_time_out() -> None:
+    """W, the least rate at which tasks work, and the time-out contradict each other: said at the start, with the names of all three."""
+    settings = RuntimeSettings(limits=TaskLimits(ahead_bytes_max=100 << 20), work_bytes_per_s_min=1 << 20)
+    settings.check_alignment(checkpoint_timeout_ms=300_000)
+    with pytest.raises(SettingsError, match=r"ahead_bytes_max=104857600 .* 100000 ms .* checkpoint_timeout_ms=60000"):
+        settings.check_alignment(checkpoint_timeout_ms=60_000)
+
+
+def test_C12_the_topics_of_an_installation_keep_their_records() -> None:
+    """Neither age nor size deletes what a restart may have to read; samples are looked at once, and nothing resumes from them."""
+    for name, config in TOPICS.plain().items():
+        kept = config.get("retention.ms") == "-1" and config.get("retention.bytes") == "-1"
+        assert kept or config == {"cleanup.policy": "compact"} or name == TOPICS.samples, name
