@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """The CommitStore port's contract, against memory, SQLite and PostgreSQL; trouble is in test_commit_trouble."""
 
 import asyncio
@@ -45,7 +46,7 @@ async def store(another: Opener) -> CommitStore:
     return await another()
 
 
-async def test_leadership_has_one_holder_and_growing_tokens(another: Opener) -> None:
+async def test_C8_leadership_has_one_holder_and_growing_tokens(another: Opener) -> None:
     """A held lease refuses others until it is over; each take-over, also by its holder, has a higher token."""
     one, two = await another(), await another()
     first = await lead(one, "a")
@@ -59,7 +60,7 @@ async def test_leadership_has_one_holder_and_growing_tokens(another: Opener) -> 
     assert await two.renew(third, LEASE_MS, NOW_MS + 6_000 + LEASE_MS)
 
 
-async def test_concurrent_candidates_get_one_leader(another: Opener) -> None:
+async def test_C8_concurrent_candidates_get_one_leader(another: Opener) -> None:
     """Of candidates that ask at the same time exactly one leads."""
     stores = [await another() for _ in range(4)]
     tokens = await asyncio.gather(*(s.lead(f"holder-{i}", LEASE_MS, NOW_MS) for i, s in enumerate(stores)))
@@ -90,7 +91,7 @@ async def test_updates_keep_what_commits_own(store: CommitStore) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"leader": 99}, {"generation": 7}, {"last": 7}, {"name": "other"}])
-async def test_every_change_needs_the_row_as_expected(store: CommitStore, wrong: dict[str, Any]) -> None:
+async def test_C8_every_change_needs_the_row_as_expected(store: CommitStore, wrong: dict[str, Any]) -> None:
     """If leader, generation, last or name differ, each kind of change is Stale and nothing is changed (C8)."""
     row = await commit(store, await begin(store), 5)
     off = replace(row, **wrong)
@@ -111,7 +112,7 @@ async def test_every_change_needs_the_row_as_expected(store: CommitStore, wrong:
     assert [c.epoch for c in await store.commits(JOB, Epoch(0))] == [5]
 
 
-async def test_commits_follow_each_other(store: CommitStore) -> None:
+async def test_C9_commits_follow_each_other(store: CommitStore) -> None:
     """A commit writes its row and the processor's `last` together; rows come back whole, in order, above an epoch."""
     row = await begin(store)
     for epoch in (3, 4, 10):
@@ -128,7 +129,7 @@ async def test_commits_follow_each_other(store: CommitStore) -> None:
         await store.commit(expected_of(row), replace(row, last=Epoch(11)), commit_of(11, 4))
 
 
-async def test_generations_and_their_lineage(store: CommitStore) -> None:
+async def test_R1_generations_and_their_lineage(store: CommitStore) -> None:
     """A new generation writes row and lineage together (R1); a start without state begins a new job at 0 (E2)."""
     row = await commit(store, await begin(store), 5)
     second = replace(row, generation=Generation(2))
@@ -171,7 +172,7 @@ async def test_connections(store: CommitStore) -> None:
     assert await store.connections() == {"kafka": '{"bootstrap": "b:1"}'}
 
 
-async def test_a_zombie_leader_changes_nothing(another: Opener) -> None:
+async def test_C8_a_zombie_leader_changes_nothing(another: Opener) -> None:
     """After a take-over the earlier leader's every change is Stale, creations too; the new one reads and goes on."""
     old, new = await another(), await another()
     row = await begin(old)
@@ -191,7 +192,7 @@ async def test_a_zombie_leader_changes_nothing(another: Opener) -> None:
     assert [c.epoch for c in await old.commits(JOB, Epoch(0))] == [1]
 
 
-async def test_two_leaders_racing_commit_in_one_line(another: Opener) -> None:
+async def test_C8_two_leaders_racing_commit_in_one_line(another: Opener) -> None:
     """Whatever two clients attempt with what they last read, commits form one chain of predecessors."""
     stores = [await another(), await another()]
     await begin(stores[0])

@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """The coordinator's store in trouble: lost answers, pending transactions, locks, outages, unsafe databases."""
 
 import asyncio
@@ -61,7 +62,7 @@ async def _never(self: MemoryCommitStore, change: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("happens", [True, False])
-async def test_a_lost_answer_is_ambiguous_until_leadership_is_taken_anew(
+async def test_C8_a_lost_answer_is_ambiguous_until_leadership_is_taken_anew(
     store: CommitStore, monkeypatch: pytest.MonkeyPatch, happens: bool
 ) -> None:
     """The commit raises Ambiguous; taking leadership and reading tells whether it happened, wholly or not at all."""
@@ -77,7 +78,7 @@ async def test_a_lost_answer_is_ambiguous_until_leadership_is_taken_anew(
 
 
 @pytest.mark.parametrize("happens", [True, False])
-async def test_a_lost_answer_to_leading_is_asked_again(
+async def test_C8_a_lost_answer_to_leading_is_asked_again(
     store: CommitStore, monkeypatch: pytest.MonkeyPatch, happens: bool
 ) -> None:
     """Leading whose answer was lost is Ambiguous too; the same holder gets a token when it asks again."""
@@ -104,7 +105,9 @@ async def pair(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 
 
 @pytest.mark.parametrize("ends", ["commit", "rollback"])
-async def test_leading_waits_for_a_pending_transaction(pair: tuple[SqlCommitStore, SqlCommitStore], ends: str) -> None:
+async def test_C8_leading_waits_for_a_pending_transaction(
+    pair: tuple[SqlCommitStore, SqlCommitStore], ends: str
+) -> None:
     """A change that has written the row but not ended is seen by the new leader as it ends: done, or not (C8)."""
     old, new = pair
     row = await begin(old)
@@ -128,7 +131,7 @@ async def test_leading_waits_for_a_pending_transaction(pair: tuple[SqlCommitStor
     assert await new.processors() == [replace(row, leader=token, last=Epoch(1 if ends == "commit" else 0))]
 
 
-async def test_errors_before_the_commit_change_nothing(
+async def test_C8_errors_before_the_commit_change_nothing(
     pair: tuple[SqlCommitStore, SqlCommitStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection that breaks before COMMIT was sent is StoreUnavailable; nothing was changed."""
@@ -181,7 +184,7 @@ async def test_an_unreachable_database_is_an_outage(tmp_path: Path) -> None:
 
 
 @pytest.mark.postgres
-async def test_unsafe_postgresql_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_C8_unsafe_postgresql_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server, or a session, that answers before it has written is not used."""
     original = create_async_engine
 
@@ -196,7 +199,7 @@ async def test_unsafe_postgresql_is_refused(postgres_url: str, monkeypatch: pyte
     await store.close()
 
 
-async def test_unsafe_sqlite_and_other_versions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_C8_unsafe_sqlite_and_other_versions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A database without the durability that C8 asks for, or with tables of another version, is not used."""
     url = f"sqlite:///{tmp_path / 'store.db'}"
     with monkeypatch.context() as patch:
@@ -223,7 +226,7 @@ def test_other_databases_are_refused() -> None:
         SqlCommitStore("mysql://localhost/x")
 
 
-async def test_late_changes_in_memory_are_voided_by_a_take_over() -> None:
+async def test_C8_late_changes_in_memory_are_voided_by_a_take_over() -> None:
     """In a simulation a change whose answer was lost may arrive late; a take-over before it makes it void."""
     faults = Faults()
     state = MemoryCommitState()

@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """The fast reader gives exactly what the ordinary reader gives, whatever lies in the log."""
 
 import asyncio
@@ -144,7 +145,7 @@ async def test_a_gap_is_read_again_exactly(
     await reader.close()
 
 
-async def test_knows_the_high_watermark(log: KafkaLog, settings: KafkaSettings) -> None:
+async def test_W4_knows_the_high_watermark(log: KafkaLog, settings: KafkaSettings) -> None:
     """The end that the broker names counts open transactions too; it is unknown before the first answer (W4)."""
     at = TopicPartition(f"t-{uuid.uuid4().hex}", 0)
     await log.create_topic(at.topic, 1)

@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """The Kafka log in trouble: brokers that do not answer, batches that are refused, lanes that are full."""
 
 import asyncio
@@ -79,7 +80,7 @@ async def read_forever(fetch: Callable[[int, int], Awaitable[Sequence[object]]])
             assert not await fetch(1, 100)
 
 
-async def test_silence_of_an_outage_is_an_error(
+async def test_S3_W4_silence_of_an_outage_is_an_error(
     log: KafkaLog, settings: KafkaSettings, network: Network, at: TopicPartition
 ) -> None:
     """Readers say that nobody answers instead of giving nothing, and go on by themselves afterwards (S3, W4)."""
@@ -112,7 +113,9 @@ async def test_silence_of_an_outage_is_an_error(
     await raw.close()
 
 
-async def test_a_record_without_answer_breaks_its_writer(log: KafkaLog, network: Network, at: TopicPartition) -> None:
+async def test_F2_a_record_without_answer_breaks_its_writer(
+    log: KafkaLog, network: Network, at: TopicPartition
+) -> None:
     """What is not acknowledged in time fails every result and the writer, whose closing does not wait (F2)."""
     writer = await log.writer("w")
     await (await writer.send(at, NewRecord(b"before")))
@@ -134,7 +137,7 @@ async def test_a_record_without_answer_breaks_its_writer(log: KafkaLog, network:
     assert await (await again.send(at, NewRecord(b"again"))) == 1, "nothing of the broken writer follows"
 
 
-async def test_a_commit_without_answer_is_not_known(log: KafkaLog, network: Network, at: TopicPartition) -> None:
+async def test_S3_a_commit_without_answer_is_not_known(log: KafkaLog, network: Network, at: TopicPartition) -> None:
     """A commit that is not answered raises LogUnavailable; the identity's next holder finds it ended (S3)."""
     writer = await log.transactional_writer(at.topic)
     transaction = await writer.begin()
@@ -176,7 +179,7 @@ async def test_a_batch_that_the_broker_refuses_fails_the_commit(log: KafkaLog) -
     assert await reader.fetch(10, 300) == []
 
 
-async def test_order_is_kept_when_the_buffer_is_full(settings: KafkaSettings, at: TopicPartition) -> None:
+async def test_F2_order_is_kept_when_the_buffer_is_full(settings: KafkaSettings, at: TopicPartition) -> None:
     """Coroutines that wait for room in one partition go on in the order in which they called (F2)."""
     log = KafkaLog(replace(settings, message_bytes_max=2_000, delivery_timeout_ms=20_000))
     writer = await log.writer("w")

@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """The Log port's contract, against every implementation: in memory, and on a real broker."""
 
 import asyncio
@@ -99,7 +100,7 @@ async def test_offsets_count_per_partition(log: Log, topic: str) -> None:
     assert await log.end_offsets([first, second]) == {first: 3, second: 1}
 
 
-async def test_order_of_calls_is_the_order_in_the_log(log: Log, topic: str) -> None:
+async def test_F2_order_of_calls_is_the_order_in_the_log(log: Log, topic: str) -> None:
     """Records sent by several coroutines lie in each partition in the order of the calls (F2)."""
     partition = TopicPartition(topic, 0)
     writer = await log.writer("test")
@@ -234,7 +235,7 @@ async def test_unknown_topics_are_named(log: Log, topic: str) -> None:
         await writer.close()
 
 
-async def test_too_large_a_record_breaks_the_writer(log: Log, topic: str) -> None:
+async def test_F2_too_large_a_record_breaks_the_writer(log: Log, topic: str) -> None:
     """A record beyond the limit is refused for good, and the writer is unusable afterwards (F2)."""
     partition = TopicPartition(topic, 0)
     writer = await log.writer("test")
@@ -273,7 +274,7 @@ async def test_committed_transactions_appear_at_once(log: Log, topic: str) -> No
     await writer.close()
 
 
-async def test_end_offset_is_the_high_watermark_also_beside_open_transactions(log: Log, topic: str) -> None:
+async def test_W4_S3_end_offset_is_the_high_watermark_also_beside_open_transactions(log: Log, topic: str) -> None:
     """The end offset counts an open transaction's records; readers of committed records stand before them."""
     partition = TopicPartition(topic, 0)
     await put(log, partition, b"before")
@@ -310,7 +311,7 @@ async def test_aborted_transactions_are_invisible(log: Log, topic: str) -> None:
     assert [(r.offset, r.value) for r in found] == [(3, b"1"), (4, b"1")]
 
 
-async def test_a_new_holder_fences_the_old(log: Log, topic: str) -> None:
+async def test_S1_a_new_holder_fences_the_old(log: Log, topic: str) -> None:
     """Opening an identity aborts what its earlier holder left open, and stops that holder for good (S1)."""
     partition = TopicPartition(topic, 0)
     old = await log.transactional_writer(f"id-{topic}")
@@ -332,7 +333,7 @@ async def test_a_new_holder_fences_the_old(log: Log, topic: str) -> None:
     assert values(await read_until(reader, partition, end)) == [b"new"]
 
 
-async def test_a_fenced_holder_cannot_write(log: Log, topic: str) -> None:
+async def test_S3_a_fenced_holder_cannot_write(log: Log, topic: str) -> None:
     """A fenced holder's new transaction never becomes visible: sending or committing raises Fenced."""
     partition = TopicPartition(topic, 0)
     old = await log.transactional_writer(f"id-{topic}")
@@ -363,7 +364,7 @@ async def test_one_transaction_at_a_time(log: Log, topic: str) -> None:
     await writer.close()
 
 
-async def test_a_refused_batch_fails_the_commit(log: Log, topic: str) -> None:
+async def test_S3_a_refused_batch_fails_the_commit(log: Log, topic: str) -> None:
     """A transaction of which one record was refused is not committed: the error comes out, nothing is visible."""
     partition = TopicPartition(topic, 0)
     writer = await log.transactional_writer(f"id-{topic}")

@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """The life of a processor, by the real services on memory and virtual time: nothing is lost, repeated or forgotten by a change."""
 
 import json
@@ -93,7 +94,7 @@ def compute(name: str) -> dict[str, Any]:
     return {"$compute": {"class": f"tests.harness.computations:{name}", "key": "$_id", "order": "arrival"}}
 
 
-def test_a_computation_and_a_sink_join_and_leave_a_running_processor(tmp_path: Path) -> None:
+def test_E3_a_computation_and_a_sink_join_and_leave_a_running_processor(tmp_path: Path) -> None:
     """Nothing is read again, no state is lost and nothing is written twice, whatever stands before and behind what stays (E3)."""
     feed = Feed(tmp_path)
     first, second, third = (tmp_path / name for name in ("first", "second", "third"))

@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """The log in memory with faults: what it loses and repeats is what a real log may lose, and a seed repeats it."""
 
 import asyncio
@@ -94,7 +95,7 @@ def _commit_with_lost_answer(seed: int, *, fence: bool) -> list[bytes | None]:
     return run_virtual(main, seed=seed)
 
 
-def test_a_lost_commit_answer_is_all_or_nothing() -> None:
+def test_S3_a_lost_commit_answer_is_all_or_nothing() -> None:
     """After a lost answer the transaction is there wholly or not at all, and a fence settles which (S3)."""
     fenced = {tuple(_commit_with_lost_answer(seed, fence=True)) for seed in range(40)}
     assert fenced == {(), (b"a", b"b")}

@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """The coordinator from creation to the end, as stories."""
 
 from shared.model.messages import (
@@ -25,7 +26,7 @@ def test_created_planned_started_checkpointed() -> None:
     assert world.status[NAME].released >= 2
 
 
-def test_recovers_after_a_failed_task() -> None:
+def test_R1_recovers_after_a_failed_task() -> None:
     """A failed task ends the generation; the next is restored from the last commit and goes on (R1)."""
     world = started()
     world.pass_ms(2_500)
@@ -50,7 +51,7 @@ def test_recovers_after_a_lost_worker() -> None:
     assert world.row.last > 2
 
 
-def test_drains_to_the_end() -> None:
+def test_E1_E2_drains_to_the_end() -> None:
     """Stop with drain ends the input; the processor is FINISHED when the final checkpoint is released (E1, E2)."""
     world = started()
     world.pass_ms(1_500)
@@ -64,7 +65,7 @@ def test_drains_to_the_end() -> None:
     assert not any(w.tasks for w in world.workers.values())
 
 
-def test_stops_and_resumes() -> None:
+def test_E2_stops_and_resumes() -> None:
     """Stop without drain takes a checkpoint; a start resumes from it (E2)."""
     world = started()
     world.pass_ms(1_500)

@@ -111,6 +111,7 @@ def test_C7_parts_that_lie_in_too_many_blobs_are_gathered() -> None:
 
     async def story(blobs: MemoryBlobs) -> None:
         state = store(blobs, blobs_max=2)
+        parts: tuple[PartHandle, ...] = ()
         for epoch, part in enumerate((A, B, C, StatePart("kg:3")), start=1):
             parts = await state.store(Epoch(epoch), {part: str(epoch).encode() * 30})
             assert len(blobs_of(parts)) <= 3
