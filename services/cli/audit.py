@@ -1,8 +1,11 @@
 """`tidemark audit NAME`: was every record counted once? Computed again from the source topic and the bytes of the outputs.
 
-Nothing of the system's own counts is believed. The document is run again over the records of the source topic up to where the last
-commit says that it was read (recompute.py); what it gives must be what the outputs hold, as readers see them: files by manifests, with
-digests, topics read committed. The first difference is named, with the epoch that released it where the output tells.
+Nothing of the system's own counts is believed. The mirror says where the source's splits stood at each committed checkpoint
+(audit_history.py); the records between two of them are the epoch's. The document is run again over them (recompute.py); what it gives
+for an epoch must be what the outputs hold of that epoch, as readers see them (audit_outputs.py): files by manifests, with digests, topics
+read committed, by markers. The first difference is named, with epoch, place, expectation and finding.
+
+What retention has taken from the source cannot be computed again: NotAuditable says so, and is no success.
 """
 
 import json
@@ -11,105 +14,83 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 
+from services.cli.audit_history import AuditFailed, Commit, NotAuditable, first_offset, read_history
+from services.cli.audit_outputs import Line, Output, Releases, file_output, line_of, topic_output
+from services.cli.audit_report import Audited, AuditedEpoch
 from services.cli.collect import committed_records
-from services.cli.recompute import Recomputed, SplitRecords, recompute
+from services.cli.recompute import EpochDone, SplitRecords, Stand, recompute
 from services.local.supervisor import LocalCluster, LocalSettings, is_running, read_environment, read_state
-from services.sink.connectors.destination import LocalDestination
-from services.sink.connectors.released import Discrepancy, released_files
-from services.source.body import SplitPosition
+from services.sink.connecting import stage_of
 from shared.adapters.commit_store import SqlCommitStore
 from shared.adapters.directory_blobs import DirectoryBlobs
 from shared.adapters.executor import AsyncExecutor
 from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings
-from shared.language.documents import KafkaDlq, Processor, parse, resolve
-from shared.language.expressions.ast import Literal
+from shared.language.documents import Processor, parse, resolve
 from shared.language.stages import FileEmit, KafkaEmit, KafkaSource
 from shared.language.values import to_json
-from shared.model.checkpoint import CommitRow
-from shared.model.ids import Epoch, JobId, ProcessorName, SplitId, VertexId
-from shared.operators.batches import documents_of
+from shared.model.ids import ProcessorName, SplitId, VertexId
+from shared.model.processors import ProcessorRow
+from shared.model.values import Document
+from shared.operators.dead_letters import LATE
+from shared.operators.source_front import Status
 from shared.planning import DeadLetterHead, WriteHead, plan_processor
-from shared.ports.blobs import BlobError, BlobStore
-from shared.ports.log import TopicPartition
-from shared.runtime.state import load_parts
+from shared.ports.blobs import BlobStore
+from shared.ports.commits import CommitStore
+from shared.ports.log import Log, TopicPartition
+from shared.runtime.topics import Topics
 
-_POSITION = "position|split:"
-_LATE = "Input document arrived late."
-Line = str
-"""A document as canonical JSON text: what is compared."""
-
-
-class AuditFailed(Exception):
-    """The first discrepancy, or why nothing can be audited."""
+__all__ = ["AuditFailed", "Audited", "NotAuditable", "audit", "audit_local"]
 
 
 @dataclass(frozen=True, slots=True)
-class Actual:
-    """What an output holds: each document with where it lies."""
+class Installation:
+    """What an audit reads."""
 
-    lines: Sequence[tuple[Line, str]]
-    by_epoch: Mapping[int, int] = field(default_factory=dict)
-    """Rows by the epoch that released them, where the output tells."""
-
-
-@dataclass(frozen=True, slots=True)
-class Audited:
-    """The result, for people and programs."""
-
-    records: int
-    duplicates: int
-    late: int
-    dead_letters: int
-    accepted: int
-    outputs: Mapping[str, int]
-    epochs: Mapping[str, Mapping[int, int]]
+    store: CommitStore
+    blobs: BlobStore
+    log: Log
+    environment: Mapping[str, str]
+    topics: Topics = field(default_factory=Topics)
 
 
-async def audit(
-    name: ProcessorName, store: SqlCommitStore, blobs: BlobStore, log: KafkaLog, environment: Mapping[str, str]
-) -> Audited:
-    """Audit a processor. Raises AuditFailed with the first discrepancy."""
-    row = next((r for r in await store.processors() if r.name == name), None)
+async def audit(name: ProcessorName, installed: Installation) -> Audited:
+    """Audit a processor. Raises AuditFailed with the first discrepancy, NotAuditable where something needed is gone."""
+    row = next((r for r in await installed.store.processors() if r.name == name), None)
     if row is None:
         message = f"no processor {name!r} in this installation"
         raise AuditFailed(message)
-    commits = await store.commits(row.job, Epoch(0))
+    commits = await read_history(row, installed.store, installed.blobs, installed.log, installed.topics)
     if not commits:
         message = f"{name} has committed nothing yet; there is nothing to audit"
-        raise AuditFailed(message)
-    plan = msgspec.msgpack.decode(row.plan)
-    processor = parse(plan["document"])
-    env = {**os.environ, **environment}
-    splits = await _source(processor, commits[-1], log, blobs)
+        raise NotAuditable(message)
+    processor = parse(msgspec.msgpack.decode(row.plan)["document"])
+    outputs = await _outputs(processor, row, commits, installed)
+    splits = await _source(processor, commits, installed.log)
     topics = processor.source.topics if isinstance(processor.source, KafkaSource) else ()
-    topic = topics[0] if len(topics) == 1 else None
-    done = recompute(processor, splits, name, topic, ended=commits[-1].final)
-    actual = await _outputs(processor, row.job, log, env)
-    for vertex, found in actual.items():
-        _same(vertex, done.outputs[vertex], found)
-    return _account(done, actual)
+    stands = [(c.epoch, {s: Stand(st.next, _status(st.status, c)) for s, st in c.stands.items()}) for c in commits]
+    done = recompute(processor, splits, stands, name, topics[0] if len(topics) == 1 else None)
+    for vertex, output in outputs.items():
+        _same(vertex, done, output, commits, by_epoch=_is_function_of_positions(processor))
+    return _account(done, outputs, commits)
 
 
-def _account(done: Recomputed, actual: Mapping[VertexId, Actual]) -> Audited:
-    letters = done.outputs.get(VertexId("dlq"), [])
-    late = sum(1 for letter in letters if letter["errInfo"]["reason"] == _LATE)
-    accepted = done.records - done.duplicates - len(letters)
-    return Audited(
-        records=done.records,
-        duplicates=done.duplicates,
-        late=late,
-        dead_letters=len(letters) - late,
-        accepted=accepted,
-        outputs={vertex: len(found.lines) for vertex, found in actual.items()},
-        epochs={vertex: found.by_epoch for vertex, found in actual.items()},
-    )
+def _status(status: str, commit: Commit) -> Status:
+    if status not in get_args(Status):
+        message = f"{commit.place}: commit {commit.epoch}: a split is {status!r}, expected one of {get_args(Status)}"
+        raise AuditFailed(message)
+    return status  # type: ignore[return-value]
+
+
+def _is_function_of_positions(processor: Processor) -> bool:
+    """Whether what an epoch puts out depends on positions alone: an idle split lets the watermark pass at a moment that nobody notes."""
+    source = processor.source
+    waits = isinstance(source, KafkaSource) and source.partition_idle_timeout_ms is not None
+    return processor.options.lateness == "split" and not waits
 
 
 async def audit_local(name: ProcessorName, data_dir: Path) -> Audited:
@@ -130,7 +111,7 @@ async def audit_local(name: ProcessorName, data_dir: Path) -> Audited:
         bootstrap = await cluster.start()
     log = KafkaLog(KafkaSettings(bootstrap=bootstrap, client="tidemark-audit"))
     try:
-        return await audit(name, store, blobs, log, {**environment, "KAFKA": bootstrap})
+        return await audit(name, Installation(store, blobs, log, {**os.environ, **environment, "KAFKA": bootstrap}))
     finally:
         await log.close()
         await store.close()
@@ -141,126 +122,169 @@ async def audit_local(name: ProcessorName, data_dir: Path) -> Audited:
 # --- what went in ---------------------------------------------------------------------------------------------------------
 
 
-async def _source(processor: Processor, commit: CommitRow, log: KafkaLog, blobs: BlobStore) -> list[SplitRecords]:
-    """The records of the source's splits, up to the positions in the last commit."""
+async def _source(processor: Processor, commits: Sequence[Commit], log: Log) -> list[SplitRecords]:
+    """The records of the source's splits, from where the job began to the positions of the last commit."""
     stage = processor.source
     if not isinstance(stage, KafkaSource):
         message = f"{stage.path}: only Kafka sources can be read again for an audit"
-        raise AuditFailed(message)
+        raise NotAuditable(message)
     splits = []
-    for split, position in sorted((await _positions(commit, blobs)).items()):
+    for split, stand in sorted(commits[-1].stands.items()):
         topic, _, number = split.rpartition("-")
-        partition = TopicPartition(topic, int(number))
+        first = first_offset(commits, split)
         ordinal = int(number) * len(stage.topics) + stage.topics.index(topic)
-        records = [r async for r in committed_records(log, topic, partition.partition) if r.offset < position.next]
-        if records and records[0].offset != 0:
-            message = f"topic {topic} partition {number}: records below offset {records[0].offset} are gone; expected offset 0"
-            raise AuditFailed(message)
+        await _still_there(log, TopicPartition(topic, int(number)), split, commits)
+        read = [r async for r in committed_records(log, topic, int(number)) if first <= r.offset < stand.next]
         splits.append(
             SplitRecords(
                 split,
                 ordinal,
-                [r.offset for r in records],
-                [r.timestamp_ms for r in records],
-                [r.value for r in records],
-                [r.key for r in records],
+                [r.offset for r in read],
+                [r.timestamp_ms for r in read],
+                [r.value for r in read],
+                [r.key for r in read],
             )
         )
     return splits
 
 
-async def _positions(commit: CommitRow, blobs: BlobStore) -> dict[SplitId, SplitPosition]:
-    """Where the commit says that each split stands. AuditFailed if its state is not as its digests say."""
-    try:
-        parts = await load_parts(blobs, commit.tasks, lambda part: part.startswith(_POSITION))
-    except BlobError as error:
-        message = f"commit {commit.epoch}: {error}"
-        raise AuditFailed(message) from error
-    return {
-        SplitId(part.removeprefix(_POSITION)): msgspec.msgpack.decode(data, type=SplitPosition)
-        for part, data in parts.items()
-    }
+async def _still_there(log: Log, partition: TopicPartition, split: SplitId, commits: Sequence[Commit]) -> None:
+    """Nothing that the job has read is gone."""
+    first, last = first_offset(commits, split), commits[-1].stands[split].next
+    begin = (await log.begin_offsets([partition]))[partition]
+    end = (await log.end_offsets([partition]))[partition]
+    place = f"topic {partition.topic} partition {partition.partition}"
+    if begin > first and last > first:
+        lost = [c.epoch for c in commits if split in c.stands and c.stands[split].next <= begin]
+        what = f"epochs {lost[0]} to {lost[-1]}" if lost else f"a part of epoch {commits[0].epoch}"
+        message = (
+            f"{place}: the job read from offset {first}, and records below {begin} are gone: retention has overtaken {what}; "
+            "what followed from them cannot be computed again"
+        )
+        raise NotAuditable(message)
+    if end < last:
+        message = (
+            f"{place}: it ends at offset {end}, but commit {commits[-1].epoch} covers what is below {last}: records "
+            "were lost"
+        )
+        raise AuditFailed(message)
 
 
 # --- what came out --------------------------------------------------------------------------------------------------------
 
 
 async def _outputs(
-    processor: Processor, job: JobId, log: KafkaLog, environment: Mapping[str, str]
-) -> dict[VertexId, Actual]:
-    found: dict[VertexId, Actual] = {}
+    processor: Processor, row: ProcessorRow, commits: Sequence[Commit], installed: Installation
+) -> dict[VertexId, Output]:
+    found: dict[VertexId, Output] = {}
     for vertex in plan_processor(processor, engine="local").vertices:
-        match vertex.head:
-            case WriteHead(KafkaEmit(topic=Literal(topic))):
-                found[vertex.id] = await _topic(log, str(topic))
-            case WriteHead(FileEmit() as stage):
-                found[vertex.id] = _files(processor, stage, job, environment)
-            case DeadLetterHead(KafkaDlq(topic=topic)):
-                found[vertex.id] = await _topic(log, topic)
-            case WriteHead() | DeadLetterHead():
+        if not isinstance(vertex.head, WriteHead | DeadLetterHead):
+            continue
+        what = Releases(row.job, vertex.id, commits, ended=row.state == "FINISHED")
+        match stage_of(vertex.head):
+            case KafkaEmit() as stage:
+                found[vertex.id] = await topic_output(installed.log, stage, what)
+            case FileEmit() as stage:
+                found[vertex.id] = file_output(stage, _root(processor, stage, installed.environment), what)
+            case _:
                 message = f"{vertex.id}: outputs of {vertex.label} cannot be audited"
-                raise AuditFailed(message)
+                raise NotAuditable(message)
+        if what.ended and not all(found[vertex.id].complete(commit, vertex.id) for commit in commits):
+            message = (
+                f"{vertex.id}: the processor is FINISHED with commit {commits[-1].epoch}, but markers stand at "
+                f"{found[vertex.id].released}"
+            )
+            raise AuditFailed(message)
     return found
 
 
-async def _topic(log: KafkaLog, topic: str) -> Actual:
-    lines = []
-    async for record in committed_records(log, topic):
-        place = f"topic {topic} partition {record.partition} offset {record.offset}"
-        try:
-            lines.append((_line(json.loads(record.value or b"null")), place))
-        except ValueError as error:
-            message = f"{place}: expected a JSON document, found {(record.value or b'')[:60]!r}"
-            raise AuditFailed(message) from error
-    return Actual(lines)
-
-
-def _files(processor: Processor, stage: FileEmit, job: JobId, environment: Mapping[str, str]) -> Actual:
-    root = ""
-    if stage.connection_name is not None:
-        root = str(resolve(processor.connections[stage.connection_name], environment).settings["path"])
-    folder = Path(root) / stage.file_path
-    lines: list[tuple[Line, str]] = []
-    by_epoch: Counter[int] = Counter()
-    try:
-        for released in released_files(LocalDestination(folder, "audit"), job=job):
-            place = f"{folder / released.file.name} (epoch {released.manifest.epoch})"
-            for document in _documents(stage, released.data):
-                lines.append((_line(to_json(document)), place))
-                by_epoch[released.manifest.epoch] += 1
-    except Discrepancy as error:
-        raise AuditFailed(str(error)) from error
-    return Actual(lines, dict(sorted(by_epoch.items())))
-
-
-def _documents(stage: FileEmit, data: bytes) -> list[Any]:
-    if stage.format == "parquet":
-        table = pq.read_table(pa.BufferReader(data))
-        return [d for batch in table.to_batches() for d in documents_of(batch)]
-    if stage.format == "json":
-        return [json.loads(line) for line in data.splitlines()]
-    message = f"{stage.path}: files of format {stage.format} have lost their types; they cannot be audited"
-    raise AuditFailed(message)
+def _root(processor: Processor, stage: FileEmit, environment: Mapping[str, str]) -> str:
+    if stage.connection_name is None:
+        return ""
+    return str(resolve(processor.connections[stage.connection_name], environment).settings["path"])
 
 
 # --- the comparison ---------------------------------------------------------------------------------------------------------
 
 
-def _line(tree: Any) -> Line:
-    return json.dumps(tree, sort_keys=True, ensure_ascii=False)
+def _same(
+    vertex: VertexId, done: Sequence[EpochDone], output: Output, commits: Sequence[Commit], *, by_epoch: bool
+) -> None:
+    """Both as multisets, epoch by epoch, or as a whole. AuditFailed names the first document that is missing, repeated or altered."""
+    complete = [e for e, commit in zip(done, commits, strict=True) if output.complete(commit, vertex)]
+    if not by_epoch and output.gone:
+        return
+    if by_epoch:
+        for epoch in complete:
+            if epoch.epoch not in output.gone:
+                found = output.lines.get(epoch.epoch, [])
+                _match(f"epoch {epoch.epoch}, {vertex}", _lines(epoch.outputs.get(vertex, [])), found)
+        return
+    expected = [line for epoch in complete for line in _lines(epoch.outputs.get(vertex, []))]
+    found = [item for epoch in complete for item in output.lines.get(epoch.epoch, [])]
+    _match(f"epochs up to {complete[-1].epoch if complete else 0}, {vertex}", expected, found)
 
 
-def _same(vertex: VertexId, expected: Sequence[Any], actual: Actual) -> None:
-    """Both as multisets. AuditFailed names the first document that is missing, repeated or altered."""
-    left = Counter(_line(json.loads(json.dumps(to_json(d)))) for d in expected)
-    for line, place in actual.lines:
+def _lines(documents: Sequence[Document]) -> list[Line]:
+    return [line_of(json.loads(json.dumps(to_json(d)))) for d in documents]
+
+
+def _match(where: str, expected: Sequence[Line], found: Sequence[tuple[Line, str]]) -> None:
+    left = Counter(expected)
+    sizes = f"expected {len(expected)} documents, found {len(found)}"
+    for line, place in found:
         if left[line] == 0:
-            times = sum(1 for other, _ in actual.lines if other == line)
-            why = f"is there {times} times" if times > 1 else "follows from no input"
-            message = f"{vertex}: {place}: {line[:300]} {why}"
+            times = sum(1 for other, _ in found if other == line)
+            why = f"is there {times} times" if times > 1 else "does not follow from the epoch's input"
+            absent = next(
+                (wanted for wanted in left if left[wanted] and wanted not in {other for other, _ in found}), None
+            )
+            instead = f"; missing: {absent[:300]}" if absent is not None else ""
+            message = f"{where}: {place}: {line[:300]} {why}{instead}; {sizes}"
             raise AuditFailed(message)
         left[line] -= 1
     missing = next((line for line, count in left.items() if count), None)
     if missing is not None:
-        message = f"{vertex}: missing from the output: {missing[:300]}"
+        message = f"{where}: missing from the output: {missing[:300]}; {sizes}"
         raise AuditFailed(message)
+
+
+# --- the account -------------------------------------------------------------------------------------------------------------
+
+
+def _account(done: Sequence[EpochDone], outputs: Mapping[VertexId, Output], commits: Sequence[Commit]) -> Audited:
+    """Each input record once: counted, late, repeated, or a dead letter for another reason."""
+    epochs = []
+    before: dict[SplitId, int] = {}
+    for epoch, commit in zip(done, commits, strict=True):
+        late, dead = _letters(epoch.outputs.get(VertexId("dlq"), []))
+        taken = {s: (before.get(s, int(stand.begin)), int(stand.next)) for s, stand in sorted(commit.stands.items())}
+        before.update({split: end for split, (_, end) in taken.items()})
+        epochs.append(
+            AuditedEpoch(
+                epoch=epoch.epoch,
+                generation=commit.row.generation,
+                positions=taken,
+                records=epoch.records,
+                counted=epoch.records - epoch.duplicates - late - dead,
+                late=late,
+                duplicates=epoch.duplicates,
+                dead_letters=dead,
+                outputs={vertex: len(output.lines.get(epoch.epoch, [])) for vertex, output in outputs.items()},
+                released=all(output.complete(commit, vertex) for vertex, output in outputs.items()),
+                gone=tuple(output.gone[epoch.epoch] for output in outputs.values() if epoch.epoch in output.gone),
+            )
+        )
+    return Audited(tuple(epochs))
+
+
+def _letters(letters: Sequence[Document]) -> tuple[int, int]:
+    """Input records that are late, and those that are dead letters for other reasons; letters about anything else are neither."""
+    records: dict[tuple[Any, Any], bool] = {}
+    for letter in letters:
+        source = letter["_stream_meta"]["source"]
+        if "offset" in source:
+            place = source.get("partition"), source["offset"]
+            records[place] = records.get(place, False) or letter["errInfo"]["reason"] == LATE
+    late = sum(records.values())
+    return late, len(records) - late

@@ -3,15 +3,14 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from shared.adapters.kafka_log import KafkaLog
-from shared.ports.log import LogRecord, TopicPartition
+from shared.ports.log import Log, LogRecord, TopicPartition
 from shared.runtime.reading import reading
 
 _RECORDS_MAX = 5_000
 _WAIT_MS = 500
 
 
-async def committed_records(log: KafkaLog, topic: str, only: int | None = None) -> AsyncIterator[LogRecord]:
+async def committed_records(log: Log, topic: str, only: int | None = None) -> AsyncIterator[LogRecord]:
     """Every committed record of a topic up to where it ends now, partition by partition; nothing if there is no such topic.
 
     only: of one partition.
@@ -29,7 +28,7 @@ async def committed_records(log: KafkaLog, topic: str, only: int | None = None) 
                         yield record
 
 
-async def write_lines(log: KafkaLog, topic: str, path: Path) -> int:
+async def write_lines(log: Log, topic: str, path: Path) -> int:
     """The values of a topic as JSON lines; how many."""
     lines = 0
     with path.open("wb") as out:

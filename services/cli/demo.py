@@ -3,11 +3,14 @@
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from deploy.pipelines.departures.data import Feed, departures
 from deploy.pipelines.departures.report import build as build_report
@@ -16,13 +19,14 @@ from services.cli.feed import Fed, feed
 from services.cli.installation import Installation, installation
 from services.cli.view import Seen, View
 from services.local.broker_settings import FREE_PORT
+from services.local.memory import PeakMemory
 from services.sink.connectors.released import read_released
 from shared.model.ids import ProcessorName
 from shared.model.messages import ProcessorStatus, StopProcessor
 
 NAME = ProcessorName("departures")
 TOPIC, ALERTS, LATE = "departures", "departures.alerts", "departures.late"
-_DOCUMENT = Path(__file__).resolve().parents[2] / "deploy" / "pipelines" / "departures" / "pipeline.yaml"
+DOCUMENT = Path(__file__).resolve().parents[2] / "deploy" / "pipelines" / "departures" / "pipeline.yaml"
 
 
 class DemoFailed(Exception):
@@ -42,6 +46,8 @@ class DemoSettings:
     seconds: float = 25.0
     """How long the feed takes."""
     parallelism: Mapping[str, int] = field(default_factory=dict)
+    workers: Mapping[str, int] = field(default_factory=dict)
+    """Processes of services that are to have more than one."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Added to every process'."""
     beside: Callable[[Installation, Seen], Awaitable[None]] | None = None
@@ -57,27 +63,38 @@ async def demo(settings: DemoSettings, year: Feed | None = None) -> ProcessorSta
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
     environment = {"OUT": str(settings.out.resolve()), **settings.environment}
-    async with installation(settings.data_dir, environment, port=settings.port) as installed:
+    memory = PeakMemory(os.getpid())
+    async with (
+        alongside(memory.watch()),
+        installation(settings.data_dir, environment, settings.workers, settings.port) as installed,
+    ):
         for topic, count in ((TOPIC, len(year.partitions)), (ALERTS, 1), (LATE, 1)):
             await installed.log.create_topic(topic, count, {"retention.ms": "-1"})
-        await installed.ensure_started(NAME, _DOCUMENT.read_text(), settings.parallelism)
+        await installed.ensure_started(NAME, DOCUMENT.read_text(), settings.parallelism)
         view = View(installed, NAME, ALERTS, settings.out / "progress.jsonl")
-        showing = asyncio.create_task(view.run())
-        try:
+        async with alongside(view.run()):
             await installed.until_running(NAME)
             began = time.monotonic()
             status = await _feed_and_drain(installed, year, settings, view.seen)
-        finally:
-            showing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await showing
         took = time.monotonic() - began
         if status.state != "FINISHED":
             message = f"{NAME} is {status.state}: {status.reason}; logs are in {settings.data_dir / 'logs'}"
             raise DemoFailed(message)
-        await _collect(installed, settings.out, year, status, took)
+        await _collect(installed, settings.out, year, status, took, memory)
     await asyncio.to_thread(build_report, settings.out)
     return status
+
+
+@asynccontextmanager
+async def alongside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Something that runs until the block ends. What goes wrong in it is raised at the end."""
+    running = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
 
 
 async def _feed_and_drain(installed: Installation, year: Feed, settings: DemoSettings, seen: Seen) -> ProcessorStatus:
@@ -93,7 +110,9 @@ async def _feed_and_drain(installed: Installation, year: Feed, settings: DemoSet
     return await installed.until_ended(NAME)
 
 
-async def _collect(installed: Installation, out: Path, year: Feed, status: ProcessorStatus, took: float) -> None:
+async def _collect(
+    installed: Installation, out: Path, year: Feed, status: ProcessorStatus, took: float, memory: PeakMemory
+) -> None:
     alerts = await write_lines(installed.log, ALERTS, out / "alerts.jsonl")
     late = await write_lines(installed.log, LATE, out / "late.jsonl")
     counts = read_released(str(out / "counts"))
@@ -117,5 +136,6 @@ async def _collect(installed: Installation, out: Path, year: Feed, status: Proce
         "seconds": round(took, 1),
         "partitions": len(year.partitions),
         "generations": status.generation,
+        "peak_memory_bytes": memory.bytes,
     }
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")

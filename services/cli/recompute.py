@@ -1,9 +1,12 @@
 """A document computed again over records that are all there: one task a vertex, one thread, no broker, no state.
 
 With `lateness: split` the result is a function of the records of each split alone (language.md, Time), so it must be what the running
-system released. Windows are stepped on Arrow, whatever engine ran them.
+system released; and what comes out up to a barrier is a function of where the splits stood at it. Windows are stepped on Arrow, whatever
+engine ran them.
 """
 
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from shared.language.documents import Processor
-from shared.model.ids import SplitId, VertexId
+from shared.model.ids import NO_EPOCH, Epoch, SplitId, VertexId
 from shared.model.plan import OUT, PhysicalPlan
 from shared.model.values import Document
 from shared.operators.base import Out
@@ -19,7 +22,7 @@ from shared.operators.batches import documents_of
 from shared.operators.build import build_chain, build_front
 from shared.operators.chain import Chain
 from shared.operators.context import TaskContext
-from shared.operators.source_front import SourceFront
+from shared.operators.source_front import SourceFront, Status
 from shared.operators.specs import FrontSpec
 from shared.planning import plan_processor
 from shared.ports.source import RawBatch
@@ -39,12 +42,20 @@ class SplitRecords:
     keys: Sequence[bytes | None]
 
 
-@dataclass(slots=True)
-class Recomputed:
-    """What must have come out."""
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Where a split stood at a barrier."""
 
-    outputs: dict[VertexId, list[Document]] = field(default_factory=dict)
-    """By sink vertex; dead letters under `dlq`."""
+    next: int
+    status: Status
+
+
+@dataclass(slots=True)
+class EpochDone:
+    """What must have come out with one checkpoint, by sink vertex, and how many records went in."""
+
+    epoch: Epoch
+    outputs: dict[VertexId, list[Document]] = field(default_factory=lambda: defaultdict(list))
     records: int = 0
     duplicates: int = 0
 
@@ -56,12 +67,11 @@ class _World:
     chains: dict[VertexId, Chain] = field(default_factory=dict)
     front: SourceFront | None = None
     watermarks: dict[str, int] = field(default_factory=dict)
-    done: Recomputed = field(default_factory=Recomputed)
+    done: EpochDone = field(default_factory=lambda: EpochDone(NO_EPOCH))
 
     def build(self) -> None:
         for vertex in self.plan.vertices:
             if vertex.service == "sink":
-                self.done.outputs[vertex.id] = []
                 continue
             if vertex.chain and isinstance(vertex.chain[0], FrontSpec):
                 self.front = build_front(vertex.chain[0], self.context)
@@ -72,7 +82,7 @@ class _World:
             for edge in self.plan.outputs_of(sender):
                 if edge.port != out.port:
                     continue
-                if edge.receiver in self.done.outputs:
+                if edge.receiver not in self.chains:
                     self.done.outputs[edge.receiver] += documents_of(out.batch)
                 else:
                     self.send(edge.receiver, self.chains[edge.receiver].on_batch(out.batch, out.content, edge.tag))
@@ -98,9 +108,13 @@ class _World:
 
 
 def recompute(
-    processor: Processor, splits: Sequence[SplitRecords], name: str, topic: str | None, *, ended: bool
-) -> Recomputed:
-    """Run the document over these records; `ended`: they are all there will ever be."""
+    processor: Processor,
+    splits: Sequence[SplitRecords],
+    epochs: Sequence[tuple[Epoch, Mapping[SplitId, Stand]]],
+    name: str,
+    topic: str | None,
+) -> list[EpochDone]:
+    """Run the document over these records, from barrier to barrier: where each split stood says what an epoch took in."""
     world = _World(plan_processor(processor, engine="local"), TaskContext(processor=name, topic=topic))
     world.build()
     source = world.plan.vertices[0].id
@@ -110,27 +124,29 @@ def recompute(
         raise ValueError(message)
     front.assign({s.split: s.ordinal for s in splits})
     places = dict.fromkeys((s.split for s in splits), 0)
-    while _read_some(world, source, splits, places):
-        world.settle(source)
-    if ended:
+    done = []
+    for epoch, stands in epochs:
+        before = dict(front.counters())
+        world.done = EpochDone(epoch)
         for split in splits:
-            front.on_status(split.split, "finished")
-    world.settle(source)
-    counters: Mapping[str, int] = front.counters()
-    world.done.records, world.done.duplicates = counters["records"], counters["duplicates"]
-    return world.done
+            stand = stands.get(split.split)
+            if stand is not None:
+                _read(world, source, split, places, stand.next)
+                front.on_status(split.split, stand.status)
+        world.settle(source)
+        counters = front.counters()
+        world.done.records = counters["records"] - before["records"]
+        world.done.duplicates = counters["duplicates"] - before["duplicates"]
+        done.append(world.done)
+    return done
 
 
-def _read_some(world: _World, source: VertexId, splits: Sequence[SplitRecords], places: dict[SplitId, int]) -> bool:
-    found = False
-    for split in splits:
-        begin = places[split.split]
-        end = min(begin + _ROWS, len(split.positions))
-        if begin < end:
-            found = True
-            places[split.split] = end
-            world.read(source, _batch(split, begin, end))
-    return found
+def _read(world: _World, source: VertexId, split: SplitRecords, places: dict[SplitId, int], until: int) -> None:
+    """The records of a split below a position that have not been read yet."""
+    stop = bisect_left(split.positions, until)
+    while (begin := places[split.split]) < stop:
+        end = places[split.split] = min(begin + _ROWS, stop)
+        world.read(source, _batch(split, begin, end))
 
 
 def _batch(split: SplitRecords, begin: int, end: int) -> RawBatch:

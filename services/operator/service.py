@@ -5,7 +5,6 @@ import uuid
 from services.operator.body import OperatorBody
 from shared.model.ids import Place, WorkerIncarnation
 from shared.operators.build import build_chain, build_operator
-from shared.operators.context import TaskContext as OperatorContext
 from shared.operators.specs import KeyBySpec
 from shared.process.outside import make_outside
 from shared.process.settings import ProcessSettings
@@ -22,8 +21,7 @@ class OperatorService:
     async def build(self, context: TaskContext) -> TaskBody:
         """The chain of the vertex; a leading KeyBy of a `copy` edge stands apart, as its rows are filtered behind it."""
         specs = context.vertex.chain
-        bound = context.outside.settings.join_bytes_max
-        operators = OperatorContext(processor=context.assign.name, join_bytes_max=bound)
+        operators = context.operators
         key_by = None
         if specs and isinstance(specs[0], KeyBySpec):
             key_by, specs = build_operator(specs[0], operators), specs[1:]

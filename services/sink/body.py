@@ -21,7 +21,6 @@ from shared.model.ids import Epoch, Offset, StatePart, VertexId
 from shared.model.time import MAX_TIME
 from shared.operators.base import Out
 from shared.operators.batches import documents_of
-from shared.operators.context import TaskContext as OperatorContext
 from shared.operators.dead_letters import Failure, dead_letters
 from shared.planning import WriteHead
 from shared.ports.clock import Handle
@@ -176,8 +175,7 @@ class SinkBody:
                 message = f"{self._context.task}: the target of the dead letters refuses one: {rejected[0].reason}"
                 raise TargetRefused(message)
             failures = [Failure(r.row, r.reason, "TargetWouldRefuse") for r in rejected]
-            context = OperatorContext(processor=self._context.assign.name)
-            outs += dead_letters(batch, failures, self._context.vertex.label, context)
+            outs += dead_letters(batch, failures, self._context.vertex.label, self._context.operators)
         return outs
 
     def _remember(self, batch: pa.RecordBatch) -> None:

@@ -43,7 +43,7 @@ class RealSinks:
 
     def make(self, context: TaskContext, processor: Processor, head: Head, vertex: VertexId, index: int) -> SinkPort:
         """See `SinkConnectors.make`."""
-        stage = _stage_of(head)
+        stage = stage_of(head)
         match stage:
             case KafkaEmit():
                 connection = self._connections.get(processor, stage.connection_name)
@@ -74,7 +74,7 @@ class RealSinks:
         await self._connections.close()
 
 
-def _stage_of(head: Head) -> Sink:
+def stage_of(head: Head) -> Sink:
     """The stage to write by; the dead letter queue as an `$emit`."""
     if isinstance(head, WriteHead):
         return head.stage

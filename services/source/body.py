@@ -9,8 +9,9 @@ import numpy as np
 import structlog
 
 from services.source.steps import Steps
+from shared.model.checkpoint import SplitStand
 from shared.model.frames import Body
-from shared.model.ids import Epoch, Offset, SplitId, StatePart, split_part
+from shared.model.ids import FIRST_OFFSET, Epoch, Offset, SplitId, StatePart, split_part
 from shared.model.plan import OUT
 from shared.model.time import MIN_TIME
 from shared.operators.base import Operator, Out
@@ -18,6 +19,7 @@ from shared.operators.source_front import SourceFront
 from shared.ports.source import RawBatch, Source, SplitStatus
 from shared.runtime.body import Copied, Fetched
 from shared.runtime.context import TaskContext
+from shared.wire.messages import encode_stands
 
 _log = structlog.get_logger()
 _POSITION = "position|"
@@ -30,12 +32,15 @@ class SplitPosition(msgspec.Struct, frozen=True):
 
     next: int
     until: int | None = None
+    begin: int = 0
+    """Where it began in the life of the job."""
 
 
 @dataclass(slots=True)
 class _Split:
     position: Offset
     until: Offset | None = None
+    begin: Offset = FIRST_OFFSET
     finished: bool = False
     at_end_since_ms: int | None = None
     dirty: bool = True
@@ -94,7 +99,8 @@ class SourceTaskBody:
         for status in self._source.status():
             known = saved.get(status.split)
             until = Offset(known.until) if known is not None and known.until is not None else status.until
-            self._own[status.split] = _Split(status.next_position, until)
+            begin = status.next_position if known is None else Offset(known.begin)
+            self._own[status.split] = _Split(status.next_position, until, begin)
 
     def _restored_watermark(self) -> int:
         assign = self._context.assign
@@ -253,12 +259,19 @@ class SourceTaskBody:
         changed: dict[StatePart, bytes | None] = {}
         for name, split in self._own.items():
             if split.dirty:
-                position = SplitPosition(split.position, split.until)
+                position = SplitPosition(split.position, split.until, split.begin)
                 changed[StatePart(_POSITION + split_part(name))] = msgspec.msgpack.encode(position)
                 split.dirty = False
         changed.update({StatePart(_FRONT + part): data for part, data in self._front.snapshot().items()})
         changed.update({StatePart(_CHAIN + part): data for part, data in self._chain.snapshot().items()})
-        return Copied(changed)
+        return Copied(changed, positions=encode_stands(self._stands()))
+
+    def _stands(self) -> tuple[SplitStand, ...]:
+        statuses = self._front.split_watermarks()
+        return tuple(
+            SplitStand(name, split.position, split.begin, statuses[name][1])
+            for name, split in sorted(self._own.items())
+        )
 
     def output_watermark(self) -> int:
         """What the chain lets out, ms."""

@@ -9,7 +9,6 @@ from shared.language.documents import Processor, parse
 from shared.language.stages import DocumentsSource, FileSource, KafkaSource, ScriptSource, Source
 from shared.model.ids import Place, WorkerIncarnation
 from shared.operators.build import build_chain
-from shared.operators.context import TaskContext as OperatorContext
 from shared.operators.source_front import SourceFront
 from shared.operators.specs import FrontSpec
 from shared.process.connections import Connections
@@ -36,8 +35,7 @@ class SourceService:
             message = f"{context.task}: expected the source's front first in the chain, found {type(front).__name__}"
             raise TypeError(message)
         stage = front.source
-        topics = stage.topics if isinstance(stage, KafkaSource) else ()
-        operators = OperatorContext(processor=context.assign.name, topic=topics[0] if len(topics) == 1 else None)
+        operators = context.operators
         source = await self._connectors.connect(context.outside, processor, stage)
         return SourceTaskBody(
             context,

@@ -63,8 +63,7 @@ class SparkService:
         if not isinstance(head, StepHead):
             message = f"{context.task}: expected a window's step, found {type(head).__name__}"
             raise TypeError(message)
-        operators = OperatorContext(processor=context.assign.name)
-        return SparkBody(context, WindowPlan(head.step.window), operators, self.make)
+        return SparkBody(context, WindowPlan(head.step.window), context.operators, self.make)
 
     def make(self, plan: WindowPlan, root: str, operators: OperatorContext) -> SparkStep:
         """A step on the session; blocks while the session starts."""

@@ -12,7 +12,8 @@ from typing import Any
 from shared.adapters.kafka_client import KAFKA_ERRORS, translated
 from shared.adapters.kafka_reader import partition_name
 from shared.adapters.kafka_writer import Producer
-from shared.ports.log import LogError, NewRecord, TopicPartition
+from shared.model.ids import Offset
+from shared.ports.log import LogError, LogUnavailable, NewRecord, TopicPartition, Written
 
 
 class KafkaTransaction:
@@ -23,6 +24,8 @@ class KafkaTransaction:
         self._producer = producer
         self._lanes: dict[TopicPartition, asyncio.Lock] = {}
         self._sent: list[asyncio.Future[Any]] = []
+        self._answers: list[tuple[TopicPartition, int, asyncio.Future[Any]]] = []
+        """Of every batch: where it went, how many records it has, and what the broker said."""
         self._ended = False
 
     async def send_batch(self, partition: TopicPartition, records: Sequence[NewRecord]) -> None:
@@ -60,14 +63,17 @@ class KafkaTransaction:
 
     async def _send(self, partition: TopicPartition, records: Sequence[NewRecord]) -> None:
         batch = self._producer.raw.create_batch()
+        count = 0
         for record in records:
             if not _append(batch, record):
-                await self._send_one(partition, batch)
+                await self._send_one(partition, batch, count)
                 batch = self._producer.raw.create_batch()
+                count = 0
                 _append(batch, record)
-        await self._send_one(partition, batch)
+            count += 1
+        await self._send_one(partition, batch, count)
 
-    async def _send_one(self, partition: TopicPartition, batch: Any) -> None:
+    async def _send_one(self, partition: TopicPartition, batch: Any, count: int) -> None:
         batch.close()
         limit = self._producer.settings.batches_in_flight_max
         while len(self._sent) >= limit:
@@ -77,6 +83,7 @@ class KafkaTransaction:
         # Looked at in any case, so that nobody is warned of an error that the end of the transaction reports.
         sent.add_done_callback(lambda f: f.cancelled() or f.exception())
         self._sent.append(sent)
+        self._answers.append((partition, count, sent))
 
     def _take_answers(self) -> None:
         """Raise the first error among the answers that are there; let go of the others."""
@@ -85,6 +92,29 @@ class KafkaTransaction:
         failed = [error for sent in done if (error := sent.exception()) is not None]
         if failed:
             raise failed[0]
+
+    async def written(self) -> Sequence[Written]:
+        """Wait until the broker has all batches; where each lies.
+
+        Raises:
+            Fenced, LogUnavailable, LogError: as `commit`; LogUnavailable, too, if the broker has a batch and no longer knows where.
+        """
+        self._check()
+        doing = f"{self._producer.name}: waiting for what was written"
+        try:
+            async with asyncio.timeout(self._producer.settings.delivery_timeout_ms / 1000):
+                if self._sent:
+                    await asyncio.wait(self._sent)
+                self._take_answers()
+        except KAFKA_ERRORS as error:
+            raise self._writer.fail(translated(error, doing)) from error
+        except asyncio.CancelledError:
+            self._writer.fail(LogError(f"{doing}: cancelled; open a new writer"))
+            raise
+        found = tuple(Written(at, Offset(sent.result().offset), count) for at, count, sent in self._answers)
+        if any(place.first < 0 for place in found):
+            raise self._writer.fail(LogUnavailable(f"{doing}: a repeated batch was taken, but its offset was not told"))
+        return found
 
     async def commit(self) -> None:
         """All records become visible at once, or an error is raised and it is not known which: read the markers (S3).

@@ -201,18 +201,20 @@ class MemoryBroker:
         self._expire()
         return self._identities[identity].epoch == epoch
 
-    def append_transaction(self, identity: str, epoch: int, at: TopicPartition, records: Sequence[NewRecord]) -> None:
-        """Write records in the holder's open transaction, which the first of them opens."""
+    def append_transaction(
+        self, identity: str, epoch: int, at: TopicPartition, records: Sequence[NewRecord]
+    ) -> Offset | None:
+        """Write records in the holder's open transaction, which the first of them opens; the first offset, None without records."""
         holder = self._holder(identity, epoch)
         if not records:
-            return
+            return None
         if holder.open is None:
             holder.open = OpenTransaction(self._clock.monotonic_ms() + self._transaction_timeout_ms)
         partition = self._partition(at)
         if at not in holder.open.first:
             holder.open.first[at] = Offset(partition.end)
             partition.open[holder.open] = partition.end
-        self._append(at, records, holder.open)
+        return self._append(at, records, holder.open)
 
     def end_transaction(self, identity: str, epoch: int, state: Literal["committed", "aborted"]) -> None:
         """End the holder's open transaction; nothing to do if it has none."""

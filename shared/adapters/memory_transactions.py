@@ -9,7 +9,8 @@ from typing import Literal
 
 from shared.adapters.faults import Fault, Faults
 from shared.adapters.memory_broker import MemoryBroker
-from shared.ports.log import LogError, LogUnavailable, NewRecord, TopicPartition
+from shared.model.ids import Offset
+from shared.ports.log import LogError, LogUnavailable, NewRecord, TopicPartition, Written
 
 
 def again(error: LogError) -> LogError:
@@ -23,11 +24,19 @@ class MemoryTransaction:
     def __init__(self, writer: "MemoryTransactionalWriter") -> None:
         self._writer = writer
         self._ended = False
+        self._written: list[Written] = []
 
     async def send_batch(self, partition: TopicPartition, records: Sequence[NewRecord]) -> None:
         """Hand over records in order."""
         self._check()
-        await self._writer.send(partition, records)
+        first = await self._writer.send(partition, records)
+        if first is not None:
+            self._written.append(Written(partition, first, len(records)))
+
+    async def written(self) -> Sequence[Written]:
+        """Where what was handed over lies."""
+        self._check()
+        return tuple(self._written)
 
     async def commit(self) -> None:
         """All records become visible at once, or an error is raised and it is not known which."""
@@ -67,19 +76,20 @@ class MemoryTransactionalWriter:
         self._open = True
         return MemoryTransaction(self)
 
-    async def send(self, partition: TopicPartition, records: Sequence[NewRecord]) -> None:
-        """Carry records over, in the open transaction."""
+    async def send(self, partition: TopicPartition, records: Sequence[NewRecord]) -> Offset | None:
+        """Carry records over, in the open transaction; the first one's offset."""
         self._raise_if_broken()
         await self._faults.pause()
         fault = self._faults.draw("txn")
         taken = {Fault.NONE: len(records), Fault.REFUSED: 0}.get(fault, self._faults.part(len(records)))
         try:
-            self._broker.append_transaction(self._identity, self._epoch, partition, records[:taken])
+            first = self._broker.append_transaction(self._identity, self._epoch, partition, records[:taken])
         except LogError as error:
             self._error = error
             raise
         if fault is not Fault.NONE:
             self._break()
+        return first
 
     async def end(self, operation: Literal["commit", "abort"], state: Literal["committed", "aborted"]) -> None:
         """End the open transaction."""

@@ -1,14 +1,15 @@
 """What a checkpoint is made of: state handles, a task's snapshot, a commit row (protocol, section 4).
 
-These lie in SQL and in blobs for long, so they are msgspec structs with defaults for what comes later.
+These lie in SQL and in blobs for long, so they are msgspec structs with defaults for what comes later. Defaults are not written: a field
+that is added changes the bytes, and so the digest, of no row that was written before.
 """
 
 from msgspec import Struct
 
-from shared.model.ids import Epoch, Generation, JobId, Offset, Seq, StatePart, VertexId
+from shared.model.ids import Epoch, Generation, JobId, Offset, Seq, SplitId, StatePart, VertexId
 
 
-class BlobRef(Struct, frozen=True):
+class BlobRef(Struct, frozen=True, omit_defaults=True):
     """A durable object in the blob store."""
 
     name: str
@@ -17,7 +18,7 @@ class BlobRef(Struct, frozen=True):
     """SHA-256, hex."""
 
 
-class ChannelState(Struct, frozen=True):
+class ChannelState(Struct, frozen=True, omit_defaults=True):
     """A receiver's knowledge of one sender on one of its partitions (C6)."""
 
     sender_vertex: VertexId
@@ -28,7 +29,7 @@ class ChannelState(Struct, frozen=True):
     ended: bool
 
 
-class InputState(Struct, frozen=True):
+class InputState(Struct, frozen=True, omit_defaults=True):
     """Where a receiver resumes on its partition of one edge."""
 
     edge: str
@@ -37,7 +38,7 @@ class InputState(Struct, frozen=True):
     channels: tuple[ChannelState, ...]
 
 
-class OutputState(Struct, frozen=True):
+class OutputState(Struct, frozen=True, omit_defaults=True):
     """Where a sender resumes on one edge: its next seq by partition, counted behind BARRIER n (F1)."""
 
     edge: str
@@ -45,7 +46,7 @@ class OutputState(Struct, frozen=True):
     next_seq: tuple[Seq, ...]
 
 
-class TaskProtocolState(Struct, frozen=True):
+class TaskProtocolState(Struct, frozen=True, omit_defaults=True):
     """The protocol's own part of a task's snapshot."""
 
     inputs: tuple[InputState, ...] = ()
@@ -57,7 +58,7 @@ class TaskProtocolState(Struct, frozen=True):
     processing_time_ms: int = 0
 
 
-class PartHandle(Struct, frozen=True):
+class PartHandle(Struct, frozen=True, omit_defaults=True):
     """One state part: inline in the commit row (small), or a range of a blob that holds what changed at one checkpoint."""
 
     part: StatePart
@@ -69,7 +70,7 @@ class PartHandle(Struct, frozen=True):
     """Bytes in the blob."""
 
 
-class TaskHandle(Struct, frozen=True):
+class TaskHandle(Struct, frozen=True, omit_defaults=True):
     """What a task acknowledges: enough to restore it, and for a sink to release what it staged."""
 
     vertex: VertexId
@@ -80,9 +81,22 @@ class TaskHandle(Struct, frozen=True):
     """Blobs that the parts' content refers to (segments of a manifest): reachable while this checkpoint is retained."""
     staged: bytes = b""
     """A sink's handle of the epoch's staged output, opaque; b"" for an epoch without output and for other tasks."""
+    positions: bytes = b""
+    """Where a source's splits stood at its barrier (`shared.wire.messages`: tuple of SplitStand); b"" for other tasks."""
 
 
-class CommitRow(Struct, frozen=True):
+class SplitStand(Struct, frozen=True, omit_defaults=True):
+    """Where a split stood when its task wrote the barrier (C2): what is below `next` is of this checkpoint or an earlier one."""
+
+    split: SplitId
+    next: Offset
+    begin: Offset
+    """Where the split began in the life of the job."""
+    status: str
+    """active, idle or finished (W3, E1): with the positions, all that the source's watermark at the barrier depends on."""
+
+
+class CommitRow(Struct, frozen=True, omit_defaults=True):
     """A committed checkpoint (C9). `predecessor` is the checkpoint committed before it, 0 for none."""
 
     job: JobId
@@ -94,7 +108,7 @@ class CommitRow(Struct, frozen=True):
     """Every task had ended: nothing follows."""
 
 
-class ReleaseHandle(Struct, frozen=True):
+class ReleaseHandle(Struct, frozen=True, omit_defaults=True):
     """One sink task's part of a mirrored commit (what sinks read from the `commits` topic)."""
 
     vertex: VertexId
@@ -103,8 +117,18 @@ class ReleaseHandle(Struct, frozen=True):
     digest: str
 
 
-class MirrorRow(Struct, frozen=True):
-    """A commit row as the `commits` topic has it: the sinks' handles, without state (C9)."""
+class SourceHandle(Struct, frozen=True, omit_defaults=True):
+    """One source task's part of a mirrored commit: for whoever checks what a checkpoint covers."""
+
+    vertex: VertexId
+    index: int
+    positions: bytes
+    """As in the TaskHandle."""
+    digest: str
+
+
+class MirrorRow(Struct, frozen=True, omit_defaults=True):
+    """A commit row as the `commits` topic has it: the sinks' handles and the sources' positions, without state (C9)."""
 
     job: JobId
     epoch: Epoch
@@ -112,9 +136,12 @@ class MirrorRow(Struct, frozen=True):
     generation: Generation
     handles: tuple[ReleaseHandle, ...]
     final: bool = False
+    sources: tuple[SourceHandle, ...] = ()
+    digest: str = ""
+    """SHA-256 of the commit row's bytes, hex."""
 
 
-class LineageEntry(Struct, frozen=True):
+class LineageEntry(Struct, frozen=True, omit_defaults=True):
     """One generation: from which checkpoint it was restored, and by which version of the plan it runs."""
 
     generation: Generation

@@ -57,6 +57,14 @@ class NewRecord:
     timestamp_ms: int | None = None
 
 
+class Written(NamedTuple):
+    """Records that lie one behind the other in a partition."""
+
+    partition: TopicPartition
+    first: Offset
+    records: int
+
+
 class Reader(Protocol):
     """Reads assigned partitions, each in offset order."""
 
@@ -114,6 +122,10 @@ class Transaction(Protocol):
 
     async def send_batch(self, partition: TopicPartition, records: Sequence[NewRecord]) -> None:
         """Hand over records in order."""
+        ...
+
+    async def written(self) -> Sequence[Written]:
+        """Wait until the broker has all that was handed over, and say where it lies, in the order of handing over. Raises as `commit`."""
         ...
 
     async def commit(self) -> None:

@@ -22,6 +22,8 @@ class Copied:
     """All blobs that the state refers to (C12)."""
     staged: bytes = b""
     """A sink's handle of what was staged after the last commit (C5)."""
+    positions: bytes = b""
+    """A source's splits at the barrier (C2)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,12 @@ from typing import Literal, Protocol
 
 import structlog
 
+from shared.language.stages import KafkaSource
 from shared.model.ids import Epoch, TaskId
 from shared.model.messages import Assign
 from shared.model.plan import PhysicalPlan, Vertex
+from shared.operators.context import TaskContext as OperatorContext
+from shared.operators.specs import FrontSpec
 from shared.ports.blobs import BlobStore
 from shared.ports.clock import Clock, Executor
 from shared.ports.log import Log, LogUnavailable
@@ -82,6 +85,19 @@ class TaskContext:
     def task(self) -> TaskId:
         """Which task this is."""
         return TaskId(self.assign.vertex, self.assign.index)
+
+    @property
+    def operators(self) -> OperatorContext:
+        """What operators are told, the same in every service: a dead letter does not depend on who writes it."""
+        fronts = (vertex.chain[0] for vertex in self.plan.vertices if vertex.chain)
+        topics = next(
+            (f.source.topics for f in fronts if isinstance(f, FrontSpec) and isinstance(f.source, KafkaSource)), ()
+        )
+        return OperatorContext(
+            processor=self.assign.name,
+            topic=topics[0] if len(topics) == 1 else None,
+            join_bytes_max=self.outside.settings.join_bytes_max,
+        )
 
 
 class Service(Protocol):

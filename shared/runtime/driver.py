@@ -87,6 +87,8 @@ class TaskDriver:
             deque()
         )
         self._to_store = asyncio.Event()
+        self._positions: dict[Epoch, bytes] = {}
+        """A source's, of snapshots that are not acknowledged yet; bounded as they are (C10)."""
         self._handles: list[Handle] = []
         self._outbox = Outbox(wiring.log, wiring.clock, f"{machine.sender.job}.{wiring.task}", self._acked)
         self.read_offsets: dict[EdgeId, Offset] = {}
@@ -230,6 +232,8 @@ class TaskDriver:
                 copied = await body.copy(epoch, committed)
                 self.wiring.passing("snapshot-taken", epoch)
                 self.post(ev.SnapshotTaken(ticket))
+                if copied.positions:
+                    self._positions[epoch] = copied.positions
                 self._epochs_to_store.append((epoch, copied.changed, copied.blobs, copied.staged))
                 self._to_store.set()
 
@@ -247,7 +251,9 @@ class TaskDriver:
             parts=command.parts,
             blobs=command.blobs,
             staged=command.staged,
+            positions=self._positions.get(command.epoch, b""),
         )
+        self._positions = {epoch: noted for epoch, noted in self._positions.items() if epoch > command.epoch}
         self.wiring.on_ack(command.epoch, handle)
 
     # --- beside it ----------------------------------------------------------------------------------------------------------

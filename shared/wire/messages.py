@@ -4,7 +4,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from shared.model.checkpoint import CommitRow, MirrorRow
+from shared.model.checkpoint import CommitRow, MirrorRow, SplitStand
 from shared.model.messages import (
     Answered,
     Command,
@@ -27,6 +27,7 @@ _commits: Final = msgspec.msgpack.Decoder(CommitRow)
 _answers: Final = msgspec.msgpack.Decoder(Answered)
 _positions: Final = msgspec.msgpack.Decoder(ReadPositions)
 _samples: Final = msgspec.msgpack.Decoder(Sampled)
+_stands: Final = msgspec.msgpack.Decoder(tuple[SplitStand, ...])
 _plans: Final = msgspec.msgpack.Decoder(RunningPlan)
 
 T = TypeVar("T")
@@ -85,6 +86,16 @@ def decode_sample(data: bytes) -> Sampled:
 def decode_mirror_row(data: bytes) -> MirrorRow:
     """A row of the commit mirror."""
     return _decode(_mirror, data, "a mirror row")
+
+
+def encode_stands(stands: tuple[SplitStand, ...]) -> bytes:
+    """Where splits stood, as `TaskHandle.positions` has it."""
+    return _encoder.encode(stands)
+
+
+def decode_stands(data: bytes) -> tuple[SplitStand, ...]:
+    """Where a source task's splits stood at a barrier."""
+    return _decode(_stands, data, "positions of splits")
 
 
 def decode_commit_row(data: bytes) -> CommitRow:

@@ -274,6 +274,25 @@ async def test_committed_transactions_appear_at_once(log: Log, topic: str) -> No
     await writer.close()
 
 
+async def test_a_transaction_says_where_its_records_lie(log: Log, topic: str) -> None:
+    """Before the commit each batch is told with partition, first offset and number; behind a transaction lies its marker."""
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    writer = await log.transactional_writer(f"id-{topic}")
+    transaction = await writer.begin()
+    await transaction.send_batch(first, [NewRecord(b"a"), NewRecord(b"b")])
+    await transaction.send_batch(second, [NewRecord(b"x")])
+    assert sorted(await transaction.written()) == [(first, 0, 2), (second, 0, 1)]
+    await transaction.send_batch(first, [NewRecord(b"c")])
+    assert sorted(await transaction.written()) == [(first, 0, 2), (first, 2, 1), (second, 0, 1)]
+    await transaction.commit()
+    following = await writer.begin()
+    assert await following.written() == ()
+    await following.send_batch(first, [NewRecord(b"d")])
+    assert await following.written() == ((first, 4, 1),)
+    await following.abort()
+    await writer.close()
+
+
 async def test_W4_S3_end_offset_is_the_high_watermark_also_beside_open_transactions(log: Log, topic: str) -> None:
     """The end offset counts an open transaction's records; readers of committed records stand before them."""
     partition = TopicPartition(topic, 0)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 import pyarrow as pa
+from msgspec import structs
 
 from services.sink.connectors.kafkamarkers import (
     TOPIC_CONFIG,
@@ -21,6 +22,7 @@ from services.sink.connectors.kafkamarkers import (
     last_marker,
     marker_record,
     markers_of,
+    ranges_of,
 )
 from services.sink.connectors.kafkarecords import RecordMaker, StagedRecord, decode_records, encode_records
 from services.sink.connectors.markers import check_open, is_due
@@ -250,6 +252,8 @@ class KafkaSink:
         transaction = await writer.begin()
         for partition, group in records.items():
             await transaction.send_batch(partition, group)
+        if records:
+            marker = structs.replace(marker, written=ranges_of(await transaction.written()))
         await transaction.send_batch(markers_of(identity), [marker_record(marker)])
         await transaction.commit()
         self._marker = marker

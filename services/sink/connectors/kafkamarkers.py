@@ -8,6 +8,7 @@ Every transaction writes one marker as its last record. The newest committed mar
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from shared.model.ids import Epoch, Offset
-from shared.ports.log import Log, NewRecord, TopicPartition
+from shared.ports.log import Log, NewRecord, TopicPartition, Written
 from shared.ports.sink import Identity, TargetRefused, TargetUnavailable
 from shared.runtime.topics import MARKERS_PREFIX
 
@@ -24,6 +25,15 @@ TOPIC_CONFIG: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retent
 TAIL_RECORDS: Final = 64
 """Offsets that are read back from the end at first; without a marker among them, eight times as many, and so on."""
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+class WrittenRange(Struct, frozen=True, array_like=True):
+    """Records of a transaction that lie one behind the other."""
+
+    topic: str
+    partition: int
+    first: Offset
+    count: int
 
 
 class Marker(Struct, frozen=True, kw_only=True):
@@ -38,6 +48,8 @@ class Marker(Struct, frozen=True, kw_only=True):
     parts: int = 1
     digest: str = ""
     """SHA-256 of the handle that is being released, hex."""
+    written: tuple[WrittenRange, ...] = ()
+    """Where the transaction's other records lie: so each record of an output is known to be of an epoch."""
 
     @property
     def released(self) -> Epoch:
@@ -54,6 +66,18 @@ def markers_of(identity: Identity) -> TopicPartition:
     if not _NAME.fullmatch(topic):
         raise ValueError(f"markers topic {topic!r}: a topic's name has letters, digits, '.', '_' and '-', at most 249")
     return TopicPartition(topic, 0)
+
+
+def ranges_of(written: Sequence[Written]) -> tuple[WrittenRange, ...]:
+    """What a transaction has written, as its marker tells it: batches that follow each other as one."""
+    found: list[WrittenRange] = []
+    for (topic, partition), first, count in sorted(written):
+        before = found[-1] if found else None
+        if before and (before.topic, before.partition, before.first + before.count) == (topic, partition, first):
+            found[-1] = WrittenRange(topic, partition, before.first, before.count + count)
+        else:
+            found.append(WrittenRange(topic, partition, first, count))
+    return tuple(found)
 
 
 def marker_record(marker: Marker) -> NewRecord:
@@ -114,10 +138,11 @@ async def _newest(log: Log, place: TopicPartition, start: Offset, end: Offset, r
                 )
     finally:
         await reader.close()
-    return None if newest is None else _decode(place, newest)
+    return None if newest is None else decode_marker(place, newest)
 
 
-def _decode(place: TopicPartition, value: bytes) -> Marker:
+def decode_marker(place: TopicPartition, value: bytes) -> Marker:
+    """A record of a markers topic. TargetRefused if it is none."""
     try:
         marker = msgspec.json.decode(value, type=Marker)
     except msgspec.DecodeError as error:

@@ -11,6 +11,7 @@ A manifest is a function of the commit alone, so that whoever writes it, writes 
 """
 
 import json
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -137,12 +138,13 @@ class ManifestStore:
         """
         for _ in range(SUMMARY_ROUNDS_MAX):
             names = self.names()
-            self._destination.replace(SUMMARY, _summary([self.get(name) for name in names]))
+            self._destination.replace(SUMMARY, summary_of([self.get(name) for name in names]))
             if self.names() == names:
                 return
 
 
-def _summary(manifests: list[Manifest]) -> bytes:
+def summary_of(manifests: Sequence[Manifest]) -> bytes:
+    """What `_manifest.json` says of these, in the order of identity and epoch."""
     markers: dict[str, int] = {}
     files: list[dict[str, Any]] = []
     for manifest in manifests:

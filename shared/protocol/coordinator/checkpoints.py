@@ -6,12 +6,14 @@
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from msgspec import structs
+from msgspec import msgpack, structs
 
-from shared.model.checkpoint import BlobRef, CommitRow, MirrorRow, PartHandle, ReleaseHandle, TaskHandle
+from shared.model.checkpoint import BlobRef, CommitRow, MirrorRow, PartHandle, ReleaseHandle, SourceHandle, TaskHandle
 from shared.model.ids import NO_EPOCH, Epoch, Generation, JobId, TaskId, VertexId
 from shared.protocol.coordinator.commands import BlobWanted, OpId
 from shared.protocol.errors import LocalError
+
+_encode = msgpack.Encoder().encode
 
 
 @dataclass(slots=True)
@@ -129,11 +131,18 @@ class CommitPermit:
         return CommitPermit(row)
 
     def mirror_row(self, sinks: frozenset[VertexId]) -> MirrorRow:
-        """What sinks read: their handles with digests, without state (C9)."""
+        """What sinks and audits read: sinks' handles and sources' positions with digests, without state (C9)."""
         handles = tuple(
             ReleaseHandle(h.vertex, h.index, h.staged, sha256(h.staged).hexdigest())
             for h in self.row.tasks
             if h.vertex in sinks
         )
+        sources = tuple(
+            SourceHandle(h.vertex, h.index, h.positions, sha256(h.positions).hexdigest())
+            for h in self.row.tasks
+            if h.positions
+        )
         r = self.row
-        return MirrorRow(r.job, r.epoch, r.predecessor, r.generation, handles, r.final)
+        return MirrorRow(
+            r.job, r.epoch, r.predecessor, r.generation, handles, r.final, sources, sha256(_encode(r)).hexdigest()
+        )

@@ -1,0 +1,230 @@
+"""The commits of a job as an audit takes them: from the mirror, checked against itself, the lineage and the coordinator's store.
+
+Nothing is taken on trust that is told twice: chain, digests, generations, positions that only grow, the rows that the store still has, and
+the blobs that these list. The first difference is a Discrepancy that names the place.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec import MsgspecError
+
+from services.cli.collect import committed_records
+from shared.model.checkpoint import BlobRef, CommitRow, MirrorRow, SplitStand
+from shared.model.ids import NO_EPOCH, Epoch, Generation, JobId, Offset, SplitId, VertexId
+from shared.model.processors import ProcessorRow
+from shared.ports.blobs import BlobError, BlobStore
+from shared.ports.commits import CommitStore
+from shared.ports.log import Log, TopicPartition
+from shared.protocol.coordinator.checkpoints import CommitPermit
+from shared.runtime.exchange import digest_of
+from shared.runtime.topics import Topics
+from shared.wire.errors import WireError
+from shared.wire.messages import decode_mirror_row, decode_stands
+
+Identity = tuple[VertexId, int]
+RETAINED_SAID: Final = "these are never deleted while the job lives"
+
+
+class AuditFailed(Exception):
+    """The first discrepancy."""
+
+
+class NotAuditable(AuditFailed):
+    """What an audit would need is not there (any more), or was never kept: no statement, and no success."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A committed checkpoint: what the mirror tells."""
+
+    row: MirrorRow
+    stands: Mapping[SplitId, SplitStand]
+    place: str
+    """Where its row lies."""
+
+    @property
+    def epoch(self) -> Epoch:
+        """Its number."""
+        return self.row.epoch
+
+    @property
+    def staged(self) -> dict[Identity, bytes]:
+        """By release identity: the handle of what was staged."""
+        return {(h.vertex, h.index): h.staged for h in self.row.handles}
+
+
+async def read_history(
+    row: ProcessorRow, store: CommitStore, blobs: BlobStore, log: Log, topics: Topics
+) -> list[Commit]:
+    """All commits of a job, oldest first. AuditFailed, NotAuditable."""
+    commits = await _mirrored(row.job, log, topics)
+    _chained(commits)
+    await _of_lineage(row.job, commits, store)
+    kept = await _stored(row, commits, store)
+    for commit in kept:
+        await _intact(commit, store, blobs)
+    return commits
+
+
+# --- the mirror -------------------------------------------------------------------------------------------------------------
+
+
+async def _mirrored(job: JobId, log: Log, topics: Topics) -> list[Commit]:
+    """The rows of the mirror; a repeat says what was said before."""
+    topic = topics.commits(job)
+    if topic not in await log.list_topics():
+        message = f"topic {topic}: the mirror of the commits is not there; {RETAINED_SAID}"
+        raise NotAuditable(message)
+    partition = TopicPartition(topic, 0)
+    begin = (await log.begin_offsets([partition]))[partition]
+    if begin > 0:
+        message = f"topic {topic}: rows below offset {begin} are gone; {RETAINED_SAID}"
+        raise NotAuditable(message)
+    found: dict[Epoch, Commit] = {}
+    async for record in committed_records(log, topic):
+        place = f"topic {topic} offset {record.offset}"
+        try:
+            row = decode_mirror_row(record.value or b"")
+        except WireError as error:
+            message = f"{place}: {error}"
+            raise AuditFailed(message) from error
+        if row.job != job:
+            message = f"{place}: expected a commit of job {job}, found one of job {row.job}"
+            raise AuditFailed(message)
+        known = found.get(row.epoch)
+        if known is not None and known.row != row:
+            message = (
+                f"{place}: commit {row.epoch} differs from the row of the same number at {known.place}: one of them "
+                "was changed"
+            )
+            raise AuditFailed(message)
+        found.setdefault(row.epoch, Commit(row, _stands(row, place), place))
+    return list(found.values())
+
+
+def _stands(row: MirrorRow, place: str) -> dict[SplitId, SplitStand]:
+    """Positions by split, and every digest of the row checked."""
+    told = [(h.vertex, h.index, h.staged, h.digest) for h in row.handles]
+    told += [(h.vertex, h.index, h.positions, h.digest) for h in row.sources]
+    for vertex, index, data, digest in told:
+        if digest_of(data) != digest:
+            message = (
+                f"{place}: commit {row.epoch}: the handle of {vertex}/{index} has digest {digest_of(data)}, expected "
+                f"{digest}"
+            )
+            raise AuditFailed(message)
+    try:
+        stands = [stand for source in row.sources for stand in decode_stands(source.positions)]
+    except WireError as error:
+        message = f"{place}: commit {row.epoch}: {error}"
+        raise AuditFailed(message) from error
+    found = {stand.split: stand for stand in stands}
+    if len(found) != len(stands):
+        message = f"{place}: commit {row.epoch} has a split twice: {sorted(stand.split for stand in stands)}"
+        raise AuditFailed(message)
+    return found
+
+
+def _chained(commits: list[Commit]) -> None:
+    """Each names the one before it; no split goes back."""
+    before: Commit | None = None
+    for commit in commits:
+        last = NO_EPOCH if before is None else before.epoch
+        if commit.row.predecessor != last or commit.epoch <= last:
+            message = (
+                f"{commit.place}: commit {commit.epoch} follows {commit.row.predecessor}, expected {last}: a commit "
+                "is missing or was changed"
+            )
+            raise AuditFailed(message)
+        for split, stand in commit.stands.items():
+            reached = before.stands.get(split) if before is not None else None
+            least = stand.begin if reached is None else reached.next
+            if stand.next < least or (reached is not None and stand.begin != reached.begin):
+                message = (
+                    f"{commit.place}: commit {commit.epoch} covers {split} from {stand.begin} to {stand.next}, "
+                    f"expected an end at or above {least}"
+                )
+                raise AuditFailed(message)
+        if before is not None and (lost := before.stands.keys() - commit.stands.keys()):
+            message = (
+                f"{commit.place}: commit {commit.epoch} says nothing of {min(lost)}, which commit {before.epoch} had"
+            )
+            raise AuditFailed(message)
+        before = commit
+
+
+# --- lineage and store ------------------------------------------------------------------------------------------------------
+
+
+async def _of_lineage(job: JobId, commits: list[Commit], store: CommitStore) -> None:
+    """The first commit of a generation follows what the generation was restored from."""
+    restored = {entry.generation: entry.restored_from for entry in await store.lineage(job)}
+    generation = Generation(0)
+    for commit in commits:
+        row = commit.row
+        if row.generation not in restored or row.generation < generation:
+            message = (
+                f"{commit.place}: commit {row.epoch} is of generation {row.generation}, expected one of "
+                f"{sorted(restored)} and not below {generation}"
+            )
+            raise AuditFailed(message)
+        if row.generation > generation and restored[row.generation] != row.predecessor:
+            message = (
+                f"{commit.place}: commit {row.epoch} is the first of generation {row.generation} and follows {row.predecessor}, "
+                f"but that generation was restored from {restored[row.generation]}"
+            )
+            raise AuditFailed(message)
+        generation = row.generation
+
+
+async def _stored(row: ProcessorRow, commits: list[Commit], store: CommitStore) -> list[CommitRow]:
+    """The commit rows that the store still has say what the mirror says."""
+    try:
+        stored = await store.commits(row.job, NO_EPOCH)
+    except MsgspecError as error:
+        message = f"coordinator's store: a commit row of job {row.job} does not decode: {error}"
+        raise AuditFailed(message) from error
+    mirrored = {commit.epoch: commit for commit in commits}
+    last = max((commit.epoch for commit in stored), default=NO_EPOCH)
+    if commits and commits[-1].epoch > last:
+        message = (
+            f"{commits[-1].place}: the mirror has commit {commits[-1].epoch}, the coordinator's store none above "
+            f"{last}: it has lost one"
+        )
+        raise AuditFailed(message)
+    for commit in stored:
+        mirror = mirrored.get(commit.epoch)
+        if mirror is None:
+            continue  # committed, and on its way to the mirror
+        sinks = frozenset(handle.vertex for handle in mirror.row.handles)
+        expected = CommitPermit.of_read(commit).mirror_row(sinks)
+        if expected != mirror.row:
+            what = next(f for f in MirrorRow.__struct_fields__ if getattr(expected, f) != getattr(mirror.row, f))
+            message = (
+                f"commit {commit.epoch}: the row in the coordinator's store and the one at {mirror.place} differ in "
+                f"{what}: one was changed"
+            )
+            raise AuditFailed(message)
+    return stored
+
+
+async def _intact(commit: CommitRow, store: CommitStore, blobs: BlobStore) -> None:
+    """Every blob that a checkpoint lists is there with its digest; of checkpoints that are still retained, for a running job moves on."""
+    for handle in commit.tasks:
+        refs: dict[str, BlobRef] = {part.blob.name: part.blob for part in handle.parts if part.blob is not None}
+        refs.update({blob.name: blob for blob in handle.blobs})
+        for ref in refs.values():
+            try:
+                await blobs.get(ref)
+            except BlobError as error:
+                if all(other.epoch != commit.epoch for other in await store.commits(commit.job, NO_EPOCH)):
+                    return
+                message = f"checkpoint {commit.epoch}, state of {handle.vertex}/{handle.index}: {error}"
+                raise AuditFailed(message) from error
+
+
+def first_offset(commits: Sequence[Commit], split: SplitId) -> Offset:
+    """Where the job began to read a split."""
+    return next(commit.stands[split].begin for commit in commits if split in commit.stands)

@@ -1,0 +1,349 @@
+"""What the outputs hold, by epoch, as readers see it: topics by their markers, files by their manifests.
+
+- Topics are read committed. A marker says where the other records of its transaction lie; a record in no marker's range was written by
+  nobody of the job. Markers follow the commits one by one, and name the digest of what was staged.
+- Files are those that manifests list, checked against digests. A manifest says what the commit's handle says.
+"""
+
+import json
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from services.cli.audit_chain import Step, released_steps
+from services.cli.audit_history import AuditFailed, Commit, Identity, NotAuditable
+from services.cli.collect import committed_records
+from services.sink.connectors.destination import Destination, LocalDestination
+from services.sink.connectors.kafkamarkers import TOPIC_PREFIX, Marker, WrittenRange, decode_marker, markers_of
+from services.sink.connectors.manifests import SUMMARY, Manifest, manifest_name, summary_of
+from services.sink.connectors.released import Discrepancy, released_files, released_manifests
+from services.sink.connectors.staging import FileList, StagedFile, decode_handle
+from shared.language.expressions.ast import Literal
+from shared.language.stages import FileEmit, KafkaEmit
+from shared.language.values import to_json
+from shared.model.ids import NO_EPOCH, Epoch, JobId, Offset, VertexId
+from shared.operators.batches import documents_of
+from shared.ports.log import Log, LogRecord, TopicPartition
+from shared.ports.sink import Identity as ReleaseIdentity
+from shared.ports.sink import TargetRefused
+from shared.runtime.exchange import digest_of
+
+Line = str
+"""A document as canonical JSON text: what is compared."""
+
+
+@dataclass(slots=True)
+class Output:
+    """What one sink vertex has put out."""
+
+    lines: dict[Epoch, list[tuple[Line, str]]] = field(default_factory=lambda: defaultdict(list))
+    """By epoch: each document with where it lies."""
+    released: dict[Identity, Epoch] = field(default_factory=dict)
+    """The marker of each release identity."""
+    gone: dict[Epoch, str] = field(default_factory=dict)
+    """Epochs of whose output something is no longer there, with what."""
+
+    def complete(self, commit: Commit, vertex: VertexId) -> bool:
+        """Whether every identity of the vertex has released this commit."""
+        return all(
+            self.released.get(identity, NO_EPOCH) >= commit.epoch for identity in commit.staged if identity[0] == vertex
+        )
+
+
+def line_of(tree: Any) -> Line:
+    """Canonical text of a JSON tree."""
+    return json.dumps(tree, sort_keys=True, ensure_ascii=False)
+
+
+# --- topics -------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Releases:
+    """Whose outputs are looked at, and what may have been released."""
+
+    job: JobId
+    vertex: VertexId
+    commits: Sequence[Commit]
+    ended: bool
+    """Nothing follows: the last commit is final and released. Else what lies behind the last commit that was read is left alone."""
+
+    def known(self, epoch: int) -> bool:
+        """Whether a release of this commit is to be judged."""
+        return self.ended or epoch <= self.commits[-1].epoch
+
+    def identities(self) -> list[Identity]:
+        """All release identities that the vertex has had."""
+        return sorted({identity for commit in self.commits for identity in commit.staged if identity[0] == self.vertex})
+
+
+async def topic_output(log: Log, stage: KafkaEmit, what: Releases) -> Output:
+    """The records of a Kafka sink. AuditFailed at the first that is not as the markers say."""
+    output = Output()
+    own: list[tuple[WrittenRange, Epoch]] = []
+    named = {str(stage.topic.value)} if isinstance(stage.topic, Literal) else set()
+    records = {topic: [r async for r in committed_records(log, topic)] for topic in sorted(named)}
+    for identity in what.identities():
+        markers = await _markers(log, markers_of(ReleaseIdentity(what.job, *identity)).topic)
+        _marked(identity, markers, what)
+        own += [(written, marker.epoch) for marker, _ in markers for written in marker.written]
+        output.released[identity] = markers[-1][0].released
+    for topic in sorted({written.topic for written, _ in own} - named):
+        records[topic] = [r async for r in committed_records(log, topic)]
+    foreign = await _foreign(log, what, named)
+    for topic, found in records.items():
+        begins = await _begins(log, topic)
+        others = foreign.get(topic, []) if topic in named else None
+        _assign(output, what.vertex, found, [r for r in own if r[0].topic == topic], begins, others)
+    return output
+
+
+def _marked(identity: Identity, markers: Sequence[tuple[Marker, str]], what: Releases) -> None:
+    """Markers follow the commits one by one, and name the digest of what was staged."""
+    known = {place: marker for marker, place in markers if what.known(marker.epoch)}
+    steps = [Step(m.epoch, m.predecessor, m.part, m.parts, m.digest == "", place) for place, m in known.items()]
+    for step, commit in released_steps(identity, steps, what.commits):
+        found, expected = known[step.place].digest, digest_of(commit.staged[identity])
+        if found != expected:
+            message = (
+                f"{step.place}: commit {step.epoch}: the marker has digest {found}, the commit's handle {expected}"
+            )
+            raise AuditFailed(message)
+
+
+async def _markers(log: Log, topic: str) -> list[tuple[Marker, str]]:
+    partition = TopicPartition(topic, 0)
+    if topic not in await log.list_topics():
+        message = f"topic {topic}: the markers of this release identity are not there; they are kept for ever"
+        raise NotAuditable(message)
+    begin = (await log.begin_offsets([partition]))[partition]
+    found: list[tuple[Marker, str]] = []
+    async for record in committed_records(log, topic):
+        try:
+            found.append((decode_marker(partition, record.value or b""), f"topic {topic} offset {record.offset}"))
+        except TargetRefused as error:
+            message = f"topic {topic} offset {record.offset}: {error}"
+            raise AuditFailed(message) from error
+    if begin > 0 or not found:
+        message = f"topic {topic}: markers below offset {begin} are gone; they are kept for ever"
+        raise NotAuditable(message)
+    return found
+
+
+async def _foreign(log: Log, what: Releases, topics: set[str]) -> dict[str, list[WrittenRange]]:
+    """What others wrote under markers into these topics: earlier jobs, other sinks."""
+    mine = f"{TOPIC_PREFIX}{what.job}.{what.vertex}."
+    found: dict[str, list[WrittenRange]] = defaultdict(list)
+    for topic in sorted(await log.list_topics()):
+        if topic.startswith(TOPIC_PREFIX) and not topic.startswith(mine):
+            async for record in committed_records(log, topic):
+                for written in decode_marker(TopicPartition(topic, 0), record.value or b"").written:
+                    if written.topic in topics:
+                        found[written.topic].append(written)
+    return found
+
+
+async def _begins(log: Log, topic: str) -> dict[int, int]:
+    partitions = [TopicPartition(topic, number) for number in range((await log.list_topics()).get(topic, 0))]
+    return {at.partition: offset for at, offset in (await log.begin_offsets(partitions)).items()}
+
+
+def _assign(
+    output: Output,
+    vertex: VertexId,
+    records: Sequence[LogRecord],
+    own: Sequence[tuple[WrittenRange, Epoch]],
+    begins: Mapping[int, int],
+    foreign: Sequence[WrittenRange] | None,
+) -> None:
+    """Each record to the epoch of the range that it lies in; each range is full, but for what retention has taken.
+
+    foreign: the ranges of others; None where records that are in no range are left alone.
+    """
+    owners = _Owners([*own, *((written, None) for written in foreign or ())])
+    counts: dict[WrittenRange, int] = defaultdict(int)
+    for record in records:
+        place = f"topic {record.topic} partition {record.partition} offset {record.offset}"
+        owner = owners.find(record)
+        if owner is None and foreign is None:
+            continue
+        if owner is None:
+            message = (
+                f"{vertex}: {place}: {(record.value or b'')[:300]!r} is in no release of any job: expected only what "
+                "markers tell"
+            )
+            raise AuditFailed(message)
+        written, epoch = owner
+        if epoch is not None:
+            counts[written] += 1
+            output.lines[epoch].append((_json_line(record, place), place))
+    for written, epoch in own:
+        begin = begins.get(written.partition, 0)
+        if written.first < begin:
+            output.gone.setdefault(
+                epoch, f"topic {written.topic} partition {written.partition}: records below offset {begin} are gone"
+            )
+        elif counts[written] != written.count:
+            message = (
+                f"epoch {epoch}, {vertex}: topic {written.topic} partition {written.partition}: expected {written.count} records "
+                f"from offset {written.first}, found {counts[written]}"
+            )
+            raise AuditFailed(message)
+
+
+class _Owners:
+    """Which range an offset lies in. AuditFailed if two claim one."""
+
+    def __init__(self, ranges: Sequence[tuple[WrittenRange, Epoch | None]]) -> None:
+        self._by_partition: dict[int, list[tuple[Offset, WrittenRange, Epoch | None]]] = defaultdict(list)
+        for written, epoch in ranges:
+            self._by_partition[written.partition].append((written.first, written, epoch))
+        for partition, entries in self._by_partition.items():
+            entries.sort(key=lambda entry: entry[0])
+            for before, after in pairwise(entries):
+                if before[0] + before[1].count > after[0]:
+                    message = (
+                        f"topic {after[1].topic} partition {partition} offset {after[0]}: the markers of commits "
+                        f"{before[2]} and {after[2]} both claim it"
+                    )
+                    raise AuditFailed(message)
+
+    def find(self, record: LogRecord) -> tuple[WrittenRange, Epoch | None] | None:
+        entries = self._by_partition.get(record.partition, [])
+        at = bisect_right(entries, record.offset, key=lambda entry: entry[0]) - 1
+        if at < 0 or record.offset >= entries[at][0] + entries[at][1].count:
+            return None
+        return entries[at][1], entries[at][2]
+
+
+def _json_line(record: LogRecord, place: str) -> Line:
+    try:
+        return line_of(json.loads(record.value or b"null"))
+    except ValueError as error:
+        message = f"{place}: expected a JSON document, found {(record.value or b'')[:60]!r}"
+        raise AuditFailed(message) from error
+
+
+# --- files --------------------------------------------------------------------------------------------------------------------
+
+
+def file_output(stage: FileEmit, root: str, what: Releases) -> Output:
+    """The rows of a file sink. AuditFailed at the first file or manifest that is not as commits and manifests say."""
+    destination = LocalDestination(Path(root) / stage.file_path, "audit")
+    output = Output()
+    try:
+        summary = destination.read(SUMMARY)
+        manifests = released_manifests(destination)
+        for identity in what.identities():
+            chain = [m for m in manifests if m.identity == str(ReleaseIdentity(what.job, *identity))]
+            _as_committed(destination, identity, [m for m in chain if what.known(m.epoch)], what.commits)
+            output.released[identity] = Epoch(chain[-1].epoch) if chain else NO_EPOCH
+        _summarised(destination, summary, manifests, ended=what.ended)
+        for released in released_files(destination, job=what.job):
+            if released.manifest.vertex == what.vertex:
+                epoch = Epoch(released.manifest.epoch)
+                place = destination.uri(released.file.name)
+                output.lines[epoch] += [(line_of(to_json(d)), place) for d in _documents(stage, released.data)]
+    except (Discrepancy, TargetRefused) as error:
+        raise AuditFailed(str(error)) from error
+    return output
+
+
+def _as_committed(
+    destination: Destination, identity: Identity, chain: Sequence[Manifest], commits: Sequence[Commit]
+) -> None:
+    """Manifests follow the commits one by one, and list what was staged."""
+    if not chain:
+        return
+    by_epoch = {manifest.epoch: manifest for manifest in chain}
+    steps = [
+        Step(
+            Epoch(m.epoch),
+            None if m.predecessor is None else Epoch(m.predecessor),
+            1,
+            1,
+            not m.files,
+            _place(destination, m),
+        )
+        for m in chain
+    ]
+    for step, commit in released_steps(identity, steps, commits):
+        manifest = by_epoch[step.epoch]
+        staged = _staged_files(destination, commit.staged[identity])
+        if manifest.files != staged:
+            different = next((a or b for a, b in _pairs(manifest.files, staged) if a != b), None)
+            message = (
+                f"{step.place}: lists {len(manifest.files)} files, commit {commit.epoch} staged {len(staged)}; they "
+                f"differ at {different}"
+            )
+            raise AuditFailed(message)
+        if manifest.final != commit.row.final:
+            message = f"{step.place}: says final={manifest.final}, commit {commit.epoch} says {commit.row.final}"
+            raise AuditFailed(message)
+
+
+def _pairs(
+    first: Sequence[StagedFile], second: Sequence[StagedFile]
+) -> list[tuple[StagedFile | None, StagedFile | None]]:
+    length = max(len(first), len(second))
+    padded = [[*files, *[None] * (length - len(files))] for files in (first, second)]
+    return list(zip(*padded, strict=True))
+
+
+def _staged_files(destination: Destination, handle: bytes) -> tuple[StagedFile, ...]:
+    files: list[StagedFile] = []
+    for part in decode_handle(handle):
+        if isinstance(part, StagedFile):
+            files.append(part)
+        elif isinstance(part, FileList):
+            data = destination.read(part.name)
+            if data is None or sha256(data).hexdigest() != part.digest:
+                message = f"{destination.uri(part.name)}: expected a list of files with digest {part.digest}"
+                raise AuditFailed(message)
+            files += msgspec.msgpack.decode(data, type=tuple[StagedFile, ...])
+    return tuple(files)
+
+
+def _summarised(destination: Destination, data: bytes | None, manifests: Sequence[Manifest], *, ended: bool) -> None:
+    """`_manifest.json`, read before the manifests, says what they say up to its markers; it may lag until the end, and nothing else."""
+    if data is None:
+        message = f"{destination.uri(SUMMARY)}: it is not there, although there are {len(manifests)} manifests"
+        raise AuditFailed(message)
+    try:
+        markers = dict(json.loads(data)["released"])
+        covered = [m for m in manifests if m.epoch <= int(markers.get(m.identity, -1))]
+    except (ValueError, KeyError, TypeError) as error:
+        message = f"{destination.uri(SUMMARY)}: expected a summary of manifests, found something else: {error!r}"
+        raise AuditFailed(message) from error
+    if summary_of(covered) != data:
+        message = f"{destination.uri(SUMMARY)}: is not what the manifests say up to {markers}; it was changed"
+        raise AuditFailed(message)
+    if ended and len(covered) < len(manifests):
+        message = (
+            f"{destination.uri(SUMMARY)}: says {markers} although all is released: there are {len(manifests)} "
+            f"manifests, it has {len(covered)}"
+        )
+        raise AuditFailed(message)
+
+
+def _place(destination: Destination, manifest: Manifest) -> str:
+    return destination.uri(manifest_name(manifest.identity, Epoch(manifest.epoch)))
+
+
+def _documents(stage: FileEmit, data: bytes) -> list[Any]:
+    if stage.format == "parquet":
+        table = pq.read_table(pa.BufferReader(data))
+        return [d for batch in table.to_batches() for d in documents_of(batch)]
+    if stage.format == "json":
+        return [json.loads(line) for line in data.splitlines()]
+    message = f"{stage.path}: files of format {stage.format} have lost their types; they cannot be audited"
+    raise NotAuditable(message)

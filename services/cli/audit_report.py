@@ -1,0 +1,125 @@
+"""What an audit found, for people and programs."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from shared.model.ids import Epoch, SplitId, VertexId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditedEpoch:
+    """One committed checkpoint. Each of its records is counted, late, a duplicate or a dead letter for another reason."""
+
+    epoch: Epoch
+    generation: int
+    positions: Mapping[SplitId, tuple[int, int]]
+    """By split: the first position that it covers, and the first behind it."""
+    records: int
+    counted: int
+    late: int
+    duplicates: int
+    dead_letters: int
+    outputs: Mapping[VertexId, int]
+    """Documents that are there."""
+    released: bool
+    """At every output; else it is committed and waits for its release, and its outputs were not compared."""
+    gone: tuple[str, ...] = ()
+    """Of its outputs, what is no longer there and was not compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """An audit without a discrepancy."""
+
+    epochs: tuple[AuditedEpoch, ...]
+
+    @property
+    def records(self) -> int:
+        """Of the source, up to the last commit."""
+        return sum(e.records for e in self.epochs)
+
+    @property
+    def accepted(self) -> int:
+        """Neither late nor repeated nor dead."""
+        return sum(e.counted for e in self.epochs)
+
+    @property
+    def late(self) -> int:
+        """Behind the watermark."""
+        return sum(e.late for e in self.epochs)
+
+    @property
+    def duplicates(self) -> int:
+        """Known by their id."""
+        return sum(e.duplicates for e in self.epochs)
+
+    @property
+    def dead_letters(self) -> int:
+        """Dead letters for other reasons."""
+        return sum(e.dead_letters for e in self.epochs)
+
+    @property
+    def outputs(self) -> dict[VertexId, int]:
+        """Documents by output."""
+        names = self.epochs[-1].outputs if self.epochs else {}
+        return {name: sum(e.outputs[name] for e in self.epochs) for name in names}
+
+    @property
+    def gone(self) -> tuple[str, ...]:
+        """What retention has taken from outputs: an audit with gaps is no success."""
+        return tuple(sorted({what for e in self.epochs for what in e.gone}))
+
+    @property
+    def waiting(self) -> tuple[Epoch, ...]:
+        """Committed, and not yet released everywhere."""
+        return tuple(e.epoch for e in self.epochs if not e.released)
+
+    def as_json(self) -> dict[str, Any]:
+        """Totals and the table."""
+        return {
+            "records": self.records,
+            "accepted": self.accepted,
+            "late": self.late,
+            "duplicates": self.duplicates,
+            "dead_letters": self.dead_letters,
+            "outputs": self.outputs,
+            "waiting": list(self.waiting),
+            "gone": list(self.gone),
+            "epochs": [asdict(epoch) for epoch in self.epochs],
+        }
+
+    def text(self, *, every_epoch: bool) -> Iterator[str]:
+        """Totals, then the table: all epochs, or the first and the last."""
+        yield f"{self.records:>10,} records in the source topic, each of them once:"
+        yield f"{self.accepted:>10,} counted"
+        yield f"{self.late:>10,} late"
+        yield f"{self.duplicates:>10,} repeated"
+        yield f"{self.dead_letters:>10,} dead-lettered for other reasons"
+        for output, rows in self.outputs.items():
+            yield f"{rows:>10,} documents in {output}, each of them once, and none besides"
+        yield ""
+        yield from self._table(every_epoch=every_epoch)
+        if self.waiting:
+            yield f"not released everywhere yet, and not compared: epochs {', '.join(map(str, self.waiting))}"
+        for what in self.gone:
+            yield f"not compared, for it is gone: {what}"
+
+    def _table(self, *, every_epoch: bool) -> Iterator[str]:
+        outputs = list(self.outputs)
+        heads = ["epoch", "generation", "records", "counted", "late", "repeated", "dead", *outputs]
+        widths = [max(10, len(head) + 2) for head in heads]
+
+        def line(cells: list[str]) -> str:
+            return "".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+
+        yield line(heads)
+        few = 2
+        shown = self.epochs if every_epoch or len(self.epochs) <= few else (self.epochs[0], self.epochs[-1])
+        for number, e in enumerate(shown):
+            if number and shown is not self.epochs:
+                yield f"{'…':>10}  {len(self.epochs) - few} more (--epochs)"
+            figures = (e.records, e.counted, e.late, e.duplicates, e.dead_letters, *(e.outputs[o] for o in outputs))
+            yield line([str(e.epoch), str(e.generation), *(f"{figure:,}" for figure in figures)])
+        totals = (self.records, self.accepted, self.late, self.duplicates, self.dead_letters, *self.outputs.values())
+        yield line([f"{len(self.epochs)}", "", *(f"{total:,}" for total in totals)])

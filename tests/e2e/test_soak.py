@@ -1,0 +1,93 @@
+"""Hundreds of kills and pauses over all services and phases: outputs are those of a run without faults, each time (`make soak`).
+
+TIDEMARK_SOAK_FAULTS: how many in all (default 200); TIDEMARK_SOAK_SEED: which (default 1). What struck lies in out/soak/.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from services.cli.audit import audit_local
+from services.cli.installation import Installation
+from shared.runtime.context import Phase
+from tests.e2e.faults import Kill
+from tests.e2e.jobs import Contents, Job, departures_job, meters_job, run_job, same
+from tests.e2e.soaking import Round, Striking, Struck, Watcher, a_round, told
+
+pytestmark = pytest.mark.timeout(0)
+
+FAULTS = int(os.environ.get("TIDEMARK_SOAK_FAULTS", "200"))
+SEED = int(os.environ.get("TIDEMARK_SOAK_SEED", "1"))
+KILLS_OF_A_RUN, OUTERS_OF_A_RUN = 12, 8
+OUT = Path("out/soak")
+
+
+async def _struck(job: Job, of: Round, folder: Path, expected: Contents) -> tuple[list[Struck], list[Kill]]:
+    """One run with a round of faults, checked; what struck, and what missed its phase."""
+    folder.mkdir(parents=True)
+    striking = Striking(of, job, folder)
+    watcher = Watcher(job, folder / "out")
+
+    async def beside(installed: Installation) -> None:
+        watching = asyncio.create_task(watcher.run(installed))
+        try:
+            await striking(installed)
+        finally:
+            watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watching
+
+    ran = await run_job(
+        job,
+        folder / "data",
+        folder / "out",
+        seconds=3.0,
+        environment=striking.environment,
+        beside=beside,
+        hold=striking.hold,
+    )
+    same(expected, ran.contents)
+    watcher.check(ran.contents)
+    await audit_local(job.name, folder / "data")
+    return striking.records(), striking.missed()
+
+
+def _soak(job: Job, name: str, faults: int, seed: int, folder: Path) -> list[Struck]:
+    OUT.mkdir(parents=True, exist_ok=True)
+    chance = random.Random(f"{name} {seed}")
+    control = asyncio.run(run_job(job, folder / "control" / "data", folder / "control" / "out", seconds=3.0))
+    struck: list[Struck] = []
+    again: list[Kill] = []
+    number = 0
+    while len(struck) < faults:
+        number += 1
+        of = a_round(chance, job, KILLS_OF_A_RUN, OUTERS_OF_A_RUN)
+        asked = {(k.place, k.phase) for k in of.kills}
+        of = replace(of, kills=[*of.kills, *(k for k in again if (k.place, k.phase) not in asked)])
+        found, missed = asyncio.run(_struck(job, of, folder / f"run-{number}", control.contents))
+        again = [replace(kill, nth=1) for kill in missed]
+        struck += found
+        with (OUT / f"{name}-{seed}.jsonl").open("a") as out:
+            out.write(told(found))
+        print(f"{name} {seed}: run {number}, {len(struck)} of {faults} faults, {len(missed)} missed their phase")  # noqa: T201 - a long run says how far it is
+    return struck
+
+
+@pytest.mark.soak
+def test_departures_and_a_keyed_job_under_hundreds_of_faults(tmp_path: Path) -> None:
+    """Whatever is killed or paused, wherever, the outputs are those of the control run, and readers saw nothing else."""
+    struck = _soak(departures_job(45), "departures", FAULTS // 2, SEED, tmp_path / "departures")
+    meters = replace(
+        meters_job(20_000, SEED, workers=2), workers={"coordinator": 2, "source": 2, "operator": 2, "sink": 2}
+    )
+    struck += _soak(meters, "meters", FAULTS - len(struck), SEED, tmp_path / "meters")
+    print(Counter((fault.place.rpartition("-")[0], fault.phase) for fault in struck))  # noqa: T201 - what was hit belongs into the test's output
+    assert {fault.phase for fault in struck} >= {*get_args(Phase), "random", "paused"}, "a phase was never hit"
+    assert len(struck) >= FAULTS
