@@ -73,7 +73,7 @@ async def audit(name: ProcessorName, installed: Installation) -> Audited:
     splits = await _source(processor, commits, installed.log)
     topics = processor.source.topics if isinstance(processor.source, KafkaSource) else ()
     stands = [(c.epoch, {s: Stand(st.next, _status(st.status, c)) for s, st in c.stands.items()}) for c in commits]
-    done = recompute(processor, splits, stands, name, topics[0] if len(topics) == 1 else None)
+    done = recompute(processor, splits, stands, name, topics[0] if len(topics) == 1 else topics or None)
     for vertex, output in outputs.items():
         _same(vertex, done, output, commits, by_epoch=_is_function_of_positions(processor))
     return _account(done, outputs, commits)

@@ -21,7 +21,7 @@ from shared.operators.base import Out
 from shared.operators.batches import documents_of
 from shared.operators.build import build_chain, build_front
 from shared.operators.chain import Chain
-from shared.operators.context import TaskContext
+from shared.operators.context import TaskContext, Topics
 from shared.operators.source_front import SourceFront, Status
 from shared.operators.specs import FrontSpec
 from shared.planning import plan_processor
@@ -112,7 +112,7 @@ def recompute(
     splits: Sequence[SplitRecords],
     epochs: Sequence[tuple[Epoch, Mapping[SplitId, Stand]]],
     name: str,
-    topic: str | None,
+    topic: Topics,
 ) -> list[EpochDone]:
     """Run the document over these records, from barrier to barrier: where each split stood says what an epoch took in."""
     world = _World(plan_processor(processor, engine="local"), TaskContext(processor=name, topic=topic))

@@ -45,7 +45,7 @@ def build_operator(spec: OperatorSpec, context: TaskContext = NOWHERE) -> Operat
         case JoinSpec():
             return JoinOperator(spec, context)
         case TapSpec():
-            return Tap(spec)
+            return Tap(spec, context)
         case BranchSpec():
             return Branch(spec)
         case FrontSpec():

@@ -1,6 +1,10 @@
 """What an operator is told about the task it works for; nothing else is known to it."""
 
 from dataclasses import dataclass
+from typing import TypeAlias
+
+Topics: TypeAlias = str | tuple[str, ...] | None
+"""One topic, several in the order of the document, or what has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,10 +14,17 @@ class TaskContext:
     processor: str = ""
     instance: str = ""
     """The deployment's name (`instanceName` of a dead letter)."""
-    topic: str | None = None
-    """The source's topic, where it has exactly one; for `_stream_meta`."""
+    topic: Topics = None
+    """The source's topic; for `_stream_meta`. Of several, partition p of topic i is the split with the ordinal p · topics + i."""
     join_bytes_max: int = 1024 * 1024 * 1024
     """Rows that one task of a `$join` may keep in memory."""
+
+
+def source_place(topics: Topics, ordinal: int) -> tuple[str | None, int]:
+    """(topic, partition) of a split by its ordinal."""
+    if isinstance(topics, tuple):
+        return topics[ordinal % len(topics)], ordinal // len(topics)
+    return topics, ordinal
 
 
 NOWHERE = TaskContext()

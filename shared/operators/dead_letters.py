@@ -13,7 +13,7 @@ from shared.model.plan import DLQ
 from shared.model.values import Binary, Date, Document, long
 from shared.operators.base import ARRIVAL, PART, PLACE, POS, RAW, SRCKEY, TS, Out
 from shared.operators.batches import batch_of, documents_of
-from shared.operators.context import TaskContext
+from shared.operators.context import TaskContext, source_place
 
 LATE: Final = "Input document arrived late."
 INVALID: Final = "Input document found to be invalid in $validate stage."
@@ -83,10 +83,10 @@ def _stream_meta(rows: pa.RecordBatch, context: TaskContext) -> list[dict[str, A
     found = []
     for part, position, key in zip(parts, positions, keys, strict=True):
         meta: dict[str, Any] = {}
-        if context.topic is not None:
-            meta["topic"] = context.topic
         if part is not None:
-            meta["partition"] = part
+            topic, meta["partition"] = source_place(context.topic, part)
+            if topic is not None:
+                meta["topic"] = topic
         if position is not None:
             meta["offset"] = long(position & PLACE)
         if key is not None:

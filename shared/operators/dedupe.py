@@ -30,6 +30,7 @@ from shared.model.values import MISSING
 from shared.operators.base import POS, TS
 from shared.operators.batches import documents_of
 from shared.operators.bloom import Bloom, Hashes
+from shared.operators.context import Topics
 from shared.operators.keygroups import murmur2_column
 from shared.operators.keys import canonical_column
 from shared.operators.rows import environments, evaluate_rows
@@ -107,7 +108,7 @@ class Dedupe:
 
     record_id: Expr
     horizon: TimeHorizon | PositionHorizon
-    topic: str | None = None
+    topic: Topics = None
     _buckets: dict[int, _Bucket] = field(default_factory=dict)
     _over_all: Bloom = field(default_factory=Bloom)
     _dropped: int = 0

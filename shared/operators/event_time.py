@@ -14,6 +14,7 @@ from shared.language.expressions.ast import Call, Expr, FieldPath
 from shared.language.values import type_name
 from shared.model.values import Date
 from shared.operators.batches import documents_of
+from shared.operators.context import Topics
 from shared.operators.dead_letters import Failure
 from shared.operators.decode import instants
 from shared.operators.rows import environments, evaluate_rows
@@ -24,7 +25,7 @@ Int64s = npt.NDArray[np.int64]
 NO_TIME: Final = "NoEventTime"
 
 
-def event_times(batch: pa.RecordBatch, expr: Expr, topic: str | None = None) -> tuple[Int64s, list[Failure]]:
+def event_times(batch: pa.RecordBatch, expr: Expr, topic: Topics = None) -> tuple[Int64s, list[Failure]]:
     """The event time of each row, ms, shape (n,) (0 where it failed), and the failures."""
     column = _vectorised(batch, expr)
     if column is None or column.null_count:
@@ -55,7 +56,7 @@ def _vectorised(batch: pa.RecordBatch, expr: Expr) -> pa.Array | None:
     return column if pa.types.is_int64(column.type) else None
 
 
-def _interpreted(batch: pa.RecordBatch, expr: Expr, topic: str | None) -> tuple[Int64s, list[Failure]]:
+def _interpreted(batch: pa.RecordBatch, expr: Expr, topic: Topics) -> tuple[Int64s, list[Failure]]:
     values, failures = evaluate_rows(expr, environments(batch, documents_of(batch), topic))
     failed = {f.row for f in failures}
     times = np.zeros(batch.num_rows, dtype=np.int64)

@@ -20,6 +20,7 @@ from shared.language.values import canonical_key, decode_value, encode_value
 from shared.model.values import MISSING, Document, Value
 from shared.operators.base import ARRIVAL, KEY, PART, POS, TS, WEND, WSTART
 from shared.operators.batches import documents_of
+from shared.operators.context import Topics
 from shared.operators.dead_letters import Failure
 from shared.operators.rows import environments
 from shared.operators.typed_group import ROWS
@@ -39,7 +40,7 @@ class _Entry:
     extras: list[int | None]
 
 
-def partials(plan: WindowPlan, rows: pa.RecordBatch, topic: str | None = None) -> tuple[pa.Table, list[Failure]]:
+def partials(plan: WindowPlan, rows: pa.RecordBatch, topic: Topics = None) -> tuple[pa.Table, list[Failure]]:
     """Rows with their windows aggregated by window and key; rows on which an expression fails are left out and handed back."""
     group = plan.group
     accumulators = _accumulators(group)

@@ -13,15 +13,17 @@ from shared.language.expressions.environment import Environment
 from shared.language.expressions.errors import ExpressionError
 from shared.language.expressions.interpreter import evaluate
 from shared.language.values import decode_value
-from shared.model.values import MISSING, Date, Document, Value, long
-from shared.operators.base import ARRIVAL, PART, PLACE, POS, WEND, WSTART
+from shared.model.values import MISSING, Binary, Date, Document, Value, long
+from shared.operators.base import ARRIVAL, PART, PLACE, POS, SRCKEY, TS, WEND, WSTART
+from shared.operators.context import Topics, source_place
 from shared.operators.dead_letters import Failure
 from shared.operators.window_plan import SESSION_KEY
 
 _NOTHING: Final[dict[str, Any]] = {}
+_META: Final = (WSTART, WEND, SESSION_KEY, PART, POS, SRCKEY, TS)
 
 
-def environments(batch: pa.RecordBatch, documents: Sequence[Document], topic: str | None = None) -> list[Environment]:
+def environments(batch: pa.RecordBatch, documents: Sequence[Document], topic: Topics = None) -> list[Environment]:
     """One environment a row: `$$NOW` is the record's arrival, `$meta` what the engine's columns say."""
     names = batch.schema.names
     arrivals = batch.column(ARRIVAL).to_pylist() if ARRIVAL in names else [None] * len(documents)
@@ -32,9 +34,9 @@ def environments(batch: pa.RecordBatch, documents: Sequence[Document], topic: st
     ]
 
 
-def _metas(batch: pa.RecordBatch, topic: str | None) -> list[dict[str, Value]]:
+def _metas(batch: pa.RecordBatch, topic: Topics) -> list[dict[str, Value]]:
     names = batch.schema.names
-    columns = {name: batch.column(name).to_pylist() for name in (WSTART, WEND, SESSION_KEY, PART, POS) if name in names}
+    columns = {name: batch.column(name).to_pylist() for name in _META if name in names}
     found: list[dict[str, Value]] = []
     for row in range(batch.num_rows):
         meta: dict[str, Any] = {}
@@ -44,12 +46,21 @@ def _metas(batch: pa.RecordBatch, topic: str | None) -> list[dict[str, Value]]:
                 window["partition"] = decode_value(columns[SESSION_KEY][row])
             meta["window"] = window
         if PART in columns and columns[PART][row] is not None:
-            source: dict[str, Any] = {"partition": columns[PART][row], "offset": long(columns[POS][row] & PLACE)}
-            if topic is not None:
-                source["topic"] = topic
-            meta["source"] = source
+            meta["source"] = _source({name: column[row] for name, column in columns.items()}, topic)
         found.append(meta or _NOTHING)
     return found
+
+
+def _source(row: dict[str, Any], topics: Topics) -> dict[str, Value]:
+    """Where a record came from, with its key, and its event time."""
+    topic, partition = source_place(topics, row[PART])
+    source: dict[str, Value] = {} if topic is None else {"topic": topic}
+    source["partition"], source["offset"] = partition, long(row[POS] & PLACE)
+    if row.get(SRCKEY) is not None:
+        source["key"] = Binary(row[SRCKEY])
+    if row.get(TS) is not None:
+        source["ts"] = Date(row[TS])
+    return source
 
 
 def evaluate_rows(expr: Expr, environments: Sequence[Environment]) -> tuple[list[Value], list[Failure]]:

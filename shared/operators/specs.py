@@ -108,6 +108,8 @@ class TapSpec:
     """Gives its rows out on a port of their own, too, and passes them on: an `$emit` before the end of the pipeline."""
 
     port: str
+    stages: tuple[Stateless, ...] = ()
+    """Done to the rows of that port alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ import pyarrow as pa
 from shared.model.frames import Content
 from shared.model.plan import OUT
 from shared.operators.base import Out
+from shared.operators.context import NOWHERE, TaskContext
+from shared.operators.documents import through
 from shared.operators.passing import Passing
 from shared.operators.specs import TapSpec
 
@@ -14,13 +16,14 @@ from shared.operators.specs import TapSpec
 class Tap(Passing):
     """Stateless."""
 
-    def __init__(self, spec: TapSpec) -> None:
-        self._port = spec.port
+    def __init__(self, spec: TapSpec, context: TaskContext = NOWHERE) -> None:
+        self._port, self._stages, self._context = spec.port, spec.stages, context
 
     def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
-        """The same rows on both ports."""
+        """The same rows on both ports, but for what is done to those of the tap."""
         del tag
-        return (Out(self._port, content, batch), Out(OUT, content, batch))
+        staged = through(self._stages, batch, self._context)
+        return (Out(self._port, content, staged.batch), Out(OUT, content, batch), *staged.letters)
 
     def counters(self) -> Mapping[str, int]:
         """Nothing is counted."""

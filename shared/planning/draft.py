@@ -22,6 +22,8 @@ class Draft:
     max_tasks: int | None = None
     sealed: bool = False
     """A sink already takes what comes out here: no stage may be fused in behind it."""
+    windowed: bool = False
+    """Its rows carry the window that they come from."""
 
     @property
     def steps(self) -> bool:

@@ -10,6 +10,7 @@
 - Behind a `$union` a pipeline has several ends. What follows is done at each of them (stages are fused, aggregation is lifted into every
   one), until a vertex takes edges from all of them.
 - A `$join` is a keyed vertex of its own, whose inputs have the tags `left` and `right`.
+- Behind a window on Arrow, too, stateless stages go into the window's own pipeline, so that both engines run them alike.
 - An `$emit` before the end is a tap: a port of its own on the vertex before it.
 - Every vertex that can fail on a document has an edge to the dead letter queue, if there is one.
 - For trying out, what leaves a pipeline without a sink is collected, and so are dead letters without a queue (`collects`).
@@ -54,6 +55,7 @@ from shared.operators.specs import (
     WindowSpec,
 )
 from shared.planning.draft import Draft, Ends
+from shared.planning.metadata import metadata_stage
 from shared.planning.specs import CollectHead, DeadLetterHead, ReadHead, StepHead, WriteHead
 
 Engine = Literal["spark", "local"]
@@ -137,8 +139,7 @@ class _Planner:
         if isinstance(stage, Join):
             return (self._join(stage, ends),)
         if isinstance(stage, Sink):
-            self._sink(stage, ends, last=last)
-            return ends
+            return self._sink(stage, ends, last=last)
         message = f"{stage.path}: {stage.name} cannot be run yet"
         raise PlanError(message)
 
@@ -151,10 +152,11 @@ class _Planner:
         if end.steps and end.sealed:
             end = self._relay(end)
         end.labels.append(stage.name)
+        last = end.chain[-1] if end.chain else None
         if isinstance(end.head, StepHead):
-            window = end.head.step.window
-            inner = replace(window.stage, pipeline=(*window.stage.pipeline, stage))
-            end.head = StepHead(replace(end.head.step, window=replace(window, stage=inner)))
+            end.head = StepHead(_with_inner(end.head.step, stage))
+        elif isinstance(last, StepSpec):
+            end.chain[-1] = _with_inner(last, stage)
         elif end.chain and isinstance(end.chain[-1], StatelessSpec):
             end.chain[-1] = replace(end.chain[-1], stages=(*end.chain[-1].stages, stage))
         else:
@@ -172,6 +174,7 @@ class _Planner:
             draft = Draft(self._name("window"), "operator", None, [step], [stage.name], max_tasks=1)
         else:
             draft = Draft(self._name("window"), "spark", StepHead(step), [], [stage.name], max_tasks=1)
+        draft.windowed = True
         self._add(draft)
         for end in ends:
             self._connect(end, draft, OUT, "single", by_reference=True)
@@ -188,7 +191,7 @@ class _Planner:
 
     def _relay(self, end: Draft) -> Draft:
         """An operator between a Spark stage and what must be prepared for the next shuffle."""
-        relay = self._add(Draft(self._name("relay"), "operator", None))
+        relay = self._add(Draft(self._name("relay"), "operator", None, windowed=end.windowed))
         self._connect(end, relay, OUT, "spread", by_reference=True)
         return relay
 
@@ -222,7 +225,11 @@ class _Planner:
                 self._connect(end, draft, OUT, "key", tag=tag)
         return draft
 
-    def _sink(self, stage: KafkaEmit | FileEmit | Merge, ends: Ends, *, last: bool) -> None:
+    def _sink(self, stage: KafkaEmit | FileEmit | Merge, ends: Ends, *, last: bool) -> Ends:
+        if last:
+            ends = self._told(ends)
+        elif self.processor.options.stream_meta_field_name is not None:
+            ends = tuple(self._relay(end) if end.steps else end for end in ends)  # what goes on has no field added
         sink = self._add(Draft(self._name("emit", stage.path), "sink", WriteHead(stage), [], [stage.name]))
         for end in ends:
             if last or end.steps:
@@ -230,13 +237,23 @@ class _Planner:
                 end.sealed = True
             else:
                 port = f"tap-{sink.id}"
-                end.chain.append(TapSpec(port))
+                end.chain.append(TapSpec(port, metadata_stage(self.processor.options.stream_meta_field_name, end)))
                 self._connect(end, sink, port, "spread")
+        return ends
+
+    def _told(self, ends: Ends) -> Ends:
+        """The ends with what `streamMetaFieldName` asks for."""
+        found = []
+        for end in ends:
+            told = metadata_stage(self.processor.options.stream_meta_field_name, end)
+            found.append(self._stateless(told[0], end) if told else end)
+        return tuple(found)
 
     def _collect(self, stage: Stage, ends: Ends) -> None:
         if not self.collects:
             message = f"{stage.path}: expected $emit or $merge as the last stage, found {stage.name}; `tidemark process` runs without"
             raise PlanError(message)
+        ends = self._told(ends)
         sink = self._add(Draft(self._name("collect"), "sink", CollectHead(), [], ["collect"], 1))
         for end in ends:
             self._connect(end, sink, OUT, "spread", by_reference=end.steps)
@@ -253,6 +270,13 @@ class _Planner:
         queue = self._add(Draft(name, "sink", DeadLetterHead(stage), [], ["dead letters"]))
         for sender in senders:
             self._connect(sender, queue, DLQ, "spread", by_reference=sender.steps)
+
+
+def _with_inner(step: StepSpec, stage: Stateless) -> StepSpec:
+    """A stage fused in at the end of a window's own pipeline."""
+    window = step.window
+    inner = replace(window.stage, pipeline=(*window.stage.pipeline, stage))
+    return StepSpec(replace(window, stage=inner))
 
 
 def plan_processor(

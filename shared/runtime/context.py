@@ -95,7 +95,7 @@ class TaskContext:
         )
         return OperatorContext(
             processor=self.assign.name,
-            topic=topics[0] if len(topics) == 1 else None,
+            topic=topics[0] if len(topics) == 1 else tuple(topics) or None,
             join_bytes_max=self.outside.settings.join_bytes_max,
         )
 

@@ -38,6 +38,14 @@ _FILE_DLQ: Final = (
 )
 
 
+def _top_level(tree: Any, path: str, scope: Scope) -> str | None:
+    """The name of a top-level field."""
+    name = STRING.read(tree, path, scope)
+    if type(name) is str and (name.startswith("$") or "." in name):
+        scope.problems.add(path, f"a top-level field name, without dots and $, found {name!r}")
+    return None if name is None else str(name)
+
+
 def _dlq(tree: Any, path: str, scope: Scope) -> KafkaDlq | FileDlq | TableDlq | None:
     """A topic, a folder, or a table."""
     before = len(scope.problems.errors)
@@ -56,7 +64,11 @@ _OPTIONS: Final = (
     Option("dlq", Kind(_dlq, _DLQ_SCHEMA), "where dead letters go"),
     Option("checkpoint", closed(Option("interval", duration(least=1), "time between checkpoints")), "checkpoints"),
     Option("lateness", choice("merged", "split"), "whose watermark decides what is late (default merged)"),
-    Option("streamMetaFieldName", STRING, "the field of outputs that carries metadata; without it they carry none"),
+    Option(
+        "streamMetaFieldName",
+        Kind(_top_level, STRING.schema),
+        "the field of outputs that tells where they come from; without it none does",
+    ),
 )
 
 

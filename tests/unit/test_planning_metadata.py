@@ -1,0 +1,81 @@
+"""`options.streamMetaFieldName`: where in a plan the field is added, and to whose rows."""
+
+from typing import Any
+
+import pyarrow as pa
+
+from shared.language.documents import parse
+from shared.language.stages import AddFields
+from shared.model.plan import OUT, PhysicalPlan
+from shared.model.values import Binary, long
+from shared.operators.base import PART, POS, SRCKEY
+from shared.operators.batches import batch_of, documents_of
+from shared.operators.build import build_chain
+from shared.operators.context import TaskContext, Topics
+from shared.operators.rows import environments
+from shared.operators.specs import StatelessSpec, TapSpec
+from shared.planning import StepHead, plan_processor
+
+SOURCE = {"$source": {"connectionName": "c", "topic": "t", "timeField": "$ts"}}
+WINDOW = {
+    "$tumblingWindow": {"interval": {"size": 1, "unit": "minute"}, "pipeline": [{"$group": {"_id": "$k"}}]},
+}
+EMIT = {"$emit": {"connectionName": "c", "topic": "o"}}
+
+
+def plan(*stages: dict[str, Any], field: str | None = "m") -> PhysicalPlan:
+    options = {} if field is None else {"options": {"streamMetaFieldName": field}}
+    return plan_processor(parse({"pipeline": list(stages), **options}), collects=True)
+
+
+def rows() -> pa.RecordBatch:
+    engine = {
+        PART: pa.array([3], pa.int32()),
+        POS: pa.array([7], pa.int64()),
+        SRCKEY: pa.array([b"key"], pa.binary()),
+    }
+    return batch_of([{"k": 1}], engine)
+
+
+def test_a_tap_tells_without_the_rows_that_go_on() -> None:
+    """An `$emit` before the end has the field in its own documents; what later stages see is as it was."""
+    source = plan(SOURCE, EMIT, {"$match": {"k": 1}}, WINDOW, EMIT).vertices[0]
+    chain = build_chain([s for s in source.chain if isinstance(s, TapSpec)], TaskContext(topic="t"))
+    found = {out.port: documents_of(out.batch) for out in chain.on_batch(rows(), "rows", "")}
+    told = {"topic": "t", "partition": 3, "offset": long(7), "key": Binary(b"key")}
+    assert found == {OUT: [{"k": 1}], "tap-emit-1": [{"k": 1, "m": {"source": told}}]}
+
+
+def test_behind_a_window_the_field_is_added_in_its_step() -> None:
+    """On Spark the window's own pipeline adds it; nothing else runs there."""
+    head = plan(SOURCE, WINDOW, EMIT).vertices[1].head
+    assert isinstance(head, StepHead)
+    assert isinstance(head.step.window.stage.pipeline[-1], AddFields)
+
+
+def test_a_window_whose_rows_go_on_is_told_at_the_tap_alone() -> None:
+    """An `$emit` between two windows gets the field; the second window's input has none."""
+    found = plan(SOURCE, WINDOW, EMIT, WINDOW, EMIT)
+    head = found.vertices[1].head
+    assert isinstance(head, StepHead)
+    assert not any(isinstance(stage, AddFields) for stage in head.step.window.stage.pipeline)
+    relay = next(v for v in found.vertices if v.id.startswith("relay"))
+    assert any(isinstance(spec, TapSpec) and spec.stages for spec in relay.chain)
+
+
+def test_a_computation_has_nothing_to_tell() -> None:
+    """What a computation yields comes from many documents: no field is added."""
+    compute = {"$compute": {"class": "tests.harness.computations:Count", "key": "$k"}}
+    stages = [s for v in plan(SOURCE, compute, EMIT).vertices for s in v.chain if isinstance(s, StatelessSpec)]
+    assert stages == []
+
+
+def test_several_topics_are_told_apart() -> None:
+    """Of a source with a list of topics, a split's ordinal gives topic and partition."""
+
+    def source(topics: Topics) -> Any:
+        return environments(rows(), [{}], topics)[0].meta["source"]
+
+    assert (source(("a", "b"))["topic"], source(("a", "b"))["partition"]) == ("b", 1)
+    assert (source("a")["topic"], source("a")["partition"]) == ("a", 3)
+    assert "topic" not in source(None)
