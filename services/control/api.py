@@ -10,7 +10,6 @@ from aiohttp import web
 
 from services.control import commands as do
 from services.control import routes
-from services.control.errors import BAD_REQUEST, NOT_FOUND, UNAVAILABLE, Problem, broker_away
 from services.control.logs import lines_of
 from services.control.openapi import describe
 from services.control.readmodel import ReadModel
@@ -23,6 +22,7 @@ from shared.model.ids import ProcessorName
 from shared.model.messages import ProcessorStatus
 from shared.model.time import MIN_TIME
 from shared.ports.clock import Clock, Executor
+from shared.process.web import BAD_REQUEST, NOT_FOUND, UNAVAILABLE, Problem, broker_away
 
 STALE_HEADER: Final = "Tidemark-Stale"
 REQUEST_HEADER: Final = "Idempotency-Key"

@@ -11,16 +11,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from services.control.errors import (
-    BAD_REQUEST,
-    CONFLICT,
-    NO_ANSWER,
-    NOT_FOUND,
-    TOO_MANY,
-    Problem,
-    broker_away,
-    invalid_document,
-)
+from services.control.errors import invalid_document
 from services.control.readmodel import ReadModel
 from services.control.settings import ControlSettings
 from shared.language.documents import InvalidDocument, parse
@@ -40,6 +31,7 @@ from shared.model.messages import (
 )
 from shared.planning import PlanError, plan_processor
 from shared.ports.log import LogError
+from shared.process.web import BAD_REQUEST, CONFLICT, NO_ANSWER, NOT_FOUND, TOO_MANY, Problem, broker_away
 from shared.runtime.client import Client, RequestRefused, RequestTimeout
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

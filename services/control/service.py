@@ -14,7 +14,7 @@ from services.control.api import Api
 from services.control.commands import Commands
 from services.control.readmodel import ReadModel
 from services.control.server import application
-from services.control.settings import ControlSettings, control_settings, read_token
+from services.control.settings import ControlSettings, control_settings
 from shared.adapters.clock import SystemClock
 from shared.adapters.executor import AsyncExecutor
 from shared.adapters.kafka_log import KafkaLog
@@ -22,6 +22,7 @@ from shared.ports.clock import Clock, Executor
 from shared.ports.log import Log
 from shared.process.outside import kafka_settings
 from shared.process.settings import ProcessSettings, ProcessSettingsError
+from shared.process.token import read_token
 from shared.runtime.client import Client
 from shared.runtime.measures import Measure
 from shared.runtime.topics import Topics
@@ -109,6 +110,6 @@ class ControlService:
 async def build(settings: ProcessSettings) -> ControlService:
     """A control service on the cluster that the settings name."""
     control = control_settings(settings)
-    token = read_token(control)
+    token = read_token(control.token_file)
     log = KafkaLog(kafka_settings(settings))
     return ControlService(log, Topics(settings.prefix), SystemClock(), AsyncExecutor(), control, token)

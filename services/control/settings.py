@@ -1,16 +1,12 @@
-"""What can be set about the control service (TIDEMARK_EXTRA, JSON), and its token."""
+"""What can be set about the control service (TIDEMARK_EXTRA, JSON)."""
 
-import os
-import secrets
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
 from shared.planning import Engine
 from shared.process.settings import ProcessSettings, ProcessSettingsError
 
-TOKEN_CHARACTERS_MIN = 16
 LOOPBACK = "127.0.0.1"
 
 
@@ -71,25 +67,3 @@ def control_settings(settings: ProcessSettings) -> ControlSettings:
     except (msgspec.ValidationError, ValueError) as error:
         message = f"TIDEMARK_EXTRA: {error}"
         raise ProcessSettingsError(message) from error
-
-
-def read_token(settings: ControlSettings) -> str:
-    """The token; one is made where its file is not there. ProcessSettingsError where there is none, or a short one."""
-    if not settings.token_file:
-        token = os.environ.get("TIDEMARK_TOKEN", "")
-        place = "TIDEMARK_TOKEN"
-    else:
-        path = Path(settings.token_file)
-        place = str(path)
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            token = path.read_text().strip()
-        else:
-            token = secrets.token_urlsafe(32)
-            with os.fdopen(handle, "w") as out:
-                out.write(token + "\n")
-    if len(token) < TOKEN_CHARACTERS_MIN:
-        message = f"{place}: expected a token of at least {TOKEN_CHARACTERS_MIN} characters, found {len(token)}"
-        raise ProcessSettingsError(message)
-    return token

@@ -16,7 +16,7 @@ from shared.model.plan import OUT
 from shared.model.time import MIN_TIME
 from shared.operators.base import Operator, Out
 from shared.operators.source_front import SourceFront
-from shared.ports.source import RawBatch, Source, SplitStatus
+from shared.ports.source import NotesOffsets, RawBatch, Source, SplitStatus
 from shared.runtime.body import Copied, Fetched
 from shared.runtime.context import TaskContext
 from shared.wire.messages import encode_stands
@@ -25,6 +25,7 @@ _log = structlog.get_logger()
 _POSITION = "position|"
 _FRONT = "front|"
 _CHAIN = "chain|"
+_SNAPSHOTS_MAX = 16
 
 
 class SplitPosition(msgspec.Struct, frozen=True):
@@ -72,6 +73,8 @@ class SourceTaskBody:
         self._held_since_ms: int | None = None
         self._ended_without_splits = False
         self._moved = False
+        self._snapshots: dict[Epoch, dict[SplitId, Offset]] = {}
+        """Positions at checkpoints that may be committed yet, for lag tools."""
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
@@ -213,6 +216,14 @@ class SourceTaskBody:
         """See `SourceFront.idle`."""
         return self._front.idle()
 
+    async def note_committed(self, epoch: Epoch) -> None:
+        """The group named after the processor stands where the checkpoint does."""
+        positions = self._snapshots.get(epoch)
+        for older in [e for e in self._snapshots if e <= epoch]:
+            del self._snapshots[older]
+        if positions and isinstance(self._source, NotesOffsets):
+            await self._source.note(self._context.assign.name, positions)
+
     def details(self) -> Mapping[str, str]:
         """Position, watermark and status of each split."""
         watermarks = self._front.split_watermarks()
@@ -255,7 +266,10 @@ class SourceTaskBody:
 
     async def copy(self, epoch: Epoch, committed: Epoch) -> Copied:
         """C2, C6: positions, front and chain as of the last `take`."""
-        del epoch, committed
+        del committed
+        self._snapshots[epoch] = {name: split.position for name, split in self._own.items()}
+        while len(self._snapshots) > _SNAPSHOTS_MAX:
+            del self._snapshots[min(self._snapshots)]
         changed: dict[StatePart, bytes | None] = {}
         for name, split in self._own.items():
             if split.dirty:

@@ -5,6 +5,7 @@ from typing import TypeVar
 
 from shared.adapters.kafka_admin import KafkaAdmin
 from shared.adapters.kafka_client import quiet_library_log
+from shared.adapters.kafka_groups import KafkaGroups
 from shared.adapters.kafka_reader import KafkaReader
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.adapters.kafka_transactions import KafkaTransactionalWriter
@@ -31,6 +32,7 @@ class KafkaLog:
         self._settings = settings
         self._admin = KafkaAdmin(settings)
         self._opened: list[_Part] = []
+        self._groups: KafkaGroups | None = None
 
     async def create_topic(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
         """Make it, and wait until it has leaders; quiet when it exists with as many partitions."""
@@ -51,6 +53,12 @@ class KafkaLog:
     async def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Offset]:
         """The high watermark, open transactions included."""
         return await self._admin.offsets(partitions, end=True)
+
+    async def note_offsets(self, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+        """Let a group without members stand at these offsets, for tools that show lag."""
+        if self._groups is None:
+            self._groups = KafkaGroups(self._settings)
+        await self._groups.note(group, offsets)
 
     async def delete_records(self, before: Mapping[TopicPartition, Offset]) -> None:
         """Let go of records below these offsets."""
@@ -79,6 +87,8 @@ class KafkaLog:
         for part in self._opened:
             await part.close()
         self._opened.clear()
+        if self._groups is not None:
+            await self._groups.close()
         await self._admin.close()
 
     def _keep(self, part: P) -> P:

@@ -86,6 +86,8 @@ class MemoryBroker:
         self._held_bytes = 0
         self._topics: dict[str, list[_Partition]] = {}
         self._identities: dict[str, _Identity] = {}
+        self.noted: dict[str, dict[TopicPartition, Offset]] = {}
+        """Offsets by group, as `Log.note_offsets` left them."""
         # Dicts for their order: the same program wakes readers in the same order.
         self._waiting: dict[asyncio.Event, None] = {}
 

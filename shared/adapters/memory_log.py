@@ -256,6 +256,11 @@ class MemoryLog:
         self._buffer_records_max = buffer_records_max
         self._opened: list[_Part] = []
 
+    @property
+    def broker(self) -> MemoryBroker:
+        """What it is a client of."""
+        return self._broker
+
     async def create_topic(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
         """Make it; quiet when it is there with as many partitions. The configuration has no meaning in memory."""
         lost = await self._ask("admin")
@@ -283,6 +288,12 @@ class MemoryLog:
         """The high watermark, open transactions included."""
         self._answer(await self._ask("offsets"), "offsets")
         return {partition: self._broker.end(partition) for partition in partitions}
+
+    async def note_offsets(self, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+        """Let a group stand at these offsets."""
+        lost = await self._ask("admin")
+        self._broker.noted.setdefault(group, {}).update(offsets)
+        self._answer(lost, "admin")
 
     async def delete_records(self, before: Mapping[TopicPartition, Offset]) -> None:
         """Let go of records below these offsets."""

@@ -172,6 +172,10 @@ class Log(Protocol):
         """The high watermark: the offset that the next record gets, open transactions included."""
         ...
 
+    async def note_offsets(self, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+        """Let a group without members stand at these offsets, for tools that show lag. Nothing here ever reads them back."""
+        ...
+
     async def delete_records(self, before: Mapping[TopicPartition, Offset]) -> None:
         """Let go of records below these offsets."""
         ...

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,15 @@ class SplitStatus:
     """Where a bounded split ends, once that is settled: to be kept with the position, and handed to `end_at` after a restart (E1)."""
     more: bool = False
     """The broker has said lately that there is something behind the position, which may not be readable yet: no idleness lasts (W4)."""
+
+
+@runtime_checkable
+class NotesOffsets(Protocol):
+    """A source whose positions others can look up, for tools that show lag."""
+
+    async def note(self, group: str, positions: Mapping[SplitId, Offset]) -> None:
+        """A committed checkpoint has these next positions. For information: nothing ever reads it back. LogError."""
+        ...
 
 
 class Source(Protocol):

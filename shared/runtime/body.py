@@ -131,6 +131,10 @@ class SourceBody(TaskBody, Protocol):
         """The input ends at these positions; of splits not named, where they are (E2)."""
         ...
 
+    async def note_committed(self, epoch: Epoch) -> None:
+        """This checkpoint is committed: tell lag tools, where the source can. LogError; nothing depends on it."""
+        ...
+
     def details(self) -> Mapping[str, str]:
         """By split, as JSON: where it stands, its watermark, what holds it; for `stats`."""
         ...

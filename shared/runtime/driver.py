@@ -18,7 +18,7 @@ from shared.model.checkpoint import BlobRef, TaskHandle
 from shared.model.ids import EdgeId, Epoch, Offset, StatePart, TaskId
 from shared.model.messages import EdgeBinding
 from shared.ports.clock import Clock, Executor, Handle
-from shared.ports.log import Log, LogRecord, LogUnavailable, Reader, TopicPartition
+from shared.ports.log import Log, LogError, LogRecord, LogUnavailable, Reader, TopicPartition
 from shared.protocol.errors import LocalError, PeerError
 from shared.protocol.task import commands as do
 from shared.protocol.task import events as ev
@@ -35,6 +35,8 @@ from shared.wire.errors import WireError
 from shared.wire.frames import decode_frame, encode_frame
 
 _OUTAGE_WAIT_MS = 200
+_NOTE_INTERVAL_MS = 1_000
+"""Lag tools are told of commits no oftener."""
 WorkCommand = do.Apply | do.Advance | do.FireProcessingTime | do.Flush | do.TakeSnapshot
 
 
@@ -320,6 +322,9 @@ class SourceDriver(TaskDriver):
         self._fetched: deque[Fetched] = deque()
         self._covered_by: Epoch | None = None
         """Nothing more is fetched until this checkpoint, or a later one, is committed (`SourceBody.settle_ms`)."""
+        self._noted = machine.committed
+        self._noting: Handle | None = None
+        self._noted_ms = -_NOTE_INTERVAL_MS
 
     def start(self) -> None:
         """Go; but input is taken only after `start_input` (R1)."""
@@ -395,6 +400,24 @@ class SourceDriver(TaskDriver):
         self.wiring.on_ask()
 
     def _go_on(self) -> None:
+        self._note_commit()
         if self._covered_by is not None and self.machine.committed >= self._covered_by:
             self._covered_by = None
             self._room.set()
+
+    def _note_commit(self) -> None:
+        """For lag tools, beside the work: what fails is tried with the next commit."""
+        committed, now_ms = self.machine.committed, self.wiring.clock.monotonic_ms()
+        busy = self._noting is not None and not self._noting.done()
+        if committed == self._noted or busy or now_ms - self._noted_ms < _NOTE_INTERVAL_MS:
+            return
+        self._noted, self._noted_ms = committed, now_ms
+        name = f"{self.wiring.task} note"
+        self._noting = self.wiring.executor.spawn(self._note(committed), name, self._fail)
+        self._handles = [*(handle for handle in self._handles if not handle.done()), self._noting]
+
+    async def _note(self, epoch: Epoch) -> None:
+        try:
+            await self.source.note_committed(epoch)
+        except LogError as error:
+            self._log.warning("source.not_noted", epoch=epoch, reason=str(error))

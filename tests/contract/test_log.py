@@ -6,6 +6,7 @@ import uuid
 from collections.abc import AsyncIterator
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient
 
 from shared.adapters.clock import SystemClock
 from shared.adapters.kafka_log import KafkaLog
@@ -408,3 +409,21 @@ async def test_closing_twice_is_quiet(log: Log, topic: str) -> None:
         await part.close()
     with pytest.raises(LogError, match="after close"):
         await reader.fetch(1, 1)
+
+
+async def test_a_group_stands_where_it_was_told(log: Log, bootstrap: str, topic: str) -> None:
+    """Offsets that are noted for a group are what tools see of it, partition by partition; noting again moves them."""
+    group = f"g-{uuid.uuid4().hex}"
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    await put(log, first, b"a", b"b", b"c")
+    await log.note_offsets(group, {first: Offset(1)})
+    await log.note_offsets(group, {first: Offset(3), second: Offset(0)})
+    if isinstance(log, MemoryLog):
+        seen = {p.partition: int(at) for p, at in log.broker.noted[group].items()}
+    else:
+        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+        await admin.start()
+        told = await admin.list_consumer_group_offsets(group)
+        await admin.close()
+        seen = {p.partition: meta.offset for p, meta in told.items() if p.topic == topic}
+    assert seen == {0: 3, 1: 0}

@@ -18,11 +18,12 @@ from services.control.openapi import describe
 from services.control.routes import ROUTES
 from services.control.server import application
 from services.control.service import ControlService
-from services.control.settings import ControlSettings, read_token
+from services.control.settings import ControlSettings
 from shared.adapters.clock import SystemClock
 from shared.adapters.executor import AsyncExecutor
 from shared.adapters.memory_log import MemoryLog
 from shared.process.settings import ProcessSettingsError
+from shared.process.token import read_token
 from tests.harness.installation import Installed, installed, released
 
 TOKEN = "a-token-of-the-tests"
@@ -234,12 +235,12 @@ class _Any:
 def test_a_token_is_made_for_its_owner_alone(tmp_path: Path) -> None:
     """The file that is made is nobody else's to read; one that is there is taken as it is; a short token is refused."""
     path = tmp_path / "token"
-    token = read_token(ControlSettings(token_file=str(path)))
+    token = read_token(str(path))
     assert path.stat().st_mode & 0o777 == 0o600
-    assert read_token(ControlSettings(token_file=str(path))) == token
+    assert read_token(str(path)) == token
     path.write_text("short")
     with pytest.raises(ProcessSettingsError, match="at least 16 characters, found 5"):
-        read_token(ControlSettings(token_file=str(path)))
+        read_token(str(path))
 
 
 async def test_the_command_line_asks_the_service(asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,6 +135,10 @@ class KafkaSource:
         self._forget_answers()
         self._pause_finished()
 
+    async def note(self, group: str, positions: Mapping[SplitId, Offset]) -> None:
+        """The group of this name stands at these offsets, wherever tools look for lag."""
+        await self._log.note_offsets(group, {partition_of(split): at for split, at in positions.items()})
+
     async def _starts(
         self,
         partitions: Sequence[TopicPartition],

@@ -177,10 +177,11 @@ def prepare(p: ProcessorState, now_ms: int) -> None:
         return  # a sink learns what to release from the mirror (S2): it must find `last` there
     workers = p.ctx.workers
     placed = workers.place(p.name, [Need(t, w.service) for t, w in run.tasks.items()], now_ms)
-    if isinstance(placed, str):
-        run.wants_service = placed
-        for command in workers.wish(placed, now_ms):
-            p.emit(command)
+    if isinstance(placed, tuple):
+        run.wants_service = ", ".join(placed)
+        for service in placed:
+            for command in workers.wish(service, now_ms):
+                p.emit(command)
         return
     run.wants_service = ""
     run.holders = placed

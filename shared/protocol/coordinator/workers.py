@@ -103,10 +103,13 @@ class Workers:
         for w in self.alive.values():
             w.seen_ms += held_up_ms
 
-    def place(self, name: ProcessorName, needs: Iterable[Need], now_ms: int) -> dict[TaskId, WorkerIncarnation] | str:
-        """A worker for every task, or the service that has no room. Nothing is taken yet: see `occupy`."""
+    def place(
+        self, name: ProcessorName, needs: Iterable[Need], now_ms: int
+    ) -> dict[TaskId, WorkerIncarnation] | tuple[str, ...]:
+        """A worker for every task, or the services that have no room. Nothing is taken yet: see `occupy`."""
         chosen: dict[TaskId, WorkerIncarnation] = {}
         by_vertex: dict[tuple[str, str], list[TaskId]] = {}
+        lacking: set[str] = set()
         for need in needs:
             by_vertex.setdefault((need.service, need.task.vertex), []).append(need.task)
         for (service, _), tasks in by_vertex.items():
@@ -116,10 +119,11 @@ class Workers:
                 if name in w.hosting or (len(w.hosting) < w.slots and not self._retiring(w, now_ms))
             ]
             if not room:
-                return service
+                lacking.add(service)
+                continue
             for i, task in enumerate(sorted(tasks)):
                 chosen[task] = room[i % len(room)].incarnation
-        return chosen
+        return tuple(sorted(lacking)) or chosen
 
     def occupy(self, name: ProcessorName, workers: Iterable[WorkerIncarnation]) -> None:
         """The processor's tasks are on these workers; gone ones are passed over."""

@@ -1,0 +1,1 @@
+"""The gateway: events by HTTP into topics."""

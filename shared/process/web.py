@@ -1,0 +1,110 @@
+"""What services with an HTTP server share: who may ask, and errors as answers with place, expectation and finding."""
+
+import base64
+import binascii
+import hmac
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import structlog
+from aiohttp import web
+
+_log = structlog.get_logger()
+Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CONFLICT = 400, 401, 403, 404, 409
+TOO_LARGE, UNPROCESSABLE, TOO_MANY, INTERNAL, UNAVAILABLE, NO_ANSWER = 413, 422, 429, 500, 503, 504
+
+
+@dataclass(slots=True)
+class Problem(Exception):
+    """An answer that is an error."""
+
+    status: int
+    place: str
+    expectation: str
+    finding: str
+    remedy: str = ""
+    errors: list[dict[str, Any]] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def answer(self) -> web.Response:
+        """As JSON."""
+        body: dict[str, Any] = {"place": self.place, "expectation": self.expectation, "finding": self.finding}
+        if self.remedy:
+            body["remedy"] = self.remedy
+        if self.errors:
+            body["errors"] = self.errors
+        return web.Response(
+            status=self.status,
+            body=msgspec.json.encode({"error": body}),
+            content_type="application/json",
+            headers=self.headers,
+        )
+
+
+def broker_away(reason: str) -> Problem:
+    """What needs Kafka cannot be done now."""
+    return Problem(
+        UNAVAILABLE,
+        "Kafka",
+        "the brokers to answer",
+        reason,
+        "try again; the service's log and /readyz say when they are back",
+        headers={"Retry-After": "2"},
+    )
+
+
+def guard(token: str, open_paths: Collection[str]) -> Any:
+    """Bearer token for everything; for reading also as the password of a browser's prompt, which other sites cannot use to change."""
+    wanted = token.encode()
+
+    @web.middleware
+    async def guarded(request: web.Request, handler: Next) -> web.StreamResponse:
+        if request.path in open_paths:
+            return await handler(request)
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        by_page = scheme.lower() == "basic"
+        secret = _password(given) if by_page else given.strip().encode()
+        if scheme.lower() not in ("bearer", "basic") or not hmac.compare_digest(secret, wanted):
+            raise Problem(
+                UNAUTHORIZED,
+                "header Authorization",
+                "Bearer and the service's token",
+                "none" if not scheme else "another",
+                headers={"WWW-Authenticate": 'Basic realm="tidemark"'},
+            )
+        if by_page and request.method not in ("GET", "HEAD"):
+            raise Problem(FORBIDDEN, "header Authorization", "Bearer, where something is changed", "Basic")
+        return await handler(request)
+
+    return guarded
+
+
+def _password(encoded: str) -> bytes:
+    try:
+        return base64.b64decode(encoded, validate=True).partition(b":")[2]
+    except binascii.Error:
+        return b""
+
+
+@web.middleware
+async def answering(request: web.Request, handler: Next) -> web.StreamResponse:
+    """Whatever goes wrong is an answer in JSON, with place, expectation and finding."""
+    try:
+        return await handler(request)
+    except Problem as problem:
+        return problem.answer()
+    except web.HTTPRequestEntityTooLarge as error:
+        return Problem(TOO_LARGE, "body", "at most the size that `body_bytes_max` sets", error.text or "more").answer()
+    except web.HTTPException as error:
+        if error.status < BAD_REQUEST:
+            raise
+        return Problem(
+            error.status, request.path, "a route of /openapi.json", f"{request.method}: {error.reason}"
+        ).answer()
+    except Exception as error:  # noqa: BLE001 - the server stays up; the fault is in its log and in the answer
+        _log.exception("http.failed", path=request.path, error=repr(error))
+        return Problem(INTERNAL, request.path, "an answer", "a fault of the service; its log has more").answer()
