@@ -87,6 +87,10 @@ bench: setup ## what it carries on this machine, with machine, versions and comm
 soak: setup ## many kills and pauses, for as long as the tests marked soak take
 	$(PYTEST) -m soak -s --timeout 0 $(ARGS)
 
+.PHONY: mutants
+mutants: setup ## take each rule of the protocol out of the code and see a test fail (ARGS='S3' one rule; ARGS=--reals with broker and Spark)
+	$(BIN)/python -m tests.harness.mutants $(ARGS)
+
 .PHONY: format
 format: setup ## let ruff lay out the code
 	$(BIN)/ruff format .

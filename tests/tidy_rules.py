@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from tests import tidy_outside as outside
+from tests.tidy_outside import Found, calls, imports, on_tree
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 TOP_FOLDERS: Final = ("services", "shared", "spark_stages", "deploy", "tests")
 FILE_LINES_MAX: Final = 450
@@ -50,6 +53,8 @@ PURE: Final = ("shared/protocol/", "shared/operators/")
 # What is driven by ports and so runs on virtual time. Adapters are the outside itself; cli and local start the rest.
 DRIVEN: Final = ("shared/", "services/", "spark_stages/")
 NOT_DRIVEN: Final = ("shared/adapters/", "services/local/", "services/cli/")
+# Where a process begins: there is no loop yet to ask for.
+ENTRIES: Final = ("shared/process/host.py",)
 EXECUTORS: Final = (
     "shared/adapters/executor.py",
     "shared/adapters/clock.py",
@@ -58,56 +63,6 @@ EXECUTORS: Final = (
     "services/cli/",
 )
 
-IMPURE_MODULES: Final = frozenset(
-    [
-        "aiohttp",
-        "aiokafka",
-        "asyncio",
-        "concurrent",
-        "fsspec",
-        "io",
-        "logging",
-        "multiprocessing",
-        "os",
-        "pathlib",
-        "queue",
-        "random",
-        "requests",
-        "secrets",
-        "selectors",
-        "shutil",
-        "signal",
-        "socket",
-        "sqlalchemy",
-        "sqlite3",
-        "ssl",
-        "structlog",
-        "subprocess",
-        "tempfile",
-        "threading",
-        "time",
-        "uuid",
-    ]
-)
-IMPURE_CALLS: Final = frozenset({"open", "print", "input", "exec", "eval", "breakpoint"})
-CLOCK_READS: Final = frozenset({"now", "utcnow", "today"})
-TASK_STARTS: Final = frozenset(
-    {
-        "create_task",
-        "ensure_future",
-        "run_in_executor",
-        "to_thread",
-        "call_later",
-        "call_at",
-        "TaskGroup",
-        "start_new_thread",
-    }
-)
-CLOCKS_OF_ASYNCIO: Final = frozenset({"sleep", "timeout", "timeout_at", "wait_for"})
-THREADS: Final = frozenset(
-    {"run_in_executor", "to_thread", "start_new_thread", "ThreadPoolExecutor", "ProcessPoolExecutor"}
-)
-THREAD_MODULES: Final = ("threading.", "multiprocessing.")
 LEFT_OUT: Final = frozenset({"skip", "skipif", "xfail", "importorskip"})
 
 # Composed, so that this file does not hold what it looks for.
@@ -136,14 +91,6 @@ class Source:
         return any(self.path.startswith(place) if place.endswith("/") else self.path == place for place in places)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What breaks a rule: the line, and what stands there."""
-
-    line: int
-    what: str
-
-
 Check = Callable[[Source], Iterator[Found]]
 
 
@@ -164,25 +111,6 @@ class Rule:
 
 
 # --- what the checks look at ------------------------------------------------------------------------------------------
-
-
-def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Each imported module with its line, wherever the import stands; ``from a import b`` gives ``a.b``."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield from ((node.lineno, f"{node.module or ''}.{alias.name}") for alias in node.names)
-
-
-def calls(tree: ast.Module) -> Iterator[tuple[ast.Call, str, str]]:
-    """Each call with what it is called on (``asyncio``; empty for a plain name) and its name (``sleep``)."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            if isinstance(node.func, ast.Attribute):
-                yield node, ast.unparse(node.func.value), node.func.attr
-            elif isinstance(node.func, ast.Name):
-                yield node, "", node.func.id
 
 
 def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -218,46 +146,6 @@ def pyspark_is_imported(source: Source) -> Iterator[Found]:
     for line, module in imports(source.tree):
         if module.split(".")[0] in {"pyspark", "py4j"}:
             yield Found(line, f"imports {module}")
-
-
-def impure_import_or_call(source: Source) -> Iterator[Found]:
-    for line, module in imports(source.tree):
-        if module.split(".")[0] in IMPURE_MODULES:
-            yield Found(line, f"imports {module.removesuffix('.*')}")
-    for call, owner, name in calls(source.tree):
-        if not owner and name in IMPURE_CALLS:
-            yield Found(call.lineno, f"calls {name}()")
-
-
-def clock_is_read(source: Source) -> Iterator[Found]:
-    for line, module in imports(source.tree):
-        if module.split(".")[0] == "time":
-            yield Found(line, "imports time")
-    for call, owner, name in calls(source.tree):
-        if name in CLOCK_READS and owner.split(".")[-1] in {"datetime", "date", "Timestamp"}:
-            yield Found(call.lineno, f"calls {owner}.{name}()")
-        if owner == "asyncio" and name in CLOCKS_OF_ASYNCIO and not _is_sleep_of_zero(call):
-            yield Found(call.lineno, f"calls asyncio.{name}()")
-
-
-def _is_sleep_of_zero(call: ast.Call) -> bool:
-    return len(call.args) == 1 and isinstance(call.args[0], ast.Constant) and call.args[0].value == 0
-
-
-def task_is_started(source: Source) -> Iterator[Found]:
-    for call, owner, name in calls(source.tree):
-        if name in TASK_STARTS:
-            yield Found(call.lineno, f"calls {owner}.{name}()" if owner else f"calls {name}()")
-
-
-def thread_is_started(source: Source) -> Iterator[Found]:
-    by_name = {module.rpartition(".")[2] for _, module in imports(source.tree) if module.startswith(THREAD_MODULES)}
-    for call, owner, name in calls(source.tree):
-        started = name in {"Thread", "Timer", "Process"} and (
-            owner in {"threading", "multiprocessing"} or name in by_name
-        )
-        if started or name in THREADS or (owner == "time" and name == "sleep"):
-            yield Found(call.lineno, f"calls {owner}.{name}()" if owner else f"calls {name}()")
 
 
 def sleeps(source: Source) -> Iterator[Found]:
@@ -354,11 +242,11 @@ RULES: Final = (
          "ask for it through a port or a parameter, or move the code; the table is in ARCHITECTURE.md"),
     Rule("pyspark", _python("shared/", "services/", "deploy/", but=("services/spark/",)), pyspark_is_imported,
          "only spark_stages and services/spark know Spark"),
-    Rule("pure", _python(*PURE), impure_import_or_call,
+    Rule("pure", _python(*PURE), on_tree(outside.impure),
          "let time, choices and bytes come in with the event, and return a command for what shall be done"),
-    Rule("clock", _python(*DRIVEN, but=NOT_DRIVEN), clock_is_read, "ask the Clock port, which may be virtual"),
-    Rule("task", _python(*DRIVEN, but=NOT_DRIVEN), task_is_started, "start it through the Executor port"),
-    Rule("thread", _python("shared/", "services/", "spark_stages/", but=EXECUTORS), thread_is_started,
+    Rule("clock", _python(*DRIVEN, but=NOT_DRIVEN), on_tree(outside.clock_is_read), "ask the Clock port, which may be virtual"),
+    Rule("task", _python(*DRIVEN, but=(*NOT_DRIVEN, *ENTRIES)), on_tree(outside.task_is_started), "start it through the Executor port"),
+    Rule("thread", _python("shared/", "services/", "spark_stages/", but=EXECUTORS), on_tree(outside.thread_is_started),
          "hand blocking work to the Executor port, and waiting to the Clock port"),
     Rule("sleep in a test", _python("tests/"), sleeps, "wait on an event, or use virtual time"),
     Rule("file length", _python(), file_is_long, "find the second thing that it does and give it a file"),

@@ -1,0 +1,34 @@
+"""Mutants of windows and computations."""
+# ruff: noqa: E501 -- a piece of source stands in one line
+
+from tests.harness.mutants.model import Mutant
+
+PARTIAL, STEP, CLOSING = "shared/operators/partial.py", "shared/operators/step.py", "shared/operators/closing.py"
+LATENESS, TAKING, COMPUTATION = (
+    "shared/operators/lateness.py",
+    "shared/operators/taking.py",
+    "shared/operators/computation.py",
+)
+ON_WINDOWS = ("tests/unit/test_operators_window_rules.py",)
+ON_COMPUTATION = ("tests/unit/test_computation_operator.py",)
+
+OPERATORS = (
+    Mutant("W6", "the end is not the last instant inside", CLOSING, "    if name is None:\n        return ends - 1", "    if name is None:\n        return ends", ON_WINDOWS),
+    Mutant("W6", "earliest and latest are not looked at", CLOSING, "    if name is None:\n        return ends - 1", "    if True:\n        return ends - 1", ON_WINDOWS),
+    Mutant("W6", "elements behind the watermark are earliest", LATENESS, "pa.array(raised, mask=behind)", "pa.array(raised)", ON_WINDOWS),
+    Mutant("W6", "overlapping windows wait for each other", LATENESS, "    return starts - stage.hop_size_ms + stage.interval_ms", "    return starts", ON_WINDOWS),
+    Mutant("W6", "an early row is late behind its own watermark", STEP, "        return min([reached, *holds])", "        return reached", ON_WINDOWS),
+    Mutant("P3", "rows that may be late travel aggregated", PARTIAL, "            loose[entered.windows.rows[entered.windows.ends <= ends]] = True\n", "", ON_WINDOWS),
+    Mutant("P3", "rows of a split that was idle travel aggregated", PARTIAL, "            loose[entered.windows.rows[entered.open]] = True\n            loose &= away", "            loose &= away", ON_WINDOWS),
+    Mutant("P3", "a late partial is not counted", STEP, "            counts = replace(counts, late_partials=counts.late_partials + late)\n", "", ON_WINDOWS),
+    Mutant("P3", "a late partial opens its window again", STEP, "        fine = batch.column(WEND).to_numpy() > closed_to_ms", "        fine = batch.column(WEND).to_numpy() > -(2**62)", ON_WINDOWS),
+    Mutant("P4", "lateness is judged where the row arrives", PARTIAL, "limits = split_limits(plan, batch) if plan.judged_at_source else MIN_TIME", "limits = MIN_TIME", ON_WINDOWS),
+    Mutant("P4", "lateness is judged by the watermark behind the batch", LATENESS, "    before: Int64s = batch.column(WM).to_numpy()\n", "    before: Int64s = np.full(batch.num_rows, int(batch.column(TS).to_numpy().max()), dtype=np.int64)\n", ON_WINDOWS),
+    Mutant("P4", "a step forgets what was open", STEP, "        tables = [] if state.partials is None else [state.partials]", "        tables: list[pa.Table] = []", ON_WINDOWS),
+    Mutant("P4", "a closed window emits again", STEP, "left.append(None if table is None else table.filter(pc.invert(mask)))", "left.append(table)", ON_WINDOWS),
+    Mutant("W1", "what waits does not hold the watermark", COMPUTATION, "        return min(self._watermark_ms, self.hold())", "        return self._watermark_ms", ON_COMPUTATION),
+    Mutant("W5", "timers fire before their time", COMPUTATION, "        while self._clock_due and self._clock_due[0][0] <= now_ms:", "        while self._clock_due:", ON_COMPUTATION),
+    Mutant("E1", "processing-time timers fire first", COMPUTATION, 'for domain in ("event", "processing"):', 'for domain in ("processing", "event"):', ON_COMPUTATION),
+    Mutant("E1", "what the end sets stays", COMPUTATION, "                key.timers.take(timer)\n                self.counters.timers_discarded += 1", "                pass", ON_COMPUTATION),
+    Mutant("E1", "pending timers are forgotten at the end", COMPUTATION, "                self._end(floor_ms, done)", "                pass", ON_COMPUTATION),
+)  # fmt: skip

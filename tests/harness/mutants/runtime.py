@@ -1,0 +1,75 @@
+"""Mutants of drivers, workers, exchange, state and the wire."""
+# ruff: noqa: E501 -- a piece of source stands in one line
+
+from tests.harness.mutants.model import Mutant
+
+DRIVER, OUTBOX, WORKER = "shared/runtime/driver.py", "shared/runtime/outbox.py", "shared/runtime/worker.py"
+EXCHANGE, STATE, SETTINGS = "shared/runtime/exchange.py", "shared/runtime/state.py", "shared/runtime/settings.py"
+ASSEMBLY, FRAMES, ARROW = "shared/runtime/assembly.py", "shared/wire/frames.py", "shared/wire/arrow.py"
+ON_DRIVER = ("tests/unit/test_runtime_driver.py",)
+ON_WORKER = ("tests/unit/test_runtime_worker.py",)
+ON_EXCHANGE = ("tests/unit/test_runtime_exchange.py",)
+ON_STATE = ("tests/unit/test_runtime_state.py",)
+ON_WIRE = ("tests/unit/test_wire.py",)
+
+RUNTIME = (
+    Mutant("F2", "what was unanswered is not sent again", OUTBOX, "            self._unsent.extendleft(parcel for parcel, _ in reversed(given_up))", "            pass", ON_DRIVER),
+    Mutant("F2", "what was unanswered is sent in reverse", OUTBOX, "extendleft(parcel for parcel, _ in reversed(given_up))", "extendleft(parcel for parcel, _ in given_up)", ON_DRIVER),
+    Mutant("F2", "what was unanswered goes behind the rest", OUTBOX, "self._unsent.extendleft(parcel for parcel, _ in reversed(given_up))", "self._unsent.extend(parcel for parcel, _ in given_up)", ON_DRIVER),
+    Mutant("F2", "the broken writer is kept", OUTBOX, "        writer, self._writer = self._writer, None\n        if writer is not None:\n            await writer.close()", "        writer = self._writer\n        if writer is not None:\n            await writer.close()", ON_DRIVER),
+    Mutant("F6", "what cannot be read is passed over", DRIVER, '            message = f"{place}: {error}"\n            raise PeerError(message) from error\n        try:', "            return\n        try:", ON_DRIVER),
+    Mutant("F6", "the place is not named", DRIVER, '        except WireError as error:\n            message = f"{place}: {error}"', '        except WireError as error:\n            message = f"{error}"', ON_DRIVER),
+    Mutant("F6", "frames have no size limit", FRAMES, '    if len(data) > FRAME_BYTES_MAX:\n        message = f"expected a frame', '    if False:\n        message = f"expected a frame', ON_WIRE),
+    Mutant("F6", "frames of any size are written", FRAMES, '    if len(data) > FRAME_BYTES_MAX:\n        message = f"a frame of', '    if False:\n        message = f"a frame of', ON_WIRE),
+    Mutant("F6", "any version is read", FRAMES, "fields[0] != VERSION:", "False:", ON_WIRE),
+    Mutant("F6", "fields of any type", FRAMES, "not _well_typed(fields):", "False:", ON_WIRE),
+    Mutant("F6", "errors of the decoder escape", FRAMES, "except (ValueError, msgpack.UnpackException) as error:", "except msgpack.UnpackException as error:", ON_WIRE),
+    Mutant("F6", "batches are not split", ARROW, "if len(data) <= bytes_max or batch.num_rows <= 1:", "if True:", (*ON_WIRE, *ON_EXCHANGE)),
+    Mutant("F6", "errors of Arrow escape", ARROW, "except (pa.ArrowException, StopIteration, OSError) as error:", "except StopIteration as error:", ON_WIRE),
+    Mutant("F7", "nothing is told as read", DRIVER, "                    self.read_offsets[edge] = max(self.read_offsets.get(edge, Offset(0)), Offset(record.offset + 1))\n", "", ON_DRIVER),
+    Mutant("F7", "frames are taken though receivers are behind", DRIVER, "            elif self._frames and self.machine.may_read():\n                self._take_frame()", "            elif self._frames:\n                self._take_frame()", ON_DRIVER),
+    Mutant("F7", "what was told in an outage is lost", WORKER, "                    if position is None:\n                        position = (await self._outside.log.end_offsets([flow]))[flow]", "                    position = (await self._outside.log.end_offsets([flow]))[flow]", ON_WORKER),
+    Mutant("F7", "positions of other edges count", WORKER, "if position.incarnation in edges:", "if edges:", ON_WORKER),
+    Mutant("F7", "W is not checked", SETTINGS, "if work_ms >= checkpoint_timeout_ms:", "if False:", ON_WORKER),
+    Mutant("L2", "a zombie's body keeps it from noticing", DRIVER, "            elif self._frames and self.machine.may_read():\n                self._take_frame()", "            elif self._frames and self.machine.may_read() and not self._working:\n                self._take_frame()", ON_DRIVER),
+    Mutant("L2", "a zombie's queue is sent", OUTBOX, "        self._dropped = True\n        self._unsent.clear()\n", "        pass\n", ON_DRIVER),
+    Mutant("L2", "a zombie goes on", DRIVER, "                raise ZombieError(message)", "                self._log.warning(message)", ON_DRIVER),
+    Mutant("L2", "a zombie reports a failure", WORKER, "if not isinstance(error, ZombieError):", "if True:", ON_WORKER),
+    Mutant("P1", "nothing is read while the step runs", DRIVER, "            elif self._frames and self.machine.may_read():\n                self._take_frame()", "            elif self._frames and self.machine.may_read() and not self._working:\n                self._take_frame()", ON_DRIVER),
+    Mutant("C5", "nothing is heard while the body waits", DRIVER, "            self._carry_out()\n            if self._inbox:\n                self._commands.extend(self.machine.handle(self._inbox.popleft()))\n            elif self._frames", "            self._carry_out()\n            if self._inbox and (not self._working or not isinstance(self._inbox[0], ev.CheckpointAborted)):\n                self._commands.extend(self.machine.handle(self._inbox.popleft()))\n            elif self._frames", ON_DRIVER),
+    Mutant("C4", "what was read ahead stays behind a seek", DRIVER, "        self._frames = deque(item for item in self._frames if item[0] != edge)\n", "", ON_DRIVER),
+    Mutant("C4", "a seek is forgotten", DRIVER, "                await reader.seek(places[edge], offset)", "                pass", ON_DRIVER),
+    Mutant("C12", "a log that does not reach back is read from where it begins", DRIVER, '            except LogUnavailable as error:\n                self._log.warning("task.log_away"', '            except Exception as error:\n                self._log.warning("task.log_away"', ON_DRIVER),
+    Mutant("C7", "the ack does not wait for the state", DRIVER, "                parts = await self.wiring.state.store(epoch, changed)\n", "                self.post(ev.StateDurable(epoch, (), blobs, staged))\n                parts = await self.wiring.state.store(epoch, changed)\n", ON_DRIVER),
+    Mutant("C7", "what was handed over counts as acknowledged", OUTBOX, "                offset = await pending\n                self._unacked.popleft()\n                self._on_acked(parcel, offset)", "                self._on_acked(parcel, Offset(parcel.seq))\n                offset = await pending\n                self._unacked.popleft()", ON_DRIVER),
+    Mutant("C7", "the ack lists no blobs of the state", DRIVER, "(*blobs_of(parts), *blobs)", "blobs", ON_DRIVER),
+    Mutant("C7", "state of any size travels inline", STATE, "if sum(map(len, inline.values())) > self._inline_bytes_max:", "if False:", ON_STATE),
+    Mutant("C7", "every state makes a blob", STATE, "if sum(map(len, inline.values())) > self._inline_bytes_max:", "if inline:", ON_STATE),
+    Mutant("C7", "names are used by several attempts", STATE, "name = blob_name(self._job, self._vertex, self._generation, epoch, self._unique())", 'name = blob_name(self._job, self._vertex, Generation(0), epoch, "state")', ON_STATE),
+    Mutant("C7", "parts are never gathered", STATE, "if len(names) <= self._blobs_max:", "if True:", ON_STATE),
+    Mutant("C7", "parts are found at the wrong place", STATE, "            offset += len(data)\n", "", ON_STATE),
+    Mutant("C5", "a checkpoint holds only what changed", STATE, "        for part, data in changed.items():\n            if data", "        self._handles = {}\n        for part, data in changed.items():\n            if data", ON_STATE),
+    Mutant("C5", "what was taken away comes back", STATE, "                self._handles.pop(part, None)", "                pass", ON_STATE),
+    Mutant("C12", "names do not say their epoch", STATE, "name = blob_name(self._job, self._vertex, self._generation, epoch, self._unique())", "name = blob_name(self._job, self._vertex, self._generation, Epoch(0), self._unique())", ON_STATE),
+    Mutant("C12", "segments are not named for their job, edge, generation and epoch", EXCHANGE, 'return f"{job}/{owner}/{generation}/{epoch}/{unique}"', 'return f"{job}/{owner}/{epoch}/{generation}/{unique}"', (*ON_EXCHANGE, *ON_STATE)),
+    Mutant("C12", "own topics lose old records", "shared/runtime/topics.py", 'kept = {"retention.ms": "-1", "retention.bytes": "-1"}', 'kept = {"retention.ms": "-1"}', ON_WORKER),
+    Mutant("P2", "a segment is named before it is durable", EXCHANGE, "        ref = await self._blobs.put(name, parquet_bytes(batch))\n", "        ref = BlobRef(name, len(parquet_bytes(batch)), digest_of(parquet_bytes(batch)))\n", ON_EXCHANGE),
+    Mutant("P2", "segments are taken without their digest", "shared/adapters/blobs.py", "        if (size, digest) != (ref.size_bytes, ref.digest):", "        if size != ref.size_bytes:", ON_EXCHANGE),
+    Mutant("C12", "state is taken without its digest", "shared/adapters/blobs.py", "        if (size, digest) != (ref.size_bytes, ref.digest):", "        if size != ref.size_bytes:", ON_STATE),
+    Mutant("P2", "an executor's file is not forced to disk", "spark_stages/segments.py", "                os.fsync(out.fileno())\n", "", ON_EXCHANGE),
+    Mutant("P2", "new folders are not forced to disk", "spark_stages/segments.py", "        _force(folder)\n        if folder == root:", "        if folder == path.parent:\n            _force(folder)\n        if folder == root:", ON_EXCHANGE),
+    Mutant("P2", "an executor writes over what is there", "spark_stages/segments.py", 'path.open("xb")', 'path.open("wb")', ON_EXCHANGE),
+    Mutant("R1", "sources take input at once", DRIVER, "        await self._started.wait()\n", "", ON_WORKER),
+    Mutant("R1", "another generation's word starts sources", WORKER, "if hosted.assign.job == command.job and hosted.assign.generation == command.generation:", "if hosted.assign.job == command.job:", ON_WORKER),
+    Mutant("R2", "an assignment for anybody is obeyed", WORKER, "if assign.to != self.incarnation or ", "if ", ON_WORKER),
+    Mutant("R2", "a task starts again in its generation", WORKER, "        self._started[key] = assign.generation\n", "", ON_WORKER),
+    Mutant("R2", "what was stopped may start", WORKER, "assign.generation <= max(begun, self._ended.get(assign.job, Generation(0))):", "assign.generation <= begun:", ON_WORKER),
+    Mutant("R2", "a stop of an older generation stops the newer", WORKER, "if k[0] == job and h.assign.generation <= generation]:", "if k[0] == job]:", ON_WORKER),
+    Mutant("R2", "old tasks run beside the new", WORKER, "            await self._close_task(old)\n", "            pass\n", ON_WORKER),
+    Mutant("R2", "silence is endured", WORKER, "if clock.monotonic_ms() - self._heard_ms > settings.coordinator_silence_ms_max and self._tasks:", "if False:", ON_WORKER),
+    Mutant("R2", "only assignments count as a word", WORKER, "    async def _command(self, command: Command) -> None:\n        self._heard_ms = self._outside.clock.monotonic_ms()\n", "    async def _command(self, command: Command) -> None:\n", ON_WORKER),
+    Mutant("R4", "a part that two tasks have is taken from one", STATE, "            if part.part in found:", "            if False:", ON_STATE),
+    Mutant("R4", "all parts are everybody's", STATE, "            if not wanted(part.part):\n                continue\n", "", ON_STATE),
+    Mutant("C10", "errors of what is away count", ASSEMBLY, "isinstance(error, _OUTAGES)", "False", ON_WORKER),
+    Mutant("S6", "a refusal is a failure like others", ASSEMBLY, "return isinstance(error, _PERMANENT), ", "return False, ", ON_WORKER),
+)  # fmt: skip

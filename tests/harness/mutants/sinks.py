@@ -1,0 +1,78 @@
+"""Mutants of sinks: the task, and its connectors."""
+# ruff: noqa: E501 -- a piece of source stands in one line
+
+from tests.harness.mutants.model import Mutant
+
+BODY, MARKERS, STAGING = (
+    "services/sink/body.py",
+    "services/sink/connectors/markers.py",
+    "services/sink/connectors/staging.py",
+)
+KAFKA, READ_BACK = "services/sink/connectors/kafka.py", "services/sink/connectors/kafkamarkers.py"
+FILES, MANIFESTS = "services/sink/connectors/files.py", "services/sink/connectors/manifests.py"
+FOLDER, SQL = "services/sink/connectors/destination.py", "services/sink/connectors/sql.py"
+RECORDS, TRANSACTIONS = "services/sink/connectors/kafkarecords.py", "shared/adapters/kafka_transactions.py"
+ON_TASK = ("tests/unit/test_sink_tasks.py",)
+ON_ALL = ("tests/contract/test_sinks_contract.py",)
+ON_KAFKA = ("tests/contract/test_sinks_kafka.py", *ON_ALL)
+ON_FILES = ("tests/contract/test_sinks_files.py", *ON_ALL)
+ON_SQL = ("tests/contract/test_sinks_sql.py", *ON_ALL)
+
+SINKS = (
+    Mutant("S1", "the task works before all is released", BODY, "        await self._follow(lambda: all(r.machine.marker >= assign.last for r in self._releases))\n", "", ON_TASK),
+    Mutant("S1", "identities of earlier generations are left alone", BODY, "identities = [(assign.vertex, assign.index), *assign.retired]", "identities = [(assign.vertex, assign.index)]", ON_TASK),
+    Mutant("S1", "one marker for all identities", SQL, "        query = sa.select(_RELEASED.c.released).where(_RELEASED.c.identity == str(identity))\n", "        query = sa.select(sa.func.max(_RELEASED.c.released))\n", ON_SQL),
+    Mutant("S2", "releases go on at a gap", MARKERS, "    if row.predecessor == marker:\n        return True", "    if True:\n        return True", ON_ALL),
+    Mutant("S2", "what is released is released again", MARKERS, "    if row.epoch <= marker:\n        return False", "    if False:\n        return False", ON_ALL),
+    Mutant("S2", "a marker ahead of what is restored is taken", MARKERS, "    if marker > restored_from:", "    if False:", ON_ALL),
+    Mutant("S2", "a new identity begins at nothing", FILES, "        if marker is None or (joins and marker < restored_from):", "        if marker is None:\n            marker = Epoch(0)\n        if joins and marker < restored_from:", ON_FILES),
+    Mutant("S2", "a retired identity that joins keeps its old marker", FILES, "        if marker is None or (joins and marker < restored_from):", "        if marker is None:", ON_FILES),
+    Mutant("S2", "the mirror's rows are released in any order", "shared/protocol/release.py", "        if row.predecessor != self.marker:", "        if False:", ON_TASK),
+    Mutant("S2", "hints release", BODY, '        """Nothing is held for batching."""\n', '        """Nothing is held for batching."""\n        self._releases[0].machine.marker = epoch\n', (*ON_TASK,)),
+    Mutant("C9", "another job's rows count", "shared/protocol/release.py", "        if row.job != self.job:", "        if False:", ON_TASK),
+    Mutant("C9", "handles are released without their digest", BODY, "    if digest_of(handle.staged) != handle.digest:", "    if False:", ON_TASK),
+    Mutant("C10", "a target that is away fails the task", BODY, '            except TargetUnavailable as error:\n                _log.warning("sink.target_away"', '            except ZeroDivisionError as error:\n                _log.warning("sink.target_away"', ON_TASK),
+    Mutant("C7", "the ack does not hold what was staged", BODY, "        return Copied(blobs=blobs_of(staged) if staged else (), staged=staged)", "        return Copied(blobs=blobs_of(staged) if staged else ())", ON_TASK),
+    Mutant("C5", "a handle covers its own epoch alone", STAGING, "        self._staged = [entry for entry in self._staged if entry[0] > committed]", "        self._staged = []", ON_ALL),
+    Mutant("C5", "a handle covers what was committed", STAGING, "        self._staged = [entry for entry in self._staged if entry[0] > committed]\n", "", ON_ALL),
+    Mutant("S3", "markers are not read back after an initialisation", KAFKA, "            self._marker = await last_marker(self._log, markers_of(identity), self._settings.reading)\n", "            if self._marker is None:\n                self._marker = await last_marker(self._log, markers_of(identity), self._settings.reading)\n", ON_KAFKA),
+    Mutant("S3", "silence is the end of the markers", READ_BACK, "            if silent > reading.silent_fetches_max:\n                raise TargetUnavailable(", "            if silent > reading.silent_fetches_max:\n                break\n                raise TargetUnavailable(", ON_KAFKA),
+    Mutant("S3", "markers of aborted transactions count", READ_BACK, "reader = await log.reader(committed_only=True)", "reader = await log.reader(committed_only=False)", ON_KAFKA),
+    Mutant("S3", "deleted markers are guessed", READ_BACK, "    if begin > 0:", "    if False:", ON_KAFKA),
+    Mutant("S3", "only the end of the markers is looked at", READ_BACK, "        if found is not None or start == begin:", "        if True:", ON_KAFKA),
+    Mutant("S3", "every part is written again", KAFKA, "    return marker.part + 1", "    return 1", ON_KAFKA),
+    Mutant("S3", "another division is taken for the same", KAFKA, "    if (marker.parts, marker.digest) != (total, digest):", "    if False:", ON_KAFKA),
+    Mutant("S3", "the first part is the whole", KAFKA, "                    parts=total,\n", "                    parts=number,\n", ON_KAFKA),
+    Mutant("S3", "the producer is kept after an error", KAFKA, "            await self._throw_away()\n            match error:", "            match error:", ON_KAFKA),
+    Mutant("S3", "a fenced holder takes its identity back", KAFKA, "        if self._fenced is not None:\n            raise self._fenced\n", "", ON_KAFKA),
+    Mutant("S3", "the marker goes alone", KAFKA, "            await transaction.send_batch(partition, group)\n", "            pass\n", ON_KAFKA),
+    Mutant("S3", "records go without their marker", KAFKA, "        await transaction.send_batch(markers_of(identity), [marker_record(marker)])\n", "", ON_KAFKA),
+    Mutant("S3", "a commit need not await its sends", TRANSACTIONS, "            await asyncio.wait(self._sent)\n            self._take_answers()\n", "            pass\n", ("tests/contract/test_log.py",), real=True),
+    Mutant("S4", "files are not forced to disk", FOLDER, "                os.fsync(file.fileno())", "                pass", ON_FILES),
+    Mutant("S4", "folders are not forced to disk", FOLDER, "            self._force(final.parent)\n        return created", "        return created", ON_FILES),
+    Mutant("S4", "what exists is overwritten", FOLDER, "        return self._publish(name, data, os.link)", "        return self._publish(name, data, os.replace)", ON_FILES),
+    Mutant("S4", "files appear before they are whole", FOLDER, '        temporary = final.parent / f"{TEMPORARY_PREFIX}{self._attempt}-{self._temporaries}"', '        temporary = final.parent / f"{final.name}.{self._temporaries}"', ON_FILES),
+    Mutant("S4", "a manifest of another history is accepted", MANIFESTS, "            if there != data:", "            if False:", ON_FILES),
+    Mutant("S4", "a staged file that is gone is released", FILES, "        if size != file.size_bytes:", "        if False:", ON_FILES),
+    Mutant("S4", "the summary lags at the end", FILES, "        if due or (row.final and row.epoch == self._marker):", "        if due:", ON_FILES),
+    Mutant("S4", "the summary is not rebuilt by who opens", FILES, "        # A predecessor may have died between its last manifest and the summary.\n        self._manifests.summarise()\n", "", ON_FILES),
+    Mutant("S4", "the summary misses what came meanwhile", MANIFESTS, "            if self.names() == names:\n                return", "            return", ON_FILES),
+    Mutant("C12", "staged files of a later generation are removed", FILES, "label is not None and label < self._restored_from]", "label is not None and label <= self._restored_from]", ON_FILES),
+    Mutant("C12", "released files are removed", FILES, "self._destination.delete(name for name in old if name not in listed)", "self._destination.delete(old)", ON_FILES),
+    Mutant("C12", "what waits for its release is removed", FILES, "        if self._collected or self._marker < self._restored_from:", "        if self._collected:", ON_FILES),
+    Mutant("S5", "the marker moves whatever it is", SQL, "sa.update(_RELEASED).where(mine, _RELEASED.c.released == row.predecessor)", "sa.update(_RELEASED).where(mine)", ON_SQL),
+    Mutant("S5", "no marker need be touched", SQL, "            if moved.rowcount == 1:\n                return None", "            if moved.rowcount >= 0:\n                return None", ON_SQL),
+    Mutant("S5", "rows and marker are two transactions", SQL, "            if moved.rowcount == 1:\n                return None", "            if moved.rowcount == 1:\n                connection.commit()\n                return None", ON_SQL),
+    Mutant("S5", "a lock is a refusal", SQL, "            return not any(word in str(error.orig).lower() for word in _SQLITE_PASSING)", "            return True", ON_SQL),
+    Mutant("S6", "what the table would refuse is staged", SQL, '            except Misfit as misfit:\n                rejected.append(Rejected(row, f"{self._stage.path}: {misfit}"))\n            else:', "            except Misfit:\n                self._held.append(encode_doc(document))\n            else:", ON_SQL),
+    Mutant("S6", "the record is not named", SQL, "        except _BatchRefused:\n            # Once more, a statement a row, to name the record.\n            await self._transaction(identity, row, parts, one_by_one=True)", "        except _BatchRefused as refused:\n            raise TargetRefused(str(refused)) from refused", ON_SQL),
+    Mutant("S6", "records of any size are staged", RECORDS, "        if record.size_bytes > self._record_bytes_max:", "        if False:", ON_KAFKA),
+    Mutant("S6", "topics that are not there are staged for", KAFKA, "                if topic not in known and not self._settings.new_topic_partitions:", "                if False:", ON_KAFKA),
+    Mutant("S6", "refused rows vanish", BODY, "            outs += dead_letters(batch, failures, self._context.vertex.label, context)\n", "", ON_TASK),
+    Mutant("S6", "a refused dead letter vanishes", BODY, "            if rejected and not self._rejected_to_dlq:", "            if False:", ON_TASK),
+    Mutant("S6", "a sink skips without an order", BODY, "        skips = (identity.vertex, identity.index, row.epoch) in self._context.assign.skips", "        skips = True", ON_TASK),
+    Mutant("S6", "an order is not obeyed", BODY, "        skips = (identity.vertex, identity.index, row.epoch) in self._context.assign.skips", "        skips = False", ON_TASK),
+    Mutant("S6", "an order for one commit is for all", BODY, "        skips = (identity.vertex, identity.index, row.epoch) in self._context.assign.skips", "        skips = bool(self._context.assign.skips)", ON_TASK),
+    Mutant("S6", "a skip leaves the rest out", SQL, "                skipped.append(1)", "                skipped.append(1)\n                break", ON_SQL),
+    Mutant("S6", "a skip passes over the order of commits", SQL, "        if not is_due(identity, self._marker, row, self._place):\n            return 0\n", "", ON_SQL),
+)  # fmt: skip

@@ -1,0 +1,44 @@
+"""Mutants of the source's task, its connectors and its front."""
+# ruff: noqa: E501 -- a piece of source stands in one line
+
+from tests.harness.mutants.model import Mutant
+
+BODY, KAFKA, SERVICE = "services/source/body.py", "services/source/connectors/kafka.py", "services/source/service.py"
+FRONT, STRATEGIES = "shared/operators/source_front.py", "shared/operators/watermarks.py"
+ON_TASK = ("tests/contract/test_source_tasks.py",)
+ON_KAFKA = ("tests/contract/test_sources_kafka.py",)
+ON_ALL = ("tests/contract/test_sources_contract.py", *ON_KAFKA, *ON_TASK)
+ON_FRONT = ("tests/unit/test_operators_front.py",)
+
+SOURCES = (
+    Mutant("F5", "the broker's time is the event time", FRONT, "        batch = with_column(batch, TS, pa.array(times))\n", "", ON_FRONT),
+    Mutant("C6", "the front forgets its clocks", FRONT, "        return _Split(msgspec.msgpack.decode(stored, type=SplitState), ids, dirty=False)", "        return _Split(SplitState(ordinal, SplitClock()), ids)", ON_FRONT),
+    Mutant("C6", "the front forgets its ids", FRONT, '            ids.restore({p: self._restored.pop(p) for p in list(self._restored) if p.startswith(f"{part}#")})\n', "", ON_FRONT),
+    Mutant("W2", "the highest of the splits", STRATEGIES, "    if active:\n        return min(active)", "    if active:\n        return max(active)", ON_FRONT),
+    Mutant("W2", "a new split lowers it", FRONT, "        self._watermark = max(self._watermark, found)", "        self._watermark = found", ON_FRONT),
+    Mutant("W2", "a new split does not hold it", STRATEGIES, "active = [w for w, idle, ended in watermarks if not idle and not ended]", "active = [w for w, idle, ended in watermarks if not idle and not ended and w != MIN_TIME]", ON_FRONT),
+    Mutant("W2", "the delay is not taken off", STRATEGIES, "        case BoundedDisorder(max_delay_ms):\n            return max_delay_ms", "        case BoundedDisorder(_):\n            return 0", ON_FRONT),
+    Mutant("W2", "the watermark depends on how batches are cut", STRATEGIES, "np.concatenate(([clock.highest_ms], times_ms))", "np.concatenate(([times_ms[0]], times_ms))", ON_FRONT),
+    Mutant("W2", "strategies are not restored", FRONT, "        return _Split(msgspec.msgpack.decode(stored, type=SplitState), ids, dirty=False)", "        return _Split(SplitState(ordinal, SplitClock()), ids)", ON_FRONT),
+    Mutant("W3", "the lowest of the idle", STRATEGIES, "        return max(idle_ones)", "        return min(idle_ones)", ON_FRONT),
+    Mutant("W3", "idle splits hold it", STRATEGIES, "active = [w for w, idle, ended in watermarks if not idle and not ended]", "active = [w for w, _idle, ended in watermarks if not ended]", ON_FRONT),
+    Mutant("W3", "a task without splits is not idle", FRONT, '        return all(held.state.status != "active" for held in self._splits.values()) and not self.ended()', '        return bool(self._splits) and all(held.state.status != "active" for held in self._splits.values()) and not self.ended()', ON_FRONT),
+    Mutant("W3", "ended splits are idle", FRONT, '        return all(held.state.status != "active" for held in self._splits.values()) and not self.ended()', '        return all(held.state.status != "active" for held in self._splits.values())', ON_FRONT),
+    Mutant("W4", "idle at once", BODY, "timeout_ms is not None and monotonic_ms - split.at_end_since_ms >= timeout_ms:", "timeout_ms is not None:", ON_TASK),
+    Mutant("W4", "never idle", BODY, "timeout_ms is not None and monotonic_ms - split.at_end_since_ms >= timeout_ms:", "False:", ON_TASK),
+    Mutant("W4", "silence is the end", BODY, "        if rows or not status.at_end:", "        if rows:", ON_TASK),
+    Mutant("W4", "rows do not begin the time-out anew", BODY, "        if rows or not status.at_end:", "        if not status.at_end:", ON_TASK),
+    Mutant("W4", "the last stable offset is the end", KAFKA, "        return not split.finished and end is not None and split.position < end", "        return False", ON_TASK),
+    Mutant("W4", "what is on its way wakes nobody", BODY, '                self._front.on_status(status.split, "active")\n', "                pass\n", ON_TASK),
+    Mutant("W4", "time held back counts", BODY, "                split.at_end_since_ms += held_ms", "                pass", ON_TASK),
+    Mutant("W4", "the position need not be at the high watermark", KAFKA, "return split.finished or (end is not None and split.position >= end)", "return split.finished or end is not None", ON_KAFKA),
+    Mutant("W4", "old answers count", KAFKA, "if split.answered_ms is None or now_ms - split.answered_ms > self._settings.answer_age_ms_max:", "if split.answered_ms is None:", ON_KAFKA),
+    Mutant("W4", "an outage is an end", KAFKA, "        except LogUnavailable:\n            self._forget_answers()\n            raise", "        except LogUnavailable:\n            raise", ON_KAFKA),
+    Mutant("E1", "a bounded task without splits goes on", BODY, "self._bounded or self._ended_without_splits", "self._ended_without_splits", ON_TASK),
+    Mutant("E1", "every task without splits ends", BODY, "self._bounded or self._ended_without_splits", "True", ON_TASK),
+    Mutant("E1", "`latest` is resolved again", BODY, "if known is not None and known.until is not None else status.until", "if known is not None and known.until is not None else None", ON_TASK),
+    Mutant("E1", "records behind the end are read", KAFKA, "            count = int(np.searchsorted(records.offsets, split.until))\n", "            pass\n", ON_ALL),
+    Mutant("E1", "one ended split ends the task", FRONT, "return bool(self._splits) and all(held.state.status", "return bool(self._splits) and any(held.state.status", (*ON_TASK, *ON_FRONT)),
+    Mutant("E2", "a drain forgets the named offsets", BODY, "Offset(max(until.get(name, split.position), split.position))", "Offset(split.position)", ON_TASK),
+    Mutant("E2", "splits that are not named go on", BODY, "        self._source.end_at({s: split.until for s, split in self._own.items() if split.until is not None})", "        self._source.end_at({})", ON_TASK),
+)  # fmt: skip
