@@ -19,11 +19,16 @@ from services.sink.connecting import RealSinks
 from services.sink.connectors.released import read_released_rows
 from services.sink.service import SinkService
 from services.source.connecting import RealSources
+from services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
+from services.source.connectors.raw import LogRawReader
 from services.source.service import SourceService
 from shared.adapters.blobs import MemoryBlobs
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
 from shared.adapters.memory_log import MemoryLog
+from shared.language.documents import Processor
+from shared.language.stages import Connection, Source
+from shared.language.stages import KafkaSource as KafkaStage
 from shared.model.ids import Place, ProcessorName, WorkerIncarnation
 from shared.model.messages import (
     CreateProcessor,
@@ -34,6 +39,7 @@ from shared.model.messages import (
     StopProcessor,
 )
 from shared.ports.clock import Clock, Executor
+from shared.ports.source import Source as SourcePort
 from shared.process.connections import Connections
 from shared.protocol.coordinator.machine import CoordinatorMachine
 from shared.protocol.coordinator.settings import CoordinatorSettings
@@ -100,6 +106,37 @@ class Installed:
         await self.when(lambda status: status.commits >= first.commits + more, name)
 
 
+class MemoryConnections(Connections):
+    """Every Kafka connection leads to the installation's log in memory."""
+
+    def __init__(self, place: str, log: MemoryLog) -> None:
+        super().__init__(place)
+        self._log = log
+
+    def log(self, connection: Connection) -> MemoryLog:  # type: ignore[override]
+        """The one log."""
+        return self._log
+
+    async def close(self) -> None:
+        """The log is the installation's."""
+
+
+class MemorySources(RealSources):
+    """Real sources, with the reader that reads any log."""
+
+    def __init__(self, connections: MemoryConnections) -> None:
+        super().__init__(connections)
+        self._memory = connections
+
+    async def connect(self, outside: Outside, processor: Processor, stage: Source) -> SourcePort:
+        """See `RealSources.connect`."""
+        if not isinstance(stage, KafkaStage):
+            return await super().connect(outside, processor, stage)
+        log = self._memory.log(self._memory.get(processor, stage.connection_name))
+        settings = KafkaSourceSettings(topics=stage.topics, start_at=stage.start_at, until=stage.until)
+        return KafkaSource(settings, log, LogRawReader(log), outside.clock)
+
+
 def released(folder: Path) -> list[dict[str, Any]]:
     """What a file sink has published, as documents."""
     return read_released_rows(str(folder))
@@ -112,6 +149,7 @@ async def installed(
     *,
     services: Sequence[str] = ("source", "operator", "sink"),
     coordinator: CoordinatorSettings | None = None,
+    settings: RuntimeSettings | None = None,
 ) -> AsyncIterator[Installed]:
     """Start everything, stop it at the end; what broke is raised there."""
     broker = MemoryBroker(clock)
@@ -121,8 +159,8 @@ async def installed(
     def unique() -> str:
         return f"{next(numbers):032x}"
 
-    settings = RuntimeSettings(engine="local")
-    outside = Outside(MemoryLog(broker), blobs, clock, executor, Topics(), settings, unique)
+    of_workers = settings or RuntimeSettings(engine="local")
+    outside = Outside(MemoryLog(broker), blobs, clock, executor, Topics(), of_workers, unique)
     machine = CoordinatorMachine(coordinator or CoordinatorSettings(adopt_wait_ms=100), unique)
     planner = partial(plan_for_coordinator, "local")
 
@@ -130,9 +168,9 @@ async def installed(
         return replace(outside, log=MemoryLog(broker))
 
     made: dict[str, Callable[[], Service]] = {
-        "source": lambda: SourceService(RealSources(Connections("source"))),
+        "source": lambda: SourceService(MemorySources(MemoryConnections("source", MemoryLog(broker)))),
         "operator": OperatorService,
-        "sink": lambda: SinkService(RealSinks(Connections("sink"))),
+        "sink": lambda: SinkService(RealSinks(MemoryConnections("sink", MemoryLog(broker)))),
     }
     parts: dict[str, CoordinatorDriver | Worker] = {
         "coordinator": CoordinatorDriver("c", own(), MemoryCommitStore(store), planner, machine),

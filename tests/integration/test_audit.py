@@ -1,0 +1,474 @@
+"""The audit finds what was tampered with, and names epoch and place: a small pipeline in one process, whole and then changed."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace as changed
+
+from services.cli.audit import Audited, AuditFailed, Installation, NotAuditable, audit
+from services.sink.connectors.kafkamarkers import decode_marker, marker_record
+from shared.adapters.blobs import MemoryBlobs
+from shared.adapters.memory_broker import MemoryBroker
+from shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
+from shared.adapters.memory_log import MemoryLog
+from shared.adapters.virtual import VirtualWorld, run_virtual
+from shared.model.checkpoint import SplitStand
+from shared.model.ids import Epoch, Offset
+from shared.model.messages import StartProcessor
+from shared.ports.log import LogRecord, NewRecord, TopicPartition
+from shared.runtime.settings import RuntimeSettings
+from shared.wire.messages import decode_mirror_row, decode_stands, encode_message, encode_stands
+from tests.harness.installation import NAME, installed
+
+PER_PART = 60
+READINGS: list[dict[str, Any]] = [
+    {"id": n, "meter": f"m{n % 5}", "at": 1_000_000 + 1_000 * (n - (700 if n % 31 == 30 else n * 7 % 20)), "wh": n}
+    for n in range(1_000, 1_000 + 5 * PER_PART)
+]
+"""In five parts, each of them in an epoch of its own at least; out of order, and every 31st too late."""
+
+
+def document(out: Path) -> dict[str, Any]:
+    return {
+        "connections": {
+            "broker": {"type": "kafka", "bootstrapServers": "memory"},
+            "out": {"type": "files", "path": str(out)},
+        },
+        "pipeline": [
+            {
+                "$source": {
+                    "connectionName": "broker",
+                    "topic": "readings",
+                    "config": {"auto_offset_reset": "earliest"},
+                    "timeField": {"$toDate": "$at"},
+                    "schema": {"id": "int", "meter": "string", "at": "long", "wh": "int"},
+                    "recordId": "$id",
+                    "recordIdHorizon": {"positions": 1_000},
+                    "watermark": {"strategy": "boundedDisorder", "maxDelay": {"size": 20, "unit": "second"}},
+                }
+            },
+            {
+                "$tumblingWindow": {
+                    "interval": {"size": 10, "unit": "second"},
+                    "allowedLateness": {"size": 0, "unit": "second"},
+                    "pipeline": [{"$group": {"_id": "$meter", "wh": {"$sum": "$wh"}}}],
+                }
+            },
+            {"$emit": {"connectionName": "out", "path": "usage", "format": "parquet"}},
+            {"$emit": {"connectionName": "broker", "topic": "usage"}},
+        ],
+        "options": {
+            "lateness": "split",
+            "dlq": {"connectionName": "broker", "topic": "late"},
+            "checkpoint": {"interval": {"size": 1, "unit": "second"}},
+        },
+    }
+
+
+@dataclass
+class Story:
+    """A pipeline that has run to its end, and what an audit reads of it."""
+
+    broker: MemoryBroker
+    store: MemoryCommitState
+    blobs: MemoryBlobs
+    out: Path
+    log: MemoryLog
+
+    async def audit(self) -> Audited:
+        return await audit(NAME, Installation(MemoryCommitStore(self.store), self.blobs, self.log, {}))
+
+    # --- where things lie -------------------------------------------------------------------------------------------------
+
+    @property
+    def job(self) -> str:
+        return self.store.rows[NAME].job
+
+    def files(self) -> list[Path]:
+        return sorted(self.out.glob("usage/_staged/**/*.parquet"))
+
+    def manifests(self) -> list[Path]:
+        return [p for p in sorted(self.out.glob("usage/_manifests/*/*.json")) if json.loads(p.read_text())["files"]]
+
+    def records(self, topic: str, partition: int = 0) -> list[LogRecord]:
+        stored = self.broker._topics[topic][partition].stored
+        return [s.record for s in stored if s.record is not None]
+
+    def rewrite(self, topic: str, offset: int, value: bytes) -> None:
+        """A record is another one from now on, at its place."""
+        partition = self.broker._topics[topic][0]
+        at = offset - partition.start
+        entry = partition.stored[at]
+        assert entry.record is not None
+        partition.stored[at] = entry._replace(record=replace(entry.record, value=value))
+
+    async def append(self, topic: str, value: bytes) -> Offset:
+        writer = await self.log.writer("tamper")
+        offset = await (await writer.send(TopicPartition(topic, 0), NewRecord(value)))
+        await writer.close()
+        return offset
+
+
+Tamper = Callable[[Story], str]
+"""Does it, and says how the discrepancy must begin or what it must name: a regular expression."""
+
+
+@dataclass
+class Saved:
+    """All that a finished run has left: each test gets a copy, the files at the place that the document names."""
+
+    out: Path
+    files: dict[Path, bytes]
+    topics: dict[str, Any]
+    store: MemoryCommitState
+    blobs: dict[str, bytes]
+
+
+async def _feed(log: MemoryLog, part: list[dict[str, Any]]) -> None:
+    """Readings, the first three of them again at the end."""
+    writer = await log.writer("feeder")
+    sent = []
+    for reading in [*part, *part[:3]]:
+        at = TopicPartition("readings", int(reading["meter"][1:]) % 2)
+        sent.append(await writer.send(at, NewRecord(json.dumps(reading).encode())))
+    await asyncio.gather(*sent)
+    await writer.close()
+
+
+async def _finished_run(world: VirtualWorld, out: Path) -> Saved:
+    """Five parts through two tasks of each kind, state in blobs; then the input ends."""
+    settings = RuntimeSettings(engine="local", state_inline_bytes_max=1)
+    async with installed(world.clock, world.executor, settings=settings) as it:
+        log = MemoryLog(it.broker)
+        await log.create_topic("readings", 2)
+        await it.create(document(out), source=2, operator=2, sink=2)
+        await it.start()
+        for first in range(0, len(READINGS), PER_PART):
+            await _feed(log, READINGS[first : first + PER_PART])
+            await it.committed()
+        await it.stop(drain=True)
+        names = await it.blobs.list("")
+        blobs = {name: it.blobs._fs.cat_file(it.blobs._path(name)) for name in names}
+        files = {path: path.read_bytes() for path in out.glob("**/*") if path.is_file()}
+        return Saved(out, files, deepcopy(it.broker._topics), deepcopy(it.store), blobs)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    out = tmp_path_factory.mktemp("audited")
+    return run_virtual(lambda world: _finished_run(world, out))
+
+
+def run(saved: Saved, then: Callable[[Story], Any]) -> Any:
+    """Something on a copy of what the run has left."""
+
+    async def main(world: VirtualWorld) -> Any:
+        for path in saved.out.glob("**/*"):
+            if path.is_file():
+                path.unlink()
+        for path, data in saved.files.items():
+            path.write_bytes(data)
+        broker = MemoryBroker(world.clock)
+        broker._topics = deepcopy(saved.topics)
+        blobs = MemoryBlobs(world.executor)
+        for name, data in saved.blobs.items():
+            await blobs.put(name, data)
+        try:
+            return await then(Story(broker, deepcopy(saved.store), blobs, saved.out, MemoryLog(broker)))
+        finally:
+            await blobs.close()
+
+    return run_virtual(main)
+
+
+def test_a_whole_pipeline_is_accounted_for_epoch_by_epoch(saved: Saved) -> None:
+    """Every record is in one epoch, as one of four things; positions join; outputs of all epochs are all there is."""
+
+    async def then(told: Story) -> Audited:
+        found = await told.audit()
+        assert sum(found.outputs.values()) == len(told.records("usage")) * 2 + len(told.records("late"))
+        return found
+
+    found: Audited = run(saved, then)
+    assert found.records == len(READINGS) + 15
+    assert (found.duplicates, found.dead_letters) == (15, 0)
+    assert found.late > 0
+    assert found.accepted + found.late + found.duplicates == found.records
+    for before, after in zip(found.epochs, found.epochs[1:], strict=False):
+        assert {s: end for s, (_, end) in before.positions.items()} == {s: b for s, (b, _) in after.positions.items()}
+    busy = [epoch for epoch in found.epochs if epoch.records]
+    assert len(busy) >= 5
+    assert all(e.records == e.counted + e.late + e.duplicates + e.dead_letters for e in found.epochs)
+    assert found.waiting == ()
+
+
+# --- tampering ------------------------------------------------------------------------------------------------------------
+
+
+def _rewritten(told: Story, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> str:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = told.files()[1]
+    table = pq.read_table(path)
+    pq.write_table(pa.Table.from_pylist(change(table.to_pylist()), schema=table.schema), path)
+    return rf"{path.name}: manifest \d+ of .* says \d+ bytes with digest"
+
+
+def row_dropped(told: Story) -> str:
+    return _rewritten(told, lambda rows: rows[1:])
+
+
+def row_repeated(told: Story) -> str:
+    return _rewritten(told, lambda rows: [*rows, rows[0]])
+
+
+def row_altered(told: Story) -> str:
+    return _rewritten(told, lambda rows: [{**rows[0], "wh": rows[0]["wh"] + 1}, *rows[1:]])
+
+
+def file_removed(told: Story) -> str:
+    path = told.files()[-1]
+    path.unlink()
+    return rf"{path.name}: manifest \d+ of .* lists it, but it is not there"
+
+
+def manifests_swapped(told: Story) -> str:
+    first, second = told.manifests()[:2]
+    one, other = first.read_bytes(), second.read_bytes()
+    first.write_bytes(other)
+    second.write_bytes(one)
+    return rf"{first.name}: says that it is epoch {int(second.stem)}"
+
+
+def manifest_altered(told: Story) -> str:
+    """Together with its file, so that the two agree: the commit knows better."""
+    manifest = told.manifests()[1]
+    content = json.loads(manifest.read_text())
+    path = told.out / "usage" / content["files"][0]["name"]
+    _rewritten_at(path)
+    data = path.read_bytes()
+    content["files"][0].update(size_bytes=len(data), digest=hashlib.sha256(data).hexdigest())
+    manifest.write_text(json.dumps(content))
+    return rf"{manifest.name}: lists 1 files, commit {int(manifest.stem)} staged 1; they differ at .*{path.name}"
+
+
+def _rewritten_at(path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    rows = [{**row, "wh": row["wh"] * 2} for row in table.to_pylist()]
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
+
+
+def manifest_removed(told: Story) -> str:
+    manifest = told.manifests()[1]
+    manifest.unlink()
+    return rf"manifest \d+ of .*: follows {int(manifest.stem)}, but the manifest before it"
+
+
+def summary_changed(told: Story) -> str:
+    path = told.out / "usage" / "_manifest.json"
+    content = json.loads(path.read_text())
+    content["files"][0]["rows"] += 1
+    path.write_text(json.dumps(content, indent=1) + "\n")
+    return r"usage/_manifest.json: is not what the manifests say"
+
+
+def snapshot_changed(told: Story) -> str:
+    last = max(told.store.commits[told.store.rows[NAME].job].values(), key=lambda row: row.epoch)
+    part = next(p for handle in last.tasks for p in handle.parts if p.blob is not None)
+    assert part.blob is not None
+    blobs = told.blobs
+    path = blobs._path(part.blob.name)
+    data = blobs._fs.cat_file(path)
+    blobs._fs.pipe_file(path, data[:-1] + bytes([data[-1] ^ 1]))
+    return rf"checkpoint {last.epoch}, state of .*{part.blob.name}"
+
+
+def marker_changed(told: Story) -> str:
+    topic = next(t for t in told.broker._topics if t.endswith("emit-2.0"))
+    record = next(r for r in told.records(topic) if b'"written":[[' in (r.value or b""))
+    marker = decode_marker(TopicPartition(topic, 0), record.value or b"")
+    told.rewrite(topic, record.offset, marker_record(changed(marker, digest="0" * 64)).value or b"")
+    return rf"{topic} offset {record.offset}: commit {marker.epoch}: the marker has digest 0000"
+
+
+def marker_repeated(told: Story) -> str:
+    topic = next(t for t in told.broker._topics if t.endswith("emit-2.1"))
+    record = told.records(topic)[-1]
+    told.rewrite(topic, record.offset, (told.records(topic)[-2].value or b""))
+    return rf"{topic} offset {record.offset}: says commit \d+ behind \d+, expected commit \d+ behind \d+"
+
+
+def output_altered(told: Story) -> str:
+    record = told.records("usage")[7]
+    content = json.loads(record.value or b"")
+    content["wh"] += 1
+    told.rewrite("usage", record.offset, json.dumps(content).encode())
+    return rf"epoch \d+, emit-2: topic usage partition 0 offset {record.offset}: .* does not follow from the epoch's input; missing: "
+
+
+def output_swapped(told: Story) -> str:
+    """The same documents, in other epochs: what was shown was shown too early."""
+    first, last = told.records("usage")[0], told.records("usage")[-1]
+    told.rewrite("usage", first.offset, last.value or b"")
+    told.rewrite("usage", last.offset, first.value or b"")
+    return (
+        rf"epoch \d+, emit-2: topic usage partition 0 offset {first.offset}: .* does not follow from the epoch's input"
+    )
+
+
+def input_altered(told: Story) -> str:
+    record = told.records("readings")[20]
+    content = json.loads(record.value or b"")
+    told.rewrite("readings", record.offset, json.dumps({**content, "wh": content["wh"] + 1}).encode())
+    return r"epoch \d+, emit-1: .*\.parquet: .* does not follow from the epoch's input; missing: "
+
+
+def mirror_changed(told: Story) -> str:
+    """Positions in one row, and the digest left as it was."""
+    topic = f"tidemark.{told.job}.commits"
+    record = told.records(topic)[3]
+    row = decode_mirror_row(record.value or b"")
+    stands = tuple(
+        SplitStand(s.split, Offset(s.next + 1), s.begin, s.status) for s in decode_stands(row.sources[0].positions)
+    )
+    source = changed(row.sources[0], positions=encode_stands(stands))
+    told.rewrite(topic, record.offset, encode_message(changed(row, sources=(source, *row.sources[1:]))))
+    return rf"{topic} offset {record.offset}: commit {row.epoch}: the handle of source-1/\d has digest"
+
+
+def positions_changed(told: Story) -> str:
+    """With their digest: what the epoch put out does not follow from them."""
+    topic = f"tidemark.{told.job}.commits"
+    rows = [decode_mirror_row(record.value or b"") for record in told.records(topic)]
+    at = next(i for i, row in enumerate(rows) if i and any(h.vertex == "emit-1" and h.staged for h in row.handles))
+    told.rewrite(topic, told.records(topic)[at].offset, encode_message(changed(rows[at], sources=rows[at - 1].sources)))
+    return rf"epoch {rows[at].epoch}, emit-1: .* does not follow from the epoch's input"
+
+
+def mirror_row_lost(told: Story) -> str:
+    topic = f"tidemark.{told.job}.commits"
+    record, before = told.records(topic)[3], told.records(topic)[2]
+    told.rewrite(topic, record.offset, before.value or b"")
+    lost = decode_mirror_row(record.value or b"").epoch
+    return rf"{topic} offset {record.offset + 1}: commit \d+ follows {lost}, expected \d+: a commit is missing"
+
+
+def commit_row_changed(told: Story) -> str:
+    job = told.store.rows[NAME].job
+    epoch, row = max(told.store.commits[job].items())
+    tasks = tuple(changed(t, protocol=changed(t.protocol, output_watermark_ms=7)) for t in row.tasks)
+    told.store.commits[job][epoch] = changed(row, tasks=tasks)
+    return rf"commit {epoch}: the row in the coordinator's store and the one at topic .* differ in digest"
+
+
+def commit_lost(told: Story) -> str:
+    job = told.store.rows[NAME].job
+    epoch = max(told.store.commits[job])
+    del told.store.commits[job][epoch]
+    return rf"the mirror has commit {epoch}, the coordinator's store none above \d+"
+
+
+TAMPERINGS: tuple[Tamper, ...] = (
+    row_dropped,
+    row_repeated,
+    row_altered,
+    file_removed,
+    manifests_swapped,
+    manifest_altered,
+    manifest_removed,
+    summary_changed,
+    snapshot_changed,
+    marker_changed,
+    marker_repeated,
+    output_altered,
+    output_swapped,
+    input_altered,
+    mirror_changed,
+    positions_changed,
+    mirror_row_lost,
+    commit_row_changed,
+    commit_lost,
+)
+
+
+@pytest.mark.parametrize("tamper", TAMPERINGS, ids=lambda tamper: tamper.__name__)
+def test_the_audit_names_what_was_tampered_with(saved: Saved, tamper: Tamper) -> None:
+    """Whatever is changed, the first discrepancy names the place where it was changed, or the epoch that it changes."""
+
+    async def then(told: Story) -> None:
+        pattern = tamper(told)
+        with pytest.raises(AuditFailed, match=pattern):
+            await told.audit()
+
+    run(saved, then)
+
+
+def test_the_audit_names_a_document_that_nobody_released(saved: Saved) -> None:
+    """A copy of an output's record, written by somebody else, is named by its offset."""
+
+    async def then(told: Story) -> None:
+        offset = await told.append("usage", told.records("usage")[0].value or b"")
+        with pytest.raises(AuditFailed, match=f"usage partition 0 offset {offset}: .* is in no release of any job"):
+            await told.audit()
+
+    run(saved, then)
+
+
+def test_what_retention_took_from_the_source_is_no_success(saved: Saved) -> None:
+    """Without the first records nothing can be computed again: said with the epochs that read them, and no statement is made."""
+
+    async def then(told: Story) -> None:
+        await told.log.delete_records({TopicPartition("readings", 1): Offset(40)})
+        with pytest.raises(
+            NotAuditable, match=r"readings partition 1: the job read from offset 0, and records below 40 are gone"
+        ):
+            await told.audit()
+
+    run(saved, then)
+
+
+def test_what_retention_took_from_an_output_is_told(saved: Saved) -> None:
+    """Epochs whose records are gone are named and not compared; the others are."""
+
+    async def then(told: Story) -> tuple[Audited, Epoch]:
+        first = told.records("usage")[0]
+        await told.log.delete_records({TopicPartition("usage", 0): Offset(first.offset + 1)})
+        return await told.audit(), Epoch(0)
+
+    found, _ = run(saved, then)
+    assert found.gone == ("topic usage partition 0: records below offset 1 are gone",)
+    assert sum(bool(epoch.gone) for epoch in found.epochs) == 1
+
+
+def test_a_restore_names_a_snapshot_that_was_changed(tmp_path: Path) -> None:
+    """A stopped processor does not start on state of another digest: it fails, and says which blob of which task it was."""
+
+    async def main(world: VirtualWorld) -> tuple[str, str]:
+        settings = RuntimeSettings(engine="local", state_inline_bytes_max=1)
+        async with installed(world.clock, world.executor, settings=settings) as it:
+            log = MemoryLog(it.broker)
+            await log.create_topic("readings", 2)
+            await it.create(document(tmp_path))
+            await it.start()
+            await _feed(log, READINGS[:PER_PART])
+            await it.committed()
+            await it.stop()
+            told = Story(it.broker, it.store, it.blobs, tmp_path, log)
+            named = snapshot_changed(told).rpartition("*")[2]
+            await it.client.request(StartProcessor(it.client.unique(), NAME))
+            return named, (await it.when(lambda status: status.state == "FAILED")).reason
+
+    named, reason = run_virtual(main)
+    assert named in reason
+    assert "it was changed or cut" in reason
