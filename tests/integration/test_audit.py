@@ -1,191 +1,42 @@
 """The audit finds what was tampered with, and names epoch and place: a small pipeline in one process, whole and then changed."""
 
-import asyncio
 import hashlib
 import json
+import logging
 from collections.abc import Callable
-from copy import deepcopy
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace as changed
 
-from services.cli.audit import Audited, AuditFailed, Installation, NotAuditable, audit
+from services.cli.audit import Audited, AuditFailed, NotAuditable
+from services.cli.process import quiet
 from services.sink.connectors.kafkamarkers import decode_marker, marker_record
-from shared.adapters.blobs import MemoryBlobs
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
 from shared.adapters.memory_log import MemoryLog
 from shared.adapters.virtual import VirtualWorld, run_virtual
 from shared.model.checkpoint import SplitStand
 from shared.model.ids import Epoch, Offset
 from shared.model.messages import StartProcessor
-from shared.ports.log import LogRecord, NewRecord, TopicPartition
+from shared.ports.log import TopicPartition
 from shared.runtime.settings import RuntimeSettings
 from shared.wire.messages import decode_mirror_row, decode_stands, encode_message, encode_stands
+from tests.harness.audited import PER_PART, READINGS, Saved, Story, document, feed, finished_run, run
 from tests.harness.installation import NAME, installed
-
-PER_PART = 60
-READINGS: list[dict[str, Any]] = [
-    {"id": n, "meter": f"m{n % 5}", "at": 1_000_000 + 1_000 * (n - (700 if n % 31 == 30 else n * 7 % 20)), "wh": n}
-    for n in range(1_000, 1_000 + 5 * PER_PART)
-]
-"""In five parts, each of them in an epoch of its own at least; out of order, and every 31st too late."""
-
-
-def document(out: Path) -> dict[str, Any]:
-    return {
-        "connections": {
-            "broker": {"type": "kafka", "bootstrapServers": "memory"},
-            "out": {"type": "files", "path": str(out)},
-        },
-        "pipeline": [
-            {
-                "$source": {
-                    "connectionName": "broker",
-                    "topic": "readings",
-                    "config": {"auto_offset_reset": "earliest"},
-                    "timeField": {"$toDate": "$at"},
-                    "schema": {"id": "int", "meter": "string", "at": "long", "wh": "int"},
-                    "recordId": "$id",
-                    "recordIdHorizon": {"positions": 1_000},
-                    "watermark": {"strategy": "boundedDisorder", "maxDelay": {"size": 20, "unit": "second"}},
-                }
-            },
-            {
-                "$tumblingWindow": {
-                    "interval": {"size": 10, "unit": "second"},
-                    "allowedLateness": {"size": 0, "unit": "second"},
-                    "pipeline": [{"$group": {"_id": "$meter", "wh": {"$sum": "$wh"}}}],
-                }
-            },
-            {"$emit": {"connectionName": "out", "path": "usage", "format": "parquet"}},
-            {"$emit": {"connectionName": "broker", "topic": "usage"}},
-        ],
-        "options": {
-            "lateness": "split",
-            "dlq": {"connectionName": "broker", "topic": "late"},
-            "checkpoint": {"interval": {"size": 1, "unit": "second"}},
-        },
-    }
-
-
-@dataclass
-class Story:
-    """A pipeline that has run to its end, and what an audit reads of it."""
-
-    broker: MemoryBroker
-    store: MemoryCommitState
-    blobs: MemoryBlobs
-    out: Path
-    log: MemoryLog
-
-    async def audit(self) -> Audited:
-        return await audit(NAME, Installation(MemoryCommitStore(self.store), self.blobs, self.log, {}))
-
-    # --- where things lie -------------------------------------------------------------------------------------------------
-
-    @property
-    def job(self) -> str:
-        return self.store.rows[NAME].job
-
-    def files(self) -> list[Path]:
-        return sorted(self.out.glob("usage/_staged/**/*.parquet"))
-
-    def manifests(self) -> list[Path]:
-        return [p for p in sorted(self.out.glob("usage/_manifests/*/*.json")) if json.loads(p.read_text())["files"]]
-
-    def records(self, topic: str, partition: int = 0) -> list[LogRecord]:
-        stored = self.broker._topics[topic][partition].stored
-        return [s.record for s in stored if s.record is not None]
-
-    def rewrite(self, topic: str, offset: int, value: bytes) -> None:
-        """A record is another one from now on, at its place."""
-        partition = self.broker._topics[topic][0]
-        at = offset - partition.start
-        entry = partition.stored[at]
-        assert entry.record is not None
-        partition.stored[at] = entry._replace(record=replace(entry.record, value=value))
-
-    async def append(self, topic: str, value: bytes) -> Offset:
-        writer = await self.log.writer("tamper")
-        offset = await (await writer.send(TopicPartition(topic, 0), NewRecord(value)))
-        await writer.close()
-        return offset
-
 
 Tamper = Callable[[Story], str]
 """Does it, and says how the discrepancy must begin or what it must name: a regular expression."""
 
 
-@dataclass
-class Saved:
-    """All that a finished run has left: each test gets a copy, the files at the place that the document names."""
-
-    out: Path
-    files: dict[Path, bytes]
-    topics: dict[str, Any]
-    store: MemoryCommitState
-    blobs: dict[str, bytes]
-
-
-async def _feed(log: MemoryLog, part: list[dict[str, Any]]) -> None:
-    """Readings, the first three of them again at the end."""
-    writer = await log.writer("feeder")
-    sent = []
-    for reading in [*part, *part[:3]]:
-        at = TopicPartition("readings", int(reading["meter"][1:]) % 2)
-        sent.append(await writer.send(at, NewRecord(json.dumps(reading).encode())))
-    await asyncio.gather(*sent)
-    await writer.close()
-
-
-async def _finished_run(world: VirtualWorld, out: Path) -> Saved:
-    """Five parts through two tasks of each kind, state in blobs; then the input ends."""
-    settings = RuntimeSettings(engine="local", state_inline_bytes_max=1)
-    async with installed(world.clock, world.executor, settings=settings) as it:
-        log = MemoryLog(it.broker)
-        await log.create_topic("readings", 2)
-        await it.create(document(out), source=2, operator=2, sink=2)
-        await it.start()
-        for first in range(0, len(READINGS), PER_PART):
-            await _feed(log, READINGS[first : first + PER_PART])
-            await it.committed()
-        await it.stop(drain=True)
-        names = await it.blobs.list("")
-        blobs = {name: it.blobs._fs.cat_file(it.blobs._path(name)) for name in names}
-        files = {path: path.read_bytes() for path in out.glob("**/*") if path.is_file()}
-        return Saved(out, files, deepcopy(it.broker._topics), deepcopy(it.store), blobs)
+@pytest.fixture(scope="module", autouse=True)
+def _quiet() -> None:
+    quiet(logging.CRITICAL)
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     out = tmp_path_factory.mktemp("audited")
-    return run_virtual(lambda world: _finished_run(world, out))
-
-
-def run(saved: Saved, then: Callable[[Story], Any]) -> Any:
-    """Something on a copy of what the run has left."""
-
-    async def main(world: VirtualWorld) -> Any:
-        for path in saved.out.glob("**/*"):
-            if path.is_file():
-                path.unlink()
-        for path, data in saved.files.items():
-            path.write_bytes(data)
-        broker = MemoryBroker(world.clock)
-        broker._topics = deepcopy(saved.topics)
-        blobs = MemoryBlobs(world.executor)
-        for name, data in saved.blobs.items():
-            await blobs.put(name, data)
-        try:
-            return await then(Story(broker, deepcopy(saved.store), blobs, saved.out, MemoryLog(broker)))
-        finally:
-            await blobs.close()
-
-    return run_virtual(main)
+    return run_virtual(lambda world: finished_run(world, out))
 
 
 def test_a_whole_pipeline_is_accounted_for_epoch_by_epoch(saved: Saved) -> None:
@@ -461,7 +312,7 @@ def test_a_restore_names_a_snapshot_that_was_changed(tmp_path: Path) -> None:
             await log.create_topic("readings", 2)
             await it.create(document(tmp_path))
             await it.start()
-            await _feed(log, READINGS[:PER_PART])
+            await feed(log, READINGS[:PER_PART])
             await it.committed()
             await it.stop()
             told = Story(it.broker, it.store, it.blobs, tmp_path, log)
