@@ -205,7 +205,7 @@ async def _run(what: TryOut, collected: Collected, world: VirtualWorld) -> None:
         )
         services: list[Service] = [
             SourceService(TryOutSources(clock, Connections("process"))),
-            OperatorService(),
+            OperatorService(Connections("process")),
             SinkService(collected),
         ]
         if what.service is not None:

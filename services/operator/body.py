@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from services.operator.lookups import Lookups
 from shared.model.frames import Body
 from shared.model.ids import Epoch, StatePart
+from shared.model.plan import OUT
 from shared.model.time import MIN_TIME
 from shared.operators.base import GROUP, Operator, Out
 from shared.runtime.body import Copied
@@ -17,10 +19,13 @@ from shared.runtime.exchange import load_body
 class OperatorBody:
     """Gives rows, watermarks and time to the chain; keeps of a `copy` edge what belongs to its key groups."""
 
-    def __init__(self, context: TaskContext, chain: Operator, key_by: Operator | None) -> None:
+    def __init__(
+        self, context: TaskContext, chain: Operator, key_by: Operator | None, lookups: Lookups | None = None
+    ) -> None:
         self._context = context
         self._chain = chain
         self._key_by = key_by
+        self._lookups = lookups
         self._blobs = context.outside.blobs
         plan = context.assign.plan
         self._tasks = plan.tasks[context.assign.vertex]
@@ -38,6 +43,11 @@ class OperatorBody:
         for body in bodies:
             batch = await load_body(self._blobs, body)
             self._rows += batch.num_rows
+            if self._lookups is not None:
+                for found in await self._lookups.enrich(batch):
+                    through = found.port == OUT
+                    outs += self._chain.on_batch(found.batch, body.content, tag) if through else [found]
+                continue
             if self._key_by is None:
                 outs += self._chain.on_batch(batch, body.content, tag)
                 continue
@@ -87,7 +97,10 @@ class OperatorBody:
 
     def counters(self) -> Mapping[str, int]:
         """Rows read, and what the operators count."""
-        return {"rows": self._rows, **self._chain.counters()}
+        asked = {} if self._lookups is None else self._lookups.counters()
+        return {"rows": self._rows, **asked, **self._chain.counters()}
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Let go of the lookup's table."""
+        if self._lookups is not None:
+            await self._lookups.close()

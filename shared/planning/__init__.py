@@ -1,13 +1,14 @@
 """From a checked document to what runs: logical stages, physical vertices and edges, and each task's operators."""
 
 from shared.planning.physical import Engine, PlanError, plan_processor
-from shared.planning.specs import CollectHead, DeadLetterHead, Head, ReadHead, StepHead, WriteHead
+from shared.planning.specs import CollectHead, DeadLetterHead, Head, LookupHead, ReadHead, StepHead, WriteHead
 
 __all__ = [
     "CollectHead",
     "DeadLetterHead",
     "Engine",
     "Head",
+    "LookupHead",
     "PlanError",
     "ReadHead",
     "StepHead",

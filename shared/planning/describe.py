@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from shared.language.apply.narrowing import Narrowing
 from shared.language.documents import Processor
 from shared.language.expressions.ast import Call, Expr, FieldPath, Literal, Meta
 from shared.language.fields import expression_fields, reads
@@ -10,9 +11,12 @@ from shared.language.schema import Schema
 from shared.language.stages import (
     AddFields,
     Branch,
+    CachedLookup,
     Computed,
+    InlineTable,
     Join,
     Keep,
+    Lookup,
     Match,
     Project,
     Redact,
@@ -41,7 +45,7 @@ from shared.operators.specs import (
     WindowSpec,
 )
 from shared.operators.window_plan import WindowPlan
-from shared.planning.specs import CollectHead, DeadLetterHead, ReadHead, StepHead, WriteHead
+from shared.planning.specs import CollectHead, DeadLetterHead, LookupHead, ReadHead, StepHead, WriteHead
 
 COLUMNS = "on columns"
 INTERPRETED = "interpreted"
@@ -81,7 +85,7 @@ def _logical(pipeline: Iterable[Stage]) -> tuple[tuple[StageText, ...], Schema]:
             found.append(StageText(stage.path, _names(expression_fields(stage.left_key)), keys, texts))
             schema = Schema()
             continue
-        found.append(_stage(stage, schema))
+        found.append(_lookup_text(stage) if isinstance(stage, Lookup) else _stage(stage, schema))
         if isinstance(stage, Source):
             schema = stage.schema
         elif isinstance(stage, Stateless):
@@ -105,6 +109,14 @@ def _stage(stage: Stage, schema: Schema) -> StageText:
         )
         return StageText(stage.path, _union(inner), (), inner)
     return StageText(stage.path, None)
+
+
+def _lookup_text(stage: Lookup) -> StageText:
+    local = frozenset((stage.local_field or ())[:1])
+    fields = [local, *(expression_fields(expr) for _, expr in stage.let)]
+    known = None if any(f is None for f in fields) else tuple(sorted({name for f in fields if f for name in f}))
+    inner = tuple(StageText(s.path, _names(reads(s))) for s in stage.pipeline)
+    return StageText(stage.path, known, (), inner)
 
 
 def _source(stage: Source) -> StageText:
@@ -254,6 +266,8 @@ def _head(vertex: Vertex) -> str:
             return f"read {type(stage).__name__.removesuffix('Source').lower()}"
         case StepHead(step):
             return f"step on Spark: merge, close, finish{_behind(step.window)}"
+        case LookupHead(stage):
+            return _lookup(stage)
         case WriteHead(stage):
             return f"stage and release {stage.name}"
         case DeadLetterHead():
@@ -285,6 +299,18 @@ def _operator(spec: OperatorSpec) -> str:
             return _join(spec)
         case BranchSpec(branch):
             return f"mark as stream {branch} of those that flow together"
+
+
+def _lookup(stage: Lookup) -> str:
+    columns = [".".join(names) for names in Narrowing(stage).columns]
+    table = (
+        "the document's own"
+        if isinstance(stage.from_, InlineTable)
+        else f"{stage.from_.connection_name} {stage.from_.table}"
+    )
+    how = f"by {', '.join(columns)}" if columns else "all of it, for nothing narrows it"
+    kept = f", answers kept {stage.ttl_ms} ms, at most {stage.max_entries}" if isinstance(stage, CachedLookup) else ""
+    return f"{stage.name} in {table}: one question a batch, {how}{kept}"
 
 
 def _join(spec: JoinSpec) -> str:

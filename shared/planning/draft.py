@@ -20,6 +20,8 @@ class Draft:
     chain: list[OperatorSpec] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
     max_tasks: int | None = None
+    from_source: bool = False
+    """Whether its rows come straight from a source, with their split's watermark: lookups keep it."""
     sealed: bool = False
     """A sink already takes what comes out here: no stage may be fused in behind it."""
     windowed: bool = False
@@ -29,11 +31,6 @@ class Draft:
     def steps(self) -> bool:
         """Whether it is a Spark stage: nothing but its window's own pipeline runs there."""
         return isinstance(self.head, StepHead)
-
-    @property
-    def from_source(self) -> bool:
-        """Whether its rows come straight from a source, with their split's watermark."""
-        return isinstance(self.head, ReadHead)
 
     def schema(self) -> Schema:
         """Declared fields of what comes out, as far as they are known: those of the source behind its stateless stages."""

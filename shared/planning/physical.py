@@ -9,6 +9,7 @@
   receiver keys and filters (`shared.model.plan.Partitioning`).
 - Behind a `$union` a pipeline has several ends. What follows is done at each of them (stages are fused, aggregation is lifted into every
   one), until a vertex takes edges from all of them.
+- A `$lookup` begins a vertex: its I/O is the service's.
 - A `$join` is a keyed vertex of its own, whose inputs have the tags `left` and `right`.
 - Behind a window on Arrow, too, stateless stages go into the window's own pipeline, so that both engines run them alike.
 - An `$emit` before the end is a tap: a port of its own on the vertex before it.
@@ -28,6 +29,7 @@ from shared.language.stages import (
     HoppingWindow,
     Join,
     KafkaEmit,
+    Lookup,
     Merge,
     ScriptSource,
     SessionWindow,
@@ -56,7 +58,7 @@ from shared.operators.specs import (
 )
 from shared.planning.draft import Draft, Ends
 from shared.planning.metadata import metadata_stage
-from shared.planning.specs import CollectHead, DeadLetterHead, ReadHead, StepHead, WriteHead
+from shared.planning.specs import CollectHead, DeadLetterHead, LookupHead, ReadHead, StepHead, WriteHead
 
 Engine = Literal["spark", "local"]
 DLQ_PATH = "options.dlq"
@@ -136,17 +138,17 @@ class _Planner:
             return (self._compute(stage, ends),)
         if isinstance(stage, Union):
             return (*ends, *(end for inner in stage.pipelines for end in self._pipeline(inner, sinks_last=False)))
+        if isinstance(stage, Lookup):
+            return tuple(self._lookup(stage, end) for end in ends)
         if isinstance(stage, Join):
             return (self._join(stage, ends),)
-        if isinstance(stage, Sink):
-            return self._sink(stage, ends, last=last)
-        message = f"{stage.path}: {stage.name} cannot be run yet"
-        raise PlanError(message)
+        return self._sink(stage, ends, last=last)
 
     def _source(self, stage: Source) -> Draft:
         own = isinstance(stage, ScriptSource | DocumentsSource)  # steps have one order, so one task takes them
         head, front = ReadHead(stage), FrontSpec(stage)
-        return self._add(Draft(self._name("source"), "source", head, [front], [stage.name], 1 if own else None))
+        tasks = 1 if own else None
+        return self._add(Draft(self._name("source"), "source", head, [front], [stage.name], tasks, from_source=True))
 
     def _stateless(self, stage: Stateless, end: Draft) -> Draft:
         if end.steps and end.sealed:
@@ -207,6 +209,14 @@ class _Planner:
             else:
                 end.chain.append(key)
                 self._connect(end, draft, OUT, "key")
+        return draft
+
+    def _lookup(self, stage: Lookup, end: Draft) -> Draft:
+        """A vertex of its own for each end, in which the table is asked."""
+        head = LookupHead(stage)
+        draft = Draft(self._name("lookup"), "operator", head, [], [stage.name])
+        draft.from_source, draft.windowed = end.from_source, end.windowed
+        self._connect(end, self._add(draft), OUT, "spread", by_reference=end.steps)
         return draft
 
     def _join(self, stage: Join, ends: Ends) -> Draft:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from shared.language.documents import FileDlq, KafkaDlq, TableDlq
-from shared.language.stages import Sink, Source
+from shared.language.stages import Lookup, Sink, Source
 from shared.operators.specs import StepSpec
 
 
@@ -12,6 +12,13 @@ class ReadHead:
     """A source: read splits, decode, watermark, dedupe."""
 
     stage: Source
+
+
+@dataclass(frozen=True, slots=True)
+class LookupHead:
+    """A lookup: I/O, so it stands before the pure operators of its vertex."""
+
+    stage: Lookup
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,4 +48,4 @@ class CollectHead:
     """The end of a pipeline that has no sink of its own, for trying out: what comes out is collected."""
 
 
-Head = ReadHead | StepHead | WriteHead | DeadLetterHead | CollectHead | None
+Head = ReadHead | LookupHead | StepHead | WriteHead | DeadLetterHead | CollectHead | None

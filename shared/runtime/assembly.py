@@ -10,6 +10,7 @@ from shared.planning import plan_processor
 from shared.ports.blobs import BlobUnavailable
 from shared.ports.log import LogUnavailable
 from shared.ports.sink import MarkerAhead, TargetRefused, TargetUnavailable
+from shared.ports.tables import TableRefused, TableUnavailable
 from shared.protocol.task.start import TaskStart, start_task
 from shared.runtime.body import SourceBody, TaskBody
 from shared.runtime.context import Outside, Service, TaskContext
@@ -17,8 +18,8 @@ from shared.runtime.driver import SourceDriver, TaskDriver, TaskWiring
 from shared.runtime.exchange import Exchange, OutEdge
 from shared.runtime.state import StateStore, load_parts
 
-_OUTAGES = (LogUnavailable, BlobUnavailable, TargetUnavailable)
-_PERMANENT = (TargetRefused, MarkerAhead)
+_OUTAGES = (LogUnavailable, BlobUnavailable, TargetUnavailable, TableUnavailable)
+_PERMANENT = (TargetRefused, MarkerAhead, TableRefused)
 
 
 def failure_of(error: BaseException) -> tuple[bool, bool]:

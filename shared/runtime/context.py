@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 import structlog
 
 from shared.language.stages import KafkaSource
-from shared.model.ids import Epoch, TaskId
+from shared.model.ids import Epoch, TaskId, VertexId
 from shared.model.messages import Assign
 from shared.model.plan import PhysicalPlan, Vertex
 from shared.operators.context import TaskContext as OperatorContext
@@ -89,15 +89,32 @@ class TaskContext:
     @property
     def operators(self) -> OperatorContext:
         """What operators are told, the same in every service: a dead letter does not depend on who writes it."""
-        fronts = (vertex.chain[0] for vertex in self.plan.vertices if vertex.chain)
-        topics = next(
-            (f.source.topics for f in fronts if isinstance(f, FrontSpec) and isinstance(f.source, KafkaSource)), ()
-        )
+        topics = {_topics(self.plan.vertex(v)) for v in self._upstream()} - {None}
+        known = topics.pop() if len(topics) == 1 else None  # of several sources no row here says by which it came
         return OperatorContext(
             processor=self.assign.name,
-            topic=topics[0] if len(topics) == 1 else tuple(topics) or None,
+            topic=known[0] if known and len(known) == 1 else known or None,
             join_bytes_max=self.outside.settings.join_bytes_max,
         )
+
+    def _upstream(self) -> set[VertexId]:
+        """The task's vertex, and all from which its rows come."""
+        found: set[VertexId] = set()
+        left = [self.assign.vertex]
+        while left:
+            vertex = left.pop()
+            if vertex not in found:
+                found.add(vertex)
+                left += [edge.sender for edge in self.plan.inputs_of(vertex)]
+        return found
+
+
+def _topics(vertex: Vertex) -> tuple[str, ...] | None:
+    """What a source reads; () where it has no topics, None for another vertex."""
+    front = vertex.chain[0] if vertex.chain else None
+    if not isinstance(front, FrontSpec):
+        return None
+    return front.source.topics if isinstance(front.source, KafkaSource) else ()
 
 
 class Service(Protocol):

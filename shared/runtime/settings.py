@@ -11,6 +11,20 @@ class SettingsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class LookupSettings:
+    """Bounds of `$lookup` and `$cachedLookup`."""
+
+    keys_max: int = 500
+    """Distinct keys of one question to a table."""
+    rows_max: int = 100_000
+    """Rows that one question may find, and documents of a file that serves as a table."""
+    wait_ms_max: int = 60_000
+    """How long an outage of the table is waited out before the task fails with it."""
+    file_interval_ms: int = 1_000
+    """How often a file that serves as a table is looked at for changes."""
+
+
+@dataclass(frozen=True, slots=True)
 class RuntimeSettings:
     """Of one worker process."""
 
@@ -39,6 +53,7 @@ class RuntimeSettings:
     """For trying out: what a document names no target for, output and dead letters, is collected (`plan_processor`)."""
     join_bytes_max: int = 1024 * 1024 * 1024
     """Rows that one task of a `$join` may keep in memory; beyond it the task fails, with what to do."""
+    lookup: LookupSettings = field(default_factory=LookupSettings)
     slots: int = 4
     """Processors of which this worker hosts tasks at the same time."""
     limits: TaskLimits = field(default_factory=TaskLimits)

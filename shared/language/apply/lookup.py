@@ -4,12 +4,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from shared.language.apply.results import Failure, Passed
-from shared.language.apply.stages import apply_stages, set_path
+from shared.language.apply.stages import apply_stage, set_path
+from shared.language.apply.windowed import apply_count, apply_group, apply_limit, apply_sort
 from shared.language.expressions.environment import Environment
 from shared.language.expressions.errors import VALUE, ExpressionError
 from shared.language.expressions.interpreter import evaluate
 from shared.language.query.match import values_at
 from shared.language.stages.relational import Lookup
+from shared.language.stages.windows import Count, Group, InnerStage, Limit, Sort
 from shared.language.values.keys import canonical_key
 from shared.model.values import MISSING, Document, Value
 
@@ -43,19 +45,35 @@ def apply_lookup(stage: Lookup, document: Document, foreign: Iterable[Document],
 
 def _matching(stage: Lookup, document: Document, foreign: Iterable[Document], env: Environment) -> list[Any]:
     inner = env.bind(lookup_variables(stage, env))
-    local = stage.local_field
-    wanted = None if local is None else lookup_keys(document, local)
-    found: list[Any] = []
-    for other in foreign:
-        if wanted is not None and not wanted & lookup_keys(other, stage.foreign_field or ()):
-            continue
-        for outcome in apply_stages(stage.pipeline, other, inner):
-            if isinstance(outcome, Passed):
-                found.extend(outcome.documents)
-            elif isinstance(outcome, Failure):
-                raise ExpressionError(outcome.reason, outcome.code, outcome.path)
-        if len(found) > MATCHES_MAX:
-            raise ExpressionError(f"more than {MATCHES_MAX} foreign documents match", VALUE, stage.path)
+    found = list(foreign)
+    if stage.local_field is not None:
+        wanted = lookup_keys(document, stage.local_field)
+        found = [other for other in found if wanted & lookup_keys(other, stage.foreign_field or ())]
+    for each in stage.pipeline:
+        found = _through(each, found, inner)
+    if len(found) > MATCHES_MAX:
+        raise ExpressionError(f"more than {MATCHES_MAX} foreign documents match", VALUE, stage.path)
+    return found
+
+
+def _through(stage: InnerStage, documents: list[Document], env: Environment) -> list[Document]:
+    """A stage of the lookup's pipeline on all that was found; a failure is the looking document's."""
+    match stage:
+        case Group():
+            return apply_group(stage, ((document, (0, 0, i)) for i, document in enumerate(documents)), env)
+        case Sort():
+            return apply_sort(stage, documents)
+        case Limit():
+            return apply_limit(stage, documents)
+        case Count():
+            return apply_count(stage, documents)
+    found: list[Document] = []
+    for document in documents:
+        outcome = apply_stage(stage, document, env)
+        if isinstance(outcome, Passed):
+            found.extend(outcome.documents)
+        elif isinstance(outcome, Failure):
+            raise ExpressionError(outcome.reason, outcome.code, outcome.path)
     return found
 
 

@@ -21,11 +21,16 @@ from shared.language.documents.kinds import (
     read_options,
 )
 from shared.language.documents.specs import StageSpec, read_stage, with_options
-from shared.language.documents.stateless import STATELESS
+from shared.language.documents.windows import INNER
 from shared.language.expressions.scope import Scope
 from shared.language.problems import join
 from shared.language.stages.relational import CachedLookup, Compute, InlineTable, Join, Lookup, TableRef, Union
 
+_OUTSIDE: Final = dict.fromkeys(
+    ("$source", "$emit", "$merge", "$tumblingWindow", "$hoppingWindow", "$sessionWindow", "$join", "$union", "$compute", "$lookup",
+     "$cachedLookup"),
+    "does not belong inside a lookup's pipeline",
+)  # fmt: skip
 ReadPipeline = Callable[[Any, str, Scope], Any]
 _TABLE: Final = (
     Option("connectionName", STRING, "the connection", required=True),
@@ -69,7 +74,11 @@ _LOOKUP: Final = (
     Option("localField", PATH, "the document's field"),
     Option("foreignField", PATH, "the foreign document's field that equals it"),
     Option("let", Kind(_as_written, {"type": "object"}), "variables for the pipeline"),
-    Option("pipeline", Kind(_as_written, {"type": "array"}), "stateless stages on the foreign documents"),
+    Option(
+        "pipeline",
+        Kind(_as_written, {"type": "array"}),
+        "stages on what was found: stateless ones, $group, $sort, $limit, $count",
+    ),
     Option("as", PATH, "the field that takes the array of what was found", required=True),
 )
 _CACHED: Final = (
@@ -93,7 +102,7 @@ def _lookup_fields(o: Read, path: str, scope: Scope) -> dict[str, Any]:
         scope.problems.add(place, "expected a list of stages")
         trees = []
     for i, tree in enumerate(trees):
-        stage = read_stage(tree, f"{place}[{i}]", inner, STATELESS, {})
+        stage = read_stage(tree, f"{place}[{i}]", inner, INNER, _OUTSIDE)
         if stage is not None:
             stages.append(stage)
     return {

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from shared.language.expressions.ast import Expr
 from shared.language.stages.base import StageBase
-from shared.language.stages.stateless import Stateless
+from shared.language.stages.windows import InnerStage
 from shared.model.values import Document
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Lookup(StageBase):
     local_field: tuple[str, ...] | None = None
     foreign_field: tuple[str, ...] | None = None
     let: tuple[tuple[str, Expr], ...] = ()
-    pipeline: tuple[Stateless, ...] = ()
+    pipeline: tuple[InnerStage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,124 @@
+"""A `$lookup`'s way out of its task: one question a batch, answers kept where the stage says so, outages waited out.
+
+What comes back may differ from one day to the next. It need not be the same at a replay: rows that were enriched leave this task in
+frames behind which the epoch's barrier stands, and nothing outside sees them before that epoch is committed. A replay asks again only for
+rows of which nothing was committed, so no effect ever has two answers.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import pyarrow as pa
+import structlog
+
+from shared.language.apply.narrowing import Wanted
+from shared.language.stages import CachedLookup, Lookup
+from shared.model.tables import Found
+from shared.operators.base import Out
+from shared.operators.context import TaskContext as OperatorContext
+from shared.operators.lookup import LookupRows
+from shared.ports.clock import Clock
+from shared.ports.tables import Table, TableUnavailable
+from shared.runtime.settings import LookupSettings
+
+_log = structlog.get_logger()
+_FIRST_WAIT_MS = 100
+_LAST_WAIT_MS = 5_000
+
+
+@dataclass(slots=True)
+class _Cache:
+    """Answers by key, the one used longest ago first."""
+
+    ttl_ms: int
+    max_entries: int
+    _answers: OrderedDict[bytes, tuple[int, Sequence[Found]]] = field(default_factory=OrderedDict)
+
+    def get(self, key: bytes, now_ms: int) -> Sequence[Found] | None:
+        """An answer that is not too old; None for none."""
+        known = self._answers.get(key)
+        if known is None or known[0] <= now_ms:
+            return None
+        self._answers.move_to_end(key)
+        return known[1]
+
+    def put(self, key: bytes, found: Sequence[Found], now_ms: int) -> None:
+        """Keep an answer, also that there is nothing; the one used longest ago gives way."""
+        self._answers[key] = (now_ms + self.ttl_ms, found)
+        self._answers.move_to_end(key)
+        while len(self._answers) > self.max_entries:
+            self._answers.popitem(last=False)
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+
+class Lookups:
+    """One stage in one task."""
+
+    def __init__(
+        self, stage: Lookup, table: Table, clock: Clock, settings: LookupSettings, context: OperatorContext
+    ) -> None:
+        self._stage = stage
+        self._table = table
+        self._clock = clock
+        self._settings = settings
+        self._rows = LookupRows(stage, context)
+        self._cache = _Cache(stage.ttl_ms, stage.max_entries) if isinstance(stage, CachedLookup) else None
+        self._counts = {"lookups": 0, "questions": 0, "cached": 0}
+
+    async def enrich(self, batch: pa.RecordBatch) -> Sequence[Out]:
+        """The rows with what the table has about each. TableUnavailable when it was away for too long; TableRefused."""
+        looking = self._rows.begin(batch)
+        self._counts["lookups"] += len(looking.rows)
+        now_ms = self._clock.now_ms()
+        buckets: dict[bytes, Sequence[Found]] = {}
+        for key in looking.wanted if self._cache is not None else ():
+            known = self._cache.get(key, now_ms) if self._cache is not None else None
+            if known is not None:
+                buckets[key] = known
+        self._counts["cached"] += len(buckets)
+        missing = {key: wanted for key, wanted in looking.wanted.items() if key not in buckets}
+        for key, found in (await self._ask(missing)).items():
+            buckets[key] = found
+            if self._cache is not None:
+                self._cache.put(key, found, now_ms)
+        return self._rows.finish(looking, buckets)
+
+    async def _ask(self, wanted: Mapping[bytes, Wanted]) -> dict[bytes, Sequence[Found]]:
+        """What the table has, asked for a bounded number of keys at a time."""
+        found: dict[bytes, Sequence[Found]] = {}
+        left = iter(wanted.items())
+        while some := dict(islice(left, self._settings.keys_max)):
+            self._counts["questions"] += 1
+            answer = await self._patiently(list(some.values()))
+            found.update(self._rows.sorted_out(answer, some))
+        return found
+
+    async def _patiently(self, wanted: list[Wanted]) -> Sequence[Found]:
+        """C10: an outage is waited out, for a while."""
+        began_ms, wait_ms = self._clock.monotonic_ms(), _FIRST_WAIT_MS
+        while True:
+            try:
+                return await self._table.find(self._rows.columns, wanted)
+            except TableUnavailable as error:
+                away_ms = self._clock.monotonic_ms() - began_ms
+                if away_ms + wait_ms > self._settings.wait_ms_max:
+                    message = (
+                        f"{self._stage.path}: the table was away for {away_ms} ms, and lookup.wait_ms_max is "
+                        f"{self._settings.wait_ms_max}; see whether it can be reached from here: {error}"
+                    )
+                    raise TableUnavailable(message) from error
+                _log.warning("lookup.table_away", stage=self._stage.path, reason=str(error), away_ms=away_ms)
+                await self._clock.sleep_ms(wait_ms)
+                wait_ms = min(2 * wait_ms, _LAST_WAIT_MS)
+
+    def counters(self) -> Mapping[str, int]:
+        """Rows, questions to the table, answers from the cache, rows that failed."""
+        return {**self._counts, "lookupsFailed": self._rows.failed}
+
+    async def close(self) -> None:
+        """Let go of the table."""
+        await self._table.close()

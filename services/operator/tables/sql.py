@@ -1,0 +1,146 @@
+"""Rows of an SQL table (PostgreSQL, SQLite) as documents: asked by what they are looked up by, a query a batch.
+
+Columns whose equality the database and the language see alike narrow the query (sqlvalues.py); others are looked at here. Rows come in the
+order of the primary key, where there is one. A table that nothing narrows is read whole, within `rows_max`.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from services.operator.tables.sqlvalues import NOTHING, Parameter, cell_reader, parameter_of
+from shared.model.tables import Found
+from shared.model.values import Document, Value
+from shared.ports.clock import Executor
+from shared.ports.tables import Names, TableRefused, TableUnavailable
+from shared.runtime.settings import LookupSettings
+
+DIALECTS: Final = ("postgresql", "sqlite")
+_SQLITE_PASSING: Final = ("locked", "busy", "disk", "unable to open", "i/o")
+"""SQLite calls everything operational; these are what waiting may mend."""
+
+
+def engine_of(url: str, config: Mapping[str, Any], wait_ms: int) -> sa.Engine:
+    """An engine for reading; locks and connections are waited for so long, ms. TableRefused for another kind of database."""
+    parsed = sa.make_url(url)
+    backend = parsed.get_backend_name()
+    if backend not in DIALECTS:
+        raise TableRefused(f"{parsed!r}: expected postgresql://… or sqlite:///…")
+    seconds = max(2, wait_ms // 1000)
+    if backend == "sqlite":
+        return sa.create_engine(parsed, **{"connect_args": {"timeout": seconds}, **config})
+    parsed = parsed.set(drivername="postgresql+psycopg") if parsed.drivername == "postgresql" else parsed
+    return sa.create_engine(parsed, pool_pre_ping=True, **{"connect_args": {"connect_timeout": seconds}, **config})
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The table as the database describes it."""
+
+    table: sa.Table
+    readers: Mapping[str, Callable[[Any], Value]]
+    parameters: Mapping[str, Parameter]
+
+
+class SqlTable:
+    """`Table` over one table or view. `engine` is SQLAlchemy's, synchronous; its work runs on the executor's threads."""
+
+    def __init__(self, engine: sa.Engine, name: str, executor: Executor, settings: LookupSettings) -> None:
+        self._engine = engine
+        self._name = name
+        self._executor = executor
+        self._settings = settings
+        self._columns: _Columns | None = None
+        self._places = itertools.count()
+
+    async def find(self, columns: Sequence[Names], wanted: Sequence[tuple[Any, ...]]) -> Sequence[Found]:
+        """See `Table.find`."""
+        return await self._executor.blocking(self._find, tuple(columns), wanted)
+
+    def _find(self, columns: tuple[Names, ...], wanted: Sequence[tuple[Any, ...]]) -> list[Found]:
+        try:
+            known = self._columns or self._describe()
+            self._columns = known
+            condition, narrowed = self._condition(known, columns, wanted)
+            if condition is None:
+                return []
+            query = sa.select(known.table).where(condition).order_by(*known.table.primary_key.columns)
+            with self._engine.connect() as connection:
+                rows = connection.execute(query.limit(self._settings.rows_max + 1)).all()
+        except exc.DBAPIError as error:
+            raise self._failure(error) from error
+        except ValueError as error:  # a cell that is not what its column says, as SQLite has them
+            raise TableRefused(f"table {self._name}: {error}") from error
+        if len(rows) > self._settings.rows_max:
+            raise TableRefused(
+                f"table {self._name}: a batch finds more than {self._settings.rows_max} rows, which is lookup.rows_max; narrow the"
+                " lookup by localField and foreignField, or by $expr with $eq in a $match that comes first; or raise the bound"
+            )
+        # A row found by a column has one value there, and so one key: numbers that go on tell such rows apart over queries, too.
+        places = self._places if narrowed else itertools.count()
+        return [Found(next(places), self._document(known, row)) for row in rows]
+
+    def _describe(self) -> _Columns:
+        schema, _, name = self._name.rpartition(".")
+        try:
+            table = sa.Table(name, sa.MetaData(), schema=schema or None, autoload_with=self._engine)
+        except exc.NoSuchTableError as error:
+            raise TableRefused(f"table {self._name}: no such table or view in {self._engine.url!r}") from error
+        parameters = {c.name: parameter_of(c, self._engine.dialect.name) for c in table.columns}
+        return _Columns(
+            table,
+            {"".join(c.name): cell_reader(c) for c in table.columns},  # names are of a type of their own
+            {name: parameter for name, parameter in parameters.items() if parameter is not None},
+        )
+
+    def _condition(
+        self, known: _Columns, columns: tuple[Names, ...], wanted: Sequence[tuple[Any, ...]]
+    ) -> tuple[sa.ColumnElement[bool] | None, bool]:
+        """What rows have to meet, None if no row can; and whether any column narrows."""
+        asked = [(i, names[0]) for i, names in enumerate(columns) if len(names) == 1 and names[0] in known.parameters]
+        if not asked:
+            return sa.true(), False
+        by_nulls: dict[tuple[bool, ...], list[tuple[Any, ...]]] = {}
+        for one in wanted:
+            made = tuple(None if one[i] is None else known.parameters[name](one[i]) for i, name in asked)
+            if NOTHING not in made:
+                by_nulls.setdefault(tuple(m is None for m in made), []).append(made)
+        cells = [known.table.c[name] for _, name in asked]
+        parts = [_either(cells, nulls, list(dict.fromkeys(rows))) for nulls, rows in by_nulls.items()]
+        return (sa.or_(*parts) if parts else None), True
+
+    def _document(self, known: _Columns, row: sa.Row[Any]) -> Document:
+        return {name: read(cell) for (name, read), cell in zip(known.readers.items(), row, strict=True)}
+
+    def _failure(self, error: exc.DBAPIError) -> Exception:
+        text = f"table {self._name}: {error.orig}"
+        passing = isinstance(error, exc.OperationalError | exc.InterfaceError) or error.connection_invalidated
+        if self._engine.dialect.name == "sqlite":
+            passing = passing and any(word in text.lower() for word in _SQLITE_PASSING)
+        return TableUnavailable(text) if passing else TableRefused(text)
+
+    async def close(self) -> None:
+        """Give the connections back."""
+        await self._executor.blocking(self._engine.dispose)
+
+
+def _either(
+    cells: Sequence[sa.Column[Any]], nulls: tuple[bool, ...], rows: list[tuple[Any, ...]]
+) -> sa.ColumnElement[bool]:
+    """Rows that have NULL where `nulls` says so, and elsewhere the values of one of `rows`."""
+    conditions: list[sa.ColumnElement[bool]] = [c.is_(None) for c, null in zip(cells, nulls, strict=True) if null]
+    there = [c for c, null in zip(cells, nulls, strict=True) if not null]
+    values = [tuple(_without(row, nulls)) for row in rows]
+    if len(there) == 1:
+        conditions.append(there[0].in_([value for (value,) in values]))
+    elif there:
+        conditions.append(sa.tuple_(*there).in_(values))
+    return sa.and_(*conditions)
+
+
+def _without(row: tuple[Any, ...], nulls: tuple[bool, ...]) -> Iterator[Any]:
+    yield from (value for value, null in zip(row, nulls, strict=True) if not null)

@@ -1,0 +1,143 @@
+"""Values of the language as parameters of a query, and cells of a database as values of the language.
+
+A parameter may only be left out where no cell of the column's type can equal the value: what the database finds is checked again, what it
+does not find is lost.
+"""
+
+import datetime as dt
+import math
+import uuid
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from shared.language.values import ExtendedJsonError, from_json
+from shared.model.values import INT64_MAX, INT64_MIN, Binary, Date, Long, Value, long
+
+NOTHING: Final = object()
+"""No cell of the column can equal the value."""
+UUID_SUBTYPE: Final = 4
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MS: Final = dt.timedelta(milliseconds=1)
+_YEARS_MS: Final = (
+    (dt.datetime(1, 1, 2, tzinfo=dt.UTC) - _EPOCH) // _MS,
+    (dt.datetime(9999, 12, 30, tzinfo=dt.UTC) - _EPOCH) // _MS,
+)
+Parameter = Callable[[Any], Any]
+
+
+def _whole(value: Any) -> Any:
+    if type(value) in (int, Long):
+        return int(value)
+    if type(value) in (float, Decimal) and math.isfinite(value) and value == int(value):
+        return int(value) if INT64_MIN <= value <= INT64_MAX else NOTHING
+    return NOTHING
+
+
+def _double(value: Any) -> Any:
+    return float(value) if type(value) in (int, Long, float, Decimal) and math.isfinite(value) else NOTHING
+
+
+def _exact(value: Any) -> Any:
+    if type(value) in (int, Long):
+        return Decimal(int(value))
+    return Decimal(value) if type(value) in (float, Decimal) and math.isfinite(value) else NOTHING
+
+
+def _text(value: Any) -> Any:
+    return value if type(value) is str and not any("\ud800" <= c <= "\udfff" for c in value) else NOTHING
+
+
+def _text_without_null(value: Any) -> Any:
+    """PostgreSQL's texts have no character 0, and refuse it."""
+    found = _text(value)
+    return NOTHING if found is NOTHING or "\x00" in found else found
+
+
+def _truth(value: Any) -> Any:
+    return value if type(value) is bool else NOTHING
+
+
+def _moment(value: Any) -> Any:
+    if type(value) is not Date or not _YEARS_MS[0] <= value <= _YEARS_MS[1]:
+        return NOTHING
+    return _EPOCH + dt.timedelta(milliseconds=int(value))
+
+
+def _naive(value: Any) -> Any:
+    moment = _moment(value)
+    return moment if moment is NOTHING else moment.replace(tzinfo=None)
+
+
+def _day(value: Any) -> Any:
+    moment = _moment(value)
+    return moment if moment is NOTHING or moment.timetz().replace(tzinfo=None) != dt.time() else moment.date()
+
+
+_SQLITE: Final[tuple[tuple[type[Any], Parameter | None], ...]] = (
+    (sa.Boolean, None),
+    (sa.Integer, _whole),
+    (sa.Float, _double),
+    (sa.Enum, None),
+    (sa.String, _text),
+)
+_POSTGRESQL: Final[tuple[tuple[type[Any], Parameter | None], ...]] = (
+    (sa.Boolean, _truth),
+    (sa.Integer, _whole),
+    (sa.REAL, None),  # a cell of 32 bits is not the double that its text stands for
+    (sa.Float, _double),
+    (sa.Numeric, _exact),
+    (sa.Date, _day),
+    (sa.Enum, None),
+    (sa.String, _text_without_null),
+)
+"""Types as SQLAlchemy has them, derived ones before those that they derive from."""
+
+
+def parameter_of(column: sa.Column[Any], dialect: str) -> Parameter | None:
+    """How values become parameters for a column; None where the database may see other equalities than the language does.
+
+    SQLite keeps dates as text in whatever form they were written, and cells of any type in any column: only numbers and texts, which its
+    affinities keep apart, are asked for.
+    """
+    kind = column.type
+    if isinstance(kind, sa.DateTime):
+        return None if dialect == "sqlite" else _moment if kind.timezone else _naive
+    return next((made for known, made in _TABLES[dialect] if isinstance(kind, known)), None)
+
+
+_TABLES: Final = {"sqlite": _SQLITE, "postgresql": _POSTGRESQL}
+
+
+def value_of(cell: Any) -> Value:
+    """A cell as a value; NULL is null. What has no counterpart is text."""
+    match cell:
+        case None | bool() | float() | str() | Decimal():
+            return cell
+        case int():
+            return cell if type(cell) is int else int(cell)
+        case dt.datetime():
+            moment = cell if cell.tzinfo is not None else cell.replace(tzinfo=dt.UTC)
+            return Date((moment - _EPOCH) // _MS)
+        case dt.date():
+            return Date((dt.datetime(cell.year, cell.month, cell.day, tzinfo=dt.UTC) - _EPOCH) // _MS)
+        case bytes() | memoryview() | bytearray():
+            return Binary(bytes(cell))
+        case uuid.UUID():
+            return Binary(cell.bytes, UUID_SUBTYPE)
+        case dict() | list():
+            try:
+                return from_json(cell)
+            except ExtendedJsonError:
+                return str(cell)
+        case _:
+            return str(cell)
+
+
+def cell_reader(column: sa.Column[Any]) -> Callable[[Any], Value]:
+    """How the cells of a column are read: those of 64 bits are longs, whatever their size."""
+    if isinstance(column.type, sa.BigInteger):
+        return lambda cell: long(cell) if type(cell) is int else value_of(cell)
+    return value_of

@@ -1,0 +1,33 @@
+"""What lookups need of the outside: a table that finds documents by values."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from shared.model.tables import Found
+
+Names = tuple[str, ...]
+"""A path in a document."""
+
+
+class TableUnavailable(Exception):
+    """The table is away; waiting may help (C10: does not count)."""
+
+
+class TableRefused(Exception):
+    """The table cannot be read as asked: the message says what was expected, and what to do."""
+
+
+class Table(Protocol):
+    """One table, collection or file. Calls may overlap."""
+
+    async def find(self, columns: Sequence[Names], wanted: Sequence[tuple[Any, ...]]) -> Sequence[Found]:
+        """What equals one of `wanted` (a value for each column, None for null and missing); more may come, nothing may lack.
+
+        Without columns: all. Equal is as `$group` has it, and a field that is an array is found by its items, too.
+        Raises TableUnavailable, TableRefused.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go."""
+        ...

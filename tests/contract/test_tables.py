@@ -1,0 +1,228 @@
+"""One contract for all tables that a lookup may ask: what is asked for is never missing, whatever kind of table has it.
+
+The oracle looks at every document; a table may give more than was asked for, since the lookup checks again, and never less.
+"""
+
+import csv
+import datetime as dt
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+
+from services.operator.tables.files import FileTable
+from services.operator.tables.held import HeldTable
+from services.operator.tables.sql import SqlTable, engine_of
+from shared.adapters.clock import SystemClock
+from shared.adapters.executor import AsyncExecutor
+from shared.language.values import canonical_key
+from shared.model.values import MISSING, Date, Document, long
+from shared.ports.tables import Table, TableRefused, TableUnavailable
+from shared.runtime.settings import LookupSettings
+
+pytestmark = pytest.mark.asyncio
+NOON_MS = 1_709_294_400_000
+NOON = dt.datetime(2024, 3, 1, 12, tzinfo=dt.UTC)
+ROWS: list[dict[str, Any]] = [
+    {"id": 1, "code": "a", "size": 10, "share": 0.5, "since": NOON},
+    {"id": 2, "code": "b", "size": 20, "share": 2.0, "since": None},
+    {"id": 3, "code": "a", "size": None, "share": -0.25, "since": NOON},
+    {"id": 4, "code": None, "size": 20, "share": None, "since": NOON},
+    {"id": 5, "code": "b ", "size": 2**31, "share": 1e300, "since": NOON + dt.timedelta(milliseconds=1)},
+]
+VALUES: list[Any] = ["a", "b", "B", "10", 10, long(20), 20.0, 0.5, Decimal("0.5"), Decimal("0.1"), 2**31, 2**62, 1e19, float("nan"),
+                     True, None, Date(NOON_MS), Date(NOON_MS + 1), Date(10**17), ["a"], {"a": 1}, "a\x00", "\ud800"]  # fmt: skip
+QUESTIONS: list[tuple[tuple[str, ...], ...]] = [
+    (("code",),), (("size",),), (("share",),), (("since",),), (("code",), ("size",)), (("code",), ("absent",)), (("code", "deep"),), (),
+]  # fmt: skip
+Make = Callable[[], Table]
+SETTINGS = LookupSettings(rows_max=1000, file_interval_ms=0)
+
+
+def own(rows: list[dict[str, Any]], *, moments: bool) -> list[Document]:
+    """The documents that the rows are; `moments`: the table keeps instants."""
+    return [
+        {n: Date(int(v.timestamp() * 1000)) if isinstance(v, dt.datetime) and moments else v for n, v in row.items()}
+        for row in rows
+    ]
+
+
+@contextmanager
+def database(url: str) -> Iterator[sa.Engine]:
+    """A database with the table `t` of ROWS."""
+    engine = engine_of(url, {}, 2_000)
+    table = sa.Table(
+        "t", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), sa.Column("code", sa.String(20)),
+        sa.Column("size", sa.BigInteger), sa.Column("share", sa.Double), sa.Column("since", sa.DateTime(timezone=True)),
+    )  # fmt: skip
+    with engine.begin() as connection:
+        table.metadata.create_all(connection)
+        connection.execute(sa.insert(table), ROWS)
+    yield engine
+    engine.dispose()
+
+
+def file_table(path: Path) -> FileTable:
+    return FileTable(fsspec.filesystem("file"), str(path), AsyncExecutor(), SystemClock(), SETTINGS)
+
+
+def written(folder: Path, kind: str) -> Path:
+    """ROWS as a file."""
+    path = folder / f"t.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(ROWS), path)
+        return path
+    plain = [{n: v.isoformat() if isinstance(v, dt.datetime) else v for n, v in row.items()} for row in ROWS]
+    if kind == "csv":
+        with path.open("w", newline="") as out:
+            writer = csv.DictWriter(out, list(ROWS[0]))
+            writer.writeheader()
+            writer.writerows(plain)
+    elif kind == "json":
+        path.write_text(json.dumps(plain))
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in plain))
+    return path
+
+
+@pytest.fixture(
+    params=["held", "jsonl", "json", "csv", "parquet", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
+)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Table]]:
+    """Each kind of table, with ROWS in it."""
+    kind = request.param
+    if kind == "held":
+        yield kind, HeldTable(own(ROWS, moments=True))
+    elif kind in ("sqlite", "postgresql"):
+        url = f"sqlite:///{tmp_path}/t.db" if kind == "sqlite" else request.getfixturevalue("postgres_url")
+        with database(url) as engine:
+            yield kind, SqlTable(engine, "t", AsyncExecutor(), SETTINGS)
+    else:
+        yield kind, file_table(written(tmp_path, kind))
+
+
+def reached(document: Any, names: tuple[str, ...]) -> Any:
+    for name in names:
+        document = document.get(name, MISSING) if isinstance(document, dict) else MISSING
+    return document
+
+
+async def test_nothing_that_is_asked_for_is_missing(table: tuple[str, Table]) -> None:
+    """For any columns and any values, of any type: all documents that the language would call equal are found, in the table's order."""
+    kind, asked = table
+    everything = [one.document for one in await asked.find((), [()])]
+    assert [d["id"] for d in everything] == [1, 2, 3, 4, 5]
+    for columns in QUESTIONS:
+        for value in VALUES:
+            wanted = [(value,) * len(columns), ("b", 20)[: len(columns)]] if columns else [()]
+            found = [one.document["id"] for one in await asked.find(columns, wanted)]
+            keys = [tuple(map(canonical_key, one)) for one in wanted]
+            equal = [
+                d["id"] for d in everything if tuple(canonical_key(reached(d, names)) for names in columns) in keys
+            ]
+            assert set(equal) <= set(found), (kind, columns, value)
+            assert found == sorted(set(found))
+
+
+async def test_documents_are_what_lies_in_the_table(table: tuple[str, Table]) -> None:
+    """Types are kept where the table has them: a null is null in a database and JSON, and a missing field where cells may be empty."""
+    kind, asked = table
+    got = [one.document for one in await asked.find((), [()])]
+    rows = own(ROWS, moments=kind not in ("jsonl", "json", "csv"))
+    if kind in ("csv", "parquet"):
+        rows = [{n: v for n, v in row.items() if v is not None} for row in rows]
+    wanted = [{n: v.isoformat() if isinstance(v, dt.datetime) else v for n, v in row.items()} for row in rows]
+    if kind == "sqlite":  # keeps no zone; what it keeps is taken as UTC
+        assert [d["since"] for d in got if d["id"] != 2] == [r["since"] for r in rows if r["id"] != 2]
+    assert got == wanted
+    assert {type(d["since"]) for d in got if d.get("since") is not None} == (
+        {str} if kind in ("jsonl", "json", "csv") else {Date}
+    )
+
+
+async def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
+    """What is asked next is answered by what the file holds now."""
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"a": 1}\n')
+    asked = file_table(path)
+    assert len(await asked.find((), [()])) == 1
+    path.write_text('{"a": 1}\n{"a": 2}\n')
+    assert len(await asked.find((), [()])) == 2
+    assert len(await asked.find((("a",),), [(2,)])) == 1
+
+
+async def test_codes_of_a_csv_are_no_numbers(tmp_path: Path) -> None:
+    """A column with leading zeros holds texts; numbers, truth values and texts are told apart by all of a column's cells."""
+    path = tmp_path / "t.csv"
+    path.write_text("zip,n,x,flag,mixed,none\n07030,7,1.5,true,1,\n10001,-8,2,false,a,\n")
+    found = [one.document for one in await file_table(path).find((), [()])]
+    assert found == [
+        {"zip": "07030", "n": 7, "x": 1.5, "flag": True, "mixed": "1"},
+        {"zip": "10001", "n": -8, "x": 2.0, "flag": False, "mixed": "a"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("t.jsonl", '{"a": 1}\n{"a"', "not JSON"), ("t.json", "[1]", "expected an object"), ("t.csv", "a\n1,2\n", "header names 1"),
+        ("t.parquet", "none", "t.parquet"), ("t.xls", "", "jsonl"),
+    ],
+)  # fmt: skip
+async def test_a_file_that_is_no_table_is_refused_with_its_name(
+    tmp_path: Path, name: str, text: str, says: str
+) -> None:
+    """The message has the file, and what was expected."""
+    (tmp_path / name).write_text(text)
+    with pytest.raises(TableRefused, match=says) as refused:
+        await file_table(tmp_path / name).find((), [()])
+    assert name in str(refused.value)
+
+
+async def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
+    """No such file, no such table, another kind of database."""
+    with pytest.raises(TableRefused, match="no such file"):
+        await file_table(tmp_path / "absent.csv").find((), [()])
+    with (
+        database(f"sqlite:///{tmp_path}/t.db") as engine,
+        pytest.raises(TableRefused, match="absent: no such table or view"),
+    ):
+        await SqlTable(engine, "absent", AsyncExecutor(), SETTINGS).find((), [()])
+    with pytest.raises(TableRefused, match="expected postgresql"):
+        engine_of("mysql://x/y", {}, 1_000)
+
+
+async def test_more_rows_than_may_be_found_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    """The bound has a name, in a database and in a file."""
+    few = LookupSettings(rows_max=3)
+    with database(f"sqlite:///{tmp_path}/t.db") as engine, pytest.raises(TableRefused, match=r"lookup\.rows_max.*\$eq"):
+        await SqlTable(engine, "t", AsyncExecutor(), few).find((), [()])
+    path = written(tmp_path, "csv")
+    with pytest.raises(TableRefused, match=r"5 documents, and lookup\.rows_max is 3"):
+        await FileTable(fsspec.filesystem("file"), str(path), AsyncExecutor(), SystemClock(), few).find((), [()])
+
+
+@pytest.mark.postgres
+async def test_a_connection_that_is_lost_is_an_outage_and_comes_back(postgres_url: str) -> None:
+    """What was asked over a connection that the server has ended may be asked again; a server that is not there is away."""
+    with database(postgres_url) as engine:
+        asked = SqlTable(engine, "t", AsyncExecutor(), SETTINGS)
+        assert len(await asked.find((), [()])) == 5
+        other = engine_of(postgres_url, {}, 2_000)
+        with other.begin() as connection:
+            connection.execute(
+                sa.text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+            )
+        other.dispose()
+        assert len(await asked.find((), [()])) == 5
+    away = engine_of("postgresql://nobody@127.0.0.1:1/none", {}, 2_000)
+    with pytest.raises(TableUnavailable, match="table t"):
+        await SqlTable(away, "t", AsyncExecutor(), SETTINGS).find((), [()])

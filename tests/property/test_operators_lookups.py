@@ -1,0 +1,120 @@
+"""`$lookup` of generated documents: what narrows the question changes no answer, and equality is as MongoDB has it."""
+
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.language.apply import Passed, apply_lookup
+from shared.language.apply.narrowing import key_of
+from shared.language.documents import parse
+from shared.language.expressions.environment import Environment
+from shared.language.stages import Lookup
+from shared.model.plan import OUT
+from shared.model.tables import Found
+from shared.model.values import Document
+from shared.operators.base import PART, POS, TS
+from shared.operators.batches import batch_of, documents_of
+from shared.operators.lookup import LookupRows
+
+SCALARS: st.SearchStrategy[Any] = st.sampled_from([None, 1, 1.0, 2, "a", "b", True, {"x": 1}])
+VALUES = SCALARS | st.lists(SCALARS, max_size=3)
+INNER = st.dictionaries(st.sampled_from(["a", "b"]), VALUES, max_size=2)
+DOCUMENTS = st.dictionaries(st.sampled_from(["a", "b", "c"]), VALUES | INNER | st.lists(INNER, max_size=2), max_size=3)
+PATHS = st.sampled_from(["a", "b", "c", "a.b", "c.a"])
+EQUALITIES = st.lists(
+    st.one_of(
+        st.tuples(PATHS, st.just("$$x")).map(lambda t: {"$expr": {"$eq": [f"${t[0]}", t[1]]}}),
+        st.tuples(PATHS, PATHS).map(lambda t: {"$expr": {"$and": [{"$eq": ["$$x", f"${t[0]}"]}, {"$eq": [f"${t[1]}", 1]}]}}),
+        st.tuples(PATHS, VALUES).map(lambda t: {t[0]: t[1]}),
+        st.tuples(PATHS, SCALARS).map(lambda t: {"$or": [{t[0]: t[1]}, {"a": 1}]}),
+    ),
+    max_size=2,
+)  # fmt: skip
+
+
+def stage(local: str, foreign: str, matches: list[dict[str, Any]], *, fields: bool) -> Lookup:
+    given_fields = {"localField": local, "foreignField": foreign} if fields else {}
+    options = {
+        "from": {"documents": []},
+        "as": "found",
+        "let": {"x": f"${local}"},
+        "pipeline": [{"$match": m} for m in matches],
+        **given_fields,
+    }
+    found = parse({"pipeline": [{"$source": {"documents": []}}, {"$lookup": options}]}).pipeline[1]
+    assert isinstance(found, Lookup)
+    return found
+
+
+def looked_up(what: Lookup, documents: list[Document], foreign: list[Document]) -> list[Document]:
+    """By the operator, from a table that gives exactly what was asked for."""
+    n = len(documents)
+    engine = {
+        TS: pa.array([0] * n, pa.int64()),
+        PART: pa.array([0] * n, pa.int32()),
+        POS: pa.array(range(n), pa.int64()),
+    }
+    operator = LookupRows(what)
+    looking = operator.begin(batch_of(documents, engine))
+    table = [Found(place, document) for place, document in enumerate(foreign)]
+    buckets = operator.sorted_out(table, [key_of(wanted) for wanted in looking.wanted.values()])
+    (out,) = operator.finish(looking, buckets)
+    assert out.port == OUT
+    return documents_of(out.batch)
+
+
+@given(documents=st.lists(DOCUMENTS, min_size=1, max_size=4), foreign=st.lists(DOCUMENTS, max_size=6), local=PATHS, other=PATHS,
+       matches=EQUALITIES, fields=st.booleans())  # fmt: skip
+def test_what_narrows_a_lookup_changes_no_answer(
+    documents: list[Document],
+    foreign: list[Document],
+    local: str,
+    other: str,
+    matches: list[dict[str, Any]],
+    fields: bool,
+) -> None:
+    """The rows with what was found among candidates are those with what would be found in the whole table."""
+    what = stage(local, other, matches, fields=fields)
+    wanted: list[Document] = []
+    for document in documents:
+        outcome = apply_lookup(what, document, foreign, Environment(document))
+        assert isinstance(outcome, Passed)
+        wanted += outcome.documents
+    assert repr(looked_up(what, documents, foreign)) == repr(wanted)
+
+
+def at(value: Any, names: list[str]) -> list[Any]:
+    """The values at a path through documents and arrays of documents; None for a document that lacks it."""
+    if not names:
+        return [value]
+    if isinstance(value, dict):
+        return at(value.get(names[0]), names[1:]) if names[0] in value else [None]
+    if isinstance(value, list):
+        return [found for item in value if isinstance(item, dict) for found in at(item, names)]
+    return [None]
+
+
+def reach(document: Document, path: str) -> list[Any]:
+    values = at(document, path.split("."))
+    return [*values, *(item for value in values if isinstance(value, list) for item in value)] or [None]
+
+
+def alike(a: Any, b: Any) -> bool:
+    """1 and 1.0 are equal, 1 and true are not."""
+    if isinstance(a, bool) or isinstance(b, bool):
+        return a is b
+    if isinstance(a, dict) and isinstance(b, dict):
+        return list(a) == list(b) and all(alike(a[k], b[k]) for k in a)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(alike, a, b))
+    return (type(a) in (int, float) and type(b) in (int, float) and a == b) or (type(a) is type(b) and a == b)
+
+
+@given(document=DOCUMENTS, foreign=st.lists(DOCUMENTS, max_size=6), local=PATHS, other=PATHS)
+def test_fields_are_equal_as_in_mongodb(document: Document, foreign: list[Document], local: str, other: str) -> None:
+    """Any value or item of an array on one side equals one on the other; missing counts as null."""
+    (found,) = looked_up(stage(local, other, [], fields=True), [document], foreign)
+    wanted = [f for f in foreign if any(alike(a, b) for a in reach(document, local) for b in reach(f, other))]
+    assert repr(found["found"]) == repr(wanted)

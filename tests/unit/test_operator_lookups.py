@@ -1,0 +1,110 @@
+"""What a lookup asks of its table, what it keeps, and what it does while the table is away: on virtual time."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from services.operator.lookups import Lookups
+from services.operator.tables.held import HeldTable
+from shared.adapters.virtual import VirtualWorld, run_virtual
+from shared.language.documents import parse
+from shared.language.stages import Lookup
+from shared.model.plan import DLQ, OUT
+from shared.model.tables import Found
+from shared.model.values import Document
+from shared.operators.base import PART, POS, TS
+from shared.operators.batches import batch_of, documents_of
+from shared.operators.context import TaskContext
+from shared.ports.tables import Names, TableUnavailable
+from shared.runtime.assembly import failure_of
+from shared.runtime.settings import LookupSettings
+
+FOREIGN: list[Document] = [{"code": code, "n": n} for n, code in enumerate("abcabc")]
+
+
+class CountingTable(HeldTable):
+    """Notes what it is asked; away as often as it is told."""
+
+    def __init__(self, away: int = 0) -> None:
+        super().__init__(FOREIGN)
+        self.asked: list[list[Any]] = []
+        self.away = away
+
+    async def find(self, columns: Sequence[Names], wanted: Sequence[tuple[Any, ...]]) -> Sequence[Found]:
+        self.asked.append([value for (value,) in wanted])
+        if self.away:
+            self.away -= 1
+            message = "connection refused"
+            raise TableUnavailable(message)
+        return await super().find(columns, wanted)
+
+
+def stage(**options: Any) -> Lookup:
+    name = "$cachedLookup" if options else "$lookup"
+    given = {"from": {"documents": []}, "localField": "k", "foreignField": "code", "as": "found", **options}
+    found = parse({"pipeline": [{"$source": {"documents": []}}, {name: given}]}).pipeline[1]
+    assert isinstance(found, Lookup)
+    return found
+
+
+def rows(*keys: Any) -> pa.RecordBatch:
+    engine = {
+        TS: pa.array([1] * len(keys), pa.int64()), PART: pa.array([0] * len(keys), pa.int32()),
+        POS: pa.array(range(len(keys)), pa.int64()),
+    }  # fmt: skip
+    return batch_of([{"k": key} for key in keys], engine)
+
+
+def run(table: CountingTable, what: Lookup, settings: LookupSettings, batches: list[Any]) -> list[list[list[int]]]:
+    """By batch and row, the `n` that were found; a number among the batches moves the clock so many ms."""
+    results: list[list[list[int]]] = []
+
+    async def play(world: VirtualWorld) -> None:
+        lookups = Lookups(what, table, world.clock, settings, TaskContext())
+        for batch in batches:
+            if isinstance(batch, int):
+                await world.clock.sleep_ms(batch)
+                continue
+            outs = await lookups.enrich(batch)
+            assert {out.port for out in outs} <= {OUT, DLQ}
+            results.append([[f["n"] for f in d["found"]] for o in outs if o.port == OUT for d in documents_of(o.batch)])
+
+    run_virtual(play, start_ms=0)
+    return results
+
+
+def test_a_batch_is_one_question_for_its_distinct_keys() -> None:
+    """Equal keys are asked for once, as many at a time as the bound says; without a cache the next batch asks again."""
+    table = CountingTable()
+    found = run(table, stage(), LookupSettings(keys_max=2), [rows("a", "b", "a", "z", "b"), rows("a")])
+    assert found == [[[0, 3], [1, 4], [0, 3], [], [1, 4]], [[0, 3]]]
+    assert table.asked == [["a", "b"], ["z"], ["a"]]
+
+
+def test_a_cache_keeps_answers_until_they_are_too_old_or_too_many() -> None:
+    """Also that nothing was found; the answer used longest ago gives way; at its `ttl` an answer is asked for anew."""
+    table = CountingTable()
+    what = stage(ttl={"size": 10, "unit": "ms"}, maxEntries=2)
+    batches = [rows("a", "z"), rows("z", "a"), rows("b"), 9, rows("a", "z"), 1, rows("b"), rows("z")]
+    found = run(table, what, LookupSettings(), batches)
+    assert found == [[[0, 3], []], [[], [0, 3]], [[1, 4]], [[0, 3], []], [[1, 4]], [[]]]
+    assert table.asked == [["a", "z"], ["b"], ["z"], ["b"]]
+
+
+def test_an_outage_is_waited_out() -> None:
+    """The same question is asked again until it is answered; nothing is lost, nothing is doubled."""
+    table = CountingTable(away=3)
+    assert run(table, stage(), LookupSettings(), [rows("a", "b")]) == [[[0, 3], [1, 4]]]
+    assert table.asked == [["a", "b"]] * 4
+
+
+def test_an_outage_that_lasts_fails_the_task_as_an_outage() -> None:
+    """The message has the stage, how long, the bound's name, and what the table said; such failures do not count (C10)."""
+    with pytest.raises(TableUnavailable) as failed:
+        run(CountingTable(away=10**6), stage(), LookupSettings(wait_ms_max=3_000), [rows("a")])
+    assert "pipeline[1].$lookup" in str(failed.value)
+    assert "lookup.wait_ms_max is 3000" in str(failed.value)
+    assert "connection refused" in str(failed.value)
+    assert failure_of(failed.value) == (False, True)
