@@ -1,0 +1,177 @@
+"""Wiring of the gateway's process: one route, behind a token, that answers when the broker has acknowledged."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from services.gateway.batch import Shape, records_of
+from services.gateway.settings import GatewaySettings, gateway_settings
+from services.gateway.writing import BatchWriter, NotKnown, NotWritten
+from shared.adapters.clock import SystemClock
+from shared.adapters.kafka_log import KafkaLog
+from shared.ports.clock import Clock
+from shared.ports.log import Log, NewRecord
+from shared.process.outside import kafka_settings
+from shared.process.settings import ProcessSettings, ProcessSettingsError
+from shared.process.token import read_token
+from shared.process.web import (
+    BAD_REQUEST,
+    NOT_FOUND,
+    TOO_LARGE,
+    TOO_MANY,
+    UNAVAILABLE,
+    Problem,
+    answering,
+    guard,
+)
+from shared.runtime.measures import Measure
+
+_log = structlog.get_logger()
+_ID_CHARACTERS_MAX: Final = 200
+_RETRY: Final = {"Retry-After": "1"}
+
+
+class GatewayService:
+    """HTTP in, topics out. Holds nothing that must last."""
+
+    def __init__(self, log: Log, clock: Clock, place: str, prefix: str, settings: GatewaySettings, token: str) -> None:
+        self._log = log
+        self._prefix = prefix
+        self._settings = settings
+        self._writer = BatchWriter(log, clock, place, settings.writers, settings.topics_age_ms_max)
+        self._app = web.Application(
+            client_max_size=settings.batch_bytes_max, middlewares=[answering, guard(token, {"/healthz"})]
+        )
+        self._app.router.add_get("/healthz", self._alive)
+        self._app.router.add_post("/v1/topics/{topic}/records", self._ingest)
+        self._in_flight_bytes = 0
+        self._written = 0
+        self._refused = 0
+        self._away = ""
+        self._stopped = asyncio.Event()
+        self.serving = asyncio.Event()
+        self.url = ""
+
+    async def run(self) -> None:
+        """Serve until `stop`; batches under way are answered first. ProcessSettingsError where the address is taken."""
+        runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=10.0)
+        await runner.setup()
+        try:
+            try:
+                await web.TCPSite(runner, self._settings.host, self._settings.port).start()
+            except OSError as error:
+                message = (
+                    f"{self._settings.host}:{self._settings.port}: cannot listen there ({error}); choose another port"
+                )
+                raise ProcessSettingsError(message) from error
+            self.url = "http://{}:{}".format(*runner.addresses[0][:2])
+            _log.info("gateway.serves", url=self.url)
+            self.serving.set()
+            await self._stopped.wait()
+        finally:
+            await runner.cleanup()
+            await self._writer.close()
+            await self._log.close()
+
+    def stop(self) -> None:
+        """End `run`."""
+        self._stopped.set()
+
+    def unready(self) -> str:
+        """Ready unless the last batch found no broker."""
+        return self._away
+
+    def measures(self) -> Iterator[Measure]:
+        """What came and went."""
+        yield Measure("gateway_records_total", "counter", "Records acknowledged", self._written)
+        yield Measure("gateway_refused_total", "counter", "Batches answered 429", self._refused)
+        yield Measure("gateway_in_flight_bytes", "gauge", "Of batches under way", self._in_flight_bytes)
+
+    # --- the route --------------------------------------------------------------------------------------------------------
+
+    async def _alive(self, _request: web.Request) -> web.Response:
+        return web.Response(text="alive\n")
+
+    async def _ingest(self, request: web.Request) -> web.Response:
+        shape = _shape(request)
+        with self._room(request.content_length):
+            topic, partitions = await self._topic(request.match_info["topic"])
+            settings = self._settings
+            records = records_of(await request.read(), shape, settings.record_bytes_max, settings.records_max)
+            if records:
+                await self._write(topic, partitions, records)
+        self._written += len(records)
+        body = msgspec.json.encode({"topic": topic, "written": len(records)})
+        return web.Response(body=body, content_type="application/json")
+
+    @contextmanager
+    def _room(self, content_length: int | None) -> Iterator[None]:
+        """Room for a batch until it is acknowledged, or 429: a body of unknown length counts as the largest."""
+        most = self._settings.batch_bytes_max
+        if content_length is not None and content_length > most:
+            raise Problem(TOO_LARGE, "body", f"at most {most} bytes", f"{content_length} bytes")
+        size = most if content_length is None else content_length
+        if self._in_flight_bytes + size > self._settings.in_flight_bytes_max:
+            self._refused += 1
+            finding = f"{self._in_flight_bytes} bytes are under way"
+            raise Problem(TOO_MANY, "gateway", "fewer bytes at a time", finding, "send it again", headers=_RETRY)
+        self._in_flight_bytes += size
+        try:
+            yield
+        finally:
+            self._in_flight_bytes -= size
+
+    async def _topic(self, topic: str) -> tuple[str, int]:
+        allowed = self._settings.topics
+        inner = topic.startswith(("__", f"{self._prefix}.", "tidemark."))
+        if (allowed and topic not in allowed) or inner:
+            raise Problem(NOT_FOUND, "topic", "one that the gateway may write to", repr(topic))
+        try:
+            partitions = await self._writer.partitions(topic)
+        except NotWritten as error:
+            self._away = str(error)
+            raise _unavailable(str(error), "nothing was written: send it again") from error
+        if not partitions:
+            raise Problem(NOT_FOUND, "topic", "one that exists", repr(topic), "create it first")
+        return topic, partitions
+
+    async def _write(self, topic: str, partitions: int, records: Sequence[NewRecord]) -> None:
+        try:
+            await self._writer.write(topic, partitions, records)
+        except NotWritten as error:
+            self._away = str(error)
+            raise _unavailable(str(error), "nothing was written: send it again") from error
+        except NotKnown as error:
+            self._away = str(error)
+            remedy = "whether the batch was written is not known: send it again with the same ids, and let $source.recordId drop repeats"
+            raise _unavailable(str(error), remedy) from error
+        self._away = ""
+
+
+def _unavailable(reason: str, remedy: str) -> Problem:
+    return Problem(UNAVAILABLE, "Kafka", "the brokers' acknowledgement", reason, remedy, headers=_RETRY)
+
+
+def _shape(request: web.Request) -> Shape:
+    unknown = set(request.query) - {"key", "id"}
+    if unknown:
+        raise Problem(BAD_REQUEST, f"query {min(unknown)}", "key or id, each the path of a field", "another name")
+    batch_id = request.headers.get("Idempotency-Key", "")
+    if len(batch_id) > _ID_CHARACTERS_MAX:
+        expected = f"at most {_ID_CHARACTERS_MAX} characters"
+        raise Problem(BAD_REQUEST, "header Idempotency-Key", expected, f"{len(batch_id)} characters")
+    return Shape(request.content_type, request.query.get("key", ""), request.query.get("id", ""), batch_id)
+
+
+async def build(settings: ProcessSettings) -> GatewayService:
+    """A gateway to the cluster that the settings name."""
+    gateway = gateway_settings(settings)
+    token = read_token(gateway.token_file)
+    # The identities are the place's: a gateway that comes back ends what its predecessor left open, which would hold readers up.
+    log = KafkaLog(kafka_settings(settings))
+    return GatewayService(log, SystemClock(), settings.place, settings.prefix, gateway, token)

@@ -1,0 +1,113 @@
+"""Batches into topics: each in one transaction, so that readers see all of it or nothing, and the answer comes after the commit.
+
+A writer whose transaction went wrong is thrown away: whether its batch was written is then not known, and the caller is told so.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from shared.adapters.kafka_partitions import partition_of_key
+from shared.ports.clock import Clock
+from shared.ports.log import Log, LogError, NewRecord, TopicPartition, TransactionalWriter
+
+_log = structlog.get_logger()
+
+
+class NotWritten(Exception):
+    """Nothing of the batch was written: the reason."""
+
+
+class NotKnown(Exception):
+    """The batch may or may not have been written: the reason."""
+
+
+@dataclass(slots=True)
+class BatchWriter:
+    """A few writers, each with an identity of its own below the gateway's place."""
+
+    log: Log
+    clock: Clock
+    place: str
+    writers: int
+    topics_age_ms_max: int
+    _free: asyncio.Queue[int] = field(default_factory=asyncio.Queue)
+    _open: dict[int, TransactionalWriter] = field(default_factory=dict)
+    _partitions: dict[str, int] = field(default_factory=dict)
+    _asked_ms: int | None = None
+    _turn: int = 0
+
+    def __post_init__(self) -> None:
+        """All are free."""
+        for number in range(self.writers):
+            self._free.put_nowait(number)
+
+    async def partitions(self, topic: str) -> int:
+        """Of a topic; 0 if there is none of this name. NotWritten when nobody answers."""
+        now_ms = self.clock.monotonic_ms()
+        old = self._asked_ms is None or now_ms - self._asked_ms > self.topics_age_ms_max
+        if topic not in self._partitions and (old or not self._partitions):
+            try:
+                self._partitions = dict(await self.log.list_topics())
+            except LogError as error:
+                raise NotWritten(str(error)) from error
+            self._asked_ms = now_ms
+        return self._partitions.get(topic, 0)
+
+    async def write(self, topic: str, partitions: int, records: Sequence[NewRecord]) -> None:
+        """All of them or none, acknowledged by every replica. NotWritten, NotKnown."""
+        number = await self._free.get()
+        try:
+            await self._write(number, self._divided(topic, partitions, records))
+        finally:
+            self._free.put_nowait(number)
+
+    async def _write(self, number: int, divided: dict[TopicPartition, list[NewRecord]]) -> None:
+        try:
+            writer = self._open.get(number)
+            if writer is None:
+                writer = self._open[number] = await self.log.transactional_writer(f"gateway.{self.place}.{number}")
+            transaction = await writer.begin()
+            for partition, records in divided.items():
+                await transaction.send_batch(partition, records)
+        except LogError as error:
+            await self._throw_away(number)
+            raise NotWritten(str(error)) from error
+        except BaseException:
+            await self._throw_away(number)
+            raise
+        try:
+            await transaction.commit()
+        except LogError as error:
+            await self._throw_away(number)
+            raise NotKnown(str(error)) from error
+        except BaseException:
+            await self._throw_away(number)
+            raise
+
+    async def _throw_away(self, number: int) -> None:
+        """What it had open is aborted, by the next of its identity at the latest."""
+        writer = self._open.pop(number, None)
+        if writer is not None:
+            try:
+                await writer.close()
+            except LogError as error:
+                _log.warning("gateway.writer_lost", reason=str(error))
+
+    def _divided(
+        self, topic: str, partitions: int, records: Sequence[NewRecord]
+    ) -> dict[TopicPartition, list[NewRecord]]:
+        """By key as Kafka's own clients divide; what has no key goes, batch by batch, round the partitions."""
+        self._turn += 1
+        found: dict[TopicPartition, list[NewRecord]] = {}
+        for record in records:
+            at = self._turn % partitions if record.key is None else partition_of_key(record.key, partitions)
+            found.setdefault(TopicPartition(topic, at), []).append(record)
+        return found
+
+    async def close(self) -> None:
+        """Let go."""
+        for number in list(self._open):
+            await self._throw_away(number)

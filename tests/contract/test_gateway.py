@@ -1,0 +1,186 @@
+"""The gateway, on a log in memory and on a real broker: a batch is there whole when it is answered, or not at all."""
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from services.gateway.service import GatewayService
+from services.gateway.settings import GatewaySettings
+from shared.adapters.clock import SystemClock
+from shared.adapters.executor import AsyncExecutor
+from shared.adapters.kafka_log import KafkaLog
+from shared.adapters.kafka_settings import KafkaSettings
+from shared.adapters.memory_broker import MemoryBroker
+from shared.adapters.memory_log import MemoryLog
+from shared.model.ids import Offset
+from shared.ports.log import Log, LogRecord, LogUnavailable, TopicPartition
+
+TOKEN = "a-token-of-the-tests"
+LINES = "application/x-ndjson"
+SETTINGS = GatewaySettings(
+    port=0, batch_bytes_max=10_000, in_flight_bytes_max=15_000, record_bytes_max=500, records_max=50
+)
+
+
+@dataclass
+class Asked:
+    """A gateway, and the log behind it."""
+
+    session: ClientSession
+    service: GatewayService
+    log: Log
+    topic: str = field(default_factory=lambda: f"t-{uuid.uuid4().hex}")
+
+    async def send(
+        self, body: bytes, kind: str = LINES, *, query: str = "", topic: str = "", **headers: str
+    ) -> tuple[int, Any]:
+        url = f"{self.service.url}/v1/topics/{topic or self.topic}/records{query}"
+        given = {
+            "Authorization": f"Bearer {TOKEN}",
+            "Content-Type": kind,
+            **{k.replace("_", "-"): v for k, v in headers.items()},
+        }
+        async with self.session.post(url, data=body, headers=given) as answer:
+            return answer.status, {**json.loads(await answer.read()), "retry": answer.headers.get("Retry-After")}
+
+    async def records(self) -> list[LogRecord]:
+        """What committed readers see now, partition by partition."""
+        partitions = [TopicPartition(self.topic, n) for n in range(2)]
+        ends = await self.log.end_offsets(partitions)
+        reader = await self.log.reader(committed_only=True)
+        await reader.assign(dict.fromkeys(partitions, Offset(0)))
+        found: list[LogRecord] = []
+        while any(reader.position(p) < ends[p] for p in partitions):
+            found += await reader.fetch(100, 100)
+        await reader.close()
+        return sorted(found, key=lambda r: (r.partition, r.offset))
+
+
+@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.kafka)])
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    """The broker's address; empty for the log in memory."""
+    return str(request.getfixturevalue("kafka_broker")) if request.param == "kafka" else ""
+
+
+@pytest.fixture
+async def asked(bootstrap: str) -> AsyncIterator[Asked]:
+    clock, executor = SystemClock(), AsyncExecutor()
+    log: Log = MemoryLog(MemoryBroker(clock))
+    if bootstrap:
+        log = KafkaLog(KafkaSettings(bootstrap=bootstrap))
+    service = GatewayService(log, clock, f"g-{uuid.uuid4().hex}", "tidemark", SETTINGS, TOKEN)
+    errors: list[BaseException] = []
+    running = executor.spawn(service.run(), "gateway", errors.append)
+    await service.serving.wait()
+    async with ClientSession() as session:
+        asked = Asked(session, service, log)
+        await log.create_topic(asked.topic, 2)
+        yield asked
+    service.stop()
+    await running.join()
+    assert errors == []
+
+
+def lines(*documents: Any) -> bytes:
+    return b"\n".join(json.dumps(document).encode() for document in documents) + b"\n"
+
+
+async def test_a_batch_is_there_when_it_is_answered(asked: Asked) -> None:
+    """Lines and arrays alike, as they were sent, with key and id; one key lies in one partition, in order."""
+    status, told = await asked.send(lines(*({"k": "a", "n": n} for n in range(3))), query="?key=k&id=n")
+    assert (status, told["written"]) == (200, 3)
+    assert (await asked.send(json.dumps([{"n": 3}, {"n": 4}]).encode(), "application/json", Idempotency_Key="b"))[
+        0
+    ] == 200
+    found = await asked.records()
+    keyed = [r for r in found if r.key == b"a"]
+    assert [json.loads(r.value or b"")["n"] for r in keyed] == [0, 1, 2]
+    assert [r.headers for r in keyed] == [(("record-id", str(n).encode()),) for n in range(3)]
+    assert len({r.partition for r in keyed}) == 1
+    others = [r for r in found if r.key is None]
+    assert [r.headers for r in others] == [(("record-id", b"b-0"),), (("record-id", b"b-1"),)]
+
+
+async def test_a_bad_line_is_named_and_nothing_is_written(asked: Asked) -> None:
+    """Whatever is wrong with one record, its place is said and no record of its batch is there; an empty batch is none."""
+    good = lines({"k": 1})
+    cases = [
+        (good + b"{no json\n", LINES, "", 400, "line 2"),
+        (good + b"\n[1]\n", LINES, "", 400, "line 3"),
+        (b'[{"k": 1}, 7]', "application/json", "", 400, "[1]"),
+        (b'{"k": 1}', "application/json", "", 400, "body"),
+        (good + lines({"j": 1}), LINES, "?key=k", 400, "line 2, field k"),
+        (good + lines({"k": "x" * 600}), LINES, "", 413, "line 2"),
+        (lines(*({"k": n} for n in range(51))), LINES, "", 413, "line 51"),
+        (good, "text/csv", "", 400, "header Content-Type"),
+        (good, LINES, "?keys=k", 400, "query keys"),
+        (b"x" * 10_001, LINES, "", 413, "body"),
+    ]
+    for body, kind, query, status, place in cases:
+        found = await asked.send(body, kind, query=query)
+        assert (found[0], found[1]["error"]["place"]) == (status, place), body[:40]
+    assert (await asked.send(b"\n"))[1]["written"] == 0
+    assert await asked.records() == []
+
+
+async def test_only_with_the_token_and_only_where_it_may(asked: Asked) -> None:
+    """Without the token nothing is taken; the product's own topics, the broker's and unknown ones are not written to."""
+    assert (await asked.send(lines({}), Authorization="Bearer other"))[0] == 401
+    for topic in ("tidemark.commands", "tidemark.markers.x", "__consumer_offsets", "unknown"):
+        assert (await asked.send(lines({}), topic=topic))[0] == 404
+    assert await asked.records() == []
+
+
+class _Slow:
+    """A log whose transactions wait for a word, or find no broker."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.go_on = asyncio.Event()
+        self.opening = asyncio.Event()
+        self.away = False
+
+    async def transactional_writer(self, identity: str) -> Any:
+        """After the word."""
+        self.opening.set()
+        await self.go_on.wait()
+        if self.away:
+            raise LogUnavailable("no broker answers")
+        return await self._log.transactional_writer(identity)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+async def test_under_pressure_more_is_refused_and_comes_in_later(asked: Asked) -> None:
+    """Bytes under way are bounded: what exceeds them is 429 with Retry-After; an outage is 503 and says that nothing was written."""
+    slow = _Slow(asked.log)
+    settings = replace(SETTINGS, in_flight_bytes_max=10_000, writers=1)
+    executor = AsyncExecutor()
+    service = GatewayService(slow, SystemClock(), f"g-{uuid.uuid4().hex}", "tidemark", settings, TOKEN)
+    errors: list[BaseException] = []
+    running = executor.spawn(service.run(), "slow gateway", errors.append)
+    await service.serving.wait()
+    pressed = Asked(asked.session, service, asked.log, asked.topic)
+    first = asyncio.gather(pressed.send(lines(*({"x": "y" * 400} for _ in range(20)))))
+    await slow.opening.wait()
+    status, told = await pressed.send(lines(*({"x": "y" * 400} for _ in range(10))))
+    assert (status, told["retry"]) == (429, "1")
+    slow.away = True
+    slow.go_on.set()
+    ((status, told),) = await first
+    assert (status, told["retry"], "nothing was written" in told["error"]["remedy"]) == (503, "1", True)
+    assert service.unready() == "no broker answers"
+    slow.away = False
+    assert (await pressed.send(lines({"x": 1})))[0] == 200
+    assert service.unready() == ""
+    assert len(await asked.records()) == 1
+    service.stop()
+    await running.join()
+    assert errors == []
