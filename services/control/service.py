@@ -5,19 +5,23 @@ import json
 import os
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import structlog
 from aiohttp import web
 
+from services.control.agents import Agents
 from services.control.api import Api
 from services.control.commands import Commands
+from services.control.events import Events
 from services.control.readmodel import ReadModel
 from services.control.server import application
 from services.control.settings import ControlSettings, control_settings
 from shared.adapters.clock import SystemClock
 from shared.adapters.executor import AsyncExecutor
 from shared.adapters.kafka_log import KafkaLog
+from shared.adapters.kafka_settings import KafkaSettings
 from shared.ports.clock import Clock, Executor
 from shared.ports.log import Log
 from shared.process.outside import kafka_settings
@@ -34,15 +38,29 @@ class ControlService:
     """Serves from its start on, whether or not Kafka answers."""
 
     def __init__(
-        self, log: Log, topics: Topics, clock: Clock, executor: Executor, settings: ControlSettings, token: str
+        self,
+        log: Log,
+        topics: Topics,
+        clock: Clock,
+        executor: Executor,
+        settings: ControlSettings,
+        token: str,
+        kafka: KafkaSettings | None = None,
     ) -> None:
+        """`kafka`: where agents find the brokers; without it, or with the setting `agents` off, there are none."""
         self._log = log
         self._executor = executor
         self._settings = settings
+        self.events = Events(log, topics, clock, settings)
         self.model = ReadModel(log, topics, clock)
         self.client = Client(log, topics, clock, lambda: uuid.uuid4().hex)
         self.commands = Commands(self.client, self.model, settings)
         self.api = Api(self.model, self.commands, settings, clock, executor)
+        self.agents: Agents | None = None
+        if kafka is not None and settings.agents:
+            self.agents = Agents(log, kafka, topics, clock, executor, self.commands, self.events)
+            self.api.agents_state = partial(getattr, self.agents, "state")
+            self.model.on_status = self.events.status
         self._application = application(self.api, token)
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None
@@ -54,11 +72,15 @@ class ControlService:
         runner = web.AppRunner(self._application, access_log=None, shutdown_timeout=5.0)
         await runner.setup()
         handles = self.model.start(self._executor, self._broken)
+        if self.agents is not None:
+            handles += [*self.events.start(self._executor, self.model, self._broken), self.agents.start(self._broken)]
         try:
             await self._listen(runner)
             await self._stopped.wait()
         finally:
             await runner.cleanup()
+            if self.agents is not None:
+                await self.agents.stop()
             for handle in handles:
                 handle.cancel()
             for handle in handles:
@@ -112,4 +134,5 @@ async def build(settings: ProcessSettings) -> ControlService:
     control = control_settings(settings)
     token = read_token(control.token_file)
     log = KafkaLog(kafka_settings(settings))
-    return ControlService(log, Topics(settings.prefix), SystemClock(), AsyncExecutor(), control, token)
+    topics = Topics(settings.prefix)
+    return ControlService(log, topics, SystemClock(), AsyncExecutor(), control, token, kafka_settings(settings))

@@ -1,8 +1,12 @@
 """How to reach a Kafka cluster, and the limits of what this process holds of it. Secrets never show in a repr."""
 
 import ssl
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from typing import Any, Literal
+
+import msgspec
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER"]
@@ -99,3 +103,16 @@ class KafkaSettings:
             "sasl_plain_password": self.sasl_password,
             "sasl_oauth_token_provider": self.sasl_token_provider,
         }
+
+
+def settings_from(config: Mapping[str, Any], place: str, **given: str) -> KafkaSettings:
+    """Settings from a table of the user's at `place`. ValueError names the setting that is unknown or wrong; no value is shown."""
+    known = {f.name for f in fields(KafkaSettings)} - given.keys()
+    for name in config:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            raise ValueError(f"{place}.{name}: no such setting" + (f"; did you mean {near[0]}?" if near else ""))
+    try:
+        return msgspec.convert({**config, **given}, KafkaSettings)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{place}: {error}") from error

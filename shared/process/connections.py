@@ -2,10 +2,8 @@
 
 import os
 
-import msgspec
-
 from shared.adapters.kafka_log import KafkaLog
-from shared.adapters.kafka_settings import KafkaSettings
+from shared.adapters.kafka_settings import KafkaSettings, settings_from
 from shared.language.documents import Processor, resolve
 from shared.language.stages import Connection
 
@@ -32,9 +30,11 @@ class Connections:
         """Client settings of a Kafka connection."""
         settings = connection.settings
         config = dict(settings.get("config", {}))
-        return msgspec.convert(
-            {**config, "bootstrap": settings["bootstrapServers"], "client": f"{self._place}.{connection.name}"},
-            KafkaSettings,
+        return settings_from(
+            config,
+            f"connections.{connection.name}.config",
+            bootstrap=settings["bootstrapServers"],
+            client=f"{self._place}.{connection.name}",
         )
 
     def log(self, connection: Connection) -> KafkaLog:

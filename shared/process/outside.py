@@ -3,14 +3,12 @@
 import uuid
 from pathlib import Path
 
-import msgspec
-
 from shared.adapters.blobs import S3Blobs
 from shared.adapters.clock import SystemClock
 from shared.adapters.directory_blobs import DirectoryBlobs
 from shared.adapters.executor import AsyncExecutor
 from shared.adapters.kafka_log import KafkaLog
-from shared.adapters.kafka_settings import KafkaSettings
+from shared.adapters.kafka_settings import KafkaSettings, settings_from
 from shared.ports.blobs import BlobStore
 from shared.ports.clock import Executor
 from shared.process.killing import killing_at
@@ -20,10 +18,13 @@ from shared.runtime.topics import Topics
 
 
 def kafka_settings(settings: ProcessSettings) -> KafkaSettings:
-    """Of the cluster of Tidemark's own topics."""
-    return msgspec.convert(
-        {**settings.kafka_config, "bootstrap": settings.kafka, "client": settings.place}, KafkaSettings
-    )
+    """Of the cluster of Tidemark's own topics. ProcessSettingsError."""
+    try:
+        return settings_from(
+            settings.kafka_config, "TIDEMARK_KAFKA_CONFIG", bootstrap=settings.kafka, client=settings.place
+        )
+    except ValueError as error:
+        raise ProcessSettingsError(str(error)) from error
 
 
 def open_blobs(place: str, executor: Executor) -> BlobStore:

@@ -60,6 +60,21 @@ class Topics:
         """The registry of connections without their secrets, compacted, by name."""
         return f"{self.prefix}.connections"
 
+    @property
+    def control_commands(self) -> str:
+        """Other systems to the control service; one partition."""
+        return f"{self.prefix}.control.commands"
+
+    @property
+    def control_dead_letters(self) -> str:
+        """Commands that could not be carried out, with the reason; one partition."""
+        return f"{self.prefix}.control.dead-letters"
+
+    @property
+    def events(self) -> str:
+        """The control service to other systems: states, commits, alerts, answers; one partition."""
+        return f"{self.prefix}.events"
+
     def commits(self, job: JobId) -> str:
         """The mirror of a job's commits (C9); one partition."""
         return f"{self.prefix}.{job}.commits"

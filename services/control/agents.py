@@ -1,0 +1,200 @@
+"""Commands from a topic, taken by a Faust agent: the same as by REST, for systems that speak Kafka rather than HTTP.
+
+What makes this sound, for the library alone does not (each is a rule here):
+- values are taken raw and decoded inside the `try`: an exception in an agent would lose the message;
+- what fails goes to the dead letter topic with its reason, and is answered on the events topic; then the agent goes on;
+- at least once, and every command has an id (its place in the topic, where it brings none): a repeated one is carried out once;
+- nothing is kept in tables; topics are made before the app starts; the app runs in this process' loop, and its crash or the brokers'
+  absence is waited out and told by /readyz, while REST goes on;
+- stopping is bounded: it would hang while the brokers are away.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from services.control.commands import Command, Commands
+from services.control.events import Events
+from shared.adapters.kafka_settings import KafkaSettings
+from shared.ports.clock import Clock, Executor, Handle
+from shared.ports.log import Log, LogError, NewRecord, TopicPartition
+from shared.process.web import NO_ANSWER, TOO_MANY, UNAVAILABLE, Problem
+from shared.runtime.topics import Topics
+
+_log = structlog.get_logger()
+_RETRY_MS: Final = 1_000
+_STOP_MS: Final = 5_000
+_TRIES_MAX: Final = 60
+_AGAIN: Final = frozenset({TOO_MANY, UNAVAILABLE, NO_ANSWER})
+_decoder: Final = msgspec.json.Decoder(Command)
+
+
+@dataclass(slots=True)
+class Agents:
+    """One Faust app, started anew when it has crashed."""
+
+    log: Log
+    kafka: KafkaSettings
+    topics: Topics
+    clock: Clock
+    executor: Executor
+    commands: Commands
+    events: Events
+    state: str = "starting"
+    """For readiness: `running`, or why not."""
+    _app: Any = None
+    _folder: Any = field(default_factory=lambda: tempfile.TemporaryDirectory(prefix="tidemark-agents-"))
+
+    def start(self, on_error: Callable[[BaseException], None]) -> Handle:
+        """Take commands from now on."""
+        return self.executor.spawn(self._run(), "agents", on_error)
+
+    async def stop(self) -> None:
+        """Stop the app, within a bound."""
+        app, self._app = self._app, None
+        if app is not None:
+            await self._within(_STOP_MS, app.stop())
+        self._folder.cleanup()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                for topic in (self.topics.control_commands, self.topics.control_dead_letters):
+                    await self.log.create_topic(topic, 1, {"retention.ms": "-1", "retention.bytes": "-1"})
+                await self._live()
+            except LogError as error:
+                self.state = f"waits for the brokers: {error}"
+            except Exception as error:  # noqa: BLE001 - a library's crash; REST goes on and the app is started anew
+                self.state = f"crashed: {error!r}"
+                _log.warning("agents.crashed", error=repr(error))
+            app, self._app = self._app, None
+            if app is not None:
+                await self._within(_STOP_MS, app.stop())
+            await self.clock.sleep_ms(_RETRY_MS)
+
+    async def _live(self) -> None:
+        """Until the app ends, by itself or by a crash."""
+        app = self._app = self._make()
+        app.finalize()
+        await app.start()
+        self.state = "running"
+        _log.info("agents.running", topic=self.topics.control_commands)
+        await app.wait_until_stopped()
+        if app.crash_reason is not None:
+            raise app.crash_reason
+
+    def _make(self) -> Any:
+        import faust  # noqa: PLC0415 - a second of start-up that only who wants agents pays
+
+        app: Any = faust.App(
+            f"{self.topics.prefix}-control",
+            broker=[f"kafka://{host.strip()}" for host in self.kafka.bootstrap.split(",")],
+            broker_credentials=self._credentials(faust),
+            store="memory://",
+            processing_guarantee="at_least_once",
+            consumer_auto_offset_reset="earliest",
+            topic_disable_leader=True,
+            reply_create_topic=False,
+            web_enabled=False,
+            broker_session_timeout=10,
+            datadir=self._folder.name,
+        )
+        source = app.topic(
+            self.topics.control_commands, value_type=bytes, value_serializer="raw", key_serializer="raw", internal=False
+        )
+
+        async def take(stream: Any) -> None:
+            async for event in stream.events():
+                message = event.message
+                await self._take(bytes(event.value or b""), f"{message.topic}-{message.partition}-{message.offset}")
+
+        app.agent(source, name="commands")(take)
+        return app
+
+    def _credentials(self, faust: Any) -> Any:
+        kafka = self.kafka
+        if kafka.security_protocol == "SSL":
+            return faust.SSLCredentials(context=kafka.ssl_context())
+        if kafka.security_protocol.startswith("SASL"):
+            return faust.SASLCredentials(
+                username=kafka.sasl_username,
+                password=kafka.sasl_password,
+                mechanism=kafka.sasl_mechanism,
+                ssl_context=kafka.ssl_context(),
+            )
+        return None
+
+    # --- a command --------------------------------------------------------------------------------------------------------
+
+    async def _take(self, data: bytes, place: str) -> None:
+        """Carry it out, or put it aside with the reason; never raises."""
+        request, name = place, ""
+        try:
+            command = _decoder.decode(data)
+            request, name = command.request or place, command.name
+            await self._carry_out(msgspec.structs.replace(command, request=request))
+        except Problem as problem:
+            reason = f"{problem.place}: expected {problem.expectation}; {problem.finding}"
+            await self._put_aside(data, place, request, name, reason)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next command must be taken
+            await self._put_aside(data, place, request, name, f"{type(error).__name__}: {error}")
+        else:
+            self.events.tell("answer", request, name, done=True)
+
+    async def _carry_out(self, command: Command) -> None:
+        """What fails for want of brokers or coordinator is tried again: the id makes that harmless."""
+        for tries in range(1, _TRIES_MAX + 1):
+            try:
+                await self.commands.carry_out(command)
+            except Problem as problem:
+                if problem.status not in _AGAIN or tries == _TRIES_MAX:
+                    raise
+            else:
+                return
+            await self.clock.sleep_ms(_RETRY_MS)
+
+    async def _put_aside(self, data: bytes, place: str, request: str, name: str, reason: str) -> None:
+        """Into the dead letter topic, however long it takes: only then is the command done with."""
+        _log.warning("agents.put_aside", command=place, processor=name, reason=reason)
+        headers = (("reason", reason.encode()), ("place", place.encode()))
+        partition = TopicPartition(self.topics.control_dead_letters, 0)
+        while True:
+            try:
+                writer = await self.log.writer("agents")
+                try:
+                    await (await writer.send(partition, NewRecord(data, name.encode(), headers)))
+                finally:
+                    await writer.close()
+            except LogError as error:
+                _log.warning("agents.log_away", reason=str(error))
+                await self.clock.sleep_ms(_RETRY_MS)
+            else:
+                break
+        self.events.tell("answer", request, name, done=False, reason=reason)
+
+    async def _within(self, limit_ms: int, work: Coroutine[Any, Any, Any]) -> None:
+        """Wait for the work, but no longer than this."""
+        over = asyncio.Event()
+
+        async def worked() -> None:
+            try:
+                await work
+            finally:
+                over.set()
+
+        async def waited() -> None:
+            await self.clock.sleep_ms(limit_ms)
+            over.set()
+
+        def failed(error: BaseException) -> None:
+            _log.warning("agents.stop_failed", error=repr(error))
+
+        handles = [self.executor.spawn(activity, "stop agents", failed) for activity in (worked(), waited())]
+        await over.wait()
+        for handle in handles:
+            handle.cancel()

@@ -1,0 +1,123 @@
+"""What happens, told on a topic for other systems: states of processors, commits, too much late data, answers to commands.
+
+At least once: every event has an id that is the same whenever it is told again (after a restart of this service the present state of
+each processor is), so that who reads them can drop repeats. JSON, keyed by processor.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import structlog
+
+from services.control.readmodel import ReadModel
+from services.control.settings import ControlSettings
+from services.control.stats import late, shown_time
+from shared.model.messages import ProcessorStatus
+from shared.ports.clock import Clock, Executor, Handle
+from shared.ports.log import Log, LogError, NewRecord, TopicPartition, Writer
+from shared.runtime.topics import Topics
+
+_log = structlog.get_logger()
+_LOOK_MS = 1_000
+_RETRY_MS = 500
+TOPIC_CONFIG = {"retention.ms": str(7 * 24 * 3_600_000)}
+
+
+@dataclass(slots=True)
+class Events:
+    """Writes events in their order; while the brokers are away they wait, and beyond the bound the oldest go."""
+
+    log: Log
+    topics: Topics
+    clock: Clock
+    settings: ControlSettings
+    _waiting: deque[tuple[str, bytes]] = field(default_factory=deque)
+    _alerted: dict[str, bool] = field(default_factory=dict)
+    _lost: int = 0
+
+    def start(self, executor: Executor, model: ReadModel, on_error: Callable[[BaseException], None]) -> list[Handle]:
+        """Write and watch from now on."""
+        return [
+            executor.spawn(self._write(), "write events", on_error),
+            executor.spawn(self._look(model), "look for late data", on_error),
+        ]
+
+    def tell(self, kind: str, event_id: str, processor: str, **facts: Any) -> None:
+        """One event."""
+        if len(self._waiting) >= self.settings.events_max:
+            self._waiting.popleft()
+            self._lost += 1
+        time = shown_time(self.clock.now_ms())
+        event = {"id": event_id, "type": kind, "time": time, "processor": processor, **facts}
+        self._waiting.append((processor, msgspec.json.encode(event)))
+
+    def status(self, before: ProcessorStatus | None, now: ProcessorStatus) -> None:
+        """A status is new: what of it is an event."""
+        same_job = before is not None and before.job == now.job
+        if before is None or (before.state, before.generation, before.job) != (now.state, now.generation, now.job):
+            self.tell(
+                "state",
+                f"{now.job}-{now.generation}-{now.state}",
+                now.name,
+                state=now.state,
+                before=before.state if before is not None else None,
+                reason=now.reason,
+                generation=now.generation,
+            )
+        if now.last and (not same_job or before is None or before.last != now.last):
+            epochs = {"epoch": now.last, "released": now.released}
+            self.tell("commit", f"{now.job}-commit-{now.last}", now.name, **epochs, commits=now.commits)
+
+    # --- late data --------------------------------------------------------------------------------------------------------
+
+    async def _look(self, model: ReadModel) -> None:
+        while True:
+            await self.clock.sleep_ms(_LOOK_MS)
+            for status in list(model.statuses.values()):
+                self.judge(status, model)
+
+    def judge(self, status: ProcessorStatus, model: ReadModel) -> None:
+        """An alert when the late part of a running processor's input rises above the setting; again only after it has fallen."""
+        tasks = model.tasks(status)
+        sources = [b for t, b in tasks.items() if status.services.get(t.vertex) == "source"]
+        records = sum(beat.counters.get("inRows", 0) for beat in sources)
+        if status.state != "RUNNING" or records < self.settings.late_records_min:
+            return
+        fraction = late(tasks.values()) / records
+        above = fraction > self.settings.late_fraction_max
+        if above and not self._alerted.get(status.name, False):
+            facts = {"fraction": fraction, "allowed": self.settings.late_fraction_max, "records": records}
+            self.tell(
+                "alert", f"{status.job}-{status.generation}-late-{records}", status.name, what="late data", **facts
+            )
+        self._alerted[status.name] = above
+
+    # --- writing ----------------------------------------------------------------------------------------------------------
+
+    async def _write(self) -> None:
+        partition = TopicPartition(self.topics.events, 0)
+        while True:
+            try:
+                await self.log.create_topic(partition.topic, 1, TOPIC_CONFIG)
+                writer = await self.log.writer("events")
+                try:
+                    await self._write_with(writer, partition)
+                finally:
+                    await writer.close()
+            except LogError as error:
+                _log.warning("events.log_away", waiting=len(self._waiting), reason=str(error))
+                await self.clock.sleep_ms(_RETRY_MS)
+
+    async def _write_with(self, writer: Writer, partition: TopicPartition) -> None:
+        while True:
+            while self._waiting:
+                key, data = self._waiting[0]
+                await (await writer.send(partition, NewRecord(data, key.encode())))
+                self._waiting.popleft()
+            if self._lost:
+                _log.error("events.lost", count=self._lost, most=self.settings.events_max)
+                self._lost = 0
+            await self.clock.sleep_ms(_RETRY_MS // 5)
