@@ -11,12 +11,13 @@ from shared.adapters.faults import Fault
 from shared.adapters.virtual import VirtualWorld, run_virtual
 from shared.model.checkpoint import BlobRef, InputState, TaskProtocolState
 from shared.model.frames import BarrierFrame
-from shared.model.ids import Epoch, Offset
+from shared.model.ids import Epoch, Offset, Seq
 from shared.ports.log import NewRecord, OffsetOutOfRange, TopicPartition
 from shared.protocol.errors import PeerError
 from shared.protocol.task.events import CheckpointAborted, ReadUpTo
 from shared.protocol.task.start import TaskLimits
 from shared.runtime.driver import ZombieError
+from shared.runtime.outbox import Outbox, Parcel
 from shared.runtime.settings import RuntimeSettings
 from tests.harness.driver_stand import IN, OUT_EDGE, Stand, standing
 
@@ -57,6 +58,30 @@ def test_F2_after_an_error_the_same_bytes_are_sent_again_in_order(fault: Fault, 
         assert all(len(contents) == 1 for contents in by_seq.values())
         assert first_seen == list(range(len(first_seen)))
         assert await stand.sent_rows() == list(range(8))
+
+    on_stand(story)
+
+
+@pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.LOST_ANSWER])
+def test_F2_many_unanswered_frames_are_sent_again_in_their_order(fault: Fault) -> None:
+    """What was handed over together and not answered comes again before what was queued behind it, each acknowledged once."""
+
+    async def story(stand: Stand) -> None:
+        acked: list[int] = []
+        outbox = Outbox(stand.driver.wiring.log, stand.world.clock, "outbox", lambda p, _: acked.append(p.seq))
+        stand.faults.plan("send", fault)
+        outbox.open(stand.world.executor, stand.errors.append)
+        for number in range(8):
+            outbox.send(Parcel(OUT_EDGE, TopicPartition("out", 0), Seq(number), str(number).encode()))
+        await stand.until(lambda: bool(stand.faults.drawn))
+        outbox.send(Parcel(OUT_EDGE, TopicPartition("out", 0), Seq(8), b"8"))
+        await stand.until(lambda: len(acked) == 9)
+        await outbox.close()
+        written = [int(record.value or b"-1") for record in await stand.records()]
+        first = [n for i, n in enumerate(written) if n not in written[:i]]
+        assert first == list(range(9))
+        assert written[-9:] == list(range(9))
+        assert acked == list(range(9))
 
     on_stand(story)
 
