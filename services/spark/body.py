@@ -122,7 +122,9 @@ class SparkBody:
         added += await self._written(loose, epoch)
         self._segments, self._inline, self._rows = [], [], []
         prefix = blob_name(assign.job, assign.vertex, assign.generation, epoch, outside.unique())
-        times = Times(self._stepped_ms, self._input_ms, self._stepped_now_ms, max(self._now_ms, outside.clock.now_ms()))
+        # W5: never before the last step's, whatever the machine's clock says after a restore.
+        now_ms = max(self._now_ms, self._stepped_now_ms, outside.clock.now_ms())
+        times = Times(self._stepped_ms, self._input_ms, self._stepped_now_ms, now_ms)
         outside.passing("step-running", epoch)
         began_ms = outside.clock.monotonic_ms()
         result: SparkResult = await outside.executor.blocking(

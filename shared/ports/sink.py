@@ -54,7 +54,8 @@ class Sink(Protocol):
         """Fence earlier holders of the identity, read its marker, return it (S1, S3); a new identity writes marker `restored_from` (S2).
 
         `joins`: the previous generation did not have the identity (new, or retired before): a marker that it left behind
-        is raised to `restored_from`. Raises MarkerAhead, TargetUnavailable, TargetRefused.
+        is raised to `restored_from`. Without it an identity that is restored has a marker: TargetRefused if it is gone.
+        Raises MarkerAhead, TargetUnavailable, TargetRefused.
         """
         ...
 

@@ -193,12 +193,19 @@ async def test_S2_a_new_identity_begins_at_what_was_restored(target: Target) -> 
     """An identity without a marker gets marker `restored_from`; its first release follows it."""
     sink = target.sink()
     identity = Identity(JOB, VertexId("emit"), 7)
-    assert await sink.open(identity, Epoch(4)) == 4
+    assert await sink.open(identity, Epoch(4), joins=True) == 4
     await sink.accept(batch_of([1, 2]))
     staged = await sink.stage(Epoch(5), Epoch(4))
     await sink.release(row_of(5, 4, staged, identity=identity), staged)
     assert sorted(await target.visible()) == [1, 2]
     assert await target.sink().open(identity, Epoch(5)) == 5
+
+
+async def test_S2_a_marker_that_is_gone_is_not_guessed(target: Target) -> None:
+    """An identity of the generation before has a marker: without it nobody knows what is released, and nothing is."""
+    with pytest.raises(TargetRefused, match=r"marker of .* is gone, and checkpoint 4 is being restored"):
+        await target.sink().open(IDENTITY, Epoch(4))
+    assert await target.sink().open(IDENTITY, Epoch(0)) == 0
 
 
 async def test_S2_a_retired_identity_that_joins_again_begins_at_what_was_restored(target: Target) -> None:

@@ -3,7 +3,8 @@
 
 from msgspec import structs
 
-from shared.model.ids import Epoch
+from shared.model.checkpoint import BlobRef, CommitRow, PartHandle, TaskHandle, TaskProtocolState
+from shared.model.ids import TASK_PART, Epoch, Generation, JobId, VertexId
 from shared.model.messages import (
     AbortCheckpoint,
     HoldInput,
@@ -11,7 +12,7 @@ from shared.model.messages import (
 )
 from shared.protocol.coordinator import commands as do
 from shared.protocol.coordinator import events as ev
-from shared.protocol.coordinator.retention import blob_may_go
+from shared.protocol.coordinator.retention import blob_may_go, blobs_kept
 from shared.protocol.coordinator.settings import CoordinatorSettings
 from tests.unit.protocol_coordinator_support import NAME
 from tests.unit.protocol_coordinator_world import World, started
@@ -174,6 +175,15 @@ def test_C12_blobs_go_by_reachability() -> None:
     last = world.store.history[job][-1]
     assert {b.name for h in last.tasks for b in h.blobs} <= world.blobs.keys()
     assert len(world.blobs) < 30
+
+
+def test_C12_blobs_that_state_was_moved_into_are_listed_by_its_parts() -> None:
+    """What the coordinator moved out of a row stands in the parts alone; it stays like everything that a task lists."""
+    moved, own = BlobRef("j/v/1/1/inline-0", 1, ""), BlobRef("j/v/1/1/segment", 1, "")
+    part = PartHandle(TASK_PART, blob=moved, length=1)
+    handle = TaskHandle(VertexId("v"), 0, TaskProtocolState(), (part,), (own,))
+    row = CommitRow(JobId("j"), Epoch(1), Epoch(0), Generation(1), (handle,))
+    assert blobs_kept([row]) == {moved.name, own.name}
 
 
 def test_C12_only_names_that_say_their_epoch_are_deleted() -> None:

@@ -72,7 +72,7 @@ class Bench:
     async def staged(self, epoch: int, committed: int, *values: int, index: int = 0) -> bytes:
         """Output of an identity, as an earlier generation staged it."""
         sink = MemorySink(self.target)
-        await sink.open(Identity(JOB, COLLECT, index), Epoch(committed))
+        await sink.open(Identity(JOB, COLLECT, index), Epoch(committed), joins=True)
         await sink.accept(pa.RecordBatch.from_pydict({TS: pa.array(values, pa.int64())}))
         return await sink.stage(Epoch(epoch), Epoch(committed))
 

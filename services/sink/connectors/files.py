@@ -79,8 +79,7 @@ class FileSink:
     def _open(self, identity: Identity, restored_from: Epoch, *, joins: bool) -> Epoch:
         self._destination.prepare()
         marker = self._manifests.marker(str(identity))
-        if marker is not None:
-            check_open(identity, marker, restored_from, self._place)
+        check_open(identity, marker, restored_from, self._place, joins=joins)
         self._identity = identity
         self._ledger = Ledger(newest=restored_from)
         self._rows = RowBuffer(self._encoding)

@@ -97,8 +97,7 @@ class KafkaSink:
             await self._log.create_topic(markers_of(identity).topic, 1, TOPIC_CONFIG)
             writer = await self._initialised(identity)
             marker = self._marker
-            if marker is not None:
-                check_open(identity, marker.epoch, restored_from, "kafka")
+            check_open(identity, None if marker is None else marker.epoch, restored_from, "kafka", joins=joins)
             if marker is None or (joins and marker.released < restored_from):
                 before = None if marker is None else marker.released
                 marker = Marker(identity=str(identity), epoch=restored_from, predecessor=before)

@@ -5,12 +5,24 @@ it as its predecessor, and in no other way.
 """
 
 from shared.model.checkpoint import MirrorRow
-from shared.model.ids import Epoch
-from shared.ports.sink import Identity, MarkerAhead, ReleaseGap
+from shared.model.ids import NO_EPOCH, Epoch
+from shared.ports.sink import Identity, MarkerAhead, ReleaseGap, TargetRefused
 
 
-def check_open(identity: Identity, marker: Epoch, restored_from: Epoch, place: str) -> None:
-    """MarkerAhead if the target shows output that what is being restored has not committed (S2)."""
+def check_open(identity: Identity, marker: Epoch | None, restored_from: Epoch, place: str, *, joins: bool) -> None:
+    """Whether an identity may be taken over from a marker (None: there is none) (S2).
+
+    Raises:
+        MarkerAhead: the target shows output that what is being restored has not committed.
+        TargetRefused: an identity that has released before has no marker any more.
+    """
+    if marker is None:
+        if restored_from > NO_EPOCH and not joins:
+            raise TargetRefused(
+                f"{place}: the release marker of {identity} is gone, and checkpoint {restored_from} is being restored: which commits"
+                " are released is not known. Bring the markers back, or start without state"
+            )
+        return
     if marker > restored_from:
         raise MarkerAhead(
             f"{place}: output of {identity} is released up to checkpoint {marker}, but checkpoint {restored_from} is being restored;"

@@ -45,8 +45,7 @@ class MemorySink:
     async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
         """See `Sink.open`."""
         marker = self._target.markers.get(identity)
-        if marker is not None:
-            check_open(identity, marker, restored_from, PLACE)
+        check_open(identity, marker, restored_from, PLACE, joins=joins)
         if marker is None or joins:
             marker = self._target.markers[identity] = restored_from
         self._identity = identity

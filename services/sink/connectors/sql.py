@@ -121,8 +121,7 @@ class SqlSink:
             self._make_markers()
             with self._engine.begin() as connection:
                 marker = self._read_marker(connection, identity)
-                if marker is not None:
-                    check_open(identity, marker, restored_from, self._place)
+                check_open(identity, marker, restored_from, self._place, joins=joins)
                 if marker is None:
                     marker = self._begin_marker(connection, identity, restored_from)
                 elif joins and marker < restored_from:
@@ -185,7 +184,7 @@ class SqlSink:
         )
         marker = self._read_marker(connection, identity)
         assert marker is not None, "it was written in this transaction"
-        check_open(identity, marker, restored_from, self._place)
+        check_open(identity, marker, restored_from, self._place, joins=True)
         return marker
 
     async def accept(self, batch: pa.RecordBatch) -> Sequence[Rejected]:

@@ -12,7 +12,22 @@ LATENESS, TAKING, COMPUTATION = (
 ON_WINDOWS = ("tests/unit/test_operators_window_rules.py",)
 ON_COMPUTATION = ("tests/unit/test_computation_operator.py",)
 
+SPARK, ON_SPARK = "services/spark/body.py", ("tests/unit/test_spark_tasks.py",)
+SPARK_STEP, ON_REAL_SPARK = "spark_stages/step.py", ("tests/spark/test_spark_step_rules.py",)
+
 OPERATORS = (
+    Mutant("P1", "every frame is a step", SPARK, "            else:\n                self._inline.append(body)\n        return ()", "            else:\n                self._inline.append(body)\n        return await self._run(self._epoch)", ON_SPARK),
+    Mutant("P1", "what came inline is lost", SPARK, "        added += await self._written(loose, epoch)\n", "", ON_SPARK),
+    Mutant("P1", "the next epoch's step takes this one's input again", SPARK, "        self._segments, self._inline, self._rows = [], [], []\n", "", ON_SPARK),
+    Mutant("P1", "the last step waits for a barrier", SPARK, "return await self._run(self._epoch) if watermark_ms == MAX_TIME else ()", "return ()", ON_SPARK),
+    Mutant("P1", "lateness is judged by the watermark of this step", SPARK, "times = Times(self._stepped_ms, self._input_ms,", "times = Times(self._input_ms, self._input_ms,", ON_SPARK),
+    Mutant("P2", "the snapshot does not say what it lists", SPARK, "        blobs = tuple(BlobRef(s.name, s.size_bytes, s.digest) for s in self._state.segments)\n", "        blobs: tuple[BlobRef, ...] = ()\n", ON_SPARK),
+    Mutant("P2", "attempts share names", SPARK, "prefix = blob_name(assign.job, assign.vertex, assign.generation, epoch, outside.unique())", 'prefix = blob_name(assign.job, assign.vertex, Generation(0), Epoch(0), "step")', ON_SPARK),
+    Mutant("P2", "a task that Spark runs twice writes to one name", SPARK_STEP, '        attempt = f"{task.partitionId()}-{task.taskAttemptId()}" if task is not None else "0-0"', '        attempt = "0-0"', ON_REAL_SPARK, real=True),
+    Mutant("P3", "Spark takes late partials in", SPARK_STEP, "        rows = self._read(segments).where(F.col(WEND) > state.closed_to_ms)\n        if not self.plan.sessions:", "        rows = self._read(segments)\n        if not self.plan.sessions:", ON_REAL_SPARK, real=True),
+    Mutant("P3", "Spark does not count late partials", SPARK_STEP, "        return int(found or 0)", "        return 0", ON_REAL_SPARK, real=True),
+    Mutant("P4", "Spark forgets what was open", SPARK_STEP, "        live = [s for s in (*state.segments, *added) if s.max_end_ms > closed_before]", "        live = [s for s in added if s.max_end_ms > closed_before]", ON_REAL_SPARK, real=True),
+    Mutant("W5", "a step goes back in time", SPARK, "self._now_ms, self._stepped_now_ms, outside.clock.now_ms()", "self._now_ms, outside.clock.now_ms()", ON_SPARK),
     Mutant("W6", "the end is not the last instant inside", CLOSING, "    if name is None:\n        return ends - 1", "    if name is None:\n        return ends", ON_WINDOWS),
     Mutant("W6", "earliest and latest are not looked at", CLOSING, "    if name is None:\n        return ends - 1", "    if True:\n        return ends - 1", ON_WINDOWS),
     Mutant("W6", "elements behind the watermark are earliest", LATENESS, "pa.array(raised, mask=behind)", "pa.array(raised)", ON_WINDOWS),

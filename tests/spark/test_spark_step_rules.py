@@ -1,0 +1,122 @@
+# ruff: noqa: N802 -- a test carries its rule's name
+"""The step on a real Spark session, by the rules' names: names of attempts (P2), late partials (P3), stream and batch (P4)."""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from shared.language.documents import parse
+from shared.model.plan import OUT
+from shared.model.time import MAX_TIME, MIN_TIME
+from shared.operators.base import WEND, WSTART, Out
+from shared.operators.batches import documents_of, one_batch
+from shared.operators.step import EpochInput, Step, StepState, Times
+from shared.operators.window_plan import WindowPlan
+from shared.planning import StepHead, plan_processor
+from spark_stages.manifest import StageState, StateSegment
+from spark_stages.segments import write_segment
+from spark_stages.session import open_session
+from spark_stages.step import SparkResult, SparkStep
+from tests.harness.window_world import CONTEXT, World
+from tests.unit.test_operators_window_rules import SPLITS, pipeline, record
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[SparkSession]:
+    opened = open_session("rules")
+    yield opened
+    opened.stop()
+
+
+class Stage:
+    """A step on Spark over a folder, and the segments that its senders write there."""
+
+    def __init__(self, session: SparkSession, root: Path, *, lateness: str = "split") -> None:
+        self.document = pipeline(10, lateness=lateness)
+        head = plan_processor(parse(self.document), collects=True).vertices[1].head
+        assert isinstance(head, StepHead)
+        self.plan = WindowPlan(head.step.window)
+        self.root = root
+        self.step = SparkStep(session, self.plan, str(root), CONTEXT)
+        self._numbers = itertools.count()
+
+    def sent(self, *records: bytes) -> list[Out]:
+        """What a source's task makes of these records in one epoch."""
+        made = World(self.document, [list(records)], 1)
+        made.feed(0, len(records))
+        made.flush(0)
+        return [out for out in made.tasks[0].channel if isinstance(out, Out) and out.port == OUT]
+
+    def segments(self, outs: Sequence[Out]) -> list[StateSegment]:
+        return [self._segment(out.batch) for out in outs]
+
+    def _segment(self, batch: pa.RecordBatch) -> StateSegment:
+        name = f"in/{next(self._numbers)}.parquet"
+        size, digest = write_segment(str(self.root), name, batch)
+        low, high = min(batch.column(WSTART).to_pylist()), max(batch.column(WEND).to_pylist())
+        return StateSegment(name, batch.num_rows, size, digest, low, high)
+
+    def rows(self, result: SparkResult) -> list[str]:
+        """The documents that a step gave out."""
+        tables = [pq.read_table(self.root / out.name) for out in result.outs if out.port == OUT]
+        documents = [d for table in tables for d in documents_of(one_batch(table))]
+        return sorted(json.dumps(d, default=str, sort_keys=True) for d in documents)
+
+
+def test_P4_spark_gives_the_same_rows_in_many_epochs_at_once_and_as_the_local_batch(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    """With `lateness: split` three runs agree: epoch by epoch on Spark, one step over everything on Spark, and one in Arrow."""
+    stage = Stage(session, tmp_path)
+    outs = [out for split in SPLITS for out in stage.sent(*split)]
+    batch = stage.step(StageState(), stage.segments(outs), Times(MIN_TIME, MAX_TIME), "batch/b", arrived=True)
+    local = Step(stage.plan, CONTEXT)(StepState(), EpochInput([o.batch for o in outs]), Times(MIN_TIME, MAX_TIME))
+    state, found, before = StageState(), list[str](), MIN_TIME
+    for number, (arrives, watermark) in enumerate([(outs[:1], 14), (outs[1:], 30), ([], MAX_TIME)]):
+        result = stage.step(
+            state, stage.segments(arrives), Times(before, watermark), f"stream/{number}", arrived=bool(arrives)
+        )
+        state, before = result.state, watermark
+        found += stage.rows(result)
+        assert result.late_partials == 0
+    in_arrow = [d for out in local.outs for d in documents_of(out.batch)]
+    assert sorted(json.dumps(d, default=str, sort_keys=True) for d in in_arrow) == stage.rows(batch) == sorted(found)
+    assert found
+
+
+def test_P3_a_late_partial_is_counted_and_never_taken_in(session: SparkSession, tmp_path: Path) -> None:
+    """Each record in it, for the window that has closed; what the same segment holds of an open window counts."""
+    stage = Stage(session, tmp_path)
+    late = stage.segments(stage.sent(record(3), record(4, "b"), record(25)))
+    result = stage.step(StageState(), late, Times(15, 15), "late/a", arrived=True)
+    assert result.late_partials == 2
+    closed = stage.step(result.state, [], Times(15, MAX_TIME), "late/b", arrived=False)
+    assert [json.loads(row)["n"] for row in stage.rows(closed)] == [1]
+
+
+def test_P2_what_the_manifest_lists_counts_and_attempts_do_not_meet(session: SparkSession, tmp_path: Path) -> None:
+    """A step that is run again writes under other names; outputs have the sizes and digests that are told; leftovers are read by nobody."""
+    stage = Stage(session, tmp_path)
+    added = stage.segments(stage.sent(record(3), record(4, "b"), record(25)))
+    first = stage.step(StageState(), added, Times(MIN_TIME, 15), "one/x", arrived=True)
+    files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.parquet")}
+    second = stage.step(StageState(), added, Times(MIN_TIME, 15), "one/x", arrived=True)
+    assert stage.rows(first) == stage.rows(second) != []
+    names = [out.name for result in (first, second) for out in result.outs]
+    assert len(set(names)) == len(names)
+    assert not {out.name for out in second.outs} & files
+    for out in first.outs:
+        data = (tmp_path / out.name).read_bytes()
+        assert (out.size_bytes, out.digest) == (len(data), hashlib.sha256(data).hexdigest())
+    write_segment(str(tmp_path), "in/left-over.parquet", pq.read_table(tmp_path / added[0].name))
+    end = stage.step(second.state, [], Times(15, MAX_TIME), "two/x", arrived=False)
+    assert [json.loads(row)["n"] for row in stage.rows(end)] == [1]

@@ -1,0 +1,161 @@
+# ruff: noqa: N802 -- a test carries its rule's name
+"""A Spark stage's task without a Spark: when it steps, with what (P1), under which names (P2), by which clock (W5)."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+
+from services.spark.body import SparkBody
+from shared.adapters.blobs import MemoryBlobs
+from shared.adapters.virtual import START_MS, VirtualWorld, run_virtual
+from shared.language.documents import parse
+from shared.model.frames import Inline, Segment
+from shared.model.ids import TASK_PART, Epoch, Generation, TaskId, VertexId
+from shared.model.time import MAX_TIME, MIN_TIME
+from shared.operators.base import WEND, WSTART
+from shared.operators.context import TaskContext as OperatorContext
+from shared.operators.step import Times
+from shared.operators.window_plan import WindowPlan
+from shared.planning import StepHead, plan_processor
+from shared.runtime.body import Announced
+from shared.wire.arrow import encode_batch
+from spark_stages.manifest import StageState, StateSegment
+from spark_stages.step import OutputSegment, SparkResult
+from tests.harness.worker_stand import JOB
+
+DOCUMENT = (
+    '{"pipeline": [{"$source": {"documents": [{"k": "a"}], "schema": {"k": "string"}}}, {"$tumblingWindow": {"interval": '
+    '{"size": 1, "unit": "hour"}, "pipeline": [{"$group": {"_id": "$k", "n": {"$sum": 1}}}]}}]}'
+)
+Call = tuple[StageState, tuple[StateSegment, ...], Times, str]
+
+
+class Stub:
+    """A step that keeps what it was called with, and gives one segment a call."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+
+    def __call__(
+        self, state: StageState, added: Sequence[StateSegment], times: Times, prefix: str, *, arrived: bool
+    ) -> SparkResult:
+        self.calls.append((state, tuple(added), times, prefix))
+        out = OutputSegment("out", "rows", f"{prefix}-0.parquet", 1, 10, "d", 0, 0)
+        return SparkResult(StageState((*state.segments, *added)), [out], output_watermark_ms=times.watermark_ms)
+
+
+def body_of(world: VirtualWorld, blobs: MemoryBlobs, stub: Stub, *, generation: int = 2, last: int = 0) -> SparkBody:
+    head = plan_processor(parse(DOCUMENT), collects=True).vertices[1].head
+    assert isinstance(head, StepHead)
+    numbers = iter(range(100))
+    outside = SimpleNamespace(
+        blobs=blobs, clock=world.clock, executor=world.executor, unique=lambda: f"g{generation}u{next(numbers)}"
+    )
+    outside.passing = lambda _phase, _epoch: None
+    assign = SimpleNamespace(job=JOB, vertex=VertexId("window"), generation=Generation(generation), last=Epoch(last))
+    context: Any = SimpleNamespace(outside=outside, assign=assign, task=TaskId(VertexId("window"), 0))
+    make: Any = lambda *_: stub  # noqa: E731 - a factory that the test hands in
+    return SparkBody(context, WindowPlan(head.step.window), OperatorContext("p"), make)
+
+
+def partial(start_ms: int, end_ms: int) -> Inline:
+    batch = pa.RecordBatch.from_pydict({WSTART: pa.array([start_ms], pa.int64()), WEND: pa.array([end_ms], pa.int64())})
+    return Inline("partials", 1, encode_batch(batch))
+
+
+def on_stage(story: Any) -> None:
+    async def main(world: VirtualWorld) -> None:
+        blobs = MemoryBlobs(world.executor)
+        await story(world, blobs)
+        await blobs.close()
+
+    run_virtual(main)
+
+
+def test_P1_small_partials_of_an_epoch_become_one_segment_and_references_stay() -> None:
+    """The step runs once an epoch, at its end, on the segments that frames named and one with all that came inline."""
+
+    async def story(world: VirtualWorld, blobs: MemoryBlobs) -> None:
+        stub = Stub()
+        body = body_of(world, blobs, stub)
+        await body.open({})
+        named = Segment("partials", "job/read/1/1/x.parquet", 5, 50, "digest", 0, 3_600_000)
+        assert list(await body.apply("", [partial(0, 10), named])) == []
+        assert list(await body.apply("", [partial(10, 20)])) == []
+        assert list(await body.advance(15)) == []
+        assert stub.calls == []
+        outs = await body.flush(Epoch(4))
+        ((_, added, times, _),) = stub.calls
+        assert [s.name for s in added][:1] == [named.name]
+        assert [s.rows for s in added] == [5, 2]
+        assert (times.watermark_before_ms, times.watermark_ms) == (MIN_TIME, 15)
+        assert [type(out) for out in outs] == [Announced]
+        await body.flush(Epoch(5))
+        assert stub.calls[1][1] == ()
+        assert stub.calls[1][2].watermark_before_ms == 15
+
+    on_stage(story)
+
+
+def test_P1_at_the_end_of_input_the_last_step_runs_at_once() -> None:
+    """END goes out before the next barrier, and no row follows it (E1)."""
+
+    async def story(world: VirtualWorld, blobs: MemoryBlobs) -> None:
+        stub = Stub()
+        body = body_of(world, blobs, stub)
+        await body.open({})
+        await body.apply("", [partial(0, 10)])
+        outs = await body.advance(MAX_TIME)
+        assert len(stub.calls) == len(outs) == 1
+        assert body.output_watermark() == MAX_TIME
+
+    on_stage(story)
+
+
+def test_P2_the_snapshot_is_the_manifest_and_attempts_have_names_of_their_own() -> None:
+    """It lists segments with sizes and digests; what another attempt at the same epoch writes has other names, and is on no list."""
+
+    async def story(world: VirtualWorld, blobs: MemoryBlobs) -> None:
+        first, second = Stub(), Stub()
+        body = body_of(world, blobs, first, generation=2)
+        await body.open({})
+        await body.apply("", [partial(0, 10)])
+        await body.flush(Epoch(1))
+        copied = await body.copy(Epoch(1), Epoch(0))
+        (listed,) = copied.blobs
+        assert (await blobs.get(listed)) != b""
+        state = copied.changed[TASK_PART]
+        assert state is not None
+        again = body_of(world, blobs, second, generation=3, last=1)
+        await again.open({TASK_PART: state})
+        await again.apply("", [partial(0, 10)])
+        await again.flush(Epoch(2))
+        assert [s.name for s in second.calls[0][0].segments] == [listed.name]
+        names = [first.calls[0][3], second.calls[0][3], listed.name, second.calls[0][1][0].name]
+        assert len(set(names)) == 4
+        assert [name.split("/")[2:4] for name in names] == [["2", "1"], ["3", "2"], ["2", "1"], ["3", "2"]]
+
+    on_stage(story)
+
+
+def test_W5_a_step_never_goes_back_behind_the_time_of_the_one_before() -> None:
+    """Neither when the machine's clock is set back, nor after a restore on a machine whose clock is behind."""
+
+    async def story(world: VirtualWorld, blobs: MemoryBlobs) -> None:
+        stub = Stub()
+        body = body_of(world, blobs, stub)
+        await body.open({})
+        await body.flush(Epoch(1))
+        world.clock.shift(-60_000)
+        await body.flush(Epoch(2))
+        state = (await body.copy(Epoch(2), Epoch(0))).changed[TASK_PART]
+        assert state is not None
+        again = body_of(world, blobs, stub, generation=3, last=2)
+        await again.open({TASK_PART: state})
+        await again.flush(Epoch(3))
+        told = [(times.processing_before_ms, times.processing_ms) for _, _, times, _ in stub.calls]
+        assert told == [(MIN_TIME, START_MS), (START_MS, START_MS), (START_MS, START_MS)]
+
+    on_stage(story)
