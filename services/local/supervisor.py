@@ -161,8 +161,8 @@ class LocalCluster:
         await log.create_topic(topics.commands, 1, topics.plain()[topics.commands])
         async for record in followed(log, clock, TopicPartition(topics.commands, 0), from_end=True):
             match decode_command(record.value or b""):
-                case WorkerWanted(service=service):
-                    self._follow_wish(service)
+                case WorkerWanted(service=service, there=there):
+                    self._follow_wish(service, frozenset(there))
                 case WorkerUnwanted(place=place) if place in self._children:
                     _log.info("supervisor.removes", place=place)
                     removal = asyncio.get_running_loop().create_task(self.remove(place), name=f"remove {place}")
@@ -171,10 +171,14 @@ class LocalCluster:
                 case _:
                     continue
 
-    def _follow_wish(self, service: str) -> None:
+    def _follow_wish(self, service: str, there: frozenset[str]) -> None:
+        """One more, unless one is on its way: Spark takes its time, and the wish comes again."""
         taken = {c.place for c in self._children.values() if c.service == service}
         if service not in WORKERS or len(taken) >= self.settings.workers_max:
             _log.warning("supervisor.wish_refused", service=service, there=len(taken), most=self.settings.workers_max)
+            return
+        if coming := sorted(taken - there):
+            _log.info("supervisor.waits", service=service, places=coming)
             return
         number = next(n for n in range(self.settings.workers_max) if f"{service}-{n}" not in taken)
         _log.info("supervisor.adds", place=f"{service}-{number}")

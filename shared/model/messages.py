@@ -140,6 +140,8 @@ class WorkerWanted(Struct, frozen=True, tag=True):
     """To a supervisor, if there is one: one more worker of this service."""
 
     service: str
+    there: tuple[Place, ...] = ()
+    """Where workers of it are known: one that the supervisor has elsewhere is still on its way, and is waited for."""
 
 
 class WorkerUnwanted(Struct, frozen=True, tag=True):

@@ -187,9 +187,9 @@ class CoordinatorDriver:
                 self._outside.executor.spawn(self._decided(request), "decided", self._broken)
             case do.AppendMirror():
                 self._mirror_queue.put_nowait((term, command))
-            case do.SpawnWorker(service):
+            case do.SpawnWorker(service, there):
                 _log.info("coordinator.worker_wanted", service=service)
-                self._publish(self._outside.topics.commands, None, encode_message(WorkerWanted(service)))
+                self._publish(self._outside.topics.commands, None, encode_message(WorkerWanted(service, there)))
             case do.RetireWorker(place, worker):
                 _log.info("coordinator.worker_unwanted", worker=place)
                 self._publish(self._outside.topics.commands, None, encode_message(WorkerUnwanted(place, worker)))

@@ -207,9 +207,10 @@ class WriteBlobs:
 
 @dataclass(frozen=True, slots=True)
 class SpawnWorker:
-    """A wish to a supervisor, if there is one: one more worker of this service."""
+    """A wish to a supervisor, if there is one: one more worker of this service, besides those at these places."""
 
     service: str
+    there: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ class Workers:
         if waiting or now_ms < self.settle_until_ms:
             return []
         self.wished[service] = now_ms
-        return [SpawnWorker(service)]
+        return [SpawnWorker(service, tuple(worker.place for worker in self._of(service)))]
 
     def retire(self, now_ms: int) -> list[CoordinatorCommand]:
         """Wish away workers that have hosted nothing for long, the last places first, never below `workers_min` of a service."""
