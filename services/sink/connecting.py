@@ -5,16 +5,18 @@ from typing import Protocol
 from urllib.parse import urlparse
 
 import fsspec
+import sqlalchemy as sa
 
 from services.sink.connectors.destination import Destination, LocalDestination
 from services.sink.connectors.filerows import Encoding
 from services.sink.connectors.files import FileSink
 from services.sink.connectors.kafka import KafkaSink
 from services.sink.connectors.objects import ObjectDestination
+from services.sink.connectors.sql import SqlSink, engine_of
 from services.sink.connectors.staging import PartStore
 from shared.language.documents import FileDlq, KafkaDlq, Processor
 from shared.language.expressions.ast import Literal
-from shared.language.stages import FileEmit, KafkaEmit, Sink
+from shared.language.stages import FileEmit, KafkaEmit, Merge, Sink
 from shared.model.ids import Epoch, VertexId
 from shared.planning import DeadLetterHead, Head, WriteHead
 from shared.ports.sink import Sink as SinkPort
@@ -40,6 +42,7 @@ class RealSinks:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
+        self._engines: dict[str, sa.Engine] = {}
 
     def make(self, context: TaskContext, processor: Processor, head: Head, vertex: VertexId, index: int) -> SinkPort:
         """See `SinkConnectors.make`."""
@@ -50,8 +53,17 @@ class RealSinks:
                 return KafkaSink(stage, self._connections.log(connection), _parts(context, vertex, index))
             case FileEmit():
                 return self._files(context, processor, stage)
-        message = f"{stage.path}: no sink for {type(stage).__name__}"
-        raise TypeError(message)
+            case Merge():
+                connection = self._connections.get(processor, stage.connection_name)
+                engine = self._engine(str(connection.settings["url"]))
+                return SqlSink(stage, engine, _parts(context, vertex, index), context.outside.executor)
+
+    def _engine(self, url: str) -> sa.Engine:
+        """One pool for a database: tasks of one process share it."""
+        address = url.replace("postgresql://", "postgresql+psycopg://", 1)
+        if address not in self._engines:
+            self._engines[address] = engine_of(address)
+        return self._engines[address]
 
     def _files(self, context: TaskContext, processor: Processor, stage: FileEmit) -> SinkPort:
         outside = context.outside
@@ -71,6 +83,8 @@ class RealSinks:
 
     async def close(self) -> None:
         """Let go of the clients that tasks share."""
+        for engine in self._engines.values():
+            engine.dispose()
         await self._connections.close()
 
 

@@ -13,6 +13,7 @@
 - A `$join` is a keyed vertex of its own, whose inputs have the tags `left` and `right`.
 - Behind a window on Arrow, too, stateless stages go into the window's own pipeline, so that both engines run them alike.
 - An `$emit` before the end is a tap: a port of its own on the vertex before it.
+- What goes to a sink that has a key (`$merge`'s rows, a record's key) goes by key; from a Spark stage to one task: windows' rows are few.
 - Every vertex that can fail on a document has an edge to the dead letter queue, if there is one.
 - For trying out, what leaves a pipeline without a sink is collected, and so are dead letters without a queue (`collects`).
 """
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from shared.language.documents import Processor
+from shared.language.expressions.ast import Expr, FieldPath, ObjectExpr
 from shared.language.stages import (
     Compute,
     DocumentsSource,
@@ -236,19 +238,27 @@ class _Planner:
         return draft
 
     def _sink(self, stage: KafkaEmit | FileEmit | Merge, ends: Ends, *, last: bool) -> Ends:
+        """What one key's rows do at the target must happen in their order: they go to one task. Others are spread."""
         if last:
             ends = self._told(ends)
         elif self.processor.options.stream_meta_field_name is not None:
             ends = tuple(self._relay(end) if end.steps else end for end in ends)  # what goes on has no field added
         sink = self._add(Draft(self._name("emit", stage.path), "sink", WriteHead(stage), [], [stage.name]))
+        key = _order_key(stage, last=last)
         for end in ends:
-            if last or end.steps:
-                self._connect(end, sink, OUT, "spread", by_reference=end.steps)
+            if end.steps:
+                self._connect(end, sink, OUT, "spread" if key is None else "single", by_reference=True)
+                end.sealed = True
+                continue
+            if key is not None:
+                end.chain.append(KeyBySpec(key, stage.path, self.key_groups))
+            port = OUT
+            if last:
                 end.sealed = True
             else:
                 port = f"tap-{sink.id}"
                 end.chain.append(TapSpec(port, metadata_stage(self.processor.options.stream_meta_field_name, end)))
-                self._connect(end, sink, port, "spread")
+            self._connect(end, sink, port, "spread" if key is None else "key")
         return ends
 
     def _told(self, ends: Ends) -> Ends:
@@ -287,6 +297,22 @@ def _with_inner(step: StepSpec, stage: Stateless) -> StepSpec:
     window = step.window
     inner = replace(window.stage, pipeline=(*window.stage.pipeline, stage))
     return StepSpec(replace(window, stage=inner))
+
+
+def _order_key(stage: Sink, *, last: bool) -> Expr | None:
+    """By what a sink's rows have an order: the row of a table, the key of a record; None where they have none.
+
+    A tap has no order by a key that can fail: its failure is the sink's, the row goes on in the pipeline.
+    """
+    match stage:
+        case Merge():
+            return ObjectExpr(tuple((name, FieldPath(tuple(name.split(".")))) for name in stage.on))
+        case KafkaEmit(key=FieldPath() as key):
+            return key
+        case KafkaEmit(key=key) if last:
+            return key
+        case _:
+            return None
 
 
 def plan_processor(

@@ -92,9 +92,17 @@ class Exchange:
         """A segment goes to one receiver, or to all where each keeps its own rows."""
         for output in self._outputs:
             if output.edge.port == out.port:
-                everyone = range(output.receivers) if output.edge.partitioning == "copy" else (self._next(output),)
-                for partition in everyone:
+                for partition in self._takers(output):
                     yield Emission(output.edge.id, partition, (out.segment,), out.segment.size_bytes)
+
+    def _takers(self, output: OutEdge) -> Sequence[int]:
+        match output.edge.partitioning:
+            case "copy":
+                return range(output.receivers)
+            case "single":
+                return (0,)
+            case _:
+                return (self._next(output),)
 
     def _next(self, output: OutEdge) -> int:
         turn = self._turn.get(output.edge.id, 0)

@@ -73,7 +73,7 @@ def engine_of(url: str, settings: SqlSinkSettings | None = None) -> sa.Engine:
 
     @sa.event.listens_for(engine, "connect")
     def configure(connection: Any, _: Any) -> None:
-        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA synchronous = EXTRA")
 
     return engine
 
