@@ -169,7 +169,7 @@ async def installed(
 
     made: dict[str, Callable[[], Service]] = {
         "source": lambda: SourceService(MemorySources(MemoryConnections("source", MemoryLog(broker)))),
-        "operator": OperatorService,
+        "operator": lambda: OperatorService(Connections("operator")),
         "sink": lambda: SinkService(RealSinks(MemoryConnections("sink", MemoryLog(broker)))),
     }
     parts: dict[str, CoordinatorDriver | Worker] = {
