@@ -208,14 +208,14 @@ def test_R3_what_is_committed_is_released_after_recovery() -> None:
 def test_R3_what_was_committed_and_not_yet_mirrored_is_mirrored_under_the_next_generation() -> None:
     """The generation that committed it is gone; its row and handles still reach the sinks, before what follows."""
     world = started()
-    world.fate = lambda c: None if isinstance(c, do.AppendMirror) else "done"
+    world.fate = lambda c: "lost" if isinstance(c, do.AppendMirror) else "done"
     world.pass_ms(1_500)
     assert (world.row.last, world.mirror) == (1, [])
     world.fail("emit")
-    world.pass_ms(300)
+    world.pass_ms(1_500)
+    assert world.row.generation == 2
     world.fate = lambda _: "done"
     world.pass_ms(3_000)
-    assert world.row.generation == 2
     assert [(m.epoch, m.generation) for m in world.mirror][:2] == [(1, 1), (65, 2)]
     assert world.judge.outputs[world.row.job, EMIT, 0][:2] == [1, 65]
 

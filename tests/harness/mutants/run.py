@@ -1,6 +1,7 @@
 """Runs mutants: each in a copy of the tree, with the tests that carry its rule's name, of which one must fail.
 
-`python -m tests.harness.mutants [RULE or words …] [--reals]`; with `--reals` the tests that need a broker, Spark or PostgreSQL take part.
+`python -m tests.harness.mutants [RULE or words …] [--reals]`; with `--reals` the tests that need a broker, Spark or PostgreSQL take part;
+`--table` shows which tests and mutants each rule has.
 The task machine's own mutants are quick, and run with the tests (`tests/unit/protocol_task/test_task_mutations.py`).
 """
 
@@ -10,12 +11,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tests.harness.mutants.catalogue import MUTANTS
 from tests.harness.mutants.model import Mutant
-from tests.tidy_rules import ROOT, TOP_FOLDERS
+from tests.rule_names import rules_in_name, rules_of_the_protocol
+from tests.tidy_rules import ROOT, TOP_FOLDERS, functions, sources
+from tests.unit.protocol_task.mutations import MUTATIONS
 
 _FAILED, _NOTHING_COLLECTED = 1, 5
 _NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.egg-info", ".hypothesis")
@@ -100,12 +104,37 @@ def survivors(mutants: Iterable[Mutant], *, reals: bool) -> list[str]:
     return found
 
 
+def table() -> str:
+    """A line a rule: how many tests carry its name, in which files; how many mutants take a clause out, of which files."""
+    tests: dict[str, Counter[str]] = {}
+    for source in sources():
+        if source.is_python and source.within("tests/"):
+            for function in functions(source.tree):
+                for rule in rules_in_name(function.name):
+                    tests.setdefault(rule, Counter())[source.path] += 1
+    guards: dict[str, Counter[str]] = {}
+    for mutant in MUTANTS:
+        guards.setdefault(mutant.rule, Counter())[mutant.path] += 1
+    for mutation in MUTATIONS:
+        guards.setdefault(mutation.rule, Counter())[mutation.module.replace(".", "/") + ".py"] += 1
+    order = sorted(rules_of_the_protocol(), key=lambda rule: (rule[0], int(rule[1:])))
+    return "\n".join(f"{r:3}  tests: {_counted(tests.get(r))}\n     mutants: {_counted(guards.get(r))}" for r in order)
+
+
+def _counted(found: Counter[str] | None) -> str:
+    return ", ".join(f"{path} {count}" for path, count in found.most_common()) if found else "none"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 if every mutant was noticed."""
     parser = argparse.ArgumentParser(prog="python -m tests.harness.mutants", description=__doc__)
     parser.add_argument("words", nargs="*", help="rules (S3) or parts of names; all without")
     parser.add_argument("--reals", action="store_true", help="also the tests that need a broker, Spark or PostgreSQL")
+    parser.add_argument("--table", action="store_true", help="show rules, their tests and their mutants; run nothing")
     options = parser.parse_args(arguments)
+    if options.table:
+        sys.stdout.write(f"{table()}\n")
+        return 0
     picked = chosen(options.words, reals=options.reals)
     left = survivors(picked, reals=options.reals)
     sys.stdout.write("\n".join(["", *left, f"{len(picked)} mutants, {len(left)} findings", ""]))
