@@ -57,6 +57,13 @@ $(JARS): deploy/broker/jars.lock | $(PACKAGES)
 demo: setup ## a year of New York departures through all of it; results in out/demo/
 	@$(BIN)/tidemark demo
 
+.PHONY: weather
+weather: setup ## two streams joined: departures with the weather of their hour; results in out/weather/delays/
+	@rm -rf out/weather
+	@$(BIN)/python -m deploy.pipelines.weather.data out/weather/data
+	@DATA=$(CURDIR)/out/weather/data OUT=$(CURDIR)/out/weather $(BIN)/tidemark run deploy/pipelines/weather/pipeline.yaml --data out/weather/run
+	@wc -l out/weather/delays/*.json* | tail -1
+
 .PHONY: lint
 lint: setup ## ruff, its formatter, mypy strict
 	$(BIN)/ruff check .

@@ -1,0 +1,1 @@
+"""Example: two streams joined, departures with the weather of their hour."""
