@@ -258,7 +258,13 @@ class LocalCluster:
         """Settings of the service itself, those that were given last."""
         made: dict[str, Any] = {}
         if child.service == "coordinator":
-            made = {"retires_workers": True, "retire_idle_ms": self.settings.retire_idle_ms}
+            # Those that were asked for stay, whether they host something or not.
+            asked = max(self.settings.workers.get(service, 0) for service in WORKERS)
+            made = {
+                "retires_workers": True,
+                "retire_idle_ms": self.settings.retire_idle_ms,
+                "workers_min": max(1, asked),
+            }
         elif child.service == CONTROL:
             made = {
                 "port": 0,

@@ -188,3 +188,15 @@ def test_explain_shows_the_three_phases() -> None:
     assert "source-1 → window-1: to one task, large batches by reference" in physical
     assert "step on Spark: merge, close, finish, then $project" in tasks
     assert "source_1 ==>|single| window_1" in invoke("explain", str(file), "--mermaid")[1]
+
+
+def test_no_secret_of_a_connection_is_explained(tmp_path: Path) -> None:
+    """`explain` and `validate` print nothing of what a connection's settings hold."""
+    connection = {"type": "kafka", "bootstrapServers": "b:1", "config": {"sasl_password": "s3cr3t"}}
+    pipeline = [{"$source": {"connectionName": "k", "topic": "t"}}, {"$emit": {"connectionName": "k", "topic": "o"}}]
+    document = tmp_path / "p.json"
+    document.write_text(json.dumps({"connections": {"k": connection}, "pipeline": pipeline}))
+    for args in (("explain", str(document)), ("explain", str(document), "--mermaid"), ("validate", str(document))):
+        status, out, err = invoke(*args)
+        assert status == 0
+        assert "s3cr3t" not in out + err
