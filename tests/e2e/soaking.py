@@ -10,7 +10,7 @@ import random
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from services.cli.installation import Installation
@@ -170,7 +170,9 @@ class Striking:
 
     async def _strike(self, installed: Installation, outer: Outer) -> None:
         beats = self._beats + outer.beats
-        await self._until(lambda: self._beats >= beats and outer.place in installed.cluster.pids())
+        await self._until(lambda: self._beats >= beats)
+        # A worker that hosts nothing may have been removed meanwhile: then another of its service is struck.
+        outer = replace(outer, place=await self._present(installed, outer.place))
         before = self._seen()
         pid = installed.cluster.pids()[outer.place]
         with suppress(ProcessLookupError, KeyError):
@@ -185,6 +187,19 @@ class Striking:
                     if installed.cluster.pids().get(outer.place) == pid:
                         installed.cluster.kill(outer.place, signal.SIGCONT)
         await self._until(lambda: self._seen().commits > before.commits)
+
+    async def _present(self, installed: Installation, place: str) -> str:
+        """The place once somebody sits there, or another of its service."""
+        service = place.rpartition("-")[0] or place
+        found: list[str] = []
+
+        def somebody() -> bool:
+            seats = sorted(seat for seat in installed.cluster.pids() if seat.startswith(service))
+            found[:] = [place] if place in seats else seats
+            return bool(found)
+
+        await self._until(somebody)
+        return found[0]
 
     async def _given_up(self, pause: Pause, before: ProcessorStatus) -> None:
         """A coordinator loses its lease, and a worker its tasks; one that had not registered yet has none, so beats bound the wait."""
