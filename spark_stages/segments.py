@@ -37,6 +37,10 @@ WRITTEN_DDL: Final = (
 )
 
 
+Written = tuple[str, str, str, int, int, str, int, int, int]
+"""The same row in Python."""
+
+
 def write_segment(root: str, name: str, batch: pa.RecordBatch | pa.Table) -> tuple[int, str]:
     """Write a Parquet file at root/name, durable on return; its size and SHA-256."""
     table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
@@ -79,7 +83,16 @@ def _force(folder: Path) -> None:
         os.close(descriptor)
 
 
-def written_rows(rows: list[tuple[str, str, str, int, int, str, int, int, int]]) -> Iterator[pa.RecordBatch]:
+def read_segment(root: str, name: str) -> bytes:
+    """The bytes of root/name."""
+    if "://" in root:
+        with fsspec.open(f"{root}/{name}", "rb") as file:
+            data: bytes = file.read()
+        return data
+    return (Path(root) / name).read_bytes()
+
+
+def written_rows(rows: list[Written]) -> Iterator[pa.RecordBatch]:
     """The rows as one batch of WRITTEN; nothing for none."""
     if rows:
         columns = list(zip(*rows, strict=True))

@@ -28,6 +28,11 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.codegen.cache.maxEntries": "1000",
 }
+LOCAL: Final[Mapping[str, str]] = {
+    # Steps are many and short: the second compiler would take more time than the steps, and never be done.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
+}
+"""Of local mode, where driver and executor are one JVM beside everything else of the machine."""
 
 
 def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> SparkSession:
@@ -36,7 +41,8 @@ def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
     builder = builder.remote(master) if master.startswith("sc://") else builder.master(master)
-    for key, value in {**SETTINGS, **(settings or {})}.items():
+    own = LOCAL if master.startswith("local") else {}
+    for key, value in {**SETTINGS, **own, **(settings or {})}.items():
         builder = builder.config(key, value)
     # Python workers import the product's packages, wherever the driver was started.
     paths = os.environ.get("PYTHONPATH")

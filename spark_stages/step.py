@@ -3,37 +3,33 @@
     segments of the state + of the epoch ─► where the windows are to close ─► merge by window and key ─► finish ─► segments of output
 
 `SparkStep` holds session and plan, no state. It takes references and gives references; a job runs only when the watermark closes windows
-that some segment may hold, or when the segments have become too many. Declared fields merge in Spark's own columns, everything else in
-Arrow, inside the executors, by the same functions as `shared.operators.step` uses.
+that some segment may hold, or when the segments have become too many. Few rows go to one task (executing.py). Of many, declared fields
+merge in Spark's own columns, everything else in Arrow, inside the executors, by the same functions as `shared.operators.step` uses.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark import TaskContext as SparkTask
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark code gives it
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from shared.model.plan import DLQ
 from shared.model.time import MAX_TIME, MIN_TIME
-from shared.operators.aggregation import merged
-from shared.operators.base import TS, WEND, WSTART
-from shared.operators.batches import one_batch
-from shared.operators.closing import close
+from shared.operators.base import WEND
 from shared.operators.context import NOWHERE, TaskContext
-from shared.operators.sessions import INTERVALS, INTERVALS_SCHEMA, assign_sessions
+from shared.operators.sessions import INTERVALS, INTERVALS_SCHEMA
 from shared.operators.step import Times
 from shared.operators.taking import NO_SESSIONS
 from shared.operators.typed_group import ROWS
 from shared.operators.window_plan import ROWS_SCHEMA, SESSION, WindowPlan
+from spark_stages.executing import Order, carry_out, carry_out_on, packed
 from spark_stages.manifest import StageState, StateSegment
-from spark_stages.segments import STATE, WRITTEN_DDL, write_segment, written_rows
+from spark_stages.segments import STATE, WRITTEN_DDL
 
-SMALL_ROWS_MAX = 10_000
-"""Rows of segments up to which one task merges and finishes them."""
+SMALL_ROWS_MAX = 262_144
+"""Rows of segments up to which one task reads, merges and finishes them, without a shuffle: that is faster than planning one."""
 SESSION_KEYS_MAX = 1000
 """Keys of rows that may be late beyond which the open sessions of all keys are looked at."""
 SEGMENTS_MAX = 48
@@ -52,6 +48,8 @@ class OutputSegment:
     digest: str
     low_ms: int
     high_ms: int
+    failed: int = 0
+    """Documents that failed in the task that wrote it; told with its first segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,12 @@ class SparkStep:
     root: str
     context: TaskContext = NOWHERE
     segments_max: int = SEGMENTS_MAX
+    small_rows_max: int = SMALL_ROWS_MAX
     _jobs: int = field(default=0)
+    _packed: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._packed = packed(self.plan.spec, self.context)
 
     def __call__(
         self, state: StageState, added: Sequence[StateSegment], times: Times, prefix: str, *, arrived: bool
@@ -183,41 +186,39 @@ class SparkStep:
     def _close(
         self, state: StageState, closed_to: int, processing_ms: int, prefix: str
     ) -> tuple[StageState, list[OutputSegment], int]:
-        segments = [s for s in state.segments if self.plan.sessions or self._first_end(s) <= closed_to]
-        rows = self._read(segments).where(F.col(WEND) > state.closed_to_ms)
-        if not self.plan.sessions:
-            rows = rows.where(F.col(WEND) <= closed_to)
-        work = _closer(self.plan, closed_to, processing_ms, self.root, prefix, self.context)
-        written = self._run(rows, work, small=sum(s.rows for s in segments) <= SMALL_ROWS_MAX)
+        sessions = self.plan.sessions
+        segments = [s for s in state.segments if sessions or self._first_end(s) <= closed_to]
+        up_to = MAX_TIME if sessions else closed_to
+        written = self._run(
+            Order(self._packed, self.root, prefix, state.closed_to_ms, up_to, closed_to, processing_ms), segments
+        )
         outs = [o for o in written if o.port != STATE]
-        if self.plan.sessions:
+        if sessions:
             kept = [_state_segment(o) for o in written if o.port == STATE]
         else:
             kept = [_after(s, closed_to, self.plan.length_ms) for s in state.segments if s.max_end_ms > closed_to]
-        failed = sum(o.rows for o in outs if o.port == DLQ)
+        failed = sum(o.failed for o in outs)
         return StageState(tuple(kept), closed_to, state.forced_ms, state.last_arrival_ms), outs, failed
 
     def _compact(self, state: StageState, prefix: str) -> StageState:
-        rows = self._read(state.segments).where(F.col(WEND) > state.closed_to_ms)
-        small = sum(s.rows for s in state.segments) <= SMALL_ROWS_MAX
-        written = self._run(rows, _compactor(self.plan, self.root, prefix), small=small)
+        written = self._run(
+            Order(self._packed, self.root, prefix, state.closed_to_ms, MAX_TIME, None, MIN_TIME), state.segments
+        )
         return StageState(
             tuple(map(_state_segment, written)), state.closed_to_ms, state.forced_ms, state.last_arrival_ms
         )
 
-    def _run(
-        self, rows: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], *, small: bool
-    ) -> list[OutputSegment]:
+    def _run(self, order: Order, segments: Sequence[StateSegment]) -> list[OutputSegment]:
+        """One job. What is small goes to one task: no shuffle, and output in the order of its windows (ST6)."""
         self._jobs += 1
-        merged_rows = rows.transform(self._merged)
-        # What is small goes to one task: no shuffle, and output in the order of its windows (ST6).
-        gathered = (
-            merged_rows.coalesce(1) if small else merged_rows.repartition(SESSION if self.plan.sessions else WEND)
-        )
-        found = gathered.mapInArrow(work, WRITTEN_DDL).collect()
-        return [
-            OutputSegment(r.kind, r.content, r.name, r.rows, r.size_bytes, r.digest, r.low_ms, r.high_ms) for r in found
-        ]
+        if sum(s.rows for s in segments) <= self.small_rows_max:
+            work = functools.partial(carry_out_on, order, tuple(segments))
+            gathered = self.session.range(0, 1, 1, 1)
+        else:
+            work = functools.partial(carry_out, order)
+            rows = self._read(segments).where((F.col(WEND) > order.above_ms) & (F.col(WEND) <= order.up_to_ms))
+            gathered = rows.transform(self._merged).repartition(SESSION if self.plan.sessions else WEND)
+        return [OutputSegment(*row) for row in gathered.mapInArrow(work, WRITTEN_DDL).collect()]
 
     def _merged(self, rows: DataFrame) -> DataFrame:
         """Partials over declared fields become one row for each window and key, by Spark's own aggregates."""
@@ -243,72 +244,3 @@ def _after(segment: StateSegment, closed_to: int, length_ms: int) -> StateSegmen
 
 def _state_segment(out: OutputSegment) -> StateSegment:
     return StateSegment(out.name, out.rows, out.size_bytes, out.digest, out.low_ms, out.high_ms)
-
-
-# --- inside executors -----------------------------------------------------------------------------------------------------
-
-
-def _gathered(plan: WindowPlan, batches: Iterator[pa.RecordBatch]) -> pa.Table | None:
-    """All rows of this partition, in the plan's own types; partials merged."""
-    schema = ROWS_SCHEMA if plan.mode == "rows" else plan.partial_schema
-    seen = [b for b in batches if b.num_rows]
-    if not seen:
-        return None
-    table = pa.Table.from_batches(seen).select(schema.names).cast(schema)
-    if plan.mode != "rows":
-        return merged(plan, table)
-    return assign_sessions(table) if plan.sessions else table
-
-
-class _Writer:
-    """Names and writes one task's segments."""
-
-    def __init__(self, root: str, prefix: str) -> None:
-        task = SparkTask.get()
-        attempt = f"{task.partitionId()}-{task.taskAttemptId()}" if task is not None else "0-0"
-        self._root = root
-        self._prefix = f"{prefix}-{attempt}"
-        self.rows: list[tuple[str, str, str, int, int, str, int, int, int]] = []
-
-    def write(self, kind: str, content: str, data: pa.RecordBatch | pa.Table, low: str, high: str) -> None:
-        name = f"{self._prefix}-{len(self.rows)}.parquet"
-        size, digest = write_segment(self._root, name, data)
-        bounds = (pc.min(data.column(low)).as_py(), pc.max(data.column(high)).as_py())
-        self.rows.append((kind, content, name, data.num_rows, size, digest, *bounds, 0))
-
-
-def _closer(
-    plan: WindowPlan, closed_to: int, processing_ms: int, root: str, prefix: str, context: TaskContext
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        table = _gathered(plan, batches)
-        if table is None:
-            return
-        writer = _Writer(root, prefix)
-        ready = table
-        if plan.sessions:
-            mask = pc.less_equal(table.column(WEND), closed_to)
-            ready, left = table.filter(mask), table.filter(pc.invert(mask))
-            if left.num_rows:
-                writer.write(STATE, "partials", left, WSTART, WEND)
-        if ready.num_rows:
-            outs, _ = close(plan, one_batch(ready), processing_ms, context)
-            for out in outs:
-                writer.write(out.port, out.content, out.batch, TS, TS)
-        yield from written_rows(writer.rows)
-
-    return work
-
-
-def _compactor(
-    plan: WindowPlan, root: str, prefix: str
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        table = _gathered(plan, batches)
-        if table is None:
-            return
-        writer = _Writer(root, prefix)
-        writer.write(STATE, "partials", table, WSTART, WEND)
-        yield from written_rows(writer.rows)
-
-    return work

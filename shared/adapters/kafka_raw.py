@@ -1,16 +1,16 @@
 """Reading Kafka fast, for sources: columns of a partition's records without an object a record.
 
 The library's reader makes a ConsumerRecord of nine fields for each record; here the batches that it fetched
-are taken apart into an Arrow column of values. What an ordinary reader would not return is left out in the
-same way: records of aborted transactions, control batches, records before the position. Every batch's CRC is
-verified.
+are taken apart into an Arrow column of values, by numpy for all records at once where they are not compressed
+(kafka_batches.py). What an ordinary reader would not return is left out in the same way: records of aborted
+transactions, control batches, records before the position. Every batch's CRC is verified.
 """
 
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ import pyarrow as pa
 from aiokafka import errors
 from aiokafka.consumer.fetcher import READ_COMMITTED, FetchResult, PartitionRecords
 
+from shared.adapters.kafka_batches import HEADER_BYTES, BatchPlace, Records, read_batches
 from shared.adapters.kafka_client import KAFKA_ERRORS
 from shared.adapters.kafka_reader import KafkaReader
 from shared.adapters.kafka_settings import KafkaSettings
@@ -43,85 +44,96 @@ class RawPartition:
     """Shape (n,), null for a tombstone."""
 
 
-class Gap(Exception):
-    """A batch from which records were compacted away: its offsets must be read, which the quick way does not."""
+_COUNT_AT: Final = 57
+"""In a batch of format 2: how many records it has, 4 bytes."""
+_FORMAT: Final = 2
+_APPEND_TIME: Final = 1
 
 
 class _Columns:
-    """What was taken of one partition so far.
+    """What was taken of one partition so far: whole batches by numpy, and what needs it record by record."""
 
-    exact: read each record's offset. The quick way counts instead, and raises Gap where that is not enough.
-    A record's object is let go before the next is made: many alive at once cost ten times as much.
-    """
-
-    def __init__(self, *, with_keys: bool, exact: bool) -> None:
-        self._with_keys = with_keys
-        self._exact = exact
-        self._offsets: list[Int64s] = []
-        self._timestamps: list[int] = []
-        self._keys: list[bytes | None] = []
-        self._values: list[bytes | None] = []
+    def __init__(self, data: bytes, position: int) -> None:
+        self._data = data
+        self._position = position
+        self._waiting: list[tuple[BatchPlace, Any]] = []
+        self._pieces: list[Records] = []
         self.size_bytes = 0
 
-    def take(self, batch: Any, position: int) -> None:
-        """Append a batch's records from a position on.
+    def take(self, batch: Any, begin: int, end: int) -> None:
+        """Append the records of a batch, which lies from begin to end in the data."""
+        self.size_bytes += end - begin
+        count = int.from_bytes(self._data[begin + _COUNT_AT : begin + HEADER_BYTES], "big")
+        if batch.magic == _FORMAT and not batch.compression_type and count:
+            appended = batch.max_timestamp if batch.timestamp_type == _APPEND_TIME else None
+            place = BatchPlace(begin + HEADER_BYTES, end, batch.base_offset, count, batch.first_timestamp, appended)
+            self._waiting.append((place, batch))
+        else:
+            self._read()
+            self._pieces += _one_by_one(batch)
 
-        Raises:
-            Gap: not `exact`, and records are missing; nothing was appended.
-        """
-        offsets: list[int] = []
-        timestamps: list[int] = []
-        keys: list[bytes | None] = []
-        values: list[bytes | None] = []
-        add_timestamp, add_key, add_value = timestamps.append, keys.append, values.append
-        if self._exact:
-            for record in batch:
-                offsets.append(record.offset)
-                add_timestamp(record.timestamp)
-                add_key(record.key)
-                add_value(record.value)
-        elif self._with_keys:
-            for record in batch:
-                add_timestamp(record.timestamp)
-                add_key(record.key)
-                add_value(record.value)
-        else:
-            for record in batch:
-                add_timestamp(record.timestamp)
-                add_value(record.value)
-        if self._exact:
-            numbers = np.array(offsets, dtype=np.int64)
-        elif batch.next_offset - batch.base_offset == len(values):
-            numbers = np.arange(batch.base_offset, batch.next_offset, dtype=np.int64)
-        else:
-            raise Gap
-        # A broker sends the whole batch that contains the position.
-        skip = int(np.searchsorted(numbers, position))
-        self._offsets.append(numbers[skip:])
-        self._timestamps += timestamps[skip:] if skip else timestamps
-        self._values += values[skip:] if skip else values
-        if self._with_keys:
-            self._keys += keys[skip:] if skip else keys
-        self.size_bytes += sum(map(len, filter(None, values)))
+    def _read(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        records = read_batches(self._data, [place for place, _ in waiting])
+        self._pieces += [records] if records is not None else [r for _, batch in waiting for r in _one_by_one(batch)]
 
     @property
     def empty(self) -> bool:
         """Whether nothing was taken."""
-        return not self._values
+        return not self._waiting and not self._pieces
 
-    def finish(self, partition: TopicPartition) -> RawPartition | None:
+    def finish(self, partition: TopicPartition, *, with_keys: bool) -> RawPartition | None:
         """The columns; None if nothing was taken."""
-        if not self._values:
+        self._read()
+        # A broker sends the whole batch that contains the position.
+        pieces = [p for piece in self._pieces if len((p := _from(piece, self._position)).offsets)]
+        if not pieces:
             return None
-        has_keys = self._with_keys and any(key is not None for key in self._keys)
+        has_keys = with_keys and any(p.keys is not None for p in pieces)
         return RawPartition(
             topic=partition.topic,
             partition=partition.partition,
-            offsets=np.concatenate(self._offsets),
-            timestamps=np.array(self._timestamps, dtype=np.int64),
-            keys=pa.array(self._keys, pa.binary()) if has_keys else None,
-            values=pa.array(self._values, pa.binary()),
+            offsets=np.concatenate([p.offsets for p in pieces]),
+            timestamps=np.concatenate([p.timestamps for p in pieces]),
+            keys=pa.concat_arrays([_keys(p) for p in pieces]) if has_keys else None,
+            values=pa.concat_arrays([p.values for p in pieces]),
         )
+
+
+def _one_by_one(batch: Any) -> list[Records]:
+    """The records of a batch, each as the library's object, let go before the next is made: many alive cost ten times as much."""
+    rows = [(r.offset, r.timestamp, r.key, r.value) for r in batch]
+    if not rows:
+        return []
+    offsets, timestamps, keys, values = zip(*rows, strict=True)
+    return [
+        Records(
+            np.array(offsets, dtype=np.int64),
+            np.array(timestamps, dtype=np.int64),
+            pa.array(keys, pa.binary()) if any(key is not None for key in keys) else None,
+            pa.array(values, pa.binary()),
+        )
+    ]
+
+
+def _from(piece: Records, position: int) -> Records:
+    skip = int(np.searchsorted(piece.offsets, position))
+    if not skip:
+        return piece
+    keys = None if piece.keys is None else piece.keys.slice(skip)
+    return Records(piece.offsets[skip:], piece.timestamps[skip:], keys, piece.values.slice(skip))
+
+
+def _keys(piece: Records) -> pa.BinaryArray:
+    return piece.keys if piece.keys is not None else pa.nulls(len(piece.offsets), pa.binary())
+
+
+def _state(records: Any) -> tuple[bytes, int]:
+    """The bytes of fetched batches, and where the next begins: the library shows them to pickle alone."""
+    data, at = records.__reduce__()[2]
+    return data, at
 
 
 class RawRecords(PartitionRecords):  # type: ignore[misc]  # the library has no types
@@ -143,6 +155,10 @@ class RawRecords(PartitionRecords):  # type: ignore[misc]  # the library has no 
             fetched._isolation_level,  # noqa: SLF001
         )
 
+    def columns(self) -> _Columns:
+        """What comes from here on, not yet taken."""
+        return _Columns(_state(self._records)[0], self.next_fetch_offset)
+
     def next_into(self, columns: _Columns) -> bool:
         """Take the next batch, or pass it if a reader may not see it; False if none is left.
 
@@ -152,6 +168,7 @@ class RawRecords(PartitionRecords):  # type: ignore[misc]  # the library has no 
         """
         if not self._records.has_next():
             return False
+        begin = _state(self._records)[1]
         batch = self._records.next_batch()
         if not batch.validate_crc():
             raise errors.CorruptRecordException(
@@ -159,7 +176,7 @@ class RawRecords(PartitionRecords):  # type: ignore[misc]  # the library has no 
                 " not have the CRC that it names"
             )
         if self._visible(batch):
-            columns.take(batch, self.next_fetch_offset)
+            columns.take(batch, begin, _state(self._records)[1])
         self.next_fetch_offset = batch.next_offset
         return True
 
@@ -186,8 +203,6 @@ class RawReader:
         self._settings = settings
         self._reader = KafkaReader(settings, committed_only=committed_only)
         self._with_keys = with_keys
-        self._exact: set[TopicPartition] = set()
-        """Partitions in which a batch with a gap was met: from there on each record's offset is read."""
 
     async def start(self) -> None:
         """Connect; LogUnavailable if no broker answers."""
@@ -233,8 +248,8 @@ class RawReader:
     async def fetch(self, max_bytes: int, timeout_ms: int) -> list[RawPartition]:
         """What is there, waiting at most so long for the first; [] after the time.
 
-        It stops behind the first batch that brings the values to `max_bytes` or more: so it exceeds that by
-        less than one batch. At most one element a partition.
+        It stops behind the first batch that brings what was taken to `max_bytes` or more: so it exceeds that by less than
+        one batch. At most one element a partition.
 
         Raises:
             OffsetOutOfRange: a position is not in the log; every call says so until a seek or an assignment.
@@ -270,44 +285,41 @@ class RawReader:
             if taken_bytes >= max_bytes:
                 break
             partition = TopicPartition(at.topic, at.partition)
-            columns = _Columns(with_keys=self._with_keys, exact=partition in self._exact)
             try:
-                self._take_partition(at, columns, max_bytes - taken_bytes)
+                columns = self._take_partition(at, max_bytes - taken_bytes)
             except KAFKA_ERRORS as error:
                 if not found:
                     raise await self._reader.failure(error) from error
                 # What was taken before goes out first; the position stands before the failure, which comes
                 # again.
                 return found
-            taken_bytes += columns.size_bytes
-            raw = columns.finish(partition)
-            if raw is not None:
-                found.append(raw)
+            if columns is not None:
+                taken_bytes += columns.size_bytes
+                raw = columns.finish(partition, with_keys=self._with_keys)
+                if raw is not None:
+                    found.append(raw)
         return found
 
-    def _take_partition(self, at: Any, columns: _Columns, max_bytes: int) -> None:
-        """Take a partition's fetched batches, and move its position behind each."""
+    def _take_partition(self, at: Any, max_bytes: int) -> _Columns | None:
+        """Take a partition's fetched batches, and move its position behind each; None if it has none."""
         fetcher = self._fetcher
         result = fetcher._records[at]  # noqa: SLF001
         if not isinstance(result, FetchResult):
             self._let_fetch(at)
             result.check_raise()
-            return
+            return None
         if not result.check_assignment(at):
             self._let_fetch(at)
-            return
+            return None
         records = result._partition_records  # noqa: SLF001
         if not isinstance(records, RawRecords):
             records = RawRecords.of(records)
             result._partition_records = records  # noqa: SLF001
+        columns = records.columns()
         more = True
         try:
             while more and columns.size_bytes < max_bytes:
                 more = records.next_into(columns)
-        except Gap:
-            # The batch is used up: it is fetched again, and then read exactly.
-            more = False
-            self._exact.add(TopicPartition(at.topic, at.partition))
         except errors.CorruptRecordException:
             # What came before it goes out first; fetched again, it raises then.
             more = False
@@ -317,6 +329,7 @@ class RawReader:
             result._update_position()  # noqa: SLF001
             if not more:
                 self._let_fetch(at)
+        return columns
 
     def _let_fetch(self, at: Any) -> None:
         """Drop what is used up, so that more is fetched."""

@@ -10,7 +10,7 @@ and how the merged columns become the user's. Its rules:
 - TG3 What has no type of its own in a row (the null of a minimum of nothing, a sum beyond 64 bits) lies in REST (batches, B1).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -235,23 +235,25 @@ def merge(group: TypedGroup, table: pa.Table, extra: Mapping[str, Merge]) -> pa.
 
 def finish(group: TypedGroup, merged: pa.RecordBatch) -> list[tuple[pa.Field, pa.Array]]:
     """The user's columns of merged rows: `_id` first, then the fields, then REST if a row needs it (TG3)."""
-    n = merged.num_rows
     found: list[tuple[pa.Field, pa.Array]] = []
-    loose: list[dict[str, Any]] = [{} for _ in range(n)]
+    loose: dict[int, dict[str, Any]] = {}
     _finish_key(group, merged, found, loose)
     for aggregate in group.aggregates:
         array, exceptions = _finish_one(aggregate, merged)
         metadata = NARROW if aggregate.kind in ("rows", "sum") else None
         found.append((pa.field(aggregate.name, array.type, metadata=metadata), array))
         for row, value in exceptions.items():
-            loose[row][aggregate.name] = value
-    if any(loose):
-        found.append((pa.field(REST, pa.binary()), rest_of(loose)))
+            loose.setdefault(row, {})[aggregate.name] = value
+    if loose:
+        found.append((pa.field(REST, pa.binary()), rest_of([loose.get(row, {}) for row in range(merged.num_rows)])))
     return found
 
 
 def _finish_key(
-    group: TypedGroup, merged: pa.RecordBatch, found: list[tuple[pa.Field, pa.Array]], loose: Sequence[dict[str, Any]]
+    group: TypedGroup,
+    merged: pa.RecordBatch,
+    found: list[tuple[pa.Field, pa.Array]],
+    loose: dict[int, dict[str, Any]],
 ) -> None:
     columns = [_one(merged.column(k.column)) for k in group.keys]
     if len(group.keys) > 1 or (group.keys and group.keys[0].name):
@@ -261,10 +263,9 @@ def _finish_key(
         return
     if columns:
         found.append((pa.field("_id", columns[0].type), columns[0]))
-    empty = columns[0].is_null().to_pylist() if columns else [True] * merged.num_rows
-    for row, null in enumerate(empty):
-        if null:
-            loose[row]["_id"] = None
+    empty = columns[0].is_null().to_numpy(zero_copy_only=False) if columns else np.ones(merged.num_rows, dtype=np.bool_)
+    for row in np.flatnonzero(empty).tolist():
+        loose[row] = {"_id": None}
 
 
 def _finish_one(aggregate: Aggregate, merged: pa.RecordBatch) -> tuple[pa.Array, dict[int, Any]]:

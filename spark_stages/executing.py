@@ -1,0 +1,144 @@
+"""What executors do of a step, in Arrow: gather a window's rows, merge, finish, write segments; and what they are told for it.
+
+- Few rows (step.py, SMALL_ROWS_MAX) are read here from their segments, each checked against its digest, by one task without a
+  shuffle. Many are read, merged and shuffled by Spark's own operators, and finished here.
+- The plan travels as the same bytes at every step, so that a worker takes it apart once.
+"""
+
+import functools
+import hashlib
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark import TaskContext as SparkTask
+
+from shared.operators.aggregation import merged
+from shared.operators.base import TS, WEND, WSTART
+from shared.operators.batches import one_batch
+from shared.operators.closing import close
+from shared.operators.context import TaskContext
+from shared.operators.sessions import assign_sessions
+from shared.operators.specs import WindowSpec
+from shared.operators.window_plan import ROWS_SCHEMA, WindowPlan
+from spark_stages.manifest import StateSegment
+from spark_stages.segments import STATE, Written, read_segment, write_segment, written_rows
+
+
+class SegmentDiffers(Exception):
+    """A segment is not what the manifest lists: names it, with both digests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What one task is told."""
+
+    plan: bytes
+    """`packed` of the window's spec and context."""
+    root: str
+    prefix: str
+    """Segments are named below it."""
+    above_ms: int
+    up_to_ms: int
+    """Windows that end in (above, up to] count; others are closed, or stay in their segments."""
+    closed_to_ms: int | None
+    """What ends at or below is finished; None: nothing is, the rows are compacted."""
+    processing_ms: int
+
+
+def packed(spec: WindowSpec, context: TaskContext) -> bytes:
+    """A spec and a context for `Order.plan`."""
+    return pickle.dumps((spec, context))
+
+
+@functools.lru_cache(maxsize=16)
+def _unpacked(data: bytes) -> tuple[WindowPlan, TaskContext]:
+    spec, context = pickle.loads(data)  # noqa: S301 - from the step's own driver, as the function that calls this
+    return WindowPlan(spec), context
+
+
+def carry_out(order: Order, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The order on rows that Spark has read, and, where it can, merged; gives a row of WRITTEN for each segment."""
+    plan, _ = _unpacked(order.plan)
+    seen = [b for b in batches if b.num_rows]
+    if seen:
+        yield from _carried_out(order, pa.Table.from_batches(seen).select(_schema(plan).names).cast(_schema(plan)))
+
+
+def carry_out_on(
+    order: Order, segments: Sequence[StateSegment], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The order on the rows of these segments, read here; `batches` only says that the task is to begin."""
+    for _ in batches:
+        plan, _ = _unpacked(order.plan)
+        schema = _schema(plan)
+        table = pa.concat_tables([_read(order.root, s, schema) for s in segments])
+        ends = table.column(WEND)
+        inside = pc.and_(pc.greater(ends, order.above_ms), pc.less_equal(ends, order.up_to_ms))
+        table = table.filter(inside)
+        if table.num_rows:
+            yield from _carried_out(order, table)
+
+
+def _read(root: str, segment: StateSegment, schema: pa.Schema) -> pa.Table:
+    data = read_segment(root, segment.name)
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != segment.digest:
+        message = (
+            f"segment {root}/{segment.name}: expected digest {segment.digest}, found {digest}: it was changed after it was"
+            " listed; restore the store, or go back to an earlier checkpoint"
+        )
+        raise SegmentDiffers(message)
+    return pq.read_table(pa.BufferReader(data), use_threads=False).select(schema.names).cast(schema)
+
+
+def _schema(plan: WindowPlan) -> pa.Schema:
+    return ROWS_SCHEMA if plan.mode == "rows" else plan.partial_schema
+
+
+def _carried_out(order: Order, table: pa.Table) -> Iterator[pa.RecordBatch]:
+    plan, context = _unpacked(order.plan)
+    if plan.mode != "rows":
+        table = merged(plan, table)
+    elif plan.sessions:
+        table = assign_sessions(table)
+    writer = _Writer(order.root, order.prefix)
+    if order.closed_to_ms is None:
+        writer.write(STATE, "partials", table, WSTART, WEND)
+        yield from written_rows(writer.rows)
+        return
+    ready = table
+    if plan.sessions:
+        mask = pc.less_equal(table.column(WEND), order.closed_to_ms)
+        ready, left = table.filter(mask), table.filter(pc.invert(mask))
+        if left.num_rows:
+            writer.write(STATE, "partials", left, WSTART, WEND)
+    if ready.num_rows:
+        outs, failed = close(plan, one_batch(ready), order.processing_ms, context)
+        for out in outs:
+            # What failed is told once, with the first segment; where something failed there is one: its dead letters.
+            writer.write(out.port, out.content, out.batch, TS, TS, failed)
+            failed = 0
+    yield from written_rows(writer.rows)
+
+
+class _Writer:
+    """Names and writes one task's segments."""
+
+    def __init__(self, root: str, prefix: str) -> None:
+        task = SparkTask.get()
+        attempt = f"{task.partitionId()}-{task.taskAttemptId()}" if task is not None else "0-0"
+        self._root = root
+        self._prefix = f"{prefix}-{attempt}"
+        self.rows: list[Written] = []
+
+    def write(
+        self, kind: str, content: str, data: pa.RecordBatch | pa.Table, low: str, high: str, failed: int = 0
+    ) -> None:
+        name = f"{self._prefix}-{len(self.rows)}.parquet"
+        size, digest = write_segment(self._root, name, data)
+        bounds = (pc.min(data.column(low)).as_py(), pc.max(data.column(high)).as_py())
+        self.rows.append((kind, content, name, data.num_rows, size, digest, *bounds, failed))
