@@ -6,6 +6,7 @@ record is one object, and that no declared number is a text. The rest is looked 
 """
 
 import functools
+import json
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -20,7 +21,9 @@ from shared.language.values.extended_json import DEPTH_MAX
 Bools: TypeAlias = npt.NDArray[np.bool_]
 Int64s: TypeAlias = npt.NDArray[np.int64]
 
-_OPEN, _CLOSE, _LIST, _DOLLAR, _QUOTE, _BACKSLASH, _D, _E, _U, _DOT, _PLUS = (ord(c) for c in '{}[$"\\deu.+')
+_OPEN, _CLOSE, _LIST, _DOLLAR, _QUOTE, _BACKSLASH, _D, _E, _U, _DOT, _PLUS, _COLON, _SPACE = (
+    ord(c) for c in '{}[$"\\deu.+: '
+)
 _LOWER: Final = 0x20
 """The bit that makes a letter small."""
 _NUMBERS: Final = frozenset({"int", "long", "double"})
@@ -61,19 +64,47 @@ def strict(lines: pa.Buffer, count: int, schema: Schema) -> bool:
     Each line begins with `{` and ends with `}` (`whole_objects`), so in strict JSON a line's end is an object's end, and `count` objects
     are one a line.
     """
+    names = tuple(f.name for f in schema if f.type in _NUMBERS)
+    if not _may_be_texts(np.frombuffer(lines, dtype=np.uint8), names):
+        names = ()
     try:
-        return len(_decoder(schema).decode_lines(lines)) == count
+        return len(_decoder(names).decode_lines(lines)) == count
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return False
 
 
 @functools.lru_cache(maxsize=64)
-def _decoder(schema: Schema) -> msgspec.json.Decoder[Any]:
-    """Reads only declared numbers, and checks the rest in passing."""
-    names = [f.name for f in schema if f.type in _NUMBERS]
+def _decoder(names: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
+    """Reads only these fields, as numbers, and checks the rest in passing."""
     fields = [(f"f{i}", int | float | None, None) for i in range(len(names))]
     rename = {f"f{i}": name for i, name in enumerate(names)}
     return msgspec.json.Decoder(msgspec.defstruct("Row", fields, rename=rename, gc=False))
+
+
+def _may_be_texts(data: npt.NDArray[np.uint8], names: tuple[str, ...]) -> bool:
+    """Whether a text may stand behind one of these names; True, too, where only parsing could tell: escapes, or space at a colon."""
+    if not names or not len(data):
+        return False
+    if any(name != json.dumps(name)[1:-1] for name in names) or bool((data == _BACKSLASH).any()):
+        return True
+    colons = np.flatnonzero(data == _COLON)
+    if not len(colons):
+        return False
+    behind = data[np.minimum(colons + 1, len(data) - 1)]
+    if bool((behind <= _SPACE).any()) or bool((data[colons - 1] <= _SPACE).any()):
+        return True
+    texts = colons[behind == _QUOTE]
+    return any(_named(data, texts, f'"{name}"'.encode()) for name in names)
+
+
+def _named(data: npt.NDArray[np.uint8], colons: npt.NDArray[np.intp], key: bytes) -> bool:
+    """Whether these bytes stand before one of the colons."""
+    left = colons[colons >= len(key)]
+    for away, byte in enumerate(reversed(key), start=1):
+        if not len(left):
+            return False
+        left = left[data[left - away] == byte]
+    return bool(len(left))
 
 
 def beyond(values: pa.BinaryArray, dates: Int64s) -> Bools:
