@@ -7,13 +7,14 @@ identity is opened anew, or after its time-out.
 
 import asyncio
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 from shared.adapters.kafka_client import KAFKA_ERRORS, translated
 from shared.adapters.kafka_reader import partition_name
 from shared.adapters.kafka_writer import Producer
 from shared.model.ids import Offset
-from shared.ports.log import LogError, LogUnavailable, NewRecord, TopicPartition, Written
+from shared.ports.log import LogError, LogUnavailable, NewRecord, RecordColumns, TopicPartition, Written
 
 
 class KafkaTransaction:
@@ -37,10 +38,14 @@ class KafkaTransaction:
         async with self._lanes.setdefault(partition, asyncio.Lock()):
             self._producer.check()
             try:
-                for record in records:
-                    self._admit_size(partition, record)
-                    await self._producer.admit(partition, record)
-                await self._send(partition, records)
+                if isinstance(records, RecordColumns):
+                    await self._admit_columns(partition, records)
+                    await self._send_columns(partition, records)
+                else:
+                    for record in records:
+                        self._admit_size(partition, record)
+                        await self._producer.admit(partition, record)
+                    await self._send(partition, records)
             except KAFKA_ERRORS as error:
                 raise self._writer.fail(translated(error, doing)) from error
             except LogError as error:
@@ -60,6 +65,34 @@ class KafkaTransaction:
                 f"{partition_name(partition)}: a record of {size} bytes exceeds message_bytes_max {limit}; split it,"
                 " or raise the limit here and at the topic"
             )
+
+    async def _admit_columns(self, partition: TopicPartition, records: RecordColumns) -> None:
+        """As record by record, but only what is largest, and what has no value, is looked at alone."""
+        sizes = [len(value) if value is not None else 0 for value in records.values]
+        if records.keys is not None:
+            sizes = [size + len(key or b"") for size, key in zip(sizes, records.keys, strict=True)]
+        self._admit_size(partition, records[sizes.index(max(sizes))])
+        empty = [i for i, value in enumerate(records.values) if value is None]
+        for i in [0, *empty]:
+            await self._producer.admit(partition, records[i])
+
+    async def _send_columns(self, partition: TopicPartition, records: RecordColumns) -> None:
+        batch, taken = self._producer.raw.create_batch(), 0
+        count = len(records)
+        for number, (value, key, timestamp, headers) in enumerate(
+            zip(
+                records.values,
+                records.keys or repeat(None, count),
+                records.timestamps_ms or repeat(None, count),
+                map(list, records.headers) if records.headers is not None else repeat([], count),
+                strict=True,
+            )
+        ):
+            if batch.append(timestamp=timestamp, key=key, value=value, headers=headers) is None:
+                await self._send_one(partition, batch, number - taken)
+                batch, taken = self._producer.raw.create_batch(), number
+                batch.append(timestamp=timestamp, key=key, value=value, headers=headers)
+        await self._send_one(partition, batch, count - taken)
 
     async def _send(self, partition: TopicPartition, records: Sequence[NewRecord]) -> None:
         batch = self._producer.raw.create_batch()

@@ -247,8 +247,9 @@ def one_record(document: Document, **options: object) -> tuple[object, list[str]
         name: expression(value) if name in expressions else value for name, value in options.items()
     }
     stage = KafkaEmit(path="$emit", connection_name="c", **{"topic": expression("t"), **given})
-    made, rejected = RecordMaker(stage, 1000).records(documents_batch([document]))
-    return (made[0][1] if made else None), [r.reason for r in rejected]
+    made, rejected = RecordMaker(stage, 1000).runs(documents_batch([document]))
+    records = [columns[0] for _, run in made for _, columns in run.by_partition(1, 0)]
+    return (records[0] if records else None), [r.reason for r in rejected]
 
 
 @pytest.mark.parametrize(

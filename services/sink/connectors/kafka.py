@@ -24,7 +24,8 @@ from services.sink.connectors.kafkamarkers import (
     markers_of,
     ranges_of,
 )
-from services.sink.connectors.kafkarecords import RecordMaker, StagedRecord, decode_records, encode_records
+from services.sink.connectors.kafkarecords import RecordMaker
+from services.sink.connectors.kafkaruns import Held, decode_runs, encode_runs
 from services.sink.connectors.markers import check_open, is_due
 from services.sink.connectors.staging import (
     INLINE_BYTES_MAX,
@@ -38,8 +39,7 @@ from services.sink.connectors.staging import (
 from shared.language.stages.sinks import KafkaEmit
 from shared.model.checkpoint import MirrorRow
 from shared.model.ids import Epoch
-from shared.operators.keygroups import key_group
-from shared.ports.log import Fenced, Log, LogError, LogUnavailable, NewRecord, TopicPartition, TransactionalWriter
+from shared.ports.log import Fenced, Log, LogError, LogUnavailable, RecordColumns, TopicPartition, TransactionalWriter
 from shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailable
 
 
@@ -47,9 +47,9 @@ from shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailab
 class KafkaSinkSettings:
     """Bounds of a Kafka sink."""
 
-    part_bytes_max: int = 4 * 1024 * 1024
+    part_bytes_max: int = 16 * 1024 * 1024
     """Records of one transaction; also what is held in memory before it is staged."""
-    part_records_max: int = 20_000
+    part_records_max: int = 100_000
     record_bytes_max: int = 1_000_000
     """At most the topics' `max.message.bytes` and the producer's limit."""
     new_topic_partitions: int = 1
@@ -75,8 +75,7 @@ class KafkaSink:
         self._log = log
         self._parts = parts
         self._ledger = Ledger()
-        self._held: list[StagedRecord] = []
-        self._held_bytes = 0
+        self._held = Held()
         self._inline_left = INLINE_BYTES_MAX
         self._checked: set[str] = set()
         """Topics that were there when a row for them was accepted."""
@@ -91,7 +90,7 @@ class KafkaSink:
         """See `Sink.open`. Initialising the producer fences earlier holders. May be repeated after TargetUnavailable."""
         self._identity = identity
         self._ledger = Ledger(newest=restored_from)
-        self._held, self._held_bytes, self._inline_left = [], 0, INLINE_BYTES_MAX
+        self._held, self._inline_left = Held(), INLINE_BYTES_MAX
         async with self._on_target("opening"):
             await self._throw_away()
             await self._log.create_topic(markers_of(identity).topic, 1, TOPIC_CONFIG)
@@ -117,18 +116,18 @@ class KafkaSink:
         """See `Sink.accept`. After TargetUnavailable nothing of the batch was taken: it may be handed over again."""
         while self._is_full():
             await self._keep_part(Epoch(self._ledger.newest + 1))
-        made, rejected = self._maker.records(batch)
-        missing = await self._missing({record.topic for _, record in made})
-        for row, record in made:
-            if record.topic in missing:
-                rejected.append(Rejected(row, missing[record.topic]))
+        made, rejected = self._maker.runs(batch)
+        missing = await self._missing({run.topic for _, run in made})
+        for rows, run in made:
+            if run.topic in missing:
+                rejected += [Rejected(row, missing[run.topic]) for row in rows]
             else:
-                self._held.append(record)
-                self._held_bytes += record.size_bytes
+                self._held.add(run)
         return sorted(rejected, key=lambda found: found.row)
 
     def _is_full(self) -> bool:
-        return self._held_bytes >= self._settings.part_bytes_max or len(self._held) >= self._settings.part_records_max
+        settings = self._settings
+        return self._held.size_bytes >= settings.part_bytes_max or self._held.count >= settings.part_records_max
 
     async def _missing(self, topics: set[str]) -> dict[str, str]:
         """Topics that cannot be written to, with the reason; those that may be made are made."""
@@ -153,22 +152,17 @@ class KafkaSink:
 
     async def _keep_part(self, epoch: Epoch) -> None:
         """The first records that make a part, made durable: the division is fixed here (S3)."""
-        size = count = 0
-        for record in self._held[: self._settings.part_records_max]:
-            if count and size + record.size_bytes > self._settings.part_bytes_max:
-                break
-            size += record.size_bytes
-            count += 1
-        part = await self._parts.keep(encode_records(self._held[:count]), count, epoch, self._inline_left)
+        runs = self._held.first(self._settings.part_records_max, self._settings.part_bytes_max)
+        count = sum(len(run.values) for run in runs)
+        part = await self._parts.keep(encode_runs(runs), count, epoch, self._inline_left)
         self._ledger.add(part)
         if isinstance(part, InlinePart):
             self._inline_left -= len(part.data)
-        self._held = self._held[count:]
-        self._held_bytes -= size
+        self._held.drop(runs)
 
     async def stage(self, epoch: Epoch, committed: Epoch) -> bytes:
         """See `Sink.stage`. May be repeated after TargetUnavailable."""
-        while self._held:
+        while self._held.count:
             await self._keep_part(epoch)
         self._inline_left = INLINE_BYTES_MAX
         return encode_handle(self._ledger.stage(epoch, committed))
@@ -228,29 +222,32 @@ class KafkaSink:
 
     async def _records(
         self, row: MirrorRow, part: Part, number: int, counts: Mapping[str, int]
-    ) -> dict[TopicPartition, list[NewRecord]]:
+    ) -> dict[TopicPartition, list[RecordColumns]]:
         """A part's records by partition, each in order: by Kafka's hash of the key, in turn without one."""
-        out: dict[TopicPartition, list[NewRecord]] = {}
-        for turn, record in enumerate(decode_records(await self._parts.load(part))):
-            count = counts.get(record.topic)
+        out: dict[TopicPartition, list[RecordColumns]] = {}
+        turn = 0
+        for run in decode_runs(await self._parts.load(part)):
+            count = counts.get(run.topic)
             if count is None:
                 raise TargetRefused(
-                    f"kafka: commit {row.epoch}, part {number}, record {turn}: topic {record.topic} does not exist any more;"
+                    f"kafka: commit {row.epoch}, part {number}, record {turn}: topic {run.topic} does not exist any more;"
                     " create it again, and start the processor"
                 )
-            at = turn % count if record.key is None else key_group(record.key, count)
-            out.setdefault(TopicPartition(record.topic, at), []).append(record.record())
+            for at, columns in run.by_partition(count, turn):
+                out.setdefault(TopicPartition(run.topic, at), []).append(columns)
+            turn += len(run.values)
         return out
 
     async def _write(
-        self, writer: TransactionalWriter, marker: Marker, records: dict[TopicPartition, list[NewRecord]]
+        self, writer: TransactionalWriter, marker: Marker, records: dict[TopicPartition, list[RecordColumns]]
     ) -> None:
         """One transaction: records, then the marker."""
         identity = self._identity
         assert identity is not None
         transaction = await writer.begin()
-        for partition, group in records.items():
-            await transaction.send_batch(partition, group)
+        for partition, columns in records.items():
+            for some in columns:
+                await transaction.send_batch(partition, some)
         if records:
             marker = structs.replace(marker, written=ranges_of(await transaction.written()))
         await transaction.send_batch(markers_of(identity), [marker_record(marker)])

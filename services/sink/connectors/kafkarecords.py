@@ -5,13 +5,15 @@ Key formats are those of Kafka's own serializers: int and long big-endian, strin
 
 import re
 import struct
-from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Final
 
-import msgspec
 import pyarrow as pa
-from msgspec import Struct
 
+from services.sink.connectors.kafkaruns import Headers, Run
+from services.sink.connectors.rendered import rendered
+from shared.language.expressions.ast import Expr, FieldPath, Literal
 from shared.language.expressions.environment import Environment
 from shared.language.expressions.errors import ExpressionError
 from shared.language.expressions.interpreter import evaluate
@@ -21,56 +23,32 @@ from shared.language.values import render_json, type_name
 from shared.model.values import INT32_MAX, INT32_MIN, MISSING, Binary, Date, Document, Long
 from shared.operators.base import ARRIVAL, TS
 from shared.operators.batches import documents_of
-from shared.ports.log import NewRecord
-from shared.ports.sink import Rejected, TargetRefused
+from shared.ports.sink import Rejected
 
-OVERHEAD_BYTES: Final = 128
-"""A record's own fields, and the batch around it when it is alone."""
 HEADERS_MAX: Final = 1000
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
-class StagedRecord(Struct, frozen=True, array_like=True):
-    """A record as it is staged."""
+class _Refused(Exception):
+    """Why a row cannot become a record."""
 
+
+@dataclass(frozen=True, slots=True)
+class _Record:
     topic: str
     key: bytes | None
     value: bytes | None
     timestamp_ms: int | None
-    headers: tuple[tuple[str, bytes], ...] = ()
-
-    @property
-    def size_bytes(self) -> int:
-        """What the broker counts, about."""
-        inner = sum(len(name.encode()) + len(value) + 8 for name, value in self.headers)
-        return len(self.key or b"") + len(self.value or b"") + inner + OVERHEAD_BYTES
-
-    def record(self) -> NewRecord:
-        """As the log takes it."""
-        return NewRecord(self.value, self.key, self.headers, self.timestamp_ms)
+    headers: Headers
 
 
-_ENCODER: Final = msgspec.msgpack.Encoder()
-_DECODER: Final = msgspec.msgpack.Decoder(list[StagedRecord])
-
-
-def encode_records(records: Sequence[StagedRecord]) -> bytes:
-    """A part's bytes."""
-    return _ENCODER.encode(records)
-
-
-def decode_records(data: bytes) -> list[StagedRecord]:
-    """The records of a part. TargetRefused if the bytes are none."""
-    try:
-        return _DECODER.decode(data)
-    except msgspec.DecodeError as error:
-        raise TargetRefused(
-            f"staged records do not decode: {error}; was the part written by a later version?"
-        ) from error
-
-
-class _Refused(Exception):
-    """Why a row cannot become a record."""
+def _run_of(items: list[tuple[int, _Record]]) -> tuple[list[int], Run]:
+    """Records of one topic, with their rows."""
+    records = [record for _, record in items]
+    keys = [r.key for r in records] if any(r.key is not None for r in records) else None
+    headers = [r.headers for r in records] if any(r.headers for r in records) else None
+    times = [r.timestamp_ms for r in records]
+    return [row for row, _ in items], Run(records[0].topic, [r.value for r in records], keys, times, headers)
 
 
 class RecordMaker:
@@ -80,11 +58,33 @@ class RecordMaker:
         self._stage = stage
         self._record_bytes_max = record_bytes_max
 
-    def records(self, batch: pa.RecordBatch) -> tuple[list[tuple[int, StagedRecord]], list[Rejected]]:
-        """Records with the rows that they come from, and the rows that are none."""
+    def runs(self, batch: pa.RecordBatch) -> tuple[list[tuple[list[int], Run]], list[Rejected]]:
+        """Runs with the rows that their records come from, and the rows that are none."""
+        whole = self._whole(batch)
+        return ([(list(range(batch.num_rows)), whole)], []) if whole is not None else self._each(batch)
+
+    def _whole(self, batch: pa.RecordBatch) -> Run | None:
+        """All rows at once: for one topic, without expressions on documents, and none that would be refused; else None."""
+        stage = self._stage
+        topic = stage.topic.value if isinstance(stage.topic, Literal) else None
+        plain = stage.headers is None and stage.tombstone_when is None and stage.output_format == "relaxedJson"
+        if not plain or not isinstance(topic, str) or not _may_be_topic(topic) or not batch.num_rows:
+            return None
+        keys = None
+        if stage.key is not None:
+            keys = _text_column(stage.key, stage.key_format, batch)
+            if keys is None:
+                return None
+        values = rendered(batch)
+        if values is None:
+            return None
+        run = Run(topic, values.to_pylist(), keys, [_kafka_time(t) for t in _column(batch, TS)], None)
+        return run if int(run.sizes().max()) <= self._record_bytes_max else None
+
+    def _each(self, batch: pa.RecordBatch) -> tuple[list[tuple[list[int], Run]], list[Rejected]]:
         times = _column(batch, TS)
         arrivals = _column(batch, ARRIVAL)
-        made: list[tuple[int, StagedRecord]] = []
+        made: list[tuple[int, _Record]] = []
         rejected: list[Rejected] = []
         for row, document in enumerate(documents_of(batch)):
             arrival = arrivals[row]
@@ -95,26 +95,46 @@ class RecordMaker:
                 rejected.append(Rejected(row, str(refused)))
             except ExpressionError as error:
                 rejected.append(Rejected(row, f"{self._stage.path}: {error}"))
-        return made, rejected
+        return [_run_of(list(group)) for _, group in groupby(made, lambda item: item[1].topic)], rejected
 
-    def _record(self, document: Document, environment: Environment, time_ms: int | None) -> StagedRecord:
+    def _record(self, document: Document, environment: Environment, time_ms: int | None) -> _Record:
         stage = self._stage
         topic = evaluate(stage.topic, environment)
-        if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        if not isinstance(topic, str) or not _may_be_topic(topic):
             found = repr(topic) if isinstance(topic, str) else f"a value of type {type_name(topic)}"
             raise _Refused(f"{stage.path}.topic: expected a name of letters, digits, '.', '_' and '-', found {found}")
         key = None if stage.key is None else key_bytes(evaluate(stage.key, environment), stage.key_format)
         headers = () if stage.headers is None else header_pairs(evaluate(stage.headers, environment))
         tombstone = stage.tombstone_when is not None and _condition(evaluate(stage.tombstone_when, environment))
         value = None if tombstone else render_json(document, canonical=stage.output_format == "canonicalJson")
-        # Kafka has no times before 1970; what it says of a record is never read as event time (F5).
-        record = StagedRecord(topic, key, value, time_ms if time_ms is not None and time_ms >= 0 else None, headers)
-        if record.size_bytes > self._record_bytes_max:
+        record = _Record(topic, key, value, _kafka_time(time_ms), headers)
+        size_bytes = int(_run_of([(0, record)])[1].sizes()[0])
+        if size_bytes > self._record_bytes_max:
             raise _Refused(
-                f"{stage.path}: the record for topic {topic} has {record.size_bytes} bytes, at most {self._record_bytes_max}"
+                f"{stage.path}: the record for topic {topic} has {size_bytes} bytes, at most {self._record_bytes_max}"
                 " are allowed; project fields away, or raise the limits of topic and sink"
             )
         return record
+
+
+def _may_be_topic(name: str) -> bool:
+    return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
+
+
+def _kafka_time(time_ms: int | None) -> int | None:
+    """Kafka has no times before 1970; what it says of a record is never read as event time (F5)."""
+    return time_ms if time_ms is not None and time_ms >= 0 else None
+
+
+def _text_column(expr: Expr, key_format: KeyFormat, batch: pa.RecordBatch) -> list[bytes | None] | None:
+    """Keys that are a declared text of every row; None where they are anything else."""
+    if not isinstance(expr, FieldPath) or len(expr.names) != 1 or key_format != "string":
+        return None
+    at = batch.schema.get_field_index(expr.names[0])
+    if at < 0 or batch.column(at).null_count or not pa.types.is_string(batch.column(at).type):
+        return None
+    keys: list[bytes | None] = batch.column(at).cast(pa.binary()).to_pylist()
+    return keys
 
 
 def _column(batch: pa.RecordBatch, name: str) -> list[int | None]:
