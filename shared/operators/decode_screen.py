@@ -31,7 +31,7 @@ _FINITE_DIGITS: Final = 300
 """A run of fewer digits is a number that a double can hold."""
 _STRIDE: Final = _FINITE_DIGITS // 2
 _HUGE: Final = r"[:,\[\s]-?[0-9.]+[eE]\+?[0-9]{3}"
-_CHUNK: Final = 1 << 15
+_CHUNK: Final = 1 << 17
 """Bytes looked at in one go: the working arrays then stay in the processor's cache."""
 _ZERO: Final = np.uint8(ord("0"))
 _TEN: Final = np.uint8(10)

@@ -74,7 +74,8 @@ async def test_S3_a_holder_that_died_in_a_transaction_leaves_nothing_visible(wor
     row, staged = world.commits[0]
     part = decode_handle(staged)[0]
     for partition, records in (await old.sink._records(row, part, 1, await log.list_topics())).items():  # type: ignore[attr-defined]
-        await transaction.send_batch(partition, records)
+        for some in records:
+            await transaction.send_batch(partition, some)
     await world.check()
     new = Task(world)
     await new.start()
