@@ -30,12 +30,12 @@ def windowed(source: str, target: str, *, epoch_ms: int, dedupe: bool = False) -
     return _document(stages, epoch_ms)
 
 
-def stateless(source: str, target: str, *, epoch_ms: int) -> str:
-    """Every event of a topic on to another, with a field left out and one added."""
+def stateless(source: str, target: str, *, epoch_ms: int, start: str) -> str:
+    """Every event of a topic that matches, which is all of them, on to another."""
     reading = {
         "connectionName": "broker",
         "topic": source,
-        "config": {"auto_offset_reset": "earliest"},
+        "config": {"auto_offset_reset": start},
         "schema": {"key": "string", "ts": "long", "amount": "int"},
         "timeField": {"$toDate": "$ts"},
     }

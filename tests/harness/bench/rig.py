@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
@@ -11,8 +12,10 @@ from pathlib import Path
 
 from services.cli.installation import Installation, installation
 from shared.model.ids import ProcessorName
+from shared.model.messages import StopProcessor
 from tests.harness.bench import documents, results
 from tests.harness.bench.events import Load, preload
+from tests.harness.bench.flowing import Stream, flowed
 from tests.harness.bench.watching import Meter, Profiler, pin
 
 PIPELINE = ("source-0", "operator-0", "spark-0", "sink-0")
@@ -28,6 +31,20 @@ class Case:
     pinned: bool = False
     dedupe: bool = False
     profile_s: int = 0
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A steady stream, and what is done to it."""
+
+    rate: int = 10_000
+    seconds: float = 15.0
+    epoch_ms: int = 100
+    floor_s: float = 0.0
+    """How long the same stream is sent without a pipeline first."""
+    kills: tuple[str, ...] = ()
+    """Places whose processes get SIGKILL, one after the other."""
+    between_s: float = 8.0
 
 
 @dataclass
@@ -116,6 +133,35 @@ class Rig:
         seconds = time.monotonic() - began
         assert status.state == "FINISHED", f"{name} is {status.state}: {status.reason}"
         return began, seconds, status.commits
+
+    async def flowing(self, case: Flow) -> tuple[Stream, Stream, list[tuple[str, float]]]:
+        """(a stream through a stateless pipeline, one through none, how long the stream stood still after each kill)."""
+        log, bootstrap = self.installed.log, self.installed.cluster.bootstrap
+        await self._ready()
+        unique = uuid.uuid4().hex[:8]
+        source, target, name = f"in-{unique}", f"out-{unique}", ProcessorName(f"flow-{unique}")
+        for topic, partitions in ((source, 4), (target, 1)):
+            await log.create_topic(topic, partitions, {"retention.ms": "-1"})
+        floor = Stream(case.rate)
+        if case.floor_s:
+            await flowed(bootstrap, log, source, source, 4, floor, case.floor_s)
+        document = documents.stateless(source, target, epoch_ms=case.epoch_ms, start="latest")
+        await self.installed.ensure_started(name, document, {})
+        await self.installed.until_running(name)
+        stream = Stream(case.rate)
+        outages: list[tuple[str, float]] = []
+
+        async def kill() -> None:
+            for place in case.kills:
+                await asyncio.sleep(case.between_s)
+                outages.append((place, time.monotonic()))
+                self.installed.cluster.kill(place, signal.SIGKILL)
+            await asyncio.sleep(case.between_s)
+
+        await flowed(bootstrap, log, source, target, 1, stream, case.seconds, kill if case.kills else None)
+        await self.installed.client.request(StopProcessor(self.installed.client.unique(), name, drain=True, until={}))
+        await self.installed.until_ended(name)
+        return stream, floor, [(place, stream.outage_s(at)) for place, at in outages]
 
 
 class _Beats:
