@@ -22,6 +22,8 @@ from shared.ports.clock import Executor
 
 _TEMPORARY: Final = ".tmp"
 _LEFT_OVER_S: Final = 24 * 3600
+_DURABLE_MAX: Final = 10_000
+"""Folders that are remembered as durable."""
 _LINK_TRIES: Final = 5
 """A folder may be removed, as empty, between being made and being used."""
 
@@ -38,6 +40,8 @@ class DirectoryBlobs(FsspecBlobs):
         self._folder = root.absolute()
         self._temporary = self._folder / _TEMPORARY
         self._swept = False
+        self._durable: set[Path] = set()
+        """Folders whose entries in the folders above were made durable by this process; one that is gone is made anew, durably."""
 
     def _put(self, name: str, data: bytes) -> BlobRef:
         size, digest = digest_of([data])
@@ -57,6 +61,7 @@ class DirectoryBlobs(FsspecBlobs):
 
     def _link(self, temporary: Path, target: Path) -> None:
         for attempt in range(_LINK_TRIES):
+            known = self._known(target.parent)
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.link(temporary, target)
@@ -68,21 +73,30 @@ class DirectoryBlobs(FsspecBlobs):
                     raise
                 raise OSError(error.errno, f"{error.strerror} while linking: the store needs hard links") from error
             else:
-                self._make_durable(target.parent)
+                self._make_durable(target.parent, known)
                 return
 
-    def _make_durable(self, folder: Path) -> None:
-        """Make a folder's entries durable, and its own entry in each folder above, up to the root."""
+    def _known(self, folder: Path) -> Path:
+        """The nearest folder at or above this one that is there, and whose own entry is durable; the root at last."""
+        while folder not in (self._folder, folder.parent) and not (folder in self._durable and folder.is_dir()):
+            folder = folder.parent
+        return folder
+
+    def _make_durable(self, folder: Path, known: Path) -> None:
+        """Make a folder's entries durable, and its own entry in each folder above, up to one that is known to be durable."""
         if not self._fsync:
             return
+        if len(self._durable) > _DURABLE_MAX:
+            self._durable.clear()
         while True:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            if folder in (self._folder, folder.parent):
+            if folder in (known, self._folder, folder.parent):
                 return
+            self._durable.add(folder)
             folder = folder.parent
 
     def _get(self, name: str) -> bytes:
@@ -113,7 +127,7 @@ class DirectoryBlobs(FsspecBlobs):
         if self._fsync:
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-            self._make_durable(path.parent)
+            self._make_durable(path.parent, self._folder)
         return ref
 
     def _sweep(self) -> None:
