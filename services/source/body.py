@@ -26,6 +26,7 @@ _POSITION = "position|"
 _FRONT = "front|"
 _CHAIN = "chain|"
 _SNAPSHOTS_MAX = 16
+_DETAILS_MAX = 64
 
 
 class SplitPosition(msgspec.Struct, frozen=True):
@@ -225,11 +226,14 @@ class SourceTaskBody:
             await self._source.note(self._context.assign.name, positions)
 
     def details(self) -> Mapping[str, str]:
-        """Position, watermark and status of each split."""
+        """Position, watermark and status of at most _DETAILS_MAX splits, those first that hold the watermark back."""
         watermarks = self._front.split_watermarks()
+        unknown = (MIN_TIME, "active", False)
+        order = sorted(self._own, key=lambda name: watermarks.get(name, unknown)[0])
         found = {}
-        for name, split in self._own.items():
-            watermark_ms, status, away = watermarks.get(name, (MIN_TIME, "active", False))
+        for name in order[:_DETAILS_MAX]:
+            split = self._own[name]
+            watermark_ms, status, away = watermarks.get(name, unknown)
             state: dict[str, Any] = {
                 "position": split.position,
                 "until": split.until,

@@ -1,6 +1,7 @@
 """The worked example of slots, by a real supervisor and real processes: workers come when no slot is free, and go when they are empty."""
 
 import json
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +51,19 @@ class Story:
             if not places & self.there.cluster.pids().keys():
                 return
 
+    async def until_said(self, place: str, *events: str) -> None:
+        """Wait until the process at a place has logged these."""
+        log = self.there.cluster.settings.data_dir / "logs" / f"{place}.log"
+        async for _ in self.there.client.heartbeats():
+            if all(event in log.read_text() for event in events):
+                return
+
+    async def until_running(self, number: int) -> None:
+        """Wait for a second generation that runs."""
+        async for status in self.there.client.watch(_name(number)):
+            if status.state == "RUNNING" and status.generation > 1:
+                return
+
     async def _when(self, number: int, request: str, state: str) -> ProcessorStatus:
         async for status in self.there.client.watch(_name(number)):
             assert status.state != "FAILED", status.reason
@@ -71,7 +85,10 @@ def _workers(number: int) -> set[str]:
 
 
 async def test_workers_come_and_go_with_processors(tmp_path: Path) -> None:
-    """Eight fill two workers; a ninth makes a third; a tenth takes a free slot; the ninth, started anew, goes back, the worker goes."""
+    """Eight fill two workers; a ninth makes a third; a tenth takes a free slot; the ninth, started anew, goes back, the worker goes.
+
+    A worker that is told to end says so and leaves in good order; what it hosted goes on.
+    """
     (tmp_path / "in.json").write_text('{"n": 1}\n')
     environment = {
         "TIDEMARK_RUNTIME": json.dumps({"engine": "local"}),
@@ -93,3 +110,6 @@ async def test_workers_come_and_go_with_processors(tmp_path: Path) -> None:
         assert await story.places(9) == _workers(0)
         await story.until_gone(_workers(2))
         assert _workers(0) | _workers(1) <= there.cluster.pids().keys()
+        there.cluster.kill("source-1", signal.SIGTERM)
+        await story.until_said("source-1", "worker.leaves", "process.stopped")
+        await story.until_running(5)
