@@ -152,3 +152,25 @@ def test_the_last_worker_of_a_service_stays() -> None:
     world.worker("source-2", "source")
     world.pass_ms(3_000)
     assert world.retires == ["source-2"]
+
+
+def test_who_came_first_waits_for_the_other_that_was_wished_for() -> None:
+    """A processor that lacks two workers gets both: the first to come is not wished away for hosting nothing meanwhile."""
+    world = World(SETTINGS)
+    world.lead()
+    for service in ("source", "sink"):
+        world.worker(f"{service}-1", service, slots=1)
+    world.pass_ms(SETTINGS.adopt_wait_ms)
+    for number in (1, 2):
+        name = ProcessorName(f"p{number}")
+        world.request(CreateProcessor(f"create-{number}", name, "read:source emit:sink; read>emit"))
+        world.settle()
+        world.request(StartProcessor(f"start-{number}", name))
+        world.settle()
+    assert sorted(world.spawns) == ["sink", "source"]
+    world.worker("sink-2", "sink", slots=1)
+    world.pass_ms(2 * SETTINGS.retire_idle_ms)
+    assert world.retires == []
+    world.worker("source-2", "source", slots=1)
+    world.settle()
+    assert {t[2] for t in world.status[ProcessorName("p2")].tasks} == {"source-2", "sink-2"}

@@ -148,9 +148,13 @@ class Workers:
         return [SpawnWorker(service, tuple(worker.place for worker in self._of(service)))]
 
     def retire(self, now_ms: int) -> list[CoordinatorCommand]:
-        """Wish away workers that have hosted nothing for long, the last places first, never below `workers_min` of a service."""
+        """Wish away workers that have hosted nothing for long, the last places first, never below `workers_min` of a service.
+
+        None while another is being wished for: a processor may wait for several, and take those that came first when the last is there.
+        """
         out: list[CoordinatorCommand] = []
-        if not self.settings.retires_workers or now_ms < self.settle_until_ms:
+        wishing = any(now_ms - since < self.settings.spawn_wait_ms for since in self.wished.values())
+        if not self.settings.retires_workers or now_ms < self.settle_until_ms or wishing:
             return out
         for service in sorted({w.service for w in self.alive.values()}):
             staying = [w for w in self._of(service) if not self._retiring(w, now_ms)]
