@@ -91,7 +91,7 @@ bench: setup ## what it carries on this machine, with machine, versions and comm
 	$(PYTEST) -m bench -s --timeout 0 $(ARGS)
 
 .PHONY: soak
-soak: setup ## many kills and pauses, for as long as the tests marked soak take
+soak: setup ## many kills and pauses, seeded (TIDEMARK_SOAK_FAULTS, TIDEMARK_SOAK_SEED); what struck lies in out/soak/
 	$(PYTEST) -m soak -s --timeout 0 $(ARGS)
 
 .PHONY: mutants

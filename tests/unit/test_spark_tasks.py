@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from services.spark.body import SparkBody
 from shared.adapters.blobs import MemoryBlobs
@@ -19,6 +20,7 @@ from shared.operators.context import TaskContext as OperatorContext
 from shared.operators.step import Times
 from shared.operators.window_plan import WindowPlan
 from shared.planning import StepHead, plan_processor
+from shared.ports.blobs import BlobError
 from shared.runtime.body import Announced
 from shared.wire.arrow import encode_batch
 from spark_stages.manifest import StageState, StateSegment
@@ -157,5 +159,26 @@ def test_W5_a_step_never_goes_back_behind_the_time_of_the_one_before() -> None:
         await again.flush(Epoch(3))
         told = [(times.processing_before_ms, times.processing_ms) for _, _, times, _ in stub.calls]
         assert told == [(MIN_TIME, START_MS), (START_MS, START_MS), (START_MS, START_MS)]
+
+    on_stage(story)
+
+
+def test_P2_a_restore_names_a_segment_that_was_changed() -> None:
+    """What the manifest lists counts with its digest: a segment of other bytes is not read, and is named."""
+
+    async def story(world: VirtualWorld, blobs: MemoryBlobs) -> None:
+        body = body_of(world, blobs, Stub())
+        await body.open({})
+        await body.apply("", [partial(0, 10)])
+        await body.flush(Epoch(1))
+        copied = await body.copy(Epoch(1), Epoch(0))
+        (listed,) = copied.blobs
+        data = await blobs.get(listed)
+        await blobs.delete([listed.name])
+        await blobs.put(listed.name, data[:-1] + bytes([data[-1] ^ 1]))
+        state = copied.changed[TASK_PART]
+        assert state is not None
+        with pytest.raises(BlobError, match=listed.name):
+            await body_of(world, blobs, Stub(), generation=3, last=1).open({TASK_PART: state})
 
     on_stage(story)
