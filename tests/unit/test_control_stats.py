@@ -1,0 +1,131 @@
+"""Statistics and alerts from what workers tell: late data or a slow system, and one alert for one rise."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from services.control.events import Events
+from services.control.readmodel import ReadModel, SeenWorker
+from services.control.settings import ControlSettings
+from services.control.stats import stats_of
+from shared.adapters.clock import SystemClock
+from shared.adapters.memory_broker import MemoryBroker
+from shared.adapters.memory_log import MemoryLog
+from shared.model.ids import Epoch, Generation, JobId, Place, ProcessorName, TaskId, VertexId, WorkerIncarnation
+from shared.model.messages import Heartbeat, ProcessorStatus, TaskBeat
+from shared.runtime.topics import Topics
+
+NOW_MS = 1_700_000_000_000
+SOURCE = VertexId("source-1")
+STATUS = ProcessorStatus(
+    ProcessorName("p"),
+    JobId("j"),
+    "RUNNING",
+    "",
+    Generation(3),
+    Epoch(7),
+    Epoch(6),
+    1,
+    "{}",
+    {},
+    services={SOURCE: "source", VertexId("emit-1"): "sink", VertexId("dlq"): "sink"},
+)
+
+
+def beat(vertex: str, watermark_ms: int, **counters: int) -> TaskBeat:
+    return TaskBeat(
+        STATUS.name,
+        STATUS.job,
+        STATUS.generation,
+        VertexId(vertex),
+        0,
+        "running",
+        Epoch(7),
+        watermark_ms,
+        watermark_ms,
+        counters,
+    )
+
+
+def tasks(*beats: TaskBeat) -> Mapping[TaskId, TaskBeat]:
+    return {TaskId(b.vertex, b.index): b for b in beats}
+
+
+@pytest.mark.parametrize(
+    ("event_lag_ms", "work_waits_ms", "said"),
+    [
+        (1_000, 0, "in time"),
+        (600_000, 0, "late data"),
+        (600_000, 60_000, "slow system"),
+        (1_000, 60_000, "slow system"),
+    ],
+)
+def test_late_data_or_a_slow_system(event_lag_ms: int, work_waits_ms: int, said: str) -> None:
+    """Event time that lags while no work waits is data that comes late; where work waits, too, the system is slow (W5)."""
+    stats = stats_of(STATUS, tasks(beat(SOURCE, NOW_MS - event_lag_ms, lagMs=work_waits_ms)), NOW_MS, verbose=False)
+    assert stats["diagnosis"] == said
+    assert (stats["eventTimeLagMillis"], stats["processingTimeLagMillis"]) == (event_lag_ms, work_waits_ms)
+
+
+def test_counts_are_those_of_ends() -> None:
+    """Input is the sources', output the sinks', dead letters the queue's; state is everybody's."""
+    found = tasks(
+        beat(SOURCE, NOW_MS, inRows=10, inBytes=100, outRows=8, stateBytes=5, late=2, busyMs=1_500),
+        beat("emit-1", NOW_MS, inRows=8, inBytes=80, stateBytes=1),
+        beat("dlq", NOW_MS, inRows=2, inBytes=20),
+    )
+    stats = stats_of(STATUS, found, NOW_MS, verbose=True)
+    wanted = {
+        "inputMessageCount": 10,
+        "inputMessageSize": 100,
+        "outputMessageCount": 8,
+        "outputMessageSize": 80,
+        "dlqMessageCount": 2,
+        "lateMessageCount": 2,
+        "stateSize": 6,
+        "watermark": "2023-11-14T22:13:20.000Z",
+    }
+    assert {name: stats[name] for name in wanted} == wanted
+    assert {o["name"]: o["executionTimeSecs"] for o in stats["operatorStats"]} == {
+        "dlq": 0,
+        "emit-1": 0,
+        "source-1": 1.5,
+    }
+
+
+def told(events: Events) -> list[dict[str, Any]]:
+    return [json.loads(data) for _, data in events._waiting]
+
+
+def test_one_alert_for_one_rise() -> None:
+    """The late part is told when it rises above the setting, once; and again after it has fallen; never on few records."""
+    clock = SystemClock()
+    model = ReadModel(MemoryLog(MemoryBroker(clock)), Topics(), clock)
+    events = Events(model.log, Topics(), clock, ControlSettings(late_fraction_max=0.1, late_records_min=100))
+    for records, late in ((50, 50), (100, 20), (200, 40), (1_000, 50), (1_100, 300)):
+        heard = Heartbeat(
+            WorkerIncarnation("w"),
+            Place("source-0"),
+            "source",
+            4,
+            1,
+            "h",
+            (beat(SOURCE, NOW_MS, inRows=records, late=late),),
+        )
+        model.workers[heard.place] = SeenWorker(heard, clock.monotonic_ms())
+        events.judge(STATUS, model)
+    assert [(e["type"], e["processor"], e["records"], e["fraction"]) for e in told(events)] == [
+        ("alert", "p", 100, 0.2),
+        ("alert", "p", 1_100, 300 / 1_100),
+    ]
+
+
+def test_events_that_wait_are_bounded() -> None:
+    """While the brokers are away the newest are kept, as many as the setting says."""
+    clock = SystemClock()
+    events = Events(MemoryLog(MemoryBroker(clock)), Topics(), clock, ControlSettings(events_max=2))
+    for number in range(5):
+        events.tell("state", f"e{number}", "p")
+    assert [event["id"] for event in told(events)] == ["e3", "e4"]
