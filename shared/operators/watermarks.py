@@ -6,38 +6,18 @@ watermark behind the last. It is a function of the split's data (and of a script
 
 from typing import Final
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from shared.language.stages import BoundedDisorder, MaxSeen, Percentile, Perfect, Watermark
 from shared.model.time import MAX_TIME, MIN_TIME, minus
+from shared.operators import percentile
 from shared.operators.errors import OperatorError
+from shared.operators.split_clock import SplitClock
 
 Int64s = npt.NDArray[np.int64]
 GAP_PROOF: Final = 3
 """So many records in a row have to agree with one that jumped too far ahead before the jump is believed."""
-PERCENTILE_SLOTS: Final = 512
-"""Resolution of the percentile strategy: delays are kept in so many slots, each 1/16 wider than the last."""
-
-
-class SplitClock(msgspec.Struct):
-    """A split's event time so far; lies in the snapshot."""
-
-    highest_ms: int = MIN_TIME
-    """The highest accepted event time."""
-    raised_ms: int = MIN_TIME
-    """What a script raised it to (D2), or the highest watermark given out, where the strategy could fall."""
-    suspect_ms: int | None = None
-    agreeing: int = 0
-    delays: dict[int, int] = {}
-    """Percentile strategy: counts of delays by slot in the window of event time that is being filled."""
-    delays_before: dict[int, int] = {}
-    """The same of the window before it."""
-    window_from_ms: int = MIN_TIME
-    seen: int = 0
-    late: int = 0
-    """Records that came behind the watermark, of `seen`: the achieved fraction."""
 
 
 def advance(clock: SplitClock, times_ms: Int64s, strategy: Watermark) -> Int64s:
@@ -45,7 +25,7 @@ def advance(clock: SplitClock, times_ms: Int64s, strategy: Watermark) -> Int64s:
     if len(times_ms) == 0:
         return np.empty(0, dtype=np.int64)
     if isinstance(strategy, Percentile):
-        return _advance_percentile(clock, times_ms, strategy)
+        return percentile.advance(clock, times_ms, strategy)
     seen = np.maximum.accumulate(np.concatenate(([clock.highest_ms], times_ms)))
     before = np.maximum(_less(seen[:-1], _delay(strategy)), clock.raised_ms)
     behind = int((times_ms < before).sum())
@@ -116,58 +96,6 @@ def _delay(strategy: Watermark) -> int:
 def _less(times_ms: Int64s, delay_ms: int) -> Int64s:
     """Times less a delay; MIN_TIME stays what it is."""
     return np.where(times_ms == MIN_TIME, MIN_TIME, times_ms - delay_ms)
-
-
-# --- percentile -------------------------------------------------------------------------------------------------------
-
-
-def _slot(delay_ms: int) -> int:
-    """Slots grow by 1/16: the error of a delay is under 6.25 %, and always to the safe side (see `_slot_top`)."""
-    if delay_ms < 16:  # noqa: PLR2004 - exact below
-        return delay_ms
-    shift = delay_ms.bit_length() - 5
-    return min(PERCENTILE_SLOTS - 1, 16 * shift + (delay_ms >> shift))
-
-
-def _slot_top(slot: int) -> int:
-    """The largest delay in a slot, ms."""
-    if slot < 32:  # noqa: PLR2004 - exact below
-        return slot
-    shift = slot // 16 - 1
-    return ((slot - 16 * shift + 1) << shift) - 1
-
-
-def _advance_percentile(clock: SplitClock, times_ms: Int64s, strategy: Percentile) -> Int64s:
-    """Record by record: the delay that covers all but the fraction, of this and the last window of event time."""
-    before = np.empty(len(times_ms), dtype=np.int64)
-    for i, time in enumerate(times_ms.tolist()):
-        before[i] = clock.raised_ms
-        clock.seen += 1
-        clock.late += time < clock.raised_ms
-        if clock.highest_ms == MIN_TIME:
-            clock.highest_ms = clock.window_from_ms = time
-        delay = max(0, clock.highest_ms - time)
-        slot = _slot(delay)
-        clock.delays[slot] = clock.delays.get(slot, 0) + 1
-        if time > clock.highest_ms:
-            clock.highest_ms = time
-            if time - clock.window_from_ms >= strategy.window_ms:
-                clock.delays_before, clock.delays, clock.window_from_ms = clock.delays, {}, time
-        clock.raised_ms = max(clock.raised_ms, clock.highest_ms - _needed(clock, strategy.late_fraction))
-    return before
-
-
-def _needed(clock: SplitClock, late_fraction: float) -> int:
-    """The smallest delay, ms, behind which at most the fraction of the remembered records came."""
-    slots = sorted(set(clock.delays) | set(clock.delays_before), reverse=True)
-    counts = {s: clock.delays.get(s, 0) + clock.delays_before.get(s, 0) for s in slots}
-    allowed = late_fraction * sum(counts.values())
-    above = 0
-    for slot in slots:
-        above += counts[slot]
-        if above > allowed:
-            return _slot_top(slot)
-    return 0
 
 
 # --- over splits ------------------------------------------------------------------------------------------------------
