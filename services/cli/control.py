@@ -95,6 +95,24 @@ def stats_command(name: Name, data: Data = RUN, *, as_json: AsJson = False) -> N
         _print(find(data).get(path_of(name, "stats?verbose=true")), lines, as_json=as_json)
 
 
+def explain_watermark_command(name: Name, data: Data = RUN, *, as_json: AsJson = False) -> None:
+    """Say what holds a processor's watermark back now: which task, which split, its last event, since when and why."""
+
+    def lines(found: Any) -> Iterator[str]:
+        told = found["watermark"]
+        yield f"watermark {told['watermark'] or 'none yet'}: {told['summary']}"
+        for number, step in enumerate(told["steps"]):
+            where = f"{step['vertex']}/{step['task']}" + ("" if step["split"] is None else f" {step['split']}")
+            keeps = "" if step["keepsMillis"] is None else f"{step['keepsMillis'] / 1000:,.3f} s"
+            mark = "→" if number == told["culprit"] else " "
+            yield f"{mark} {where:<28}{step['watermark'] or 'none yet':<26}{keeps:>14}  {step['why']}"
+            if step["lastEvent"] is not None:
+                yield f"{'':<30}last event {step['lastEvent']}, stands there since {step['since'] or 'before anyone asked'}"
+
+    with _failing():
+        _print(find(data).get(path_of(name, "watermark")), lines, as_json=as_json)
+
+
 def logs_command(name: Name, limit: Annotated[int, typer.Option(min=1)] = 100, data: Data = RUN) -> None:
     """Print what services have logged about a processor, a JSON line each."""
     with _failing():
@@ -186,6 +204,7 @@ def register(app: typer.Typer) -> None:
         processors_command,
         status_command,
         stats_command,
+        explain_watermark_command,
         logs_command,
         sample_command,
         create_command,
@@ -195,4 +214,4 @@ def register(app: typer.Typer) -> None:
         drop_command,
         skip_command,
     ):
-        app.command(command.__name__.removesuffix("_command"))(command)
+        app.command(command.__name__.removesuffix("_command").replace("_", "-"))(command)

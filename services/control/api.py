@@ -14,7 +14,7 @@ from services.control.logs import lines_of
 from services.control.openapi import describe
 from services.control.readmodel import ReadModel
 from services.control.settings import ControlSettings
-from services.control.stats import shown_time, stats_of
+from services.control.stats import shown_time, shown_watermark, stats_of
 from shared.language.documents import InvalidDocument
 from shared.language.documents.load import load
 from shared.language.redaction import redacted_document
@@ -23,6 +23,7 @@ from shared.model.messages import ProcessorStatus
 from shared.model.time import MIN_TIME
 from shared.ports.clock import Clock, Executor
 from shared.process.web import BAD_REQUEST, NOT_FOUND, UNAVAILABLE, Problem, broker_away
+from shared.runtime.watermark import explain_watermark
 
 STALE_HEADER: Final = "Tidemark-Stale"
 REQUEST_HEADER: Final = "Idempotency-Key"
@@ -101,6 +102,11 @@ class Api:
         verbose = _flag(request, "verbose")
         now_ms = self.clock.now_ms()
         return self._told({"stats": stats_of(status, self.model.tasks(status), now_ms, verbose=verbose)})
+
+    async def watermark(self, request: web.Request, _body: Any) -> web.Response:
+        """From the sinks to the split that is furthest behind."""
+        status = self._status(request)
+        return self._told({"watermark": shown_watermark(explain_watermark(status, self.model.tasks(status)))})
 
     async def sample(self, request: web.Request, _body: Any) -> web.Response:
         """Some output."""

@@ -115,6 +115,7 @@ ROUTES: Final = (
     Route("POST", "/v1/processors/{name}/stop", "stop", "Stop or drain it", StopBody, answers=_CHANGED),
     Route("POST", "/v1/processors/{name}/skip", "skip", "Pass over what a target refuses of a commit", SkipBody, answers=_CHANGED),
     Route("GET", "/v1/processors/{name}/stats", "stats", "Statistics", query=(_VERBOSE,), answers=_ONE),
+    Route("GET", "/v1/processors/{name}/watermark", "watermark", "What holds its watermark back now", answers=_ONE),
     Route("GET", "/v1/processors/{name}/sample", "sample", "Some output documents of a running processor", query=(_LIMIT,), answers=_SHOWN),
     Route("GET", "/v1/processors/{name}/logs", "logs", "What services have logged about it", query=(_LINES,), answers=_ONE),
     Route("GET", "/v1/workers", "workers", "Workers, their slots and what they host"),

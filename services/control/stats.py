@@ -10,9 +10,11 @@ from typing import Any
 
 import msgspec
 
+from shared.model.held import SplitHeld
 from shared.model.ids import TaskId, VertexId
 from shared.model.messages import ProcessorStatus, TaskBeat
 from shared.model.time import MAX_TIME, MIN_TIME
+from shared.runtime.watermark import Explained
 
 SLOW_MS = 10_000
 """Work that waits longer makes a system slow."""
@@ -40,6 +42,7 @@ def stats_of(status: ProcessorStatus, tasks: Tasks, now_ms: int, *, verbose: boo
         "dlqMessageCount": _sum(queues, "inRows") if queues else _sum(tasks.values(), "dlqRows"),
         "dlqMessageSize": _sum(queues, "inBytes") if queues else _sum(tasks.values(), "dlqBytes"),
         "lateMessageCount": late(tasks.values()),
+        "lateFraction": late_fraction(sources),
         "stateSize": _sum(tasks.values(), "stateBytes"),
         "watermark": shown_time(watermark_ms),
         "generation": status.generation,
@@ -76,21 +79,54 @@ def shown_time(time_ms: int) -> str | None:
         return str(time_ms)
 
 
+def shown_watermark(explained: Explained) -> dict[str, Any]:
+    """`explain-watermark` with its times as ISO 8601."""
+    return {
+        "watermark": None if explained.watermark_ms is None else shown_time(explained.watermark_ms),
+        "summary": explained.summary,
+        "culprit": explained.culprit,
+        "steps": [
+            {
+                "vertex": step.vertex,
+                "task": step.task,
+                "split": step.split,
+                "watermark": shown_time(step.watermark_ms),
+                "lastEvent": None if step.last_event_ms is None else shown_time(step.last_event_ms),
+                "since": None if step.since_ms is None else shown_time(step.since_ms),
+                "keepsMillis": step.keeps_ms,
+                "why": step.why,
+            }
+            for step in explained.steps
+        ],
+    }
+
+
+def diagnosis(event_lag_ms: int | None, processing_lag_ms: int) -> str:
+    """W5: work that waits is a slow system, whatever its event times; event times that are behind while none waits are late data."""
+    if processing_lag_ms >= SLOW_MS:
+        return "slow system"
+    if event_lag_ms is not None and event_lag_ms >= BEHIND_MS:
+        return "late data"
+    return "in time"
+
+
+def late_fraction(beats: Iterable[TaskBeat]) -> float | None:
+    """Of the splits' records, those behind their watermark, in the life of the splits: what a percentile strategy achieves."""
+    splits = [split for beat in beats for _, split in _told(beat)]
+    seen = sum(split.seen for split in splits)
+    return sum(split.late for split in splits) / seen if seen else None
+
+
 def _lags(tasks: Tasks, watermark_ms: int, now_ms: int) -> dict[str, Any]:
     """W5: a large event-time lag with a small processing-time lag is late data; both large is a slow system."""
     processing_ms = max((beat.counters.get("lagMs", 0) for beat in tasks.values()), default=0)
     known = MIN_TIME + 1 < watermark_ms < MAX_TIME - 1
     event_ms = max(0, now_ms - watermark_ms) if known else None
-    diagnosis = "in time"
-    if processing_ms >= SLOW_MS:
-        diagnosis = "slow system"
-    elif event_ms is not None and event_ms >= BEHIND_MS:
-        diagnosis = "late data"
     return {
         "processingTimeWatermark": shown_time(now_ms - processing_ms) if tasks else None,
         "processingTimeLagMillis": processing_ms,
         "eventTimeLagMillis": event_ms,
-        "diagnosis": diagnosis if tasks else "not running",
+        "diagnosis": diagnosis(event_ms, processing_ms) if tasks else "not running",
     }
 
 
@@ -119,16 +155,21 @@ _NAMED = {"inRows", "inBytes", "outRows", "outBytes", "dlqRows", "dlqBytes", "st
 
 
 def _splits(beat: TaskBeat) -> Iterable[dict[str, Any]]:
+    for name, split in _told(beat):
+        yield {
+            "partition": name,
+            "currentOffset": split.position,
+            "isIdle": split.status == "idle",
+            "atEnd": split.atEnd,
+            "watermark": shown_time(split.watermark),
+            "lateFraction": split.late / split.seen if split.seen else None,
+        }
+
+
+def _told(beat: TaskBeat) -> Iterable[tuple[str, SplitHeld]]:
     for name, text in beat.details.items():
         if name.startswith("split:"):
-            split = msgspec.json.decode(text)
-            yield {
-                "partition": name.removeprefix("split:"),
-                "currentOffset": split["position"],
-                "isIdle": split["status"] == "idle",
-                "atEnd": split["atEnd"],
-                "watermark": shown_time(split["watermark"]),
-            }
+            yield name.removeprefix("split:"), msgspec.json.decode(text, type=SplitHeld)
 
 
 def _by_vertex(tasks: Tasks) -> dict[VertexId, list[TaskBeat]]:

@@ -7,10 +7,12 @@ import pyarrow as pa
 
 from services.operator.lookups import Lookups
 from shared.model.frames import Body
+from shared.model.held import Hold
 from shared.model.ids import Epoch, StatePart
 from shared.model.plan import OUT
 from shared.model.time import MIN_TIME
 from shared.operators.base import GROUP, Operator, Out
+from shared.operators.chain import Chain
 from shared.runtime.body import Copied
 from shared.runtime.context import TaskContext
 from shared.runtime.exchange import load_body
@@ -20,7 +22,7 @@ class OperatorBody:
     """Gives rows, watermarks and time to the chain; keeps of a `copy` edge what belongs to its key groups."""
 
     def __init__(
-        self, context: TaskContext, chain: Operator, key_by: Operator | None, lookups: Lookups | None = None
+        self, context: TaskContext, chain: Chain, key_by: Operator | None, lookups: Lookups | None = None
     ) -> None:
         self._context = context
         self._chain = chain
@@ -90,6 +92,10 @@ class OperatorBody:
     def output_watermark(self) -> int:
         """The chain's, ms."""
         return self._chain.output_watermark()
+
+    def holds(self) -> Sequence[Hold]:
+        """The operators of the chain that hold the watermark back."""
+        return self._chain.holds()
 
     def next_processing_ms(self) -> int:
         """The chain's, ms."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,11 +10,14 @@ import structlog
 from services.source.steps import Steps
 from shared.model.checkpoint import SplitStand
 from shared.model.frames import Body
+from shared.model.held import Hold, SplitHeld
 from shared.model.ids import FIRST_OFFSET, Epoch, Offset, SplitId, StatePart, split_part
 from shared.model.plan import OUT
 from shared.model.time import MIN_TIME
-from shared.operators.base import Operator, Out
+from shared.operators.base import Out
+from shared.operators.chain import Chain
 from shared.operators.source_front import SourceFront
+from shared.ports.clock import Clock
 from shared.ports.source import NotesOffsets, RawBatch, Source, SplitStatus
 from shared.runtime.body import Copied, Fetched
 from shared.runtime.context import TaskContext
@@ -46,6 +48,9 @@ class _Split:
     finished: bool = False
     at_end_since_ms: int | None = None
     dirty: bool = True
+    told_ms: int = MIN_TIME
+    """The watermark that was told last, and since when it stands there, UTC ms."""
+    stands_since_ms: int = 0
 
 
 class SourceTaskBody:
@@ -56,7 +61,7 @@ class SourceTaskBody:
         context: TaskContext,
         source: Source,
         front: SourceFront,
-        chain: Operator,
+        chain: Chain,
         idle_timeout_ms: int | None,
         steps: Steps,
         *,
@@ -226,22 +231,33 @@ class SourceTaskBody:
             await self._source.note(self._context.assign.name, positions)
 
     def details(self) -> Mapping[str, str]:
-        """Position, watermark and status of at most _DETAILS_MAX splits, those first that hold the watermark back."""
-        watermarks = self._front.split_watermarks()
-        unknown = (MIN_TIME, "active", False)
-        order = sorted(self._own, key=lambda name: watermarks.get(name, unknown)[0])
-        found = {}
-        for name in order[:_DETAILS_MAX]:
-            split = self._own[name]
-            watermark_ms, status, away = watermarks.get(name, unknown)
-            state: dict[str, Any] = {
-                "position": split.position,
-                "until": split.until,
-                "atEnd": split.at_end_since_ms is not None,
-            }
-            state |= {"finished": split.finished, "watermark": watermark_ms, "status": status, "away": away}
-            found[f"split:{name}"] = msgspec.json.encode(state).decode()
-        return found
+        """Where at most _DETAILS_MAX splits stand, those first that hold the watermark back: `shared.model.held.SplitHeld` as JSON."""
+        clock = self._context.outside.clock
+        told = [(name, self._told(name, split, clock)) for name, split in self._own.items()]
+        told.sort(key=lambda each: (each[1].status != "active", each[1].watermark, each[0]))
+        return {f"split:{name}": msgspec.json.encode(held).decode() for name, held in told[:_DETAILS_MAX]}
+
+    def _told(self, name: SplitId, split: _Split, clock: Clock) -> SplitHeld:
+        told = self._front.told_of(name)
+        if told.watermark != split.told_ms:
+            split.told_ms, split.stands_since_ms = told.watermark, clock.now_ms()
+        idle_in = None
+        if split.at_end_since_ms is not None and self._idle_timeout_ms is not None:
+            idle_in = max(0, split.at_end_since_ms + self._idle_timeout_ms - clock.monotonic_ms())
+        return msgspec.structs.replace(
+            told,
+            position=split.position,
+            until=split.until,
+            atEnd=split.at_end_since_ms is not None,
+            finished=split.finished,
+            since=split.stands_since_ms,
+            idleTimeout=self._idle_timeout_ms,
+            idleIn=idle_in,
+        )
+
+    def holds(self) -> Sequence[Hold]:
+        """What is fused behind the front and holds the watermark back."""
+        return self._chain.holds()
 
     def ended(self) -> bool:
         """All splits are read to their ends; a task without splits ends at once if the source is bounded, else when it is drained."""

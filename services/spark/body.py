@@ -14,6 +14,7 @@ import structlog
 
 from shared.model.checkpoint import BlobRef
 from shared.model.frames import Body, Inline, Segment
+from shared.model.held import Hold, Why
 from shared.model.ids import TASK_PART, Epoch, StatePart
 from shared.model.time import MAX_TIME, MIN_TIME
 from shared.operators.base import WEND, WSTART, Out
@@ -193,6 +194,18 @@ class SparkBody:
     def output_watermark(self) -> int:
         """That of the last step, ms."""
         return self._output_ms
+
+    def holds(self) -> Sequence[Hold]:
+        """What was read since the last step waits for the next; what that step left open, for the allowed lateness or its rows' times."""
+        name = self._plan.spec.stage.name
+        found = []
+        if self._stepped_ms < self._input_ms:
+            found.append(Hold(name, "epoch", self._input_ms, self._stepped_ms))
+        if self._output_ms < self._stepped_ms:
+            open_window = self._output_ms < self._state.closed_to_ms
+            why: Why = "openWindow" if open_window else "allowedLateness"
+            found.append(Hold(name, why, self._stepped_ms, self._output_ms))
+        return found
 
     def next_processing_ms(self) -> int:
         """Time is looked at in the step, at every barrier."""

@@ -8,11 +8,12 @@ engine's and never reach a user's output.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from shared.model.frames import Content
+from shared.model.held import Why
 from shared.model.ids import StatePart
 from shared.model.plan import Port
 
@@ -57,6 +58,15 @@ class Out:
     port: Port
     content: Content
     batch: pa.RecordBatch
+
+
+@runtime_checkable
+class Holding(Protocol):
+    """An operator that can say why its output watermark is below what it was given."""
+
+    def held_by(self) -> tuple[str, Why]:
+        """(stage, reason)."""
+        ...
 
 
 class Operator(Protocol):

@@ -8,14 +8,18 @@ state may come and go between two generations (E3).
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import pyarrow as pa
 
 from shared.model.frames import Content
+from shared.model.held import Hold, Why
 from shared.model.ids import StatePart
 from shared.model.plan import OUT
 from shared.model.time import MIN_TIME
-from shared.operators.base import Operator, Out
+from shared.operators.base import Holding, Operator, Out
+
+_OTHER: Final[Why] = "operator"
 
 
 @dataclass(slots=True)
@@ -83,6 +87,16 @@ class Chain:
             for name, count in operator.counters().items():
                 totals[name] = totals.get(name, 0) + count
         return totals
+
+    def holds(self) -> list[Hold]:
+        """The operators that hold the watermark back now, first to last."""
+        found = []
+        for operator, given_ms in zip(self.operators, self._seen, strict=False):
+            reached_ms = operator.output_watermark()
+            if reached_ms < given_ms:
+                stage, why = operator.held_by() if isinstance(operator, Holding) else (type(operator).__name__, _OTHER)
+                found.append(Hold(stage, why, given_ms, reached_ms))
+        return found
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

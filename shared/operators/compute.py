@@ -11,6 +11,7 @@ import pyarrow as pa
 from shared.computation.loading import load_computation
 from shared.language.expressions.environment import Environment
 from shared.language.expressions.interpreter import evaluate
+from shared.model.held import Why
 from shared.model.ids import StatePart, key_group_part
 from shared.model.plan import OUT
 from shared.model.time import MIN_TIME, minus
@@ -61,6 +62,10 @@ class ComputeOperator:
     def output_watermark(self) -> int:
         """See `KeyedComputation.output_watermark`, ms."""
         return self._keyed.output_watermark()
+
+    def held_by(self) -> tuple[str, Why]:
+        """See `KeyedComputation.hold`."""
+        return self._operator, "timer"
 
     def next_processing_time(self) -> int:
         """See `KeyedComputation.next_processing_time`, ms."""

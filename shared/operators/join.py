@@ -26,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shared.language.values import append_field, decode_doc, encode_doc
+from shared.model.held import Why
 from shared.model.ids import KeyGroup, StatePart, key_group_part
 from shared.model.plan import OUT
 from shared.model.time import MAX_TIME, MIN_TIME
@@ -124,6 +125,10 @@ class JoinOperator:
                 return min(self._watermark_ms, hold_ms)
             heapq.heappop(self._holds)
         return self._watermark_ms
+
+    def held_by(self) -> tuple[str, Why]:
+        """J4."""
+        return "$join", "match"
 
     def next_processing_time(self) -> int:
         """Never."""

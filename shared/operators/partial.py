@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from shared.language.stages import SessionWindow
 from shared.model.frames import Content
+from shared.model.held import Why
 from shared.model.ids import StatePart
 from shared.model.plan import OUT
 from shared.model.time import MAX_TIME, MIN_TIME
@@ -106,6 +107,10 @@ class PartialAggregate:
     def output_watermark(self) -> int:
         """The input watermark when nothing was held last (PA4); the step takes the allowed lateness off."""
         return self._sent_ms
+
+    def held_by(self) -> tuple[str, Why]:
+        """PA4."""
+        return self._plan.spec.stage.name, "epoch"
 
     def next_processing_time(self) -> int:
         """Never."""

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shared.model.held import SplitHeld
 from shared.model.ids import SplitId, StatePart, split_part
 from shared.model.plan import OUT
 from shared.model.time import MIN_TIME
@@ -35,7 +36,8 @@ from shared.operators.dedupe import Dedupe
 from shared.operators.errors import OperatorError
 from shared.operators.event_time import event_times, rows_of
 from shared.operators.specs import FrontSpec
-from shared.operators.watermarks import SplitClock, accept, advance, merged, raise_to, watermark_of
+from shared.operators.split_clock import SplitClock
+from shared.operators.watermarks import accept, advance, held_behind, merged, raise_to, watermark_of
 
 Status = Literal["active", "idle", "finished"]
 JUMP: tuple[str, str] = ("The event time is further ahead than maxEventTimeJump.", "EventTimeJump")
@@ -246,10 +248,20 @@ class SourceFront:
             s: (watermark_of(h.state.clock, strategy), h.state.status, h.state.away) for s, h in self._splits.items()
         }
 
-    def achieved_late(self) -> tuple[int, int]:
-        """(records behind their split's watermark, records), over the life of the splits: what a percentile strategy reports."""
-        clocks = [held.state.clock for held in self._splits.values()]
-        return sum(c.late for c in clocks), sum(c.seen for c in clocks)
+    def told_of(self, split: SplitId) -> SplitHeld:
+        """Where a split stands: its watermark, and what a strategy reports. Its position is the driver's to add."""
+        held, strategy = self._held(split), self.spec.source.watermark
+        clock = held.state.clock
+        return SplitHeld(
+            position=-1,
+            watermark=watermark_of(clock, strategy),
+            status=held.state.status,
+            away=held.state.away,
+            lastEvent=None if clock.highest_ms == MIN_TIME else clock.highest_ms,
+            delay=held_behind(clock, strategy),
+            seen=clock.seen,
+            late=clock.late,
+        )
 
     def _derive(self) -> None:
         found = merged([(w, s == "idle", s == "finished") for w, s, _ in self.split_watermarks().values()])

@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from shared.model.frames import Content
+from shared.model.held import Why
 from shared.model.ids import TASK_PART, StatePart
 from shared.model.time import MIN_TIME
 from shared.operators.base import Out
@@ -82,6 +83,11 @@ class StepOperator:
     def output_watermark(self) -> int:
         """See step.py, ST5."""
         return self._output
+
+    def held_by(self) -> tuple[str, Why]:
+        """ST5: an output time inside an open window, or the allowed lateness."""
+        open_window = self._output < self._state.closed_to_ms
+        return self._step.plan.spec.stage.name, "openWindow" if open_window else "allowedLateness"
 
     def next_processing_time(self) -> int:
         """When processing time next closes a window; at once where an arrival waits to be told the time."""

@@ -48,6 +48,11 @@ def watermark_of(clock: SplitClock, strategy: Watermark) -> int:
     return max(minus(clock.highest_ms, _delay(strategy)), clock.raised_ms)
 
 
+def held_behind(clock: SplitClock, strategy: Watermark) -> int:
+    """How far the strategy holds the watermark behind the highest event time now, ms."""
+    return clock.delay_ms if isinstance(strategy, Percentile) else _delay(strategy)
+
+
 def raise_to(clock: SplitClock, time_ms: int) -> None:
     """A script raises the watermark (D2); it never falls."""
     clock.raised_ms = max(clock.raised_ms, time_ms)

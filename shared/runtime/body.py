@@ -6,6 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from shared.model.checkpoint import BlobRef
 from shared.model.frames import Body, Segment
+from shared.model.held import Hold
 from shared.model.ids import Epoch, SplitId, StatePart
 from shared.model.plan import Port
 from shared.operators.base import Out
@@ -78,6 +79,15 @@ class TaskBody(Protocol):
 
     async def close(self) -> None:
         """Let go of what is open; nothing becomes visible by it."""
+        ...
+
+
+@runtime_checkable
+class HoldingBody(Protocol):
+    """A body that can say what holds its output watermark below its input's."""
+
+    def holds(self) -> Sequence[Hold]:
+        """In the order of the operators; empty if nothing does."""
         ...
 
 

@@ -26,7 +26,7 @@ from shared.protocol.task.machine import TaskMachine
 from shared.runtime.body import Fetched, Given, SourceBody, TaskBody
 from shared.runtime.context import Phase
 from shared.runtime.exchange import Exchange
-from shared.runtime.meter import Meter, oldest_work
+from shared.runtime.meter import Meter, first_arrival, oldest_work
 from shared.runtime.outbox import Outbox, Parcel
 from shared.runtime.reading import reading
 from shared.runtime.settings import RuntimeSettings
@@ -365,7 +365,7 @@ class SourceDriver(TaskDriver):
             elif not self._commands:
                 if self._fetched:
                     self.source.held_back(self.wiring.clock.monotonic_ms())
-                    self.meter.held(self.wiring.clock.monotonic_ms())
+                    self.meter.held(self.wiring.clock.monotonic_ms(), first_arrival(self._fetched[0]))
                 self._wake.clear()
                 await self._wake.wait()
 

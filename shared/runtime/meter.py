@@ -31,8 +31,17 @@ class Meter:
     snapshot_ms: int = 0
     """From the last snapshot's copy to its acknowledgement."""
     snapshot_since_ms: int = 0
+    output_ms: int | None = None
+    output_since_ms: int = 0
+    """The output watermark that was told last, and since when it stands there, UTC, ms."""
     oldest_ms: int | None = None
     """W5: when the oldest work that is not yet done arrived, wall clock; None: there is none."""
+
+    def stands(self, output_ms: int, wall_ms: int) -> int:
+        """Since when the output watermark has been this, as far as this was asked before; UTC, ms."""
+        if output_ms != self.output_ms:
+            self.output_ms, self.output_since_ms = output_ms, wall_ms
+        return self.output_since_ms
 
     def took(self, bodies: Iterable[Body]) -> None:
         """Bodies from an edge."""
@@ -61,8 +70,10 @@ class Meter:
                 self.out_rows += rows
                 self.out_bytes += size
 
-    def held(self, now_ms: int) -> None:
-        """Input waits; monotonic."""
+    def held(self, now_ms: int, arrived_ms: int | None = None) -> None:
+        """Input waits, the oldest of it since `arrived_ms` (UTC); now_ms: monotonic."""
+        if arrived_ms is not None:
+            self.oldest_ms = arrived_ms if self.oldest_ms is None else min(self.oldest_ms, arrived_ms)
         if self.held_since_ms is None:
             self.held_since_ms = now_ms
 
@@ -99,6 +110,11 @@ class Meter:
             "snapshotMs": self.snapshot_ms,
             "lagMs": 0 if self.oldest_ms is None else max(0, wall_ms - self.oldest_ms),
         }
+
+
+def first_arrival(fetched: Fetched) -> int | None:
+    """When the oldest record of a fetch arrived, ms; None for one without records."""
+    return min((int(b.timestamps_ms[0]) for b in fetched.batches if len(b.timestamps_ms)), default=None)
 
 
 def oldest_work(fetched: Fetched) -> int | None:

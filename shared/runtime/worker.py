@@ -35,17 +35,16 @@ from shared.model.messages import (
     StartCheckpoint,
     StartSources,
     StopTasks,
-    TaskBeat,
     TaskFailed,
     TaskRestored,
     WorkerUnwanted,
     WorkerWanted,
 )
-from shared.model.time import MIN_TIME
 from shared.ports.log import LogUnavailable, TopicPartition
 from shared.protocol.task import events as ev
 from shared.runtime.assembly import assemble, failure_of
-from shared.runtime.body import SampledBody, SourceBody
+from shared.runtime.beats import beat_of
+from shared.runtime.body import SampledBody
 from shared.runtime.context import Outside, Service, ensure_topics
 from shared.runtime.driver import SourceDriver, TaskDriver, ZombieError
 from shared.runtime.measures import Measure, of_task
@@ -324,44 +323,10 @@ class Worker:
 
     def _heartbeat(self) -> Heartbeat:
         settings = self._outside.settings
-        tasks = tuple(self._task_beat(hosted) for hosted in self._tasks.values())
+        clock = self._outside.clock
+        tasks = tuple(beat_of(h.assign, h.driver, h.phase, h.markers(), clock) for h in self._tasks.values())
         return Heartbeat(
             self.incarnation, self.place, self._service.name, settings.slots, os.getpid(), socket.gethostname(), tasks
-        )
-
-    def _task_beat(self, hosted: Hosted) -> TaskBeat:
-        assign, driver = hosted.assign, hosted.driver
-        if driver is None:
-            return TaskBeat(
-                name=assign.name,
-                job=assign.job,
-                generation=assign.generation,
-                vertex=assign.vertex,
-                index=assign.index,
-                phase=hosted.phase,
-                epoch=assign.last,
-                input_watermark_ms=MIN_TIME,
-                output_watermark_ms=MIN_TIME,
-                released=hosted.markers(),
-            )
-        machine = driver.machine
-        clock = self._outside.clock
-        counted = driver.meter.counters(clock.monotonic_ms(), clock.now_ms())
-        counters = {**driver.body.counters(), **machine.drops, **counted}
-        details = driver.body.details() if isinstance(driver.body, SourceBody) else {}
-        return TaskBeat(
-            name=assign.name,
-            job=assign.job,
-            generation=assign.generation,
-            vertex=assign.vertex,
-            index=assign.index,
-            phase="ended" if machine.ended else hosted.phase,
-            epoch=machine.last_snapshot,
-            input_watermark_ms=machine.input_watermark_ms,
-            output_watermark_ms=machine.sender.watermark_ms,
-            counters=dict(counters),
-            details=dict(details),
-            released=hosted.markers(),
         )
 
     async def _tick(self) -> None:

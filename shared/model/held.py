@@ -1,0 +1,59 @@
+"""What holds a watermark back, as heartbeats tell it: small, and bounded by the operators of a task."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+Why = Literal["allowedLateness", "openWindow", "epoch", "timer", "match", "operator"]
+"""allowedLateness: a window stays open behind the watermark. openWindow: an open window may still give a row with an earlier output time.
+epoch: what was taken in is worked on when the epoch ends. timer: a record or timer of a computation waits. match: a row of a join may still
+find its match."""
+
+
+class Hold(Struct, frozen=True):
+    """An operator whose output watermark is below what it was given."""
+
+    operator: str
+    """Its stage, e.g. `$tumblingWindow`."""
+    why: Why
+    input_ms: int
+    output_ms: int
+
+
+class TaskHeld(Struct, frozen=True):
+    """Where a task's watermark stands and what it waits for; `watermark` among the details of its beat, as JSON."""
+
+    since_ms: int
+    """Since when the output watermark stands where it does: UTC, no finer than heartbeats are."""
+    holds: tuple[Hold, ...] = ()
+    sender: tuple[str, int, int] | None = None
+    """(vertex, index, watermark) of the slowest channel that counts; None for a source, or if none counts."""
+    held_back: Literal["", "receivers", "commits"] = ""
+    """A source may not read: receivers are behind (F7), or too much waits for commits (F8)."""
+    aligning: int = 0
+    """The checkpoint whose barriers are being collected: frames behind them wait (C3); 0 for none."""
+
+
+class SplitHeld(Struct, frozen=True):
+    """Where a split stands; `split:<id>` among the details of its task's beat, as JSON."""
+
+    position: int
+    watermark: int
+    status: str
+    """active, idle or finished."""
+    until: int | None = None
+    atEnd: bool = False  # noqa: N815 - as stats show it
+    finished: bool = False
+    away: bool = False
+    lastEvent: int | None = None  # noqa: N815
+    """The highest event time that was accepted; None before the first."""
+    delay: int = 0
+    """How far the strategy holds the watermark behind it, ms."""
+    since: int = 0
+    """Since when its watermark stands there, UTC ms."""
+    idleTimeout: int | None = None  # noqa: N815
+    idleIn: int | None = None  # noqa: N815
+    """At its end, and idle after so long, ms."""
+    seen: int = 0
+    late: int = 0
+    """Records that came behind the watermark, of `seen`, in the life of the split."""

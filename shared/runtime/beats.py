@@ -1,0 +1,76 @@
+"""What a worker's heartbeat says of a task: read off its machine, its body and its meter."""
+
+import msgspec
+
+from shared.model.held import TaskHeld
+from shared.model.ids import Epoch, VertexId
+from shared.model.messages import Assign, TaskBeat
+from shared.model.time import MAX_TIME, MIN_TIME
+from shared.ports.clock import Clock
+from shared.protocol.task.machine import TaskMachine
+from shared.runtime.body import HoldingBody, SourceBody
+from shared.runtime.driver import TaskDriver
+
+WATERMARK = "watermark"
+"""The detail that has `TaskHeld`."""
+Markers = tuple[tuple[VertexId, int, Epoch], ...]
+
+
+def beat_of(assign: Assign, driver: TaskDriver | None, phase: str, released: Markers, clock: Clock) -> TaskBeat:
+    """Of a task that this worker has taken; `driver` is None while it is built."""
+    beat = TaskBeat(
+        name=assign.name,
+        job=assign.job,
+        generation=assign.generation,
+        vertex=assign.vertex,
+        index=assign.index,
+        phase=phase,
+        epoch=assign.last,
+        input_watermark_ms=MIN_TIME,
+        output_watermark_ms=MIN_TIME,
+        released=released,
+    )
+    if driver is None:
+        return beat
+    machine = driver.machine
+    counted = driver.meter.counters(clock.monotonic_ms(), clock.now_ms())
+    details = dict(driver.body.details()) if isinstance(driver.body, SourceBody) else {}
+    details[WATERMARK] = msgspec.json.encode(_held(driver, clock)).decode()
+    return msgspec.structs.replace(
+        beat,
+        phase="ended" if machine.ended else phase,
+        epoch=machine.last_snapshot,
+        input_watermark_ms=machine.input_watermark_ms,
+        output_watermark_ms=machine.sender.watermark_ms,
+        counters={**driver.body.counters(), **machine.drops, **counted},
+        details=details,
+    )
+
+
+def _held(driver: TaskDriver, clock: Clock) -> TaskHeld:
+    machine = driver.machine
+    return TaskHeld(
+        since_ms=driver.meter.stands(machine.sender.watermark_ms, clock.now_ms()),
+        holds=tuple(driver.body.holds()) if isinstance(driver.body, HoldingBody) else (),
+        sender=_slowest(machine),
+        held_back="receivers"
+        if machine.sender.held_back_by_receivers()
+        else "commits"
+        if machine.is_source and machine.sender.held_back_by_commits()
+        else "",
+        aligning=machine.receiver.aligning or 0,
+    )
+
+
+def _slowest(machine: TaskMachine) -> tuple[str, int, int] | None:
+    """The channel that gives the input watermark (W3): the lowest of those neither idle nor ended, else the highest idle one."""
+    channels = [c for c in machine.receiver.channels() if not c.progress.ended and c.progress.watermark_ms < MAX_TIME]
+    active = [c for c in channels if not c.progress.idle]
+    if not channels:
+        return None
+    found = (
+        min(active, key=lambda c: c.progress.watermark_ms)
+        if active
+        else max(channels, key=lambda c: c.progress.watermark_ms)
+    )
+    return found.sender.vertex, found.sender.index, found.progress.watermark_ms

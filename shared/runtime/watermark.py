@@ -1,0 +1,207 @@
+"""What holds a processor's watermark back now: from its sinks to the split that is furthest behind, told from the last heartbeats.
+
+At every task the way goes on to the sender of the slowest channel that counts (W3), so each step says how much of the delay arises there:
+in an operator that holds the watermark (lateness that is allowed, an open window, a timer, an epoch that is not complete), between two
+tasks (frames that are under way or wait behind a barrier), or at a split. The step that keeps back most is the one to look at.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from shared.model.held import Hold, SplitHeld, TaskHeld
+from shared.model.ids import TaskId, VertexId
+from shared.model.messages import ProcessorStatus, TaskBeat
+from shared.model.time import MAX_TIME, MIN_TIME
+from shared.runtime.beats import WATERMARK
+
+Tasks = Mapping[TaskId, TaskBeat]
+_DEPTH_MAX: Final = 1_000
+_SPLIT: Final = "split:"
+_WHY: Final[Mapping[str, str]] = {
+    "allowedLateness": "keeps windows open for the allowed lateness",
+    "openWindow": "has an open window, whose rows may have an output time inside it",
+    "epoch": "works on what it took in when the epoch is complete, at the next checkpoint",
+    "timer": "has a record or timer of a computation that waits for its time",
+    "match": "keeps rows that may still find their match",
+    "operator": "holds it",
+}
+
+
+class Step(Struct, frozen=True, kw_only=True, rename="camel"):
+    """One place on the way from the sinks to the data."""
+
+    vertex: str
+    task: int
+    split: str | None = None
+    watermark_ms: int
+    """What comes out there."""
+    last_event_ms: int | None = None
+    """Of a split: the highest event time that was accepted."""
+    since_ms: int | None = None
+    """Since when it stands there, UTC."""
+    keeps_ms: int | None
+    """How much of the delay arises here; None where the watermark says nothing yet."""
+    why: str
+
+
+class Explained(Struct, frozen=True, kw_only=True, rename="camel"):
+    """The way, and the place on it that keeps back most; `culprit` is an index of `steps`."""
+
+    watermark_ms: int | None
+    steps: tuple[Step, ...]
+    culprit: int | None
+    summary: str
+
+
+def explain_watermark(status: ProcessorStatus, tasks: Tasks) -> Explained:
+    """Why the watermark that reaches the sinks stands where it does."""
+    begin = _first(status, tasks)
+    if begin is None:
+        return Explained(watermark_ms=None, steps=(), culprit=None, summary=f"{status.name} has no task that runs")
+    steps: list[Step] = []
+    task: TaskId | None = begin
+    while task is not None and len(steps) < _DEPTH_MAX:
+        beat = tasks.get(task)
+        if beat is None:
+            steps.append(_silent(task))
+            break
+        more, task = _of_task(beat, tasks)
+        steps += more
+    reached = tasks[begin].input_watermark_ms if _held(tasks[begin]).sender else tasks[begin].output_watermark_ms
+    at = max(range(len(steps)), key=lambda i: (_weight(steps[i]), i), default=None)
+    return Explained(
+        watermark_ms=reached, steps=tuple(steps), culprit=at, summary="" if at is None else _sentence(steps[at])
+    )
+
+
+def _first(status: ProcessorStatus, tasks: Tasks) -> TaskId | None:
+    """The sink task whose input is furthest behind; dead letters' only where there is no other; else the last vertex' task."""
+    sinks = [t for t in tasks if status.services.get(t.vertex) == "sink"]
+    proper = [t for t in sinks if not t.vertex.startswith("dlq")]
+    found = proper or sinks or list(tasks)
+    return min(found, key=lambda t: (tasks[t].input_watermark_ms, t), default=None)
+
+
+def _of_task(beat: TaskBeat, tasks: Tasks) -> tuple[list[Step], TaskId | None]:
+    """The steps of a task, and the sender to go on with."""
+    held = _held(beat)
+    steps = [_hold(beat, held, hold) for hold in reversed(held.holds)]
+    splits = _splits(beat)
+    if splits:
+        return [*steps, *_slowest_split(beat, held, splits)], None
+    if held.sender is None:
+        why = (
+            "has no input that counts: all of it has ended or is idle" if beat.phase != "restoring" else "is restoring"
+        )
+        steps.append(_step(beat, held, beat.output_watermark_ms, 0, why))
+        return steps, None
+    vertex, index, known_ms = held.sender
+    sender = TaskId(VertexId(vertex), index)
+    sent = tasks[sender].output_watermark_ms if sender in tasks else known_ms
+    if sent > known_ms:
+        waits = f"behind the barrier of checkpoint {held.aligning}" if held.aligning else "on the way, or in the log"
+        why = f"has not read all that {sender} has sent: frames wait {waits}"
+        steps.append(_step(beat, held, known_ms, _span(sent, known_ms), why))
+    return steps, sender
+
+
+def _hold(beat: TaskBeat, held: TaskHeld, hold: Hold) -> Step:
+    return _step(beat, held, hold.output_ms, _span(hold.input_ms, hold.output_ms), f"{hold.operator} {_WHY[hold.why]}")
+
+
+def _slowest_split(beat: TaskBeat, held: TaskHeld, splits: Mapping[str, SplitHeld]) -> Iterable[Step]:
+    """The split that the task's watermark stands for, and what keeps it there."""
+    counting = {n: s for n, s in splits.items() if s.status == "active" and not s.finished}
+    considered = counting or {n: s for n, s in splits.items() if not s.finished} or splits
+    name, split = min(considered.items(), key=lambda item: (item[1].watermark, item[0]))
+    if not counting:
+        name, split = max(considered.items(), key=lambda item: (item[1].watermark, item[0]))
+    others = [s.watermark for n, s in splits.items() if n != name and not s.finished]
+    ahead = max([*others, split.lastEvent if split.lastEvent is not None else split.watermark])
+    yield Step(
+        vertex=beat.vertex,
+        task=beat.index,
+        split=name,
+        watermark_ms=split.watermark,
+        last_event_ms=split.lastEvent,
+        since_ms=split.since or None,
+        keeps_ms=_span(ahead, split.watermark),
+        why=_why(split, held),
+    )
+
+
+def _why(split: SplitHeld, held: TaskHeld) -> str:
+    """In words; what is most to blame comes first."""
+    if split.finished:
+        return "has ended"
+    if split.status == "idle":
+        return "is idle, as all splits are: the watermark stays at the highest of them"
+    words = []
+    if held.held_back == "receivers":
+        words.append("is not read on: its receivers are too far behind")
+    elif held.held_back == "commits":
+        words.append("is not read on: too much waits for a commit")
+    elif split.lastEvent is None:
+        words.append("has given no record yet")
+    elif split.atEnd:
+        words.append("has no further record")
+    else:
+        words.append("has records that are not read yet")
+    if split.atEnd and not held.held_back:
+        if split.idleIn is not None:
+            words.append(f"idle in {split.idleIn} ms, then it is left out")
+        elif split.idleTimeout is None:
+            words.append("never left out as idle: the source has no partitionIdleTimeout")
+    if split.delay:
+        words.append(f"held {split.delay} ms behind its last event by the watermark's strategy")
+    if split.away:
+        words.append("back from idleness, behind the others")
+    return "; ".join(words)
+
+
+def _step(beat: TaskBeat, held: TaskHeld, watermark_ms: int, keeps_ms: int | None, why: str) -> Step:
+    return Step(
+        vertex=beat.vertex,
+        task=beat.index,
+        watermark_ms=watermark_ms,
+        since_ms=held.since_ms or None,
+        keeps_ms=keeps_ms,
+        why=why,
+    )
+
+
+def _silent(task: TaskId) -> Step:
+    why = "was not heard of lately: its worker is away, or it is being placed"
+    return Step(vertex=task.vertex, task=task.index, watermark_ms=MIN_TIME, keeps_ms=None, why=why)
+
+
+def _held(beat: TaskBeat) -> TaskHeld:
+    data = beat.details.get(WATERMARK)
+    return TaskHeld(0) if data is None else msgspec.json.decode(data, type=TaskHeld)
+
+
+def _splits(beat: TaskBeat) -> dict[str, SplitHeld]:
+    return {
+        name.removeprefix(_SPLIT): msgspec.json.decode(text, type=SplitHeld)
+        for name, text in beat.details.items()
+        if name.startswith(_SPLIT)
+    }
+
+
+def _span(ahead_ms: int, behind_ms: int) -> int | None:
+    """How far apart; None where one of them says nothing yet, or all has been said."""
+    said = all(MIN_TIME + 1 < ms < MAX_TIME - 1 for ms in (ahead_ms, behind_ms))
+    return max(0, ahead_ms - behind_ms) if said else None
+
+
+def _weight(step: Step) -> int:
+    """What says nothing yet holds most; a split that keeps nothing back is still the last on the way."""
+    return MAX_TIME if step.keeps_ms is None else step.keeps_ms
+
+
+def _sentence(step: Step) -> str:
+    where = f"{step.vertex}/{step.task}" if step.split is None else f"split {step.split} of {step.vertex}/{step.task}"
+    return f"{where} {step.why}"
