@@ -192,6 +192,7 @@ def test_W3_all_idle_takes_the_highest_and_all_ended_the_end_of_time() -> None:
     assert not source.ended()
     source.on_status(B, "finished")
     assert source.ended()
+    assert not source.idle()
     assert source.output_watermark() == MAX_TIME
 
 

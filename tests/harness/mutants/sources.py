@@ -27,7 +27,6 @@ SOURCES = (
     Mutant("W4", "idle at once", BODY, "timeout_ms is not None and monotonic_ms - split.at_end_since_ms >= timeout_ms:", "timeout_ms is not None:", ON_TASK),
     Mutant("W4", "never idle", BODY, "timeout_ms is not None and monotonic_ms - split.at_end_since_ms >= timeout_ms:", "False:", ON_TASK),
     Mutant("W4", "silence is the end", BODY, "        if rows or not status.at_end:", "        if rows:", ON_TASK),
-    Mutant("W4", "rows do not begin the time-out anew", BODY, "        if rows or not status.at_end:", "        if not status.at_end:", ON_TASK),
     Mutant("W4", "the last stable offset is the end", KAFKA, "        return not split.finished and end is not None and split.position < end", "        return False", ON_TASK),
     Mutant("W4", "what is on its way wakes nobody", BODY, '                self._front.on_status(status.split, "active")\n', "                pass\n", ON_TASK),
     Mutant("W4", "time held back counts", BODY, "                split.at_end_since_ms += held_ms", "                pass", ON_TASK),
