@@ -29,7 +29,6 @@ SINKS = (
     Mutant("S2", "a new identity begins at nothing", FILES, "        if marker is None or (joins and marker < restored_from):", "        if marker is None:\n            marker = Epoch(0)\n        if joins and marker < restored_from:", ON_FILES),
     Mutant("S2", "a retired identity that joins keeps its old marker", FILES, "        if marker is None or (joins and marker < restored_from):", "        if marker is None:", ON_FILES),
     Mutant("S2", "the mirror's rows are released in any order", "shared/protocol/release.py", "        if row.predecessor != self.marker:", "        if False:", ON_TASK),
-    Mutant("S2", "hints release", BODY, '        """Nothing is held for batching."""\n', '        """Nothing is held for batching."""\n        self._releases[0].machine.marker = epoch\n', (*ON_TASK,)),
     Mutant("C9", "another job's rows count", "shared/protocol/release.py", "        if row.job != self.job:", "        if False:", ON_TASK),
     Mutant("C9", "handles are released without their digest", BODY, "    if digest_of(handle.staged) != handle.digest:", "    if False:", ON_TASK),
     Mutant("C10", "a target that is away fails the task", BODY, '            except TargetUnavailable as error:\n                _log.warning("sink.target_away"', '            except ZeroDivisionError as error:\n                _log.warning("sink.target_away"', ON_TASK),
