@@ -11,7 +11,7 @@ from services.cli.installation import Installation, installation
 from shared.model.ids import ProcessorName
 from shared.model.messages import CreateProcessor, ProcessorStatus, StartProcessor, StopProcessor
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(180)]
 SERVICES = {"coordinator": 1, "source": 1, "sink": 1, "operator": 0, "spark": 0}
 
 

@@ -2,13 +2,22 @@
 """The life of a processor, by the real services on memory and virtual time: nothing is lost, repeated or forgotten by a change."""
 
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from services.source.connectors.files import FileSource
+from services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
+from shared.adapters.clock import SystemClock
+from shared.adapters.kafka_raw import RawReader
+from shared.adapters.kafka_settings import KafkaSettings
+from shared.adapters.memory_broker import MemoryBroker
+from shared.adapters.memory_log import MemoryLog
 from shared.adapters.virtual import VirtualWorld, run_virtual
+from shared.model.ids import Offset, SplitId
+from shared.ports.log import TopicPartition
 from shared.runtime.client import RequestRefused
 from tests.harness.installation import NAME, Installed, installed, released
 
@@ -256,3 +265,36 @@ def test_a_registered_connection_stands_in_for_one_in_the_document(tmp_path: Pat
         assert await there.client.connections() == {}
 
     tell(story)
+
+
+def test_lag_tools_are_told_of_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source that can is told where committed checkpoints stand, under the processor's name, and never of an earlier one again."""
+    feed = Feed(tmp_path)
+    noted: list[tuple[str, int]] = []
+
+    async def note(_source: FileSource, group: str, positions: Mapping[SplitId, Offset]) -> None:
+        noted.append((group, sum(positions.values())))
+
+    monkeypatch.setattr(FileSource, "note", note, raising=False)
+
+    async def story(there: Installed) -> None:
+        await there.create(pipeline(source(feed), emit(tmp_path / "out")))
+        await there.start()
+        feed.add(1)
+        await there.committed(20)
+        await there.stop()
+
+    tell(story)
+    assert {group for group, _ in noted} == {NAME}
+    assert noted == sorted(noted)
+    assert noted[-1][1] > 0
+
+
+async def test_a_topic_is_told_by_partition() -> None:
+    """What a Kafka source notes lies in the group by topic and partition, in the cluster of the source."""
+    log = MemoryLog(MemoryBroker(SystemClock()))
+    reader = RawReader(KafkaSettings(bootstrap="nobody:1"))
+    kafka = KafkaSource(KafkaSourceSettings(topics=("a", "b")), log, reader, SystemClock())
+    await kafka.note("p", {SplitId("a-0"): Offset(3), SplitId("b-12"): Offset(5)})
+    await reader.close()
+    assert log.broker.noted == {"p": {TopicPartition("a", 0): 3, TopicPartition("b", 12): 5}}
