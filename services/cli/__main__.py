@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 import typer
 from rich.console import Console
 
@@ -146,6 +147,31 @@ def audit_command(
         sys.stdout.write(line + "\n")
     if audited.gone:
         raise typer.Exit(_NO_STATEMENT)
+
+
+@app.command("redrive")
+def redrive_command(
+    name: Annotated[str, typer.Argument(help="The processor.")],
+    data: DataDir = RUN,
+    topic: Annotated[
+        str | None, typer.Option(help="Where corrections go; the queue's with .corrections if not named.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,  # noqa: FBT002 - a flag of the command line
+) -> None:
+    """Take late records through the windows that they missed: corrections with old and new values, each once."""
+    from services.cli.redrive import Redriven, redrive_local
+
+    found: list[Redriven] = []
+
+    async def work() -> None:
+        found.append(await redrive_local(ProcessorName(name), data, topic))
+
+    finish(work())
+    done = found[0]
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(done).decode() + "\n")
+    else:
+        sys.stdout.write(f"{done.letters:,} late records redriven, {done.corrections:,} corrections in {done.topic}\n")
 
 
 @app.command("ps")

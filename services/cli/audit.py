@@ -11,7 +11,8 @@ What retention has taken from the source cannot be computed again: NotAuditable 
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -36,6 +37,7 @@ from shared.language.values import to_json
 from shared.model.ids import ProcessorName, SplitId, VertexId
 from shared.model.processors import ProcessorRow
 from shared.model.values import Document
+from shared.operators.context import Topics as SourceTopics
 from shared.operators.dead_letters import LATE
 from shared.operators.source_front import Status
 from shared.planning import DeadLetterHead, WriteHead, plan_processor
@@ -70,13 +72,18 @@ async def audit(name: ProcessorName, installed: Installation) -> Audited:
         raise NotAuditable(message)
     processor = parse(msgspec.msgpack.decode(row.plan)["document"])
     outputs = await _outputs(processor, row, commits, installed)
-    splits = await _source(processor, commits, installed.log)
-    topics = processor.source.topics if isinstance(processor.source, KafkaSource) else ()
+    splits = await source_records(processor, commits, installed.log)
     stands = [(c.epoch, {s: Stand(st.next, _status(st.status, c)) for s, st in c.stands.items()}) for c in commits]
-    done = recompute(processor, splits, stands, name, topics[0] if len(topics) == 1 else topics or None)
+    done = recompute(processor, splits, stands, name, topics_of(processor))
     for vertex, output in outputs.items():
         _same(vertex, done, output, commits, by_epoch=_is_function_of_positions(processor))
     return _account(done, outputs, commits)
+
+
+def topics_of(processor: Processor) -> SourceTopics:
+    """As operators are told of them."""
+    topics = processor.source.topics if isinstance(processor.source, KafkaSource) else ()
+    return topics[0] if len(topics) == 1 else topics or None
 
 
 def _status(status: str, commit: Commit) -> Status:
@@ -94,7 +101,14 @@ def _is_function_of_positions(processor: Processor) -> bool:
 
 
 async def audit_local(name: ProcessorName, data_dir: Path) -> Audited:
-    """Audit a processor of this machine, whether it runs or not: without a broker, one is started on the folder for the time."""
+    """Audit a processor of this machine, whether it runs or not."""
+    async with local_installation(data_dir) as installed:
+        return await audit(name, installed)
+
+
+@asynccontextmanager
+async def local_installation(data_dir: Path) -> AsyncIterator[Installation]:
+    """What lies in a folder of this machine: without a broker, one is started on it for the time."""
     store = SqlCommitStore(f"sqlite:///{(data_dir / 'coordinator.db').resolve()}")
     blobs = DirectoryBlobs(data_dir / "blobs", AsyncExecutor())
     environment = read_environment(data_dir)
@@ -111,7 +125,7 @@ async def audit_local(name: ProcessorName, data_dir: Path) -> Audited:
         bootstrap = await cluster.start()
     log = KafkaLog(KafkaSettings(bootstrap=bootstrap, client="tidemark-audit"))
     try:
-        return await audit(name, Installation(store, blobs, log, {**os.environ, **environment, "KAFKA": bootstrap}))
+        yield Installation(store, blobs, log, {**os.environ, **environment, "KAFKA": bootstrap})
     finally:
         await log.close()
         await store.close()
@@ -122,7 +136,7 @@ async def audit_local(name: ProcessorName, data_dir: Path) -> Audited:
 # --- what went in ---------------------------------------------------------------------------------------------------------
 
 
-async def _source(processor: Processor, commits: Sequence[Commit], log: Log) -> list[SplitRecords]:
+async def source_records(processor: Processor, commits: Sequence[Commit], log: Log) -> list[SplitRecords]:
     """The records of the source's splits, from where the job began to the positions of the last commit."""
     stage = processor.source
     if not isinstance(stage, KafkaSource):

@@ -16,9 +16,10 @@ import pyarrow as pa
 from shared.language.documents import Processor
 from shared.model.ids import NO_EPOCH, Epoch, SplitId, VertexId
 from shared.model.plan import OUT, PhysicalPlan
+from shared.model.time import MIN_TIME
 from shared.model.values import Document
-from shared.operators.base import Out
-from shared.operators.batches import documents_of
+from shared.operators.base import PART, POS, WM, Out
+from shared.operators.batches import documents_of, with_column
 from shared.operators.build import build_chain, build_front
 from shared.operators.chain import Chain
 from shared.operators.context import TaskContext, Topics
@@ -28,6 +29,10 @@ from shared.planning import plan_processor
 from shared.ports.source import RawBatch
 
 _ROWS = 20_000
+
+
+Positions = frozenset[tuple[int, int]]
+"""Of records: (ordinal of the split, position)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ class _World:
     front: SourceFront | None = None
     watermarks: dict[str, int] = field(default_factory=dict)
     done: EpochDone = field(default_factory=lambda: EpochDone(NO_EPOCH))
+    admitted: Positions = frozenset()
 
     def build(self) -> None:
         for vertex in self.plan.vertices:
@@ -92,7 +98,21 @@ class _World:
             message = "the plan has no source"
             raise ValueError(message)
         for out in self.front.on_records(batch):
-            self.send(source, self.chains[source].on_batch(out.batch, out.content, "") if out.port == OUT else [out])
+            if out.port == OUT:
+                self.send(source, self.chains[source].on_batch(self._admit(out.batch), out.content, ""))
+            else:
+                self.send(source, [out])
+
+    def _admit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """No watermark stood before a record that is admitted: it is late for nothing."""
+        if not self.admitted:
+            return batch
+        parts, positions = batch.column(PART).to_numpy(), batch.column(POS).to_numpy()
+        mask = np.zeros(batch.num_rows, dtype=np.bool_)
+        for ordinal in np.unique(parts).tolist():
+            mask |= (parts == ordinal) & np.isin(positions, [at for split, at in self.admitted if split == ordinal])
+        before = np.where(mask, MIN_TIME, batch.column(WM).to_numpy())
+        return with_column(batch, WM, pa.array(before, pa.int64()))
 
     def settle(self, source: VertexId) -> None:
         """Partials out, then the watermark through every vertex in the plan's order."""
@@ -113,9 +133,16 @@ def recompute(
     epochs: Sequence[tuple[Epoch, Mapping[SplitId, Stand]]],
     name: str,
     topic: Topics,
+    *,
+    admitted: Positions = frozenset(),
+    collects: bool = False,
 ) -> list[EpochDone]:
-    """Run the document over these records, from barrier to barrier: where each split stood says what an epoch took in."""
-    world = _World(plan_processor(processor, engine="local"), TaskContext(processor=name, topic=topic))
+    """Run the document over these records, from barrier to barrier: where each split stood says what an epoch took in.
+
+    admitted: records that are in time whatever their watermark (`lateness: split`); an epoch has to cover their windows whole.
+    """
+    plan = plan_processor(processor, engine="local", collects=collects)
+    world = _World(plan, TaskContext(processor=name, topic=topic), admitted=admitted)
     world.build()
     source = world.plan.vertices[0].id
     front = world.front

@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from services.cli.audit import AuditFailed
+from services.cli.corrections import CannotRedrive
 from services.cli.demo import DemoFailed
 from services.cli.folders import NoInstallation
 from services.cli.ps import NothingRuns
@@ -33,6 +34,7 @@ _SAID: Final = (
     AuditFailed,
     BlobError,
     BrokerError,
+    CannotRedrive,
     DemoFailed,
     InvalidDocument,
     LogError,

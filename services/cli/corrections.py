@@ -1,0 +1,160 @@
+"""What the late records of a processor would have changed: the same windows, over the same records, with them and without.
+
+With `lateness: split` a window is a function of the records that were in time for it. So a value before is the document run again as it
+ran (recompute.py), and a value after is that with more records admitted. Only the first window and the stateless stages behind it are
+run: a correction is one of a window's row.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from services.cli.recompute import Positions, SplitRecords, Stand, recompute
+from shared.language.documents import Processor
+from shared.language.stages import KafkaSource, Sink, Stage, Stateless, Window
+from shared.language.values import canonical_key, render_json
+from shared.model.ids import Epoch, SplitId
+from shared.model.values import Document
+from shared.operators.context import Topics
+from shared.operators.dead_letters import LATE
+
+_WINDOW = "__window"
+Key = tuple[bytes, bytes]
+"""The window's bounds, and the row's `_id` in it."""
+
+
+class CannotRedrive(Exception):
+    """What stands in the way: a sentence for the user, with what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """All that a processor has read."""
+
+    splits: Sequence[SplitRecords]
+    stands: Mapping[SplitId, Stand]
+    """Where the splits stood at the last commit."""
+    name: str
+    topics: Topics
+
+
+def windowed(processor: Processor) -> tuple[Processor, str]:
+    """The document up to its first window and the stateless stages behind it, and that window's path. CannotRedrive."""
+    if processor.options.lateness != "split":
+        message = (
+            "options.lateness: expected split, found merged: what was late depends on how the splits met, and cannot be "
+            "computed again"
+        )
+        raise CannotRedrive(message)
+    if len(processor.sources) != 1 or not isinstance(processor.source, KafkaSource):
+        message = f"{processor.source.path}: expected one Kafka source, whose records can be read again"
+        raise CannotRedrive(message)
+    at = next((i for i, stage in enumerate(processor.pipeline) if isinstance(stage, Window)), None)
+    if at is None:
+        message = "pipeline: expected a window; without one nothing comes too late to be counted"
+        raise CannotRedrive(message)
+    stages: list[Stage] = [s for s in processor.pipeline[: at + 1] if not isinstance(s, Sink)]
+    between = [s for s in stages[1:-1] if not isinstance(s, Stateless)]
+    if between:
+        message = f"{between[0].path}: expected nothing but stateless stages between $source and the window, found {between[0].name}"
+        raise CannotRedrive(message)
+    for stage in processor.pipeline[at + 1 :]:
+        if not isinstance(stage, Stateless):
+            break
+        stages.append(stage)
+    options = replace(processor.options, dlq=None, stream_meta_field_name=_WINDOW)
+    return replace(processor, pipeline=tuple(stages), options=options), processor.pipeline[at].path
+
+
+def late_places(letters: Sequence[Document], path: str, partitions: Mapping[tuple[str | None, int], int]) -> Positions:
+    """The records that letters name as late for the window at `path`; `partitions`: ordinals of splits by topic and partition."""
+    found = set()
+    for letter in letters:
+        error, source = letter["errInfo"], letter["_stream_meta"]["source"]
+        if error["reason"] == LATE and error["path"] == path and "offset" in source:
+            ordinal = partitions.get((source.get("topic"), int(source["partition"])))
+            if ordinal is not None:
+                found.add((ordinal, int(source["offset"])))
+    return frozenset(found)
+
+
+def windows_of(
+    part: Processor, path: str, records: Records, admitted: Positions
+) -> tuple[dict[Key, list[Document]], Positions]:
+    """The window's rows by key, with these late records admitted; and the records that were late all the same."""
+    done = recompute(
+        part,
+        records.splits,
+        [(Epoch(1), records.stands)],
+        records.name,
+        records.topics,
+        admitted=admitted,
+        collects=True,
+    )
+    rows: dict[Key, list[Document]] = defaultdict(list)
+    late: list[Document] = []
+    for epoch in done:
+        for vertex, documents in epoch.outputs.items():
+            if vertex == "dlq":
+                late += documents
+                continue
+            for document in documents:
+                rows[_key(document)].append(document)
+    ordinals = partitions_of(records)
+    return rows, late_places(late, path, ordinals)
+
+
+def partitions_of(records: Records) -> dict[tuple[str | None, int], int]:
+    """The splits' ordinals by topic and partition."""
+    return {
+        (split.split.rpartition("-")[0], int(split.split.rpartition("-")[2])): split.ordinal for split in records.splits
+    }
+
+
+def corrections(old: Mapping[Key, Sequence[Document]], new: Mapping[Key, Sequence[Document]]) -> list[Document]:
+    """What differs, by window and `_id`: `{_id, window, old, new}`, null where there is, or was, no such row."""
+    found: list[Document] = []
+    for key in sorted({*old, *new}):
+        before, after = _apart(old.get(key, ()), new.get(key, ()))
+        for i in range(max(len(before), len(after))):
+            a = before[i] if i < len(before) else None
+            b = after[i] if i < len(after) else None
+            found.append(_correction(a, b))
+    return found
+
+
+def _correction(old: Document | None, new: Document | None) -> Document:
+    some = new if new is not None else old
+    assert some is not None
+    named: Document = {"_id": some["_id"]} if "_id" in some else {}
+    return {**named, "window": some[_WINDOW]["window"], "old": _shown(old), "new": _shown(new)}
+
+
+def _shown(row: Document | None) -> Any:
+    return None if row is None else {name: value for name, value in row.items() if name != _WINDOW}
+
+
+def _apart(old: Sequence[Document], new: Sequence[Document]) -> tuple[list[Document], list[Document]]:
+    """The rows of one key that differ, as multisets, in their order."""
+    same = Counter(map(_text, old)) & Counter(map(_text, new))
+    return _without(old, Counter(same)), _without(new, Counter(same))
+
+
+def _without(rows: Sequence[Document], gone: Counter[bytes]) -> list[Document]:
+    left = []
+    for row in rows:
+        text = _text(row)
+        if gone[text]:
+            gone[text] -= 1
+        else:
+            left.append(row)
+    return left
+
+
+def _text(row: Document) -> bytes:
+    return render_json(row, canonical=True)
+
+
+def _key(row: Document) -> Key:
+    return canonical_key(row[_WINDOW]["window"]), canonical_key(row.get("_id"))

@@ -1,0 +1,158 @@
+"""`tidemark redrive NAME`: late records through the windows that they missed, as corrections with the old and the new value.
+
+A redrive takes the dead letters behind those of the last one, up to where the queue ends now. Corrections, and where it ended, are
+written in one transaction under the job's identity: opening it fences every other redrive of the job, and aborts what one left open. So
+each letter is corrected once, however often the command is repeated, killed, or run twice at a time.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from services.cli.audit import Installation, local_installation, source_records, topics_of
+from services.cli.audit_history import read_history
+from services.cli.collect import committed_records
+from services.cli.corrections import (
+    CannotRedrive,
+    Records,
+    corrections,
+    late_places,
+    partitions_of,
+    windowed,
+    windows_of,
+)
+from services.cli.recompute import Stand
+from shared.language.documents import KafkaDlq, Processor, parse
+from shared.language.values import parse_json, render_json
+from shared.model.ids import JobId, ProcessorName
+from shared.model.values import Document
+from shared.ports.log import Log, NewRecord, TopicPartition
+
+_BATCH: Final = 500
+
+
+class Redriven(msgspec.Struct, frozen=True):
+    """How far the dead letters of a job have been redriven; a record of the topic of redrives."""
+
+    job: JobId
+    until: dict[str, int]
+    """By partition of the queue: the offset of the first letter that is not redriven."""
+    letters: int
+    """That this redrive took."""
+    corrections: int
+    topic: str
+    """Where they went."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """The dead letters of a processor, and where the queue ends."""
+
+    before: list[Document]
+    """Redriven already."""
+    new: list[Document]
+    until: dict[str, int]
+
+
+async def redrive(name: ProcessorName, installed: Installation, topic: str | None = None) -> Redriven:
+    """Correct the windows of a processor for the late records that were not redriven yet. CannotRedrive; AuditFailed."""
+    row = next((r for r in await installed.store.processors() if r.name == name), None)
+    if row is None:
+        message = f"no processor {name!r} in this installation"
+        raise CannotRedrive(message)
+    processor = parse(msgspec.msgpack.decode(row.plan)["document"])
+    part, path = windowed(processor)
+    queue = processor.options.dlq
+    if not isinstance(queue, KafkaDlq):
+        message = "options.dlq: expected a topic, from which letters can be read again"
+        raise CannotRedrive(message)
+    topic = topic or f"{queue.topic}.corrections"
+    log, markers = installed.log, f"{installed.topics.prefix}.redrives"
+    for each in (topic, markers):
+        await log.create_topic(each, 1, {"retention.ms": "-1"})
+    writer = await log.transactional_writer(f"tidemark.redrive.{row.job}")  # fences; what was left open is aborted
+    try:
+        last = await _last(log, markers, row.job)
+        letters = await _letters(log, queue.topic, name, last.until if last is not None else {})
+        records = await _records(name, processor, installed)
+        found = _found(part, path, records, letters) if letters.new else []
+        done = Redriven(row.job, letters.until, len(letters.new), len(found), topic)
+        if not letters.new:
+            return done
+        transaction = await writer.begin()
+        for begin in range(0, len(found), _BATCH):
+            batch = [_record(document) for document in found[begin : begin + _BATCH]]
+            await transaction.send_batch(TopicPartition(topic, 0), batch)
+        marker = NewRecord(msgspec.json.encode(done), row.job.encode())
+        await transaction.send_batch(TopicPartition(markers, 0), [marker])
+        await transaction.commit()
+        return done
+    finally:
+        await writer.close()
+
+
+async def redrive_local(name: ProcessorName, data_dir: Path, topic: str | None = None) -> Redriven:
+    """Of a processor of this machine, whether it runs or not."""
+    async with local_installation(data_dir) as installed:
+        return await redrive(name, installed, topic)
+
+
+def _found(part: Processor, path: str, records: Records, letters: Letters) -> list[Document]:
+    """The corrections that the new letters ask for."""
+    ordinals = partitions_of(records)
+    before = late_places(letters.before, path, ordinals)
+    after = before | late_places(letters.new, path, ordinals)
+    old, still_late = windows_of(part, path, records, before)
+    unknown = after - before - still_late
+    if unknown:
+        ordinal, position = min(unknown)
+        message = (
+            f"a dead letter names the record at offset {position} of split {ordinal} as late, which it is not by its own "
+            "split: it came back from idleness, behind the others; such letters cannot be redriven"
+        )
+        raise CannotRedrive(message)
+    new, _ = windows_of(part, path, records, after)
+    return corrections(old, new)
+
+
+def _record(correction: Document) -> NewRecord:
+    key = {name: correction[name] for name in ("window", "_id") if name in correction}
+    return NewRecord(render_json(correction), render_json(key))
+
+
+async def _last(log: Log, markers: str, job: JobId) -> Redriven | None:
+    found = None
+    async for record in committed_records(log, markers):
+        if record.key == job.encode():
+            found = msgspec.json.decode(record.value or b"", type=Redriven)
+    return found
+
+
+async def _letters(log: Log, topic: str, name: ProcessorName, until: Mapping[str, int]) -> Letters:
+    """The processor's letters on both sides of where the last redrive ended."""
+    found = Letters([], [], {})
+    async for record in committed_records(log, topic):
+        partition = str(record.partition)
+        found.until[partition] = record.offset + 1
+        letter = parse_json(record.value or b"null")
+        if type(letter) is dict and letter.get("processorName") == name:
+            (found.before if record.offset < until.get(partition, 0) else found.new).append(letter)
+    return found
+
+
+async def _records(name: ProcessorName, processor: Processor, installed: Installation) -> Records:
+    row = next(r for r in await installed.store.processors() if r.name == name)
+    commits = await read_history(row, installed.store, installed.blobs, installed.log, installed.topics)
+    if not commits:
+        message = f"{name} has committed nothing yet"
+        raise CannotRedrive(message)
+    splits = await source_records(processor, commits, installed.log)
+    final = commits[-1].row.final
+    stands = {
+        split: Stand(stand.next, "finished" if final or stand.status == "finished" else "active")
+        for split, stand in commits[-1].stands.items()
+    }
+    return Records(splits, stands, name, topics_of(processor))

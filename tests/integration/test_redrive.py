@@ -1,0 +1,179 @@
+"""Late records are redriven: each corrects the windows that it missed, once, however often it is asked for."""
+
+import json
+import logging
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.pipelines.departures.data import departures
+from services.cli.audit import Installation
+from services.cli.corrections import (
+    CannotRedrive,
+    Records,
+    corrections,
+    late_places,
+    partitions_of,
+    windowed,
+    windows_of,
+)
+from services.cli.process import quiet
+from services.cli.recompute import SplitRecords, Stand
+from services.cli.redrive import Redriven, redrive
+from shared.adapters.memory_commit_store import MemoryCommitStore
+from shared.adapters.virtual import run_virtual
+from shared.language.documents import parse
+from shared.model.ids import SplitId
+from shared.ports.log import LogError, NewRecord, TopicPartition
+from tests.harness.audited import READINGS, Saved, Story, finished_run, run
+from tests.harness.installation import NAME
+
+DOCUMENT = Path(__file__).parents[2] / "deploy" / "pipelines" / "departures" / "pipeline.yaml"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet() -> None:
+    quiet(logging.CRITICAL)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    out = tmp_path_factory.mktemp("redriven")
+    return run_virtual(lambda world: finished_run(world, out))
+
+
+async def ask(told: Story, topic: str | None = None) -> Redriven:
+    return await redrive(NAME, Installation(MemoryCommitStore(told.store), told.blobs, told.log, {}), topic)
+
+
+def corrected(told: Story) -> list[dict[str, Any]]:
+    return [json.loads(r.value or b"") for r in told.records("late.corrections")]
+
+
+def late(told: Story) -> list[dict[str, Any]]:
+    return [json.loads(r.value or b"")["doc"] for r in told.records("late")]
+
+
+def gained(found: list[dict[str, Any]], field: str) -> int:
+    """The sum of new less old values."""
+    return sum((c["new"] or {}).get(field, 0) - (c["old"] or {}).get(field, 0) for c in found)
+
+
+def test_corrections_hold_what_the_late_records_would_have_added(saved: Saved) -> None:
+    """Each window and meter that a late reading missed: what was released, and what it would have been."""
+
+    async def then(told: Story) -> None:
+        missed = late(told)
+        done = await ask(told)
+        assert (done.letters, done.corrections) == (len(missed), len(corrected(told)))
+        assert gained(corrected(told), "wh") == sum(d["wh"] for d in missed)
+        released = Counter(r.value for r in told.records("usage"))
+        for correction in corrected(told):
+            begin = int(datetime.fromisoformat(correction["window"]["start"]["$date"]).timestamp() * 1000)
+            late_here = [d for d in missed if d["meter"] == correction["_id"] and begin <= d["at"] < begin + 10_000]
+            assert late_here, "a window that nobody missed is not corrected"
+            all_here = [d for d in READINGS if d["meter"] == correction["_id"] and begin <= d["at"] < begin + 10_000]
+            assert correction["new"]["wh"] == sum(d["wh"] for d in all_here)
+            if correction["old"] is not None:
+                assert released[json.dumps(correction["old"], separators=(",", ":")).encode()]
+
+    run(saved, then)
+
+
+def test_a_redrive_again_corrects_nothing_more(saved: Saved) -> None:
+    """What is redriven is marked in the transaction that writes the corrections."""
+
+    async def then(told: Story) -> None:
+        first = await ask(told)
+        before = corrected(told)
+        again = await ask(told)
+        assert (again.letters, again.corrections, again.until) == (0, 0, first.until)
+        assert corrected(told) == before
+
+    run(saved, then)
+
+
+def test_later_letters_correct_the_corrections(saved: Saved) -> None:
+    """A second redrive takes what came to the queue since: its old values are the first one's new ones."""
+
+    async def then(told: Story) -> None:
+        letters = told.records("late")
+        stored = told.broker._topics["late"][0].stored
+        half = letters[len(letters) // 2].offset
+        rest = stored[half:]
+        del stored[half:]
+        done = await ask(told)
+        first = {(json.dumps(c["window"]), c["_id"]): c for c in corrected(told)}
+        stored.extend(rest)
+        second = await ask(told)
+        assert (done.letters, second.letters) == (len(letters) // 2, len(letters) - len(letters) // 2)
+        assert gained(corrected(told), "wh") == sum(d["wh"] for d in late(told))
+        for correction in corrected(told)[len(first) :]:
+            known = first.get((json.dumps(correction["window"]), correction["_id"]))
+            assert known is None or correction["old"] == known["new"]
+
+    run(saved, then)
+
+
+def test_a_redrive_that_breaks_off_leaves_nothing_behind(saved: Saved) -> None:
+    """Corrections without their marker are in a transaction that the next one aborts."""
+
+    async def then(told: Story) -> None:
+        writer = await told.log.transactional_writer(f"tidemark.redrive.{told.job}")
+        await told.log.create_topic("late.corrections", 1)
+        torn = await writer.begin()
+        await torn.send_batch(TopicPartition("late.corrections", 0), [NewRecord(b'{"torn": true}')])
+        done = await ask(told)
+        with pytest.raises(LogError):
+            await torn.commit()
+        committed = [c for c in corrected(told) if "torn" not in c]
+        assert len(committed) == done.corrections > 0
+
+    run(saved, then)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"options": {"lateness": "merged"}}, "options.lateness: expected split"),
+        ({"pipeline": [{"$source": {"documents": []}}, {"$match": {}}]}, "one Kafka source"),
+        ({"pipeline": [{"$source": {"connectionName": "c", "topic": "t"}}, {"$match": {}}]}, "expected a window"),
+    ],
+)
+def test_what_cannot_be_redriven_is_refused_with_the_reason(change: dict[str, Any], words: str) -> None:
+    """Without a source that can be read again, a window, or lateness that is a matter of the data alone."""
+    document = {
+        "pipeline": [{"$source": {"connectionName": "c", "topic": "t"}}, {"$match": {}}],
+        "options": {"lateness": "split"},
+    }
+    with pytest.raises(CannotRedrive, match=words):
+        windowed(parse({**document, **change}))
+
+
+def test_a_year_of_departures_gains_its_late_flights() -> None:
+    """226 flights of 2013 missed their hour: the corrections add exactly these, and touch no other hour."""
+    year = departures()
+    splits = [
+        SplitRecords(SplitId(f"departures-{n}"), n, range(len(p)), [0] * len(p), [v for _, v in p], [k for k, _ in p])
+        for n, p in enumerate(year.partitions)
+    ]
+    stands = {s.split: Stand(len(s.positions), "finished") for s in splits}
+    part, path = windowed(parse(DOCUMENT.read_text()))
+    records = Records(splits, stands, "departures", "departures")
+    released, missed = windows_of(part, path, records, frozenset())
+    assert len(missed) == 226
+    with_them, still_late = windows_of(part, path, records, missed)
+    assert not still_late
+    found = corrections(released, with_them)
+    assert sum(c["new"]["departures"] - (c["old"]["departures"] if c["old"] else 0) for c in found) == 226
+    assert sum(r["departures"] for rows in released.values() for r in rows) + 226 == year.flights
+    letters = [
+        {
+            "errInfo": {"reason": "other", "path": path},
+            "_stream_meta": {"source": {"topic": "departures", "partition": 0, "offset": 1}},
+        }
+    ]
+    assert late_places(letters, path, partitions_of(records)) == frozenset()
