@@ -9,7 +9,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from services.cli import control
+from services.cli import control, departures
 from services.cli.audit import Audited, NotAuditable, audit_local
 from services.cli.demo import DemoSettings, demo
 from services.cli.folders import DEMO, RUN, chosen
@@ -26,17 +26,6 @@ KnownDir = Annotated[
 Tasks = Annotated[list[str], typer.Option("--tasks", help="Tasks of a service or vertex: operator=3; may be repeated.")]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="The broker's, on loopback; 0: any that is free.")]
 _NO_STATEMENT = 3
-
-
-def _numbers(option: str, items: list[str]) -> dict[str, int]:
-    found = {}
-    for item in items:
-        name, equals, count = item.partition("=")
-        if not equals or not count.isdigit():
-            message = f"{option}: expected name=number, found {item!r}"
-            raise typer.BadParameter(message)
-        found[name] = int(count)
-    return found
 
 
 @app.command("demo")
@@ -57,8 +46,8 @@ def demo_command(
         data_dir=data,
         port=port,
         seconds=seconds,
-        parallelism=_numbers("--tasks", tasks),
-        workers=_numbers("--workers", workers),
+        parallelism=control.numbers("--tasks", tasks),
+        workers=control.numbers("--workers", workers),
     )
     finish(demo(settings))
     sys.stdout.write((out / "summary.json").read_text())
@@ -74,7 +63,7 @@ def run_command(
 ) -> None:
     """Run a pipeline on this machine until it ends or Ctrl-C; run again on the same folder, it goes on where it was."""
     log_to_file(data)
-    finish(run(file, data, _numbers("--tasks", tasks), port))
+    finish(run(file, data, control.numbers("--tasks", tasks), port))
 
 
 @app.command("process")
@@ -195,6 +184,7 @@ def ps_command(
 
 
 control.register(app)
+app.add_typer(departures.app, name="departures")
 
 
 def main() -> None:

@@ -23,8 +23,21 @@ AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 RUN = Path(".tidemark/run")
 
 
+def numbers(option: str, items: list[str]) -> dict[str, int]:
+    """Of `name=number`, several times. BadParameter."""
+    found = {}
+    for item in items:
+        name, equals, count = item.partition("=")
+        if not equals or not count.isdigit():
+            message = f"{option}: expected name=number, found {item!r}"
+            raise typer.BadParameter(message)
+        found[name] = int(count)
+    return found
+
+
 @contextmanager
-def _failing() -> Iterator[None]:
+def failing() -> Iterator[None]:
+    """What the service refuses is a sentence and status 1."""
     try:
         yield
     except (RemoteFailed, InvalidDocument, OSError) as error:
@@ -51,7 +64,7 @@ def processors_command(data: Data = RUN, *, as_json: AsJson = False) -> None:
                 f"{p['epoch']:>9}{p['releasedEpoch']:>9}  {p['reason']}"
             )
 
-    with _failing():
+    with failing():
         _print(find(data).get("/v1/processors"), lines, as_json=as_json)
 
 
@@ -70,7 +83,7 @@ def status_command(name: Name, data: Data = RUN, *, as_json: AsJson = False) -> 
         for task in p["tasks"]:
             yield f"{'task':<12}{task['vertex']}/{task['index']} on {task['worker']}"
 
-    with _failing():
+    with failing():
         found = find(data).get(path_of(name))
         _print(found, lines, as_json=as_json)
     if found["state"] == "FAILED":
@@ -91,7 +104,7 @@ def stats_command(name: Name, data: Data = RUN, *, as_json: AsJson = False) -> N
                 f"  dead {o['dlqMessageCount']:>8,}  state {o['stateSize']:>12,} B  busy {o['executionTimeSecs']:>8.1f} s"
             )
 
-    with _failing():
+    with failing():
         _print(find(data).get(path_of(name, "stats?verbose=true")), lines, as_json=as_json)
 
 
@@ -109,20 +122,20 @@ def explain_watermark_command(name: Name, data: Data = RUN, *, as_json: AsJson =
             if step["lastEvent"] is not None:
                 yield f"{'':<30}last event {step['lastEvent']}, stands there since {step['since'] or 'before anyone asked'}"
 
-    with _failing():
+    with failing():
         _print(find(data).get(path_of(name, "watermark")), lines, as_json=as_json)
 
 
 def logs_command(name: Name, limit: Annotated[int, typer.Option(min=1)] = 100, data: Data = RUN) -> None:
     """Print what services have logged about a processor, a JSON line each."""
-    with _failing():
+    with failing():
         found = find(data).get(path_of(name, f"logs?limit={limit}"))
         _print(found, lambda f: map(json.dumps, f["lines"]), as_json=False)
 
 
 def sample_command(name: Name, limit: Annotated[int, typer.Option(min=1)] = 10, data: Data = RUN) -> None:
     """Print some output documents of a running processor, a JSON line each; not all of them are committed yet."""
-    with _failing():
+    with failing():
         found = find(data).get(path_of(name, f"sample?limit={limit}"))
         _print(found, lambda f: map(json.dumps, f["documents"]), as_json=False)
 
@@ -135,7 +148,7 @@ def create_command(
     data: Data = RUN,
 ) -> None:
     """Register a processor."""
-    with _failing():
+    with failing():
         text = file.read_text()
         tree, _ = load(text)
         called = name or (tree.get("name") if isinstance(tree, dict) else "") or file.stem
@@ -150,7 +163,7 @@ def start_command(
     data: Data = RUN,
 ) -> None:
     """Start a processor from its last checkpoint."""
-    with _failing():
+    with failing():
         find(data).send("POST", path_of(name, "start"), {"resume": not without_state})
 
 
@@ -163,7 +176,7 @@ def stop_command(
     data: Data = RUN,
 ) -> None:
     """Stop a processor at a checkpoint; its windows stay open."""
-    with _failing():
+    with failing():
         find(data).send("POST", path_of(name, "stop"), {"drain": drain})
 
 
@@ -177,14 +190,29 @@ def modify_command(
     data: Data = RUN,
 ) -> None:
     """Give a processor another document; one that runs goes on with it at its next checkpoint."""
-    with _failing():
+    with failing():
         body = {"document": file.read_text(), "resumeFromCheckpoint": not without_state}
         find(data).send("PATCH", path_of(name), body)
 
 
+def rescale_command(
+    name: Name,
+    tasks: Annotated[
+        list[str], typer.Argument(help="Tasks of a service or vertex: operator=3; others stay as they are.")
+    ],
+    data: Data = RUN,
+) -> None:
+    """Give a processor other numbers of tasks; one that runs goes on from its next checkpoint, spread over the workers there are."""
+    with failing():
+        remote = find(data)
+        counts = {**remote.get(path_of(name))["parallelism"], **numbers("TASKS", tasks)}
+        remote.send("PATCH", path_of(name), {"parallelism": counts})
+        sys.stdout.write(f"{name}: {', '.join(f'{key}={count}' for key, count in sorted(counts.items()))}\n")
+
+
 def drop_command(name: Name, data: Data = RUN) -> None:
     """Forget a stopped processor and delete what it stored; what it wrote stays."""
-    with _failing():
+    with failing():
         find(data).send("DELETE", path_of(name))
 
 
@@ -194,7 +222,7 @@ def skip_command(
     data: Data = RUN,
 ) -> None:
     """Pass over what a target refuses of a commit, when the processor starts next; the rest of it is released."""
-    with _failing():
+    with failing():
         find(data).send("POST", path_of(name, "skip"), {"epoch": epoch})
 
 
@@ -211,6 +239,7 @@ def register(app: typer.Typer) -> None:
         start_command,
         stop_command,
         modify_command,
+        rescale_command,
         drop_command,
         skip_command,
     ):

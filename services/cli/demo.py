@@ -21,6 +21,7 @@ from services.cli.view import Seen, View
 from services.local.broker_settings import FREE_PORT
 from services.local.memory import PeakMemory
 from services.sink.connectors.released import read_released
+from shared.adapters.kafka_log import KafkaLog
 from shared.model.ids import ProcessorName
 from shared.model.messages import ProcessorStatus, StopProcessor
 
@@ -68,8 +69,7 @@ async def demo(settings: DemoSettings, year: Feed | None = None) -> ProcessorSta
         alongside(memory.watch()),
         installation(settings.data_dir, environment, settings.workers, settings.port) as installed,
     ):
-        for topic, count in ((TOPIC, len(year.partitions)), (ALERTS, 1), (LATE, 1)):
-            await installed.log.create_topic(topic, count, {"retention.ms": "-1"})
+        await make_topics(installed.log, len(year.partitions))
         await installed.ensure_started(NAME, DOCUMENT.read_text(), settings.parallelism)
         view = View(installed, NAME, ALERTS, settings.out / "progress.jsonl")
         async with alongside(view.run()):
@@ -80,9 +80,16 @@ async def demo(settings: DemoSettings, year: Feed | None = None) -> ProcessorSta
         if status.state != "FINISHED":
             message = f"{NAME} is {status.state}: {status.reason}; logs are in {settings.data_dir / 'logs'}"
             raise DemoFailed(message)
-        await _collect(installed, settings.out, year, status, took, memory)
+        summary = await collect(installed.log, settings.out, len(year.partitions), status, took)
+        write_summary(settings.out, {**summary, "peak_memory_bytes": memory.bytes})
     await asyncio.to_thread(build_report, settings.out)
     return status
+
+
+async def make_topics(log: KafkaLog, partitions: int) -> None:
+    """The topics that the document reads and writes; nothing where they are there."""
+    for topic, count in ((TOPIC, partitions), (ALERTS, 1), (LATE, 1)):
+        await log.create_topic(topic, count, {"retention.ms": "-1"})
 
 
 @asynccontextmanager
@@ -110,22 +117,28 @@ async def _feed_and_drain(installed: Installation, year: Feed, settings: DemoSet
     return await installed.until_ended(NAME)
 
 
-async def _collect(
-    installed: Installation, out: Path, year: Feed, status: ProcessorStatus, took: float, memory: PeakMemory
-) -> None:
-    alerts = await write_lines(installed.log, ALERTS, out / "alerts.jsonl")
-    late = await write_lines(installed.log, LATE, out / "late.jsonl")
+async def collect(
+    log: KafkaLog, out: Path, partitions: int, status: ProcessorStatus, seconds: float | None = None
+) -> dict[str, Any]:
+    """Write the output topics beside the files, as readers of committed records see them; the figures of the run.
+
+    seconds: how long it took; None: from the first record of the source topic to the last.
+    """
+    alerts = await write_lines(log, ALERTS, out / "alerts.jsonl")
+    late = await write_lines(log, LATE, out / "late.jsonl")
     counts = read_released(str(out / "counts"))
     counted = sum(counts.column("departures").to_pylist())
-    sent = 0
     repeats = 0
     seen: set[tuple[int, str]] = set()
-    async for record in committed_records(installed.log, TOPIC):
-        sent += 1
+    times_ms: list[int] = []
+    async for record in committed_records(log, TOPIC):
+        times_ms.append(record.timestamp_ms)
         key = (record.partition, json.loads(record.value or b"{}")["id"])
         repeats += key in seen
         seen.add(key)
-    summary = {
+    sent = len(times_ms)
+    took = seconds if seconds is not None else max(1, max(times_ms) - min(times_ms)) / 1000
+    return {
         "sent": sent,
         "counted": counted,
         "late": late,
@@ -134,8 +147,11 @@ async def _collect(
         "epochs": status.commits,
         "events/s": round(sent / took),
         "seconds": round(took, 1),
-        "partitions": len(year.partitions),
+        "partitions": partitions,
         "generations": status.generation,
-        "peak_memory_bytes": memory.bytes,
     }
+
+
+def write_summary(out: Path, summary: Mapping[str, Any]) -> None:
+    """The figures beside the results."""
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")

@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
-from shared.adapters.kafka_log import KafkaLog
 from shared.model.ids import Offset
-from shared.ports.log import NewRecord, TopicPartition
+from shared.ports.log import Log, NewRecord, TopicPartition
 
 _SLICES_PER_S = 20
 
@@ -21,7 +20,7 @@ class Fed:
 
 
 async def feed(
-    log: KafkaLog,
+    log: Log,
     topic: str,
     records: Iterable[tuple[int, bytes, bytes]],
     total: int,

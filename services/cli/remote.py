@@ -48,13 +48,16 @@ class Remote:
 
 
 def find(data_dir: Path) -> Remote:
-    """TIDEMARK_CONTROL (with TIDEMARK_TOKEN), else the service of what runs on the folder. RemoteFailed says what to start."""
+    """TIDEMARK_CONTROL (with the token), else the service of what runs on the folder. RemoteFailed says what to start.
+
+    The token is in TIDEMARK_TOKEN, or in the file that TIDEMARK_TOKEN_FILE names.
+    """
     url = os.environ.get("TIDEMARK_CONTROL", "")
     if url:
         if not url.startswith(("http://", "https://")):
             message = f"TIDEMARK_CONTROL: expected http://… or https://…, found {url!r}"
             raise RemoteFailed(message)
-        return Remote(url.rstrip("/"), os.environ.get("TIDEMARK_TOKEN", ""))
+        return Remote(url.rstrip("/"), _token())
     try:
         address = json.loads((data_dir / ADDRESS_FILE).read_text())
         return Remote(address["url"], Path(address["token_file"]).read_text().strip())
@@ -62,6 +65,19 @@ def find(data_dir: Path) -> Remote:
         message = (
             f"no control service runs on {data_dir}: `tidemark run FILE --data {data_dir}` starts one,"
             " and TIDEMARK_CONTROL with TIDEMARK_TOKEN names one elsewhere"
+        )
+        raise RemoteFailed(message) from error
+
+
+def _token() -> str:
+    path = os.environ.get("TIDEMARK_TOKEN_FILE", "")
+    if not path:
+        return os.environ.get("TIDEMARK_TOKEN", "")
+    try:
+        return Path(path).read_text().strip()
+    except OSError as error:
+        message = (
+            f"TIDEMARK_TOKEN_FILE: expected a file with the control service's token, found {path!r}: {error.strerror}"
         )
         raise RemoteFailed(message) from error
 

@@ -27,6 +27,7 @@ from shared.planning.physical import PlanError
 from shared.ports.blobs import BlobError
 from shared.ports.commits import StoreUnavailable
 from shared.ports.log import LogError
+from shared.process.settings import ProcessSettingsError
 from shared.runtime.client import RequestRefused, RequestTimeout
 
 # Their messages are written for people: place, expectation, finding, remedy.
@@ -41,6 +42,7 @@ _SAID: Final = (
     NoInstallation,
     NothingRuns,
     PlanError,
+    ProcessSettingsError,
     RequestRefused,
     RequestTimeout,
     RunFailed,

@@ -1,0 +1,153 @@
+"""`tidemark departures`: the year of departures on an installation that runs elsewhere, in containers or on a cluster.
+
+Where that is, the environment says, as it does for services: TIDEMARK_KAFKA (with TIDEMARK_KAFKA_CONFIG and TIDEMARK_PREFIX) for
+topics, TIDEMARK_CONTROL (with TIDEMARK_TOKEN or TIDEMARK_TOKEN_FILE) for the processor. Each command may be given again: what is
+done is not done twice.
+"""
+
+import os
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deploy.pipelines.departures.data import PARTITIONS, departures
+from deploy.pipelines.departures.report import build as build_report
+from services.cli.control import RUN, failing, numbers
+from services.cli.demo import DOCUMENT, NAME, TOPIC, DemoFailed, collect, make_topics, write_summary
+from services.cli.feed import Fed, feed
+from services.cli.remote import find, path_of
+from services.cli.saying import finish
+from shared.adapters.clock import SystemClock
+from shared.adapters.kafka_log import KafkaLog
+from shared.model.messages import ProcessorStatus
+from shared.ports.log import Log, TopicPartition
+from shared.process.outside import kafka_settings
+from shared.process.settings import read_settings
+from shared.runtime.client import Client
+from shared.runtime.topics import Topics
+
+app = typer.Typer(help="The year of departures on an installation elsewhere.", no_args_is_help=True)
+_IDLE = ("CREATED", "STOPPED", "FAILED")
+_PLACE = "TIDEMARK_PLACE"
+
+
+@asynccontextmanager
+async def _kafka() -> AsyncIterator[tuple[KafkaLog, Client]]:
+    """The cluster that the environment names. ProcessSettingsError says what is missing."""
+    settings = read_settings({_PLACE: "departures", **os.environ})
+    log = KafkaLog(kafka_settings(settings))
+    try:
+        yield log, Client(log, Topics(settings.prefix), SystemClock(), lambda: uuid.uuid4().hex)
+    finally:
+        await log.close()
+
+
+@app.command("start")
+def start_command(
+    tasks: Annotated[
+        list[str], typer.Option("--tasks", help="Tasks of a service or vertex: operator=3; may be repeated.")
+    ] = [],  # noqa: B006 - typer reads it, nothing changes it
+) -> None:
+    """Make the topics, register the processor, start it."""
+
+    async def topics() -> None:
+        async with _kafka() as (log, _):
+            await make_topics(log, PARTITIONS)
+
+    finish(topics())
+    with failing():
+        remote = find(RUN)
+        known = {p["name"]: p["state"] for p in remote.get("/v1/processors")["processors"]}
+        if NAME not in known:
+            body = {"name": NAME, "document": DOCUMENT.read_text(), "parallelism": numbers("--tasks", tasks)}
+            remote.send("POST", "/v1/processors", {**body, "start": True})
+            sys.stdout.write(f"{NAME}: created and started\n")
+        elif known[NAME] in _IDLE:
+            remote.send("POST", path_of(NAME, "start"), {"resume": True})
+            sys.stdout.write(f"{NAME}: was {known[NAME]}, started\n")
+        else:
+            sys.stdout.write(f"{NAME}: is {known[NAME]}\n")
+
+
+@app.command("feed")
+def feed_command(
+    seconds: Annotated[float, typer.Option(min=0, help="How long it takes.")] = 60.0,
+    until: Annotated[float, typer.Option(min=0, max=1, help="The part of the year to stop at.")] = 1.0,
+) -> None:
+    """Send what the topic does not hold yet of the year, in order."""
+
+    async def work() -> None:
+        async with _kafka() as (log, _):
+            sent, there = await feed_rest(log, seconds, until)
+        sys.stdout.write(f"{TOPIC}: {sent} events sent, {there} were there\n")
+
+    finish(work())
+
+
+async def feed_rest(log: Log, seconds: float, until: float) -> tuple[int, int]:
+    """Send the first part of the year, less what each partition holds: how many were sent, and how many were there.
+
+    The year has one order, and the topic nothing but it, so a partition's end says which of its events comes next.
+    """
+    year = departures()
+    partitions = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
+    ends = await log.end_offsets(partitions)
+    before = dict.fromkeys(range(PARTITIONS), 0)
+    rest = []
+    for partition, key, value in islice(year.in_order(), round(year.sent * until)):
+        before[partition] += 1
+        if before[partition] > ends[partitions[partition]]:
+            rest.append((partition, key, value))
+    if rest:
+        await feed(log, TOPIC, rest, len(rest), seconds, Fed())
+    return len(rest), sum(ends.values())
+
+
+@app.command("drain")
+def drain_command() -> None:
+    """End the input where the topic ends now, close all windows, wait until everything is released."""
+
+    async def work() -> None:
+        async with _kafka() as (log, client):
+            if (await client.statuses())[NAME].state != "FINISHED":
+                ends = await log.end_offsets([TopicPartition(TOPIC, number) for number in range(PARTITIONS)])
+                until = {f"{TOPIC}-{p.partition}": offset for p, offset in ends.items()}
+                with failing():
+                    find(RUN).send("POST", path_of(NAME, "stop"), {"drain": True, "until": until})
+            status = await _finished(client)
+        sys.stdout.write(f"{NAME}: {status.state} after {status.commits} commits\n")
+
+    finish(work())
+
+
+async def _finished(client: Client) -> ProcessorStatus:
+    async for status in client.watch(NAME):
+        if status.state == "FINISHED":
+            return status
+        if status.state == "FAILED":
+            message = f"{NAME} is FAILED: {status.reason}"
+            raise DemoFailed(message)
+    message = "the registry ended"
+    raise RuntimeError(message)
+
+
+@app.command("collect")
+def collect_command(
+    out: Annotated[Path, typer.Option(envvar="OUT", help="The folder that the sink writes to; the rest goes beside.")],
+) -> None:
+    """Write alerts, late flights, the figures and the report beside the counts, as `tidemark demo` leaves them."""
+
+    async def work() -> None:
+        async with _kafka() as (log, client):
+            status = (await client.statuses())[NAME]
+            write_summary(out, await collect(log, out, PARTITIONS, status))
+
+    finish(work())
+    build_report(out)
+    sys.stdout.write((out / "summary.json").read_text())
