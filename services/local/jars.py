@@ -9,7 +9,8 @@ Rules kept here:
 3. All that is fetched lies below one folder, by default inside the project, so that removing it undoes the set-up.
 
 ``python -m services.local.jars`` fetches what is missing; with ``--relock`` it resolves ``ENDPOINT`` anew and writes the
-lock, which is how the broker's version is raised.
+lock, which is how the broker's version is raised; with ``--into DIR`` it puts the verified jars, and no others, into a
+folder.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -167,16 +169,28 @@ def relock(lock: Path = LOCK_PATH) -> int:
     return len(rows)
 
 
+def copy_jars(jars: Sequence[Path], folder: Path) -> None:
+    """Put jars into a folder, which is made. JarsError where it holds others: a class path of all in it would run them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if foreign := {path.name for path in folder.iterdir()} - {jar.name for jar in jars}:
+        raise JarsError(f"{folder}: expected a folder of its own for the broker's jars, found {min(foreign)} in it")
+    for jar in jars:
+        shutil.copyfile(jar, folder / jar.name)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fetch and verify; the exit status is 0 when all jars are there."""
     parser = argparse.ArgumentParser(prog="python -m services.local.jars", description="Fetch the broker's jars.")
     parser.add_argument("--cache", type=Path, default=default_cache(), help="folder to keep them in")
+    parser.add_argument("--into", type=Path, help="folder to copy them into, for an image")
     parser.add_argument("--relock", action="store_true", help="resolve anew and write the lock first")
     options = parser.parse_args(arguments)
     try:
         if options.relock:
             relock()
         jars = ensure_jars(options.cache)
+        if options.into is not None:
+            copy_jars(jars, options.into)
     except JarsError as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -1,0 +1,103 @@
+"""The Kubernetes manifests: each object is whole, what refers to another finds it, and pods keep what containers keep."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from shared.process.settings import read_settings
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+FOLDER: Final = ROOT / "deploy" / "kubernetes"
+KUSTOMIZATION: Final[dict[str, Any]] = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
+OBJECTS: Final[list[dict[str, Any]]] = [
+    found for name in KUSTOMIZATION["resources"] for found in yaml.safe_load_all((FOLDER / name).read_text())
+]
+VERSIONS: Final = {
+    "Namespace": "v1", "ConfigMap": "v1", "Secret": "v1", "PersistentVolumeClaim": "v1", "Service": "v1",
+    "Deployment": "apps/v1", "StatefulSet": "apps/v1", "PodDisruptionBudget": "policy/v1",
+}  # fmt: skip
+SERVICES: Final = [
+    p.parent.name for p in (ROOT / "services").glob("*/__main__.py") if p.parent.name not in ("cli", "local")
+]
+
+
+def of_kind(*kinds: str) -> dict[str, dict[str, Any]]:
+    return {o["metadata"]["name"]: o for o in OBJECTS if o["kind"] in kinds}
+
+
+WORKLOADS: Final = of_kind("Deployment", "StatefulSet")
+
+
+def container(name: str) -> dict[str, Any]:
+    (found,) = WORKLOADS[name]["spec"]["template"]["spec"]["containers"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_every_object_is_of_a_known_kind_in_the_one_namespace() -> None:
+    """Kinds with their versions; every file is listed; nothing lands in the default namespace."""
+    assert sorted(KUSTOMIZATION["resources"]) == sorted(
+        p.name for p in FOLDER.glob("*.yaml") if p.stem != "kustomization"
+    )
+    for found in OBJECTS:
+        assert found["apiVersion"] == VERSIONS[found["kind"]]
+        assert found["kind"] == "Namespace" or found["metadata"]["namespace"] == KUSTOMIZATION["namespace"]
+
+
+def test_every_service_runs_and_may_be_disrupted_one_by_one() -> None:
+    """No service is forgotten, nor its image, nor its budget; selectors meet the pods' labels."""
+    assert WORKLOADS.keys() == set(SERVICES)
+    assert {image["name"] for image in KUSTOMIZATION["images"]} == {f"tidemark/{name}" for name in SERVICES}
+    for name, workload in WORKLOADS.items():
+        labels = workload["spec"]["template"]["metadata"]["labels"]
+        budget = of_kind("PodDisruptionBudget")[name]["spec"]
+        for selector in (workload["spec"]["selector"], budget["selector"]):
+            assert selector["matchLabels"].items() <= labels.items()
+        assert container(name)["image"] == f"tidemark/{name}"
+    for name, service in of_kind("Service").items():
+        ports = {port["name"] for port in container(name)["ports"]}
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
+        assert service["spec"]["selector"].items() <= WORKLOADS[name]["spec"]["template"]["metadata"]["labels"].items()
+
+
+@pytest.mark.parametrize("name", sorted(WORKLOADS))
+def test_a_pod_is_confined_watched_and_ends_in_good_order(name: str) -> None:
+    """As a container of the compose file, by Kubernetes' `restricted` standard; bounded memory; probes; time to end."""
+    spec = WORKLOADS[name]["spec"]["template"]["spec"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsUser"] == 10001
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert spec["terminationGracePeriodSeconds"] >= 30
+    found = container(name)
+    assert found["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert found["resources"]["limits"]["memory"]
+    probes = {probe: found[probe]["httpGet"]["path"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")}
+    assert probes == {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
+    mounted, volumes = {m["name"] for m in found["volumeMounts"]}, {v["name"]: v for v in spec["volumes"]}
+    assert mounted == volumes.keys()
+    claims = {v["persistentVolumeClaim"]["claimName"] for v in volumes.values() if "persistentVolumeClaim" in v}
+    assert claims <= of_kind("PersistentVolumeClaim").keys()
+
+
+@pytest.mark.parametrize("name", sorted(WORKLOADS))
+def test_a_pod_has_the_settings_that_its_service_takes(name: str) -> None:
+    """From the ConfigMap, the Secret and its own; the place is the pod's name."""
+    found = container(name)
+    environment = {}
+    for source in found["envFrom"]:
+        ((kind, reference),) = source.items()
+        objects = of_kind({"configMapRef": "ConfigMap", "secretRef": "Secret"}[kind])
+        environment |= objects[reference["name"]].get("data") or objects[reference["name"]]["stringData"]
+    own = {variable["name"]: variable.get("value", name) for variable in found["env"]}
+    place = next(variable for variable in found["env"] if variable["name"] == "TIDEMARK_PLACE")
+    assert place["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    settings = read_settings({**environment, **own})
+    assert settings.health_port == next(p["containerPort"] for p in found["ports"] if p["name"] == "health")
+    if name not in ("control", "gateway"):
+        assert settings.blobs in {mount["mountPath"] for mount in found["volumeMounts"]}
