@@ -1,0 +1,63 @@
+"""`python -m deploy.verification`: does the compose installation keep its promises? Everything is really run; 0 if all of it held.
+
+1. build every image from the commit's files; print their digests;
+2. up: the job runs; containers are confined as the file says;
+3. scale: source 2, operator 3, sink 2, each with tasks of the job;
+4. kill: each service, Kafka and PostgreSQL by `docker kill`, and a process from outside, which the engine starts again;
+5. stop: SIGTERM to each service; it ends with status 0 within its grace period;
+6. down and up: the job goes on from where it was;
+7. drain, collect: counts, late flights and alerts are the oracle's.
+
+The year is fed all the while. Root, Debian's docker.io, docker-compose and debootstrap are needed where no engine runs; a network only to
+fetch packages.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from deploy.verification import story
+from deploy.verification.context import ROOT, make_context
+from deploy.verification.engine import own_engine
+from deploy.verification.installation import Installation, Wrong
+from deploy.verification.shell import CommandFailed, Record, Shell
+from deploy.verification.standins import make_standins
+
+_PROJECT: Final = "tidemark-verification"
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.verification", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--work", type=Path, default=ROOT / "out" / "verification", help="what is fetched and found")
+    parser.add_argument("--compose", default="docker-compose", help="the command: 'docker-compose' or 'docker compose'")
+    parser.add_argument("--seconds", type=int, default=240, help="how long the year is fed")
+    options = parser.parse_args()
+    work = options.work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    record = Record(work / f"log-{time.strftime('%Y%m%d-%H%M%S')}.txt")
+    try:
+        with own_engine(record, work / "engine") as address:
+            shell = Shell(record, work, {"DOCKER_HOST": address})
+            images = make_standins(shell, work / "roots")
+            context = make_context(shell, work / "context", work / "cache")
+            settings = {
+                "DOCKER_HOST": address,
+                "COMPOSE_PROJECT_NAME": _PROJECT,
+                "PIP_NO_INDEX": "1",
+                "TIDEMARK_FEED_SECONDS": str(options.seconds),
+                **images,
+            }
+            installation = Installation(Shell(record, context, settings), options.compose.split())
+            story.tell(installation, work / "result")
+    except (Wrong, CommandFailed) as error:
+        record.say(f"WRONG: {error}")
+        return 1
+    record.say("all of it held")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""What the images are built from: the files of the commit, and beside them the packages that were fetched before.
+
+So a build needs no network, and has none: the engine's namespace has no way out.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Final
+
+from deploy.verification.shell import Shell
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+def make_context(shell: Shell, folder: Path, cache: Path) -> Path:
+    """A folder with the tree of HEAD, and wheels and jars in deploy/images/cache. cache: keeps what was fetched."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    here = Shell(shell.record, ROOT)
+    here.run("sh", "-c", f"git archive HEAD | tar --extract --directory '{folder}'")
+    commit = here.run("git", "rev-parse", "HEAD", told=False).strip()
+    wheels = cache / "wheels"
+    for lock in ("requirements-build.lock", "requirements.lock"):
+        words = ("-m", "pip", "download", "--quiet", "--require-hashes", "--no-build-isolation", "--dest", wheels)
+        here.run(sys.executable, *words, "--find-links", wheels, "--requirement", lock, timeout_s=1800)
+    here.run(sys.executable, "-m", "services.local.jars", "--cache", cache / "kafka")
+    shutil.copytree(wheels, folder / "deploy" / "images" / "cache", dirs_exist_ok=True)
+    shutil.copytree(cache / "kafka", folder / "deploy" / "images" / "cache" / "kafka")
+    shell.record.say(f"build context: commit {commit}")
+    return folder

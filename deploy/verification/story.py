@@ -1,0 +1,176 @@
+"""What is done to the installation, step by step, and what must hold after each."""
+
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from deploy.verification.context import ROOT
+from deploy.verification.installation import JOB, SERVICES, Installation, Wrong, ensure
+from deploy.verification.shell import CommandFailed, Shell
+
+_KEPT: Final = ("kafka", "postgres")
+_SCALE: Final = {"source": 2, "operator": 3, "sink": 2}
+_FED_S: Final = 900.0
+_SECOND_NS: Final = 1_000_000_000
+
+
+def tell(installation: Installation, result: Path) -> None:
+    """All of it. Wrong, CommandFailed."""
+    record = installation.shell.record
+    build(installation)
+    try:
+        begin(installation)
+        scale(installation)
+        kill(installation)
+        stop(installation)
+        take_down_and_up(installation)
+        finish(installation)
+        compare(installation, result)
+    except (Wrong, CommandFailed):
+        logs = installation.shell.run(*installation.compose, "logs", "--no-color", "--tail", "200", told=False)
+        (result.parent / "containers.txt").write_text(logs)
+        record.say(f"what the containers said: {result.parent / 'containers.txt'}")
+        raise
+    finally:
+        installation.shell.run(*installation.compose, "down", "--volumes", "--remove-orphans")
+
+
+def build(installation: Installation) -> None:
+    """Every image, from the shipped Dockerfiles; their digests."""
+    shell = installation.shell
+    shell.run(*installation.compose, "build", timeout_s=3600)
+    for name in ("kafka", *SERVICES):
+        image = f"tidemark/{name}:local"
+        told = shell.run(
+            "docker", "image", "inspect", "--format", "{{.Id}} {{.Size}} {{.Config.User}}", image, told=False
+        )
+        digest, size, user = told.split()
+        ensure(user not in ("", "0", "root"), f"{image}: expected a user that is not root, found {user!r}")
+        shell.record.say(f"image {image}: {digest}, {int(size) / 2**20:.0f} MiB, user {user}")
+
+
+def begin(installation: Installation) -> None:
+    """`up` alone runs the job, in containers that cannot do what they need not."""
+    installation.up()
+    installation.until_healthy((*_KEPT, *SERVICES))
+    installation.until("the job commits", lambda s: s["state"] == "RUNNING" and s["commits"] > 1)
+    for service in (*_KEPT, *SERVICES):
+        found = installation.inspect(installation.containers(service)[0])
+        _ensure_confined(service, found["HostConfig"])
+        pid = found["State"]["Pid"]
+        user = _user_of(pid)
+        ensure(user != 0, f"{service}: its process {pid} runs as root")
+        ensure(not _writable(installation, service), f"{service}: its root file system can be written")
+        installation.shell.record.say(f"{service}: user {user}, read-only root, no capabilities")
+
+
+def _ensure_confined(service: str, host: dict[str, Any]) -> None:
+    ensure(host["ReadonlyRootfs"], f"{service}: its root is not read-only")
+    ensure(host["CapDrop"] == ["ALL"], f"{service}: capabilities dropped are {host['CapDrop']}, expected ALL")
+    ensure(not host["Privileged"], f"{service}: is privileged")
+
+
+def _user_of(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("Uid:")))
+
+
+def _writable(installation: Installation, service: str) -> bool:
+    attempt = ("exec", "-T", service, "touch", "/opt/written", "/usr/written")
+    try:
+        installation.shell.run(*installation.compose, *attempt, told=False)
+    except CommandFailed as refused:
+        ensure("Read-only file system" in str(refused), f"{service}: writing failed otherwise than expected: {refused}")
+        return False
+    return True
+
+
+def scale(installation: Installation) -> None:
+    """More containers of a service take tasks of the job, once it has tasks for them."""
+    installation.scale = dict(_SCALE)
+    installation.up()
+    installation.until_healthy(tuple(_SCALE))
+    installation.cli("rescale", JOB, *(f"{name}={count}" for name, count in _SCALE.items()), told=True)
+
+    def spread(status: dict[str, Any]) -> bool:
+        hosts = {task["worker"] for task in status["tasks"]}
+        return status["state"] == "RUNNING" and all(
+            sum(1 for host in hosts if host.startswith(f"{name}-")) == count for name, count in _SCALE.items()
+        )
+
+    status = installation.until("the job is spread", spread)
+    installation.shell.record.say(f"on {', '.join(sorted({task['worker'] for task in status['tasks']}))}")
+    installation.until_commits("the job commits after it was scaled")
+
+
+def kill(installation: Installation) -> None:
+    """Whatever is killed, the job goes on; whether its result is exact is seen at the end."""
+    shell = installation.shell
+    for service in ("source", "operator", "spark", "sink", "coordinator", "control", *_KEPT):
+        shell.run("docker", "kill", installation.containers(service)[0])
+        installation.up()  # what was killed by hand the engine does not start by itself
+        installation.until_healthy((service,))
+        installation.until_commits(f"the job commits after {service} was killed")
+    for service in ("operator", "kafka"):
+        container = installation.containers(service)[0]
+        shell.run("kill", "-KILL", str(installation.inspect(container)["State"]["Pid"]))
+        installation.until_healthy((service,))
+        ensure(installation.inspect(container)["RestartCount"] > 0, f"{service}: the engine did not start it again")
+        installation.until_commits(f"the job commits after {service}'s process was killed from outside")
+
+
+def stop(installation: Installation) -> None:
+    """SIGTERM ends every service in good order, well within its grace period."""
+    for service in SERVICES:
+        container = installation.containers(service)[0]
+        grace_s = installation.inspect(container)["Config"]["StopTimeout"]
+        began = time.monotonic()
+        installation.shell.run("docker", "stop", "--time", str(grace_s), container, told=False)
+        took_s = time.monotonic() - began
+        status = installation.inspect(container)["State"]["ExitCode"]
+        installation.shell.record.say(
+            f"{service}: ended with status {status}, {took_s:.1f} s after SIGTERM (grace {grace_s} s)"
+        )
+        ensure(status == 0, f"{service}: expected status 0 after SIGTERM, found {status}")
+        ensure(took_s < grace_s, f"{service}: took {took_s:.1f} s to end, its grace is {grace_s} s")
+    installation.up()
+    installation.until_healthy(SERVICES)
+    installation.until_commits("the job commits after every service was stopped")
+
+
+def take_down_and_up(installation: Installation) -> None:
+    """Containers and network go, volumes stay; the job goes on from its last commit."""
+    before = installation.until("before it is taken down", lambda s: s["state"] == "RUNNING")
+    installation.down()
+    installation.up()
+    installation.until_healthy((*_KEPT, *SERVICES))
+    after = installation.until("the job is up again", lambda s: s["state"] == "RUNNING")
+    ensure(after["job"] == before["job"], f"it is another job: {after['job']}, before {before['job']}")
+    ensure(after["epoch"] >= before["epoch"], f"it fell back from epoch {before['epoch']} to {after['epoch']}")
+    installation.until_commits("the job commits after down and up")
+
+
+def finish(installation: Installation) -> None:
+    """The feed comes to its end; then the input ends, windows close, everything is released."""
+    (feeder,) = installation.containers("feed")
+    began = time.monotonic()
+    while (state := installation.inspect(feeder)["State"])["Status"] != "exited" or state["ExitCode"] != 0:
+        ensure(time.monotonic() < began + _FED_S, f"the feed has not ended: {state['Status']} {state['ExitCode']}")
+        time.sleep(1)
+    installation.shell.record.say(f"feed: {installation.shell.run('docker', 'logs', feeder, told=False).strip()}")
+    cli = (*installation.compose, "run", "--rm", "-T", "cli", JOB)
+    drained = installation.shell.run(*cli, "drain", timeout_s=600)
+    collected = installation.shell.run(*cli, "collect", timeout_s=600)
+    installation.shell.record.say(f"{drained.strip()}; {' '.join(collected.split())}")
+
+
+def compare(installation: Installation, result: Path) -> None:
+    """What is in the volume is what the oracle derives from the raw data."""
+    shutil.rmtree(result, ignore_errors=True)
+    sink = installation.containers("sink")[0]
+    installation.shell.run("docker", "cp", f"{sink}:/var/lib/tidemark/out", result)
+    checked = Shell(installation.shell.record, ROOT).run(sys.executable, "-m", "tests.oracle.check_demo", result)
+    for line in checked.splitlines():
+        installation.shell.record.say(line)
