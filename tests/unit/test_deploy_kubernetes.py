@@ -89,7 +89,7 @@ def test_a_pod_is_confined_watched_and_ends_in_good_order(name: str) -> None:
 def test_a_pod_has_the_settings_that_its_service_takes(name: str) -> None:
     """From the ConfigMap, the Secret and its own; the place is the pod's name."""
     found = container(name)
-    environment = {}
+    environment: dict[str, str] = {}
     for source in found["envFrom"]:
         ((kind, reference),) = source.items()
         objects = of_kind({"configMapRef": "ConfigMap", "secretRef": "Secret"}[kind])
