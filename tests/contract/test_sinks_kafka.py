@@ -6,6 +6,7 @@ import struct
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from services.sink.connectors.kafkamarkers import Marker, MarkerReading, last_marker, marker_record, markers_of
@@ -327,6 +328,22 @@ async def test_S6_a_topic_deleted_after_staging_is_refused_for_good_with_epoch_a
     await target.log.delete_topics([target.topic])
     with pytest.raises(TargetRefused, match=r"commit 1, part 1, record 0: topic out does not exist"):
         await task.release()
+
+
+async def test_S6_one_record_that_is_too_large_does_not_take_its_batch_along() -> None:
+    """Where a batch is rendered at once too: the large one is told, the others are taken."""
+    target = KafkaWorld()
+    target.settings = target.settings.__class__(record_bytes_max=200, part_bytes_max=1000, new_topic_partitions=1)
+    target.stage = KafkaEmit(path="$emit", connection_name="c", topic=expression("out"))
+    sink = target.sink()
+    await sink.open(IDENTITY, Epoch(0))
+    names = pa.array(["a", "x" * 300, "c"], pa.string())
+    batch = batch_of([0, 1, 2]).set_column(2, "name", names)
+    rejected = await sink.accept(batch)
+    assert [(r.row, "at most 200" in r.reason) for r in rejected] == [(1, True)]
+    staged = await sink.stage(Epoch(1), Epoch(0))
+    await sink.release(row_of(1, 0, staged), staged)
+    assert sorted(await target.visible()) == [0, 2]
 
 
 async def test_S6_by_order_a_part_that_is_refused_is_passed_over() -> None:
