@@ -31,8 +31,8 @@ from shared.adapters.directory_blobs import DirectoryBlobs
 from shared.adapters.executor import AsyncExecutor
 from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings
-from shared.language.documents import Processor, parse, resolve
-from shared.language.stages import FileEmit, KafkaEmit, KafkaSource
+from shared.language.documents import Processor, all_stages, parse, resolve
+from shared.language.stages import FileEmit, Join, KafkaEmit, KafkaSource, Lookup, Union
 from shared.language.values import to_json
 from shared.model.ids import ProcessorName, SplitId, VertexId
 from shared.model.processors import ProcessorRow
@@ -71,6 +71,7 @@ async def audit(name: ProcessorName, installed: Installation) -> Audited:
         message = f"{name} has committed nothing yet; there is nothing to audit"
         raise NotAuditable(message)
     processor = parse(msgspec.msgpack.decode(row.plan)["document"])
+    can_be_computed_again(processor)
     outputs = await _outputs(processor, row, commits, installed)
     splits = await source_records(processor, commits, installed.log)
     stands = [(c.epoch, {s: Stand(st.next, _status(st.status, c)) for s, st in c.stands.items()}) for c in commits]
@@ -84,6 +85,19 @@ def topics_of(processor: Processor) -> SourceTopics:
     """As operators are told of them."""
     topics = processor.source.topics if isinstance(processor.source, KafkaSource) else ()
     return topics[0] if len(topics) == 1 else topics or None
+
+
+def can_be_computed_again(processor: Processor) -> None:
+    """NotAuditable for a document whose result is no function of the records of one source."""
+    for stage in all_stages(processor.pipeline):
+        if isinstance(stage, Union | Join):
+            raise NotAuditable(
+                f"{stage.path}: an audit computes again what comes from one source, and here streams meet"
+            )
+        if isinstance(stage, Lookup):
+            raise NotAuditable(
+                f"{stage.path}: what the table answered then cannot be asked for now; no audit can compute it again"
+            )
 
 
 def _status(status: str, commit: Commit) -> Status:

@@ -1,0 +1,142 @@
+"""Streams that meet, by real processes over a real broker: a union joined with a third stream, what it gives looked up in a database."""
+
+import asyncio
+import json
+import random
+import sqlite3
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.cli.collect import committed_records
+from services.cli.feed import Fed, feed
+from services.cli.installation import Installation, installation
+from shared.model.ids import Offset, ProcessorName
+from shared.model.messages import ProcessorStatus, StopProcessor
+from tests.e2e.faults import Kill, orders
+from tests.oracle.joins import Row, joined, on_time
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+NAME = ProcessorName("streams")
+DELAY_MS, BEFORE_MS, AFTER_MS = 3_000, 1_000, 4_000
+CUSTOMERS = 20
+WORKERS = {"coordinator": 1, "source": 1, "operator": 1, "sink": 1, "spark": 0}
+Splits = list[list[Row]]
+
+
+def stream(chance: random.Random, count: int, first: int) -> Splits:
+    """Rows of two partitions, one a tenth of a second, out of order and some of them late."""
+    splits: Splits = [[], []]
+    for number in range(count):
+        late_ms = chance.choices((chance.randrange(2_500), 9_000), (98, 2))[0]
+        split = chance.randrange(2)
+        row = Row(split, len(splits[split]), max(0, 100 * number - late_ms), chance.randrange(60), first + number)
+        splits[split].append(row)
+    return splits
+
+
+def document(database: Path) -> dict[str, Any]:
+    """The pipeline: two topics flow together, meet a third, and know their customers."""
+
+    def source(topic: str) -> dict[str, Any]:
+        strategy = {"strategy": "boundedDisorder", "maxDelay": {"size": DELAY_MS, "unit": "ms"}}
+        return {"$source": {
+            "connectionName": "broker", "topic": topic, "config": {"auto_offset_reset": "earliest"},
+            "timeField": {"$toDate": "$at"}, "schema": {"at": "long", "k": "int", "v": "int"}, "watermark": strategy,
+        }}  # fmt: skip
+
+    within = {"before": {"size": BEFORE_MS, "unit": "ms"}, "after": {"size": AFTER_MS, "unit": "ms"}}
+    joining = {
+        "from": [source("paid")],
+        "leftKey": "$k",
+        "rightKey": "$k",
+        "within": within,
+        "type": "full",
+        "as": "paid",
+    }
+    asking = {
+        "from": {"connectionName": "db", "table": "customer"},
+        "localField": "k",
+        "foreignField": "id",
+        "as": "customer",
+    }
+    return {
+        "name": NAME,
+        "connections": {
+            "broker": {"type": "kafka", "bootstrapServers": "${KAFKA}"},
+            "db": {"type": "sql", "url": f"sqlite:///{database}"},
+        },
+        "pipeline": [
+            source("shop"),
+            {"$union": {"pipelines": [[source("web"), {"$addFields": {"web": True}}]]}},
+            {"$join": joining},
+            {"$cachedLookup": {**asking, "ttl": {"size": 1, "unit": "hour"}}},
+            {"$emit": {"connectionName": "broker", "topic": "out"}},
+        ],
+        "options": {
+            "lateness": "split",
+            "dlq": {"connectionName": "broker", "topic": "late"},
+            "checkpoint": {"interval": {"size": 300, "unit": "ms"}},
+        },
+    }  # fmt: skip
+
+
+async def run(folder: Path, streams: Mapping[str, Splits], kills: Sequence[Kill]) -> dict[str, list[dict[str, Any]]]:
+    """Feed, drain; what the output topics hold, read committed."""
+    text = json.dumps(document(folder / "customers.db"))
+    environment = {"TIDEMARK_KILL_AT": orders(kills, folder)}
+    tasks = {"source": 2, "operator": 2, "sink": 1}
+    async with installation(folder / "data", environment, WORKERS) as there:
+        for topic, count in (*((topic, 2) for topic in streams), ("out", 1), ("late", 1)):
+            await there.log.create_topic(topic, count, {"retention.ms": "-1"})
+        await there.ensure_started(NAME, text, tasks)
+        await there.until_running(NAME)
+        told = await asyncio.gather(*(_feed(there, topic, splits) for topic, splits in streams.items()))
+        until = {name: offset for each in told for name, offset in each.items()}
+        await there.client.request(StopProcessor(there.client.unique(), NAME, drain=True, until=until))
+        status: ProcessorStatus = await there.until_ended(NAME)
+        assert status.state == "FINISHED", f"{status.state}: {status.reason}"
+        return {t: [json.loads(r.value or b"") async for r in committed_records(there.log, t)] for t in ("out", "late")}
+
+
+async def _feed(there: Installation, topic: str, splits: Splits) -> dict[str, Offset]:
+    rows = sorted((row for split in splits for row in split), key=lambda row: row.value)
+    records = [
+        (r.split, str(r.key).encode(), json.dumps({"at": r.time_ms, "k": r.key, "v": r.value}).encode()) for r in rows
+    ]
+    fed = Fed()
+    await feed(there.log, topic, records, len(records), 5.0, fed)
+    return {f"{topic}-{partition}": offset for partition, offset in fed.acked.items()}
+
+
+def test_three_topics_and_a_database_meet_exactly_once_through_kills(tmp_path: Path) -> None:
+    """Pairs, rows without a match, late rows and customers are the oracle's, each once, though operators and sources are killed."""
+    chance = random.Random(7)
+    streams = {name: stream(chance, 400, first) for first, name in ((0, "shop"), (10_000, "web"), (20_000, "paid"))}
+    with sqlite3.connect(tmp_path / "customers.db") as database:
+        database.execute("CREATE TABLE customer (id INTEGER PRIMARY KEY, name TEXT)")
+        database.executemany("INSERT INTO customer VALUES (?, ?)", [(i, f"c{i}") for i in range(CUSTOMERS)])
+    kills = [Kill("operator-0", "snapshot-taken", 20), Kill("source-0", "snapshot-taken", 9)]
+    found = asyncio.run(run(tmp_path, streams, kills))
+    assert all(kill.record(tmp_path).exists() for kill in kills), "a process was not killed"
+
+    timely = {name: on_time(splits, DELAY_MS) for name, splits in streams.items()}
+    # Rows of the two left streams are told apart by their values: the oracle knows a row by (split, position).
+    left = [Row(r.value, 0, r.time_ms, r.key, r.value) for name in ("shop", "web") for r in timely[name][0]]
+    pairs = joined(left, timely["paid"][0], BEFORE_MS, AFTER_MS, "full")
+    out = found["out"]
+    assert Counter((d.get("v"), d["paid"] and d["paid"]["v"]) for d in out) == Counter((p.left, p.right) for p in pairs)
+    assert len({p.right for p in pairs if p.left is None}) > 10
+    assert len({p.left for p in pairs if p.right is None}) > 10
+    for d in out:
+        known = d.get("k", CUSTOMERS) < CUSTOMERS
+        assert d["customer"] == ([{"id": d["k"], "name": f"c{d['k']}"}] if known else [])
+        assert d.get("web", False) == (d.get("v", 0) >= 10_000)
+    late = Counter(row.value for _, rows in timely.values() for row in rows)
+    assert Counter(letter["doc"]["v"] for letter in found["late"]) == late
+    assert len(late) > 5
+    topics = {letter["doc"]["v"] // 10_000: letter["_stream_meta"]["source"].get("topic") for letter in found["late"]}
+    assert set(topics) == {0, 1, 2}
