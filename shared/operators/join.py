@@ -220,9 +220,10 @@ class JoinOperator:
         if not found:
             return ()
         found.sort(key=lambda f: f[:3])  # J5
-        for one in found:
-            kind = "unmatchedRight" if one.left is None else "unmatchedLeft" if one.right is None else "pairs"
-            self._counts[kind] += 1
+        alone = [sum(f.left is None for f in found), sum(f.right is None for f in found)]
+        self._counts["unmatchedRight"] += alone[0]
+        self._counts["unmatchedLeft"] += alone[1]
+        self._counts["pairs"] += len(found) - sum(alone)
         hashes = murmur2_column(pa.array([f.key for f in found], type=pa.binary())) & _POSITIVE
         columns = {
             REST: pa.array(self._documents(found), type=pa.binary()),

@@ -118,18 +118,21 @@ class JoinKey:
 
     def due_ms(self, reach_ms: tuple[int, int]) -> int | None:
         """There is something to do once the watermark is above this; None for an empty key."""
-        times = [self.waiting[0].time_ms] if self.waiting else []
-        times += [rows[0].time_ms + reach for rows, reach in zip(self.kept, reach_ms, strict=True) if rows]
-        return min(times, default=None)
+        due = self.waiting[0].time_ms if self.waiting else None
+        for rows, reach in zip(self.kept, reach_ms, strict=True):
+            if rows and (due is None or rows[0].time_ms + reach < due):
+                due = rows[0].time_ms + reach
+        return due
 
     def hold_ms(self, outer: tuple[bool, bool]) -> int | None:
         """The earliest time of a row that may yet come out alone (J4)."""
-        times = (
-            next((row.time_ms for row in rows if not row.matched), None)
-            for rows, counts in zip(self.kept, outer, strict=True)
-            if counts
-        )
-        return min((time for time in times if time is not None), default=None)
+        hold = None
+        for rows, counts in zip(self.kept, outer, strict=True):
+            if counts:
+                first = next((row.time_ms for row in rows if not row.matched), None)
+                if first is not None and (hold is None or first < hold):
+                    hold = first
+        return hold
 
     def snapshot(self) -> KeySnapshot:
         """As it is stored."""

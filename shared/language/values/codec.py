@@ -10,6 +10,7 @@ Decoding is bounded in size and nesting and never runs anything that it reads.
 import struct
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 from typing import Any, Final
 
 import msgpack
@@ -160,8 +161,13 @@ def append_field(document: bytes, name: str, value: bytes) -> bytes:
         header = b"\xde" + count.to_bytes(2)
     else:
         header = b"\xdf" + count.to_bytes(4)
-    key = msgpack.packb(name, unicode_errors="surrogatepass")
-    return b"".join((header, memoryview(document)[body:], key, value))
+    return b"".join((header, memoryview(document)[body:], _packed_name(name), value))
+
+
+@lru_cache(maxsize=256)
+def _packed_name(name: str) -> bytes:
+    packed: bytes = msgpack.packb(name, unicode_errors="surrogatepass")
+    return packed
 
 
 def _map_header(document: bytes) -> tuple[int, int]:
