@@ -94,7 +94,8 @@ async def run(folder: Path, streams: Mapping[str, Splits], kills: Sequence[Kill]
             await there.log.create_topic(topic, count, {"retention.ms": "-1"})
         await there.ensure_started(NAME, text, tasks)
         await there.until_running(NAME)
-        told = await asyncio.gather(*(_feed(there, topic, splits) for topic, splits in streams.items()))
+        killed = asyncio.create_task(_until_killed(there, folder, kills))
+        told = await asyncio.gather(*(_feed(there, topic, splits, killed) for topic, splits in streams.items()))
         until = {name: offset for each in told for name, offset in each.items()}
         await there.client.request(StopProcessor(there.client.unique(), NAME, drain=True, until=until))
         status: ProcessorStatus = await there.until_ended(NAME)
@@ -102,13 +103,25 @@ async def run(folder: Path, streams: Mapping[str, Splits], kills: Sequence[Kill]
         return {t: [json.loads(r.value or b"") async for r in committed_records(there.log, t)] for t in ("out", "late")}
 
 
-async def _feed(there: Installation, topic: str, splits: Splits) -> dict[str, Offset]:
+async def _until_killed(there: Installation, folder: Path, kills: Sequence[Kill]) -> None:
+    async for _ in there.client.heartbeats():
+        if all(kill.record(folder).exists() for kill in kills):
+            return
+
+
+async def _feed(there: Installation, topic: str, splits: Splits, killed: asyncio.Task[None]) -> dict[str, Offset]:
+    """Half of the rows, and the rest once the processes that are to be killed have been."""
     rows = sorted((row for split in splits for row in split), key=lambda row: row.value)
     records = [
         (r.split, str(r.key).encode(), json.dumps({"at": r.time_ms, "k": r.key, "v": r.value}).encode()) for r in rows
     ]
     fed = Fed()
-    await feed(there.log, topic, records, len(records), 5.0, fed)
+
+    async def hold(sent: int) -> None:
+        if sent >= len(records) // 2:
+            await asyncio.shield(killed)
+
+    await feed(there.log, topic, records, len(records), 5.0, fed, hold)
     return {f"{topic}-{partition}": offset for partition, offset in fed.acked.items()}
 
 
@@ -119,7 +132,7 @@ def test_three_topics_and_a_database_meet_exactly_once_through_kills(tmp_path: P
     with sqlite3.connect(tmp_path / "customers.db") as database:
         database.execute("CREATE TABLE customer (id INTEGER PRIMARY KEY, name TEXT)")
         database.executemany("INSERT INTO customer VALUES (?, ?)", [(i, f"c{i}") for i in range(CUSTOMERS)])
-    kills = [Kill("operator-0", "snapshot-taken", 20), Kill("source-0", "snapshot-taken", 9)]
+    kills = [Kill("operator-0", "snapshot-taken", 9), Kill("source-0", "state-durable", 14)]
     found = asyncio.run(run(tmp_path, streams, kills))
     assert all(kill.record(tmp_path).exists() for kill in kills), "a process was not killed"
 
