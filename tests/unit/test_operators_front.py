@@ -178,7 +178,7 @@ def test_W3_an_idle_split_is_left_out_and_its_return_lowers_nothing() -> None:
     assert source.output_watermark() == 60
 
 
-def test_W3_all_idle_takes_the_highest_and_all_ended_the_end_of_time() -> None:
+def test_W3_E1_all_idle_takes_the_highest_and_all_ended_the_end_of_time() -> None:
     """W3, E1."""
     source = front()
     source.on_records(records(A, 50))
