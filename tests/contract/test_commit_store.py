@@ -140,6 +140,8 @@ async def test_R1_generations_and_their_lineage(store: CommitStore) -> None:
     assert await store.lineage(JOB) == [LineageEntry(Generation(2), Epoch(5), 1)]
     assert await store.lineage(anew.job) == [LineageEntry(Generation(3), Epoch(0), 2)]
     assert [c.epoch for c in await store.commits(JOB, Epoch(0))] == [5], "kept until dropped or forgotten"
+    with pytest.raises(ValueError, match="expected a generation above 3, found 3"):
+        await store.new_generation(expected_of(anew), anew, LineageEntry(Generation(3), Epoch(0), 2))
     with pytest.raises(ValueError, match="lineage entry"):
         await store.new_generation(
             expected_of(anew), replace(anew, generation=Generation(4)), LineageEntry(Generation(5), Epoch(0), 2)
