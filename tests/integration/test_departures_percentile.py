@@ -28,7 +28,8 @@ def splits() -> list[npt.NDArray[np.int64]]:
 
 def behind(times_ms: npt.NDArray[np.int64], before_ms: npt.NDArray[np.int64]) -> float:
     """Counted one by one: the fraction of the records that came behind the watermark that was there."""
-    return sum(t < w for t, w in zip(times_ms.tolist(), before_ms.tolist(), strict=True)) / len(times_ms)
+    late: int = sum(t < w for t, w in zip(times_ms.tolist(), before_ms.tolist(), strict=True))
+    return late / len(times_ms)
 
 
 @pytest.mark.parametrize("window_days", [1, 7])

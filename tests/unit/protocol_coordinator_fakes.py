@@ -39,6 +39,8 @@ from shared.model.messages import (
     TaskBeat,
     TaskFailed,
     TaskRestored,
+    WorkerUnwanted,
+    WorkerWanted,
 )
 from shared.protocol.coordinator import commands as do
 from shared.protocol.coordinator.machine import CoordinatorMachine
@@ -140,7 +142,7 @@ class WorkersSide:
 
     def obey(self, worker: FakeWorker, c: Command) -> None:
         """A worker reads a command."""
-        if isinstance(c, CoordinatorBeat):
+        if isinstance(c, CoordinatorBeat | WorkerWanted | WorkerUnwanted):
             return
         mine = [t for (job, _), t in worker.tasks.items() if job == c.job]
         match c:

@@ -23,7 +23,8 @@ from shared.operators.context import TaskContext
 from shared.operators.errors import OperatorError
 from shared.operators.source_front import SourceFront
 from shared.operators.specs import FrontSpec
-from shared.operators.watermarks import SplitClock, accept, advance, watermark_of
+from shared.operators.split_clock import SplitClock
+from shared.operators.watermarks import accept, advance, watermark_of
 
 A, B = SplitId("t-0"), SplitId("t-1")
 
