@@ -64,6 +64,22 @@ weather: setup ## two streams joined: departures with the weather of their hour;
 	@DATA=$(CURDIR)/out/weather/data OUT=$(CURDIR)/out/weather $(BIN)/tidemark run deploy/pipelines/weather/pipeline.yaml --data out/weather/run
 	@wc -l out/weather/delays/*.json* | tail -1
 
+define EXAMPLE
+@rm -rf out/$@
+@$(BIN)/python -m deploy.pipelines.$@.data out/$@/data
+@DATA=$(CURDIR)/out/$@/data OUT=$(CURDIR)/out/$@ $(BIN)/tidemark run deploy/pipelines/$@/pipeline.yaml --data out/$@/run
+endef
+
+.PHONY: sessions counts validation weblog
+sessions: setup ## how long players stay: sessions by output time; results in out/sessions/lengths/
+	$(EXAMPLE)
+counts: setup ## clicks of each user, and of all: two windows in a chain; results in out/counts/
+	$(EXAMPLE)
+validation: setup ## readings that pass a schema, and dead letters; results in out/validation/
+	$(EXAMPLE)
+weblog: setup ## an access log as traffic by section; results in out/weblog/traffic/
+	$(EXAMPLE)
+
 .PHONY: lint
 lint: setup ## ruff, its formatter, mypy strict
 	$(BIN)/ruff check .

@@ -1,0 +1,1 @@
+"""Counts of each user by the minute, and of all users."""

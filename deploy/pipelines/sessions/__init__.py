@@ -1,0 +1,1 @@
+"""Session lengths of players on mobile devices and consoles."""

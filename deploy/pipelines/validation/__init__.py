@@ -1,0 +1,1 @@
+"""Readings of sensors, the good and the bad."""

@@ -1,0 +1,1 @@
+"""The traffic of a web server."""
