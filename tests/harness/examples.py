@@ -18,7 +18,7 @@ from shared.language.values import to_json
 from shared.model.values import Document
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "pipelines"
-_WITHOUT = ("dlqTime", "_stream_meta", "processorName")
+_WITHOUT = ("dlqTime", "_stream_meta", "processorName", "instanceName")
 
 
 @dataclass(frozen=True)
