@@ -62,7 +62,6 @@ weather: setup ## two streams joined: departures with the weather of their hour;
 	@rm -rf out/weather
 	@$(BIN)/python -m deploy.pipelines.weather.data out/weather/data
 	@DATA=$(CURDIR)/out/weather/data OUT=$(CURDIR)/out/weather $(BIN)/tidemark run deploy/pipelines/weather/pipeline.yaml --data out/weather/run
-	@wc -l out/weather/delays/*.json* | tail -1
 
 define EXAMPLE
 @rm -rf out/$@
