@@ -118,7 +118,7 @@ def explain_watermark_command(name: Name, data: Data = RUN, *, as_json: AsJson =
             where = f"{step['vertex']}/{step['task']}" + ("" if step["split"] is None else f" {step['split']}")
             keeps = "" if step["keepsMillis"] is None else f"{step['keepsMillis'] / 1000:,.3f} s"
             mark = "→" if number == told["culprit"] else " "
-            yield f"{mark} {where:<28}{step['watermark'] or 'none yet':<26}{keeps:>14}  {step['why']}"
+            yield f"{mark} {where:<28} {step['watermark'] or 'none yet':<26}{keeps:>14}  {step['why']}"
             if step["lastEvent"] is not None:
                 yield f"{'':<30}last event {step['lastEvent']}, stands there since {step['since'] or 'before anyone asked'}"
 
