@@ -204,6 +204,8 @@ class Source(WaitingBody):
 
     def drain(self, until: Any) -> None: ...
 
+    async def note_committed(self, epoch: Any) -> None: ...
+
     def details(self) -> dict[str, str]:
         return {}
 
