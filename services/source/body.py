@@ -194,6 +194,14 @@ class SourceTaskBody:
         if timeout_ms is not None and monotonic_ms - split.at_end_since_ms >= timeout_ms:
             self._front.on_status(status.split, "idle")
 
+    def returned(self) -> Mapping[SplitId, int]:
+        """See `SourceFront.returned`."""
+        return self._front.returned()
+
+    def on_receivers(self, split: SplitId, highest_ms: int) -> None:
+        """See `SourceFront.on_receivers`."""
+        self._front.on_receivers(split, highest_ms)
+
     def held_back(self, monotonic_ms: int) -> None:
         """The clock of idleness stands still from here until the next `take`."""
         if self._held_since_ms is None:

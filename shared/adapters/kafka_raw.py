@@ -207,6 +207,8 @@ class RawReader:
     async def start(self) -> None:
         """Connect; LogUnavailable if no broker answers."""
         await self._reader.start()
+        # What was taken of one partition is fetched anew while the others are worked on, not only when all are used up.
+        self._fetcher._prefetch_backoff = 0  # noqa: SLF001
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Read these from here; replaces what was assigned. LogError names a partition that does not exist."""

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from shared.model.checkpoint import LineageEntry, TaskHandle
 from shared.model.ids import (
+    NO_EPOCH,
     EdgeId,
     Epoch,
     Generation,
@@ -20,6 +21,7 @@ from shared.model.ids import (
     VertexId,
     WorkerIncarnation,
 )
+from shared.model.time import MIN_TIME
 
 
 class EdgeBinding(Struct, frozen=True):
@@ -288,6 +290,10 @@ class ReadPosition(Struct, frozen=True):
     incarnation: Incarnation
     partition: int
     offset: Offset
+    snapshot: Epoch = NO_EPOCH
+    """The last snapshot that it has taken: all frames of that epoch have been applied."""
+    watermark_ms: int = MIN_TIME
+    """Its input watermark, then or later."""
 
 
 class ReadPositions(Struct, frozen=True):

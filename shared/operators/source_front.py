@@ -88,6 +88,8 @@ class _Split:
     state: SplitState
     ids: Dedupe | None
     dirty: bool = True
+    returns: int = 0
+    """How often it has come back from idleness since the task's start."""
 
 
 @dataclass(slots=True)
@@ -157,8 +159,12 @@ class SourceFront:
             self._caught_up(held)
         self._derive()
 
+    def returned(self) -> Mapping[SplitId, int]:
+        """Splits that are away, for whom the driver has to watch the receivers, each with the number of its return."""
+        return {s: h.returns for s, h in self._splits.items() if h.state.away and h.state.catch_up_ms is None}
+
     def away(self) -> tuple[SplitId, ...]:
-        """Splits that are away, for whom the driver has to watch the receivers."""
+        """Splits that are away: their rows travel as such."""
         return tuple(s for s, held in self._splits.items() if held.state.away)
 
     # --- records ------------------------------------------------------------------------------------------------------
@@ -272,6 +278,7 @@ class SourceFront:
         """Active again: the receivers may have gone ahead of it, by other splits or other tasks (SF2)."""
         held.state.away = True
         held.state.catch_up_ms = None
+        held.returns += 1
 
     def _caught_up(self, held: _Split) -> None:
         state = held.state

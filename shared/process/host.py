@@ -1,6 +1,7 @@
 """Runs a service's coroutine in a process: logs, signals, the exit status."""
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -93,6 +94,9 @@ async def _run(settings: ProcessSettings, build: Callable[[ProcessSettings], Awa
     log = structlog.get_logger()
     try:
         service = await build(settings)
+        # What was loaded and built stays: the collector need not look through it again and again.
+        gc.collect()
+        gc.freeze()
         loop = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(name, service.stop)

@@ -133,6 +133,14 @@ class SourceBody(TaskBody, Protocol):
         """
         ...
 
+    def returned(self) -> Mapping[SplitId, int]:
+        """Splits that came back from idleness and wait for `on_receivers`, each with the number of its return."""
+        ...
+
+    def on_receivers(self, split: SplitId, highest_ms: int) -> None:
+        """The highest watermark that a receiver reported after it had read the split's return, ms."""
+        ...
+
     def held_back(self, monotonic_ms: int) -> None:
         """The task may not read now: this time does not count for idleness (W4)."""
         ...

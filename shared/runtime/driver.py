@@ -29,6 +29,7 @@ from shared.runtime.exchange import Exchange
 from shared.runtime.meter import Meter, first_arrival, oldest_work
 from shared.runtime.outbox import Outbox, Parcel
 from shared.runtime.reading import reading
+from shared.runtime.returns import Returns
 from shared.runtime.settings import RuntimeSettings
 from shared.runtime.state import StateStore, blobs_of
 from shared.wire.errors import WireError
@@ -322,6 +323,7 @@ class SourceDriver(TaskDriver):
         self._fetched: deque[Fetched] = deque()
         self._covered_by: Epoch | None = None
         """Nothing more is fetched until this checkpoint, or a later one, is committed (`SourceBody.settle_ms`)."""
+        self.returns = Returns(frozenset((edge, n) for edge, b in wiring.outputs.items() for n in range(b.receivers)))
         self._noted = machine.committed
         self._noting: Handle | None = None
         self._noted_ms = -_NOTE_INTERVAL_MS
@@ -382,6 +384,7 @@ class SourceDriver(TaskDriver):
         self.meter.gave(outs)
         self.meter.busy_ms += clock.monotonic_ms() - began_ms
         self.meter.oldest_ms = oldest_work(fetched)
+        self.returns.note(self.source.returned(), self.machine.sender.epoch)
         emissions = await self.wiring.exchange.emissions(outs, self.machine.sender.epoch)
         produced = ev.Produced(emissions, self.source.output_watermark(), self.source.idle(), self.source.ended())
         settle_ms = self.source.settle_ms() if fetched.paced else None
@@ -401,6 +404,8 @@ class SourceDriver(TaskDriver):
 
     def _go_on(self) -> None:
         self._note_commit()
+        for split, highest_ms in self.returns.reported():
+            self.source.on_receivers(split, highest_ms)
         if self._covered_by is not None and self.machine.committed >= self._covered_by:
             self._covered_by = None
             self._room.set()

@@ -352,7 +352,9 @@ class Worker:
                     place = f"{incarnation}/{hosted.assign.index}"
                     if offset > self._told.get(place, 0):
                         self._told[place] = offset
-                        news.append(ReadPosition(incarnation, hosted.assign.index, offset))
+                        machine = hosted.driver.machine
+                        snapshot, watermark_ms = machine.last_snapshot, machine.input_watermark_ms
+                        news.append(ReadPosition(incarnation, hosted.assign.index, offset, snapshot, watermark_ms))
             if news:
                 self._seq += 1
                 data = encode_message(ReadPositions(tuple(news)))
@@ -383,5 +385,7 @@ class Worker:
             edges = {b.incarnation: edge for edge, b in hosted.driver.wiring.outputs.items()}
             for position in positions.positions:
                 if position.incarnation in edges:
-                    event = ev.ReadUpTo(edges[position.incarnation], position.partition, position.offset)
-                    hosted.driver.post(event)
+                    edge = edges[position.incarnation]
+                    if isinstance(hosted.driver, SourceDriver):
+                        hosted.driver.returns.heard(edge, position.partition, position.snapshot, position.watermark_ms)
+                    hosted.driver.post(ev.ReadUpTo(edge, position.partition, position.offset))

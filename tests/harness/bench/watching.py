@@ -15,7 +15,8 @@ import psutil
 
 _SAMPLE_S = 0.25
 _PROFILE_HZ = 100
-_LINES = 25
+_LINES = 15
+_ALL = 0.9
 
 
 def family(pid: int) -> list[psutil.Process]:
@@ -110,7 +111,7 @@ class Profiler:
             return self
         self._folder.mkdir(parents=True, exist_ok=True)
         for place, pid in self._pids.items():
-            command = [spy, "record", "-r", str(_PROFILE_HZ), "-d", str(self._seconds), "-f", "raw", "--native"]
+            command = [spy, "record", "-r", str(_PROFILE_HZ), "-d", str(self._seconds), "-f", "raw"]
             command += ["-s"] if place.startswith("spark") else []
             self._running[place] = await asyncio.create_subprocess_exec(
                 *command, "-o", str(self._folder / f"{place}.txt"), "-p", str(pid),
@@ -142,6 +143,7 @@ def _shares(path: Path) -> list[str]:
         itself[frames[-1]] += int(count)
         for frame in set(frames):
             inside[frame] += int(count)
-    rows = [f"{n / total:6.1%} of {total}  {frame}" for frame, n in inside.most_common(_LINES * 2)]
+    # What every sample is inside of says nothing.
+    rows = [f"{n / total:6.1%} of {total}  {frame}" for frame, n in inside.most_common(_LINES * 2) if n < _ALL * total]
     own = [f"{n / total:6.1%} itself  {frame}" for frame, n in itself.most_common(_LINES)]
     return [*rows, *own]
