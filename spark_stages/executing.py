@@ -1,7 +1,7 @@
 """What executors do of a step, in Arrow: gather a window's rows, merge, finish, write segments; and what they are told for it.
 
-- Few rows (step.py, SMALL_ROWS_MAX) are read here from their segments, each checked against its digest, by one task without a
-  shuffle. Many are read, merged and shuffled by Spark's own operators, and finished here.
+- What fits into a few tasks (step.py, GATHERED_ROWS_MAX) is read here from its segments, each checked against its digest, without a
+  shuffle: every task takes a range of windows. More is read, merged and shuffled by Spark's own operators, and finished here.
 - The plan travels as the same bytes at every step, so that a worker takes it apart once.
 """
 
@@ -69,18 +69,30 @@ def carry_out(order: Order, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
 
 
 def carry_out_on(
-    order: Order, segments: Sequence[StateSegment], batches: Iterator[pa.RecordBatch]
+    order: Order,
+    segments: Sequence[StateSegment],
+    ranges: Sequence[tuple[int, int]],
+    batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """The order on the rows of these segments, read here; `batches` only says that the task is to begin."""
-    for _ in batches:
-        plan, _ = _unpacked(order.plan)
-        schema = _schema(plan)
-        table = pa.concat_tables([_read(order.root, s, schema) for s in segments])
+    """The order on the rows of these segments, read here; each number in `batches` is that of the range whose windows to take."""
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            above, up_to = ranges[number]
+            table = _gathered(
+                order, [s for s in segments if s.max_end_ms > above and s.min_start_ms < up_to], above, up_to
+            )
+            if table is not None and table.num_rows:
+                yield from _carried_out(order, table)
+
+
+def _gathered(order: Order, segments: Sequence[StateSegment], above_ms: int, up_to_ms: int) -> pa.Table | None:
+    schema = _schema(_unpacked(order.plan)[0])
+    tables = []
+    for segment in segments:
+        table = _read(order.root, segment, schema)
         ends = table.column(WEND)
-        inside = pc.and_(pc.greater(ends, order.above_ms), pc.less_equal(ends, order.up_to_ms))
-        table = table.filter(inside)
-        if table.num_rows:
-            yield from _carried_out(order, table)
+        tables.append(table.filter(pc.and_(pc.greater(ends, above_ms), pc.less_equal(ends, up_to_ms))))
+    return pa.concat_tables(tables) if tables else None
 
 
 def _read(root: str, segment: StateSegment, schema: pa.Schema) -> pa.Table:

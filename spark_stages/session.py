@@ -31,6 +31,7 @@ SETTINGS: Final[Mapping[str, str]] = {
 LOCAL: Final[Mapping[str, str]] = {
     # Steps are many and short: the second compiler would take more time than the steps, and never be done.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
+    "spark.python.daemon.module": "spark_stages.daemon",
 }
 """Of local mode, where driver and executor are one JVM beside everything else of the machine."""
 

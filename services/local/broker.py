@@ -25,7 +25,7 @@ import subprocess
 import sys
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -103,10 +103,11 @@ class LocalBroker:
         """Whether the process is there, ready or not."""
         return self._process is not None and self._process.poll() is None
 
-    async def start(self) -> str:
+    async def start(self, on_address: Callable[[str], None] | None = None) -> str:
         """Start, wait until it answers, and return ``bootstrap``.
 
-        Call it from a thread that lives as long as the broker shall (see ``tether``).
+        Call it from a thread that lives as long as the broker shall (see ``tether``). on_address: told ``bootstrap`` as soon as it
+        is known, for what may start beside the broker and waits for it.
 
         Raises:
             BrokerError: it cannot start; nothing of it is left running.
@@ -121,8 +122,10 @@ class LocalBroker:
         _prepare_folder(settings)
         await _await_predecessor(settings.data_dir)
         self._port, controller_port = _choose_ports(settings, self._port)
+        if on_address is not None:
+            on_address(self.bootstrap)
         _write_properties(settings, server_properties(settings, self._port, controller_port))
-        _format_once(settings, java_arguments(settings, java.executable, jars, _FORMAT_CLASS))
+        await asyncio.to_thread(_format_once, settings, java_arguments(settings, java.executable, jars, _FORMAT_CLASS))
         command = java_arguments(settings, java.executable, jars, _MAIN_CLASS)
         self._process = _spawn(settings, [*command, str(settings.properties_path)])
         try:

@@ -94,18 +94,22 @@ class LocalCluster:
         self._logs().mkdir(exist_ok=True)
         (self.settings.data_dir / ADDRESS_FILE).unlink(missing_ok=True)
         self._broker = LocalBroker(BrokerSettings(data_dir=self.settings.data_dir / "kafka", port=self.settings.port))
-        self.bootstrap = await self._broker.start()
-        self._shared.setdefault("KAFKA", self.bootstrap)
         if self.settings.environment:
             self._environment_file().write_text(json.dumps(dict(self.settings.environment), indent=2))
+        await self._broker.start(self._start_beside)
         self._watch(BROKER, self._keep_broker(self._broker))
-        for service, count in self.settings.workers.items():
-            for number in range(count):
-                self.add(service, f"{service}-{number}")
         if "coordinator" in self.settings.workers:
             self._log = KafkaLog(KafkaSettings(bootstrap=self.bootstrap, client="tidemark-supervisor"))
             self._watch("wishes", self._follow_wishes(self._log))
         return self.bootstrap
+
+    def _start_beside(self, bootstrap: str) -> None:
+        """All processes, while the broker is still starting: each waits for it, and Spark's session takes longest."""
+        self.bootstrap = bootstrap
+        self._shared.setdefault("KAFKA", bootstrap)
+        for service, count in self.settings.workers.items():
+            for number in range(count):
+                self.add(service, f"{service}-{number}")
 
     def add(self, service: str, place: str) -> None:
         """One more process."""

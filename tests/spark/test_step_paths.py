@@ -1,0 +1,115 @@
+"""However a step's rows get to their executors, by one task, by several or by a shuffle, the same rows come out as on Arrow."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import SparkSession
+
+from shared.language.documents import parse
+from shared.model.time import MAX_TIME, MIN_TIME
+from shared.operators.base import WEND, WSTART
+from shared.operators.batches import one_batch
+from shared.operators.step import EpochInput, Step, StepState, Times
+from shared.operators.window_plan import WindowPlan
+from shared.planning import plan_processor
+from shared.planning.specs import StepHead
+from shared.runtime.exchange import parquet_bytes
+from spark_stages import step as steps
+from spark_stages.manifest import StageState, StateSegment
+from spark_stages.session import open_session
+from spark_stages.step import SparkResult, SparkStep
+from tests.harness.bench.documents import windowed
+
+pytestmark = pytest.mark.spark
+MINUTE = 60_000
+WINDOWS, KEYS, SEGMENTS = 5, 40, 3
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[SparkSession]:
+    found = open_session("test step paths")
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def plan() -> WindowPlan:
+    vertices = plan_processor(parse(json.loads(windowed("a", "b", epoch_ms=100)))).vertices
+    head = next(v.head for v in vertices if isinstance(v.head, StepHead))
+    return WindowPlan(head.step.window)
+
+
+def partials(plan: WindowPlan, seed: int) -> pa.Table:
+    """Partials of several windows, some keys in each."""
+    rng = np.random.default_rng(seed)
+    starts = rng.integers(0, WINDOWS, 200) * MINUTE
+    keys = [f"key-{n:012d}" for n in rng.integers(0, KEYS, 200)]
+    amounts = rng.integers(0, 1000, 200)
+    columns = [starts, starts + MINUTE, keys, np.ones(200, dtype=np.int64), amounts]
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, plan.partial_schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=plan.partial_schema)
+
+
+def stored(root: Path, plan: WindowPlan) -> tuple[list[pa.Table], list[StateSegment]]:
+    """Segments with partials, in a folder."""
+    tables = [partials(plan, seed) for seed in range(SEGMENTS)]
+    segments = []
+    for number, table in enumerate(tables):
+        data = parquet_bytes(table)
+        (root / f"{number}.parquet").write_bytes(data)
+        low, high = min(table[WSTART].to_pylist()), max(table[WEND].to_pylist())
+        digest = hashlib.sha256(data).hexdigest()
+        segments.append(StateSegment(f"{number}.parquet", table.num_rows, len(data), digest, low, high))
+    return tables, segments
+
+
+def rows_of(root: Path, result: SparkResult) -> list[dict[str, object]]:
+    """What a step gave out, segment by segment."""
+    return [row for out in result.outs for row in pq.read_table(root / out.name).to_pylist()]
+
+
+PATHS = {"one task": (10**6, 10**6), "several tasks": (10**6, 1), "shuffle": (0, 1)}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("watermark_ms", [2 * MINUTE, MAX_TIME])
+def test_every_path_gives_the_rows_of_arrow(
+    session: SparkSession,
+    plan: WindowPlan,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    watermark_ms: int,
+) -> None:
+    """One job, and the same rows; without a shuffle in the order of their windows, too."""
+    gathered, task_rows = PATHS[path]
+    monkeypatch.setattr(steps, "TASK_ROWS", task_rows)
+    tables, segments = stored(tmp_path, plan)
+    times = Times(MIN_TIME, watermark_ms, 0, 7)
+    step = SparkStep(session, plan, str(tmp_path), gathered_rows_max=gathered)
+    result = step(StageState(), segments, times, "out/x", arrived=True)
+    expected = Step(plan)(StepState(), EpochInput(tuple(map(one_batch, tables))), times)
+    wanted = [row for out in expected.outs for row in out.batch.to_pylist()]
+    found = rows_of(tmp_path, result)
+    assert result.jobs == 1
+    assert result.output_watermark_ms == expected.output_watermark_ms
+    by = (lambda row: json.dumps(row, default=str)) if path == "shuffle" else (lambda row: str(row["start"]))
+    assert sorted(found, key=by) == sorted(wanted, key=by)
+    if path != "shuffle":
+        assert [row["start"] for row in found] == [row["start"] for row in wanted]
+
+
+def test_an_altered_segment_is_named(session: SparkSession, plan: WindowPlan, tmp_path: Path) -> None:
+    """Bytes that are not those that the manifest lists fail the step, with the segment's name and both digests."""
+    _, segments = stored(tmp_path, plan)
+    (tmp_path / segments[1].name).write_bytes(parquet_bytes(partials(plan, 99)))
+    step = SparkStep(session, plan, str(tmp_path))
+    with pytest.raises(PythonException, match=f"{segments[1].name}: expected digest {segments[1].digest}"):
+        step(StageState(), segments, Times(MIN_TIME, MAX_TIME, 0, 7), "out/x", arrived=True)
