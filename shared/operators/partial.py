@@ -38,7 +38,7 @@ from shared.operators.window_plan import FIRST, WindowPlan
 
 Bools = npt.NDArray[np.bool_]
 
-MERGE_BEHIND_ROWS = 131_072
+MERGE_BEHIND_ROWS = 262_144
 """Held rows of partials beyond which they are merged among themselves; again when they have doubled, so that no row is merged often."""
 
 
