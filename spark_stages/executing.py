@@ -104,7 +104,7 @@ def _read(root: str, segment: StateSegment, schema: pa.Schema) -> pa.Table:
             " listed; restore the store, or go back to an earlier checkpoint"
         )
         raise SegmentDiffers(message)
-    return pq.read_table(pa.BufferReader(data), use_threads=False).select(schema.names).cast(schema)
+    return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).select(schema.names).cast(schema)
 
 
 def _schema(plan: WindowPlan) -> pa.Schema:

@@ -149,7 +149,7 @@ async def load_body(blobs: BlobStore, body: Body) -> pa.RecordBatch:
             return decode_batch(ipc)
         case Segment(_, name, _, size_bytes, digest, _, _):
             data = await blobs.get(BlobRef(name, size_bytes, digest))
-            table = pq.read_table(pa.BufferReader(data), use_threads=False).combine_chunks()
+            table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).combine_chunks()
             batches = table.to_batches()
             return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
 
