@@ -93,13 +93,13 @@ def test_P4_spark_gives_the_same_rows_in_many_epochs_at_once_and_as_the_local_ba
     assert found
 
 
-@pytest.mark.parametrize("small_rows_max", [0, 10_000])
+@pytest.mark.parametrize("gathered_rows_max", [0, 10_000])
 def test_P3_a_late_partial_is_counted_and_never_taken_in(
-    session: SparkSession, tmp_path: Path, small_rows_max: int
+    session: SparkSession, tmp_path: Path, gathered_rows_max: int
 ) -> None:
     """Each record in it, for the window that has closed; what the same segment holds of an open window counts."""
     stage = Stage(session, tmp_path)
-    stage.step.small_rows_max = small_rows_max
+    stage.step.gathered_rows_max = gathered_rows_max
     late = stage.segments(stage.sent(record(3), record(4, "b"), record(25)))
     result = stage.step(StageState(), late, Times(15, 15), "late/a", arrived=True)
     assert result.late_partials == 2
