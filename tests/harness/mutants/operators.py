@@ -25,7 +25,7 @@ OPERATORS = (
     Mutant("P2", "attempts share names", SPARK, "prefix = blob_name(assign.job, assign.vertex, assign.generation, epoch, outside.unique())", 'prefix = blob_name(assign.job, assign.vertex, Generation(0), Epoch(0), "step")', ON_SPARK),
     Mutant("P2", "a task that Spark runs twice writes to one name", "spark_stages/executing.py", '        attempt = f"{task.partitionId()}-{task.taskAttemptId()}" if task is not None else "0-0"', '        attempt = "0-0"', ON_REAL_SPARK, real=True),
     Mutant("P3", "Spark takes late partials of many rows in", SPARK_STEP, "(F.col(WEND) > order.above_ms) & ", "", ON_REAL_SPARK, real=True),
-    Mutant("P3", "Spark takes late partials of few rows in", "spark_stages/executing.py", "pc.greater(ends, order.above_ms)", "pc.greater(ends, -(2**62))", ON_REAL_SPARK, real=True),
+    Mutant("P3", "Spark takes late partials of few rows in", "spark_stages/executing.py", "pc.greater(ends, above_ms)", "pc.greater(ends, -(2**62))", ON_REAL_SPARK, real=True),
     Mutant("P3", "Spark does not count late partials", SPARK_STEP, "        return int(found or 0)", "        return 0", ON_REAL_SPARK, real=True),
     Mutant("P4", "Spark forgets what was open", SPARK_STEP, "        live = [s for s in (*state.segments, *added) if s.max_end_ms > closed_before]", "        live = [s for s in added if s.max_end_ms > closed_before]", ON_REAL_SPARK, real=True),
     Mutant("W5", "a step goes back in time", SPARK, "self._now_ms, self._stepped_now_ms, outside.clock.now_ms()", "self._now_ms, outside.clock.now_ms()", ON_SPARK),
