@@ -44,7 +44,7 @@ class Installation:
 
     def containers(self, service: str) -> list[str]:
         """Ids of a service's containers, running or not."""
-        return self.shell.run(*self.compose, "ps", "--quiet", service, told=False).split()
+        return self.shell.run(*self.compose, "ps", "--all", "--quiet", service, told=False).split()
 
     def inspect(self, container: str) -> dict[str, Any]:
         """All that the engine knows of a container."""
