@@ -1,10 +1,11 @@
 """Stand-ins for the public base images, where no image registry can be reached: Debian with the programs that the images build on.
 
 They are made by debootstrap from Debian's packages and keep the interface that the shipped files rely on: `python3` of version 3.11 with
-venv; Java 17 in /opt/java/openjdk and on the path; PostgreSQL that takes POSTGRES_USER, POSTGRES_PASSWORD and POSTGRES_DB and keeps its
-data in /var/lib/postgresql/data.
+venv; Java 17 in /opt/java/openjdk and on the path; PostgreSQL that takes POSTGRES_USER, POSTGRES_PASSWORD, POSTGRES_DB and
+POSTGRES_INITDB_ARGS and keeps its data in /var/lib/postgresql/data.
 """
 
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ set -eu
 data=/var/lib/postgresql/data
 if [ ! -s "$data/PG_VERSION" ]; then
   printf '%s' "$POSTGRES_PASSWORD" > /tmp/password
-  initdb --username="$POSTGRES_USER" --pwfile=/tmp/password --auth=scram-sha-256 --pgdata="$data"
+  initdb --username="$POSTGRES_USER" --pwfile=/tmp/password --auth=scram-sha-256 --pgdata="$data" $POSTGRES_INITDB_ARGS
   echo 'host all all all scram-sha-256' >> "$data/pg_hba.conf"
   echo "CREATE DATABASE $POSTGRES_DB" | postgres --single -D "$data" postgres
 fi
@@ -69,10 +70,13 @@ def make_standins(shell: Shell, folder: Path) -> dict[str, str]:
         root = folder / standin.name.replace("/", "-").replace(":", "-")
         there = shell.run("docker", "images", "--quiet", "--no-trunc", standin.name, told=False).strip()
         # Made again it would be another image, and whatever is built on it, too.
-        if there and (root / "complete").exists():
+        complete = root / "complete"
+        as_wished = complete.exists() and complete.read_text() == _wish(standin)
+        if there and as_wished:
             shell.record.say(f"stand-in {standin.name} ({standin.variable}): {there}")
             continue
-        if not (root / "complete").exists():
+        if not as_wished:
+            shutil.rmtree(root, ignore_errors=True)
             _make_root(shell, standin, root)
         with subprocess.Popen(
             ["tar", "--create", "--exclude=./complete", "."], cwd=root, stdout=subprocess.PIPE
@@ -84,12 +88,15 @@ def make_standins(shell: Shell, folder: Path) -> dict[str, str]:
     return made
 
 
+def _wish(standin: Standin) -> str:
+    return f"{standin}\n{_START_POSTGRES}"
+
+
 def _make_root(shell: Shell, standin: Standin, root: Path) -> None:
     cached = root.parent / "packages"
     cached.mkdir(parents=True, exist_ok=True)
     include = ",".join(("ca-certificates", *standin.packages))
     shell.run("debootstrap", "--variant=minbase", f"--include={include}", f"--cache-dir={cached}", _SUITE, root)
     (root / "start-postgres").write_text(_START_POSTGRES)
-    shell.run(
-        "sh", "-c", f"cd '{root}' && {standin.prepare} && rm -rf var/cache/apt var/lib/apt/lists && touch complete"
-    )
+    shell.run("sh", "-c", f"cd '{root}' && {standin.prepare} && rm -rf var/cache/apt var/lib/apt/lists")
+    (root / "complete").write_text(_wish(standin))
