@@ -10,7 +10,7 @@ from deploy.verification.shell import CommandFailed, Shell
 
 SERVICES: Final = ("coordinator", "source", "operator", "spark", "sink", "control", "gateway")
 JOB: Final = "departures"
-_POLL_S: Final = 1.0
+_POLL_S: Final = 2.0
 _WAIT_S: Final = 240.0
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from deploy.pipelines.departures.data import Feed, departures
-from deploy.pipelines.departures.report import build as build_report
 from services.cli.collect import committed_records, write_lines
 from services.cli.feed import Fed, feed
 from services.cli.installation import Installation, installation
@@ -82,7 +81,9 @@ async def demo(settings: DemoSettings, year: Feed | None = None) -> ProcessorSta
             raise DemoFailed(message)
         summary = await collect(installed.log, settings.out, len(year.partitions), status, took)
         write_summary(settings.out, {**summary, "peak_memory_bytes": memory.bytes})
-    await asyncio.to_thread(build_report, settings.out)
+    from deploy.pipelines.departures.report import build  # plots take a while to load: no other command waits for them
+
+    await asyncio.to_thread(build, settings.out)
     return status
 
 

@@ -17,7 +17,6 @@ from typing import Annotated
 import typer
 
 from deploy.pipelines.departures.data import PARTITIONS, departures
-from deploy.pipelines.departures.report import build as build_report
 from services.cli.control import RUN, failing, numbers
 from services.cli.demo import DOCUMENT, NAME, TOPIC, DemoFailed, collect, make_topics, write_summary
 from services.cli.feed import Fed, feed
@@ -149,5 +148,7 @@ def collect_command(
             write_summary(out, await collect(log, out, PARTITIONS, status))
 
     finish(work())
-    build_report(out)
+    from deploy.pipelines.departures.report import build  # as in demo.py
+
+    build(out)
     sys.stdout.write((out / "summary.json").read_text())
