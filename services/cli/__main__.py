@@ -112,7 +112,7 @@ def _exit_with(status: int) -> None:
 @app.command("audit")
 def audit_command(
     name: Annotated[str, typer.Argument(help="The processor.")],
-    data: DataDir = RUN,
+    data: KnownDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, with every epoch.")] = False,  # noqa: FBT002 - a flag of the command line
     every_epoch: Annotated[bool, typer.Option("--epochs", help="Show every epoch.")] = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:
@@ -124,7 +124,7 @@ def audit_command(
 
     async def work() -> None:
         try:
-            found.append(await audit_local(ProcessorName(name), data))
+            found.append(await audit_local(ProcessorName(name), chosen(data)))
         except NotAuditable as error:
             Console(stderr=True).print(f"cannot be audited: {error}", highlight=False, soft_wrap=True)
             raise typer.Exit(_NO_STATEMENT) from error
@@ -141,7 +141,7 @@ def audit_command(
 @app.command("redrive")
 def redrive_command(
     name: Annotated[str, typer.Argument(help="The processor.")],
-    data: DataDir = RUN,
+    data: KnownDir = None,
     topic: Annotated[
         str | None, typer.Option(help="Where corrections go; the queue's with .corrections if not named.")
     ] = None,
@@ -153,7 +153,7 @@ def redrive_command(
     found: list[Redriven] = []
 
     async def work() -> None:
-        found.append(await redrive_local(ProcessorName(name), data, topic))
+        found.append(await redrive_local(ProcessorName(name), chosen(data), topic))
 
     finish(work())
     done = found[0]
