@@ -104,7 +104,7 @@ async def test_many_parts_of_many_rows_come_out_whole_and_keyed(world: World) ->
     assert all(record.partition == key_group(record.key or b"", 3) for record in records)
 
 
-async def test_S6_a_record_that_the_broker_refuses_at_release_is_a_permanent_refusal(
+async def test_S3_S6_a_record_that_the_broker_refuses_at_release_is_a_permanent_refusal(
     world: World, log: KafkaLog
 ) -> None:
     """A topic whose own limit is below the sink's refuses at release: TargetRefused with commit, and nothing is visible."""
