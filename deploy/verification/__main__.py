@@ -33,7 +33,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m deploy.verification", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--work", type=Path, default=ROOT / "out" / "verification", help="what is fetched and found")
     parser.add_argument("--compose", default="docker-compose", help="the command: 'docker-compose' or 'docker compose'")
-    parser.add_argument("--seconds", type=int, default=240, help="how long the year is fed")
+    parser.add_argument("--seconds", type=int, default=600, help="how long the year is fed")
     options = parser.parse_args()
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
