@@ -40,6 +40,7 @@ def tell(installation: Installation, result: Path) -> None:
 def build(installation: Installation) -> None:
     """Every image, from the shipped Dockerfiles; their digests."""
     shell = installation.shell
+    shell.record.say(shell.run(*installation.compose, "version", told=False).splitlines()[0])
     shell.run(*installation.compose, "build", timeout_s=3600)
     for name in ("kafka", *SERVICES):
         image = f"tidemark/{name}:local"
@@ -143,6 +144,8 @@ def stop(installation: Installation) -> None:
 def take_down_and_up(installation: Installation) -> None:
     """Containers and network go, volumes stay; the job goes on from its last commit."""
     before = installation.until("before it is taken down", lambda s: s["state"] == "RUNNING")
+    feeding = installation.inspect(installation.containers("feed")[0])["State"]["Status"]
+    installation.shell.record.say(f"the feed, as it is taken down: {feeding}")
     installation.down()
     installation.up()
     installation.until_healthy((*_KEPT, *SERVICES))

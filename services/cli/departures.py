@@ -76,7 +76,7 @@ def start_command(
 
 @app.command("feed")
 def feed_command(
-    seconds: Annotated[float, typer.Option(min=0, help="How long it takes.")] = 60.0,
+    seconds: Annotated[float, typer.Option(min=0, help="How long the whole year takes.")] = 60.0,
     until: Annotated[float, typer.Option(min=0, max=1, help="The part of the year to stop at.")] = 1.0,
 ) -> None:
     """Send what the topic does not hold yet of the year, in order."""
@@ -104,7 +104,7 @@ async def feed_rest(log: Log, seconds: float, until: float) -> tuple[int, int]:
         if before[partition] > ends[partitions[partition]]:
             rest.append((partition, key, value))
     if rest:
-        await feed(log, TOPIC, rest, len(rest), seconds, Fed())
+        await feed(log, TOPIC, rest, len(rest), seconds * len(rest) / year.sent, Fed())
     return len(rest), sum(ends.values())
 
 
