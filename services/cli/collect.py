@@ -4,10 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from shared.ports.log import Log, LogRecord, TopicPartition
-from shared.runtime.reading import reading
-
-_RECORDS_MAX = 5_000
-_WAIT_MS = 500
+from shared.runtime.reading import up_to_now
 
 
 async def committed_records(log: Log, topic: str, only: int | None = None) -> AsyncIterator[LogRecord]:
@@ -18,14 +15,8 @@ async def committed_records(log: Log, topic: str, only: int | None = None) -> As
     count = (await log.list_topics()).get(topic, 0)
     numbers = range(count) if only is None else (only,)
     for partition in (TopicPartition(topic, number) for number in numbers):
-        end = (await log.end_offsets([partition]))[partition]
-        begin = (await log.begin_offsets([partition]))[partition]
-        async with reading(log, committed_only=True) as reader:
-            await reader.assign({partition: begin})
-            while reader.position(partition) < end:
-                for record in await reader.fetch(_RECORDS_MAX, _WAIT_MS):
-                    if record.offset < end:
-                        yield record
+        async for record in up_to_now(log, partition, committed_only=True):
+            yield record
 
 
 async def write_lines(log: Log, topic: str, path: Path) -> int:

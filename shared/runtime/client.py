@@ -9,7 +9,7 @@ from shared.model.ids import ProcessorName
 from shared.model.messages import Heartbeat, ProcessorStatus, PutConnection, Request, SampleProcessor
 from shared.ports.clock import Clock
 from shared.ports.log import Log, NewRecord, TopicPartition
-from shared.runtime.reading import followed, reading
+from shared.runtime.reading import followed, reading, up_to_now
 from shared.runtime.topics import Topics
 from shared.wire.messages import decode_answer, decode_report, decode_sample, decode_status, encode_message
 
@@ -106,14 +106,7 @@ class Client:
     async def _compacted(self, topic: str) -> list[tuple[str, bytes | None]]:
         """All records of a topic's one partition, up to where it ends now: (key, value)."""
         partition = TopicPartition(topic, 0)
-        end = (await self._log.end_offsets([partition]))[partition]
-        found: list[tuple[str, bytes | None]] = []
-        async with reading(self._log) as reader:
-            await reader.assign(await self._log.begin_offsets([partition]))
-            while reader.position(partition) < end:
-                for record in await reader.fetch(_RECORDS_MAX, _FETCH_MS):
-                    found.append(((record.key or b"").decode(), record.value))  # noqa: PERF401 - awaits in between
-        return found
+        return [((r.key or b"").decode(), r.value) async for r in up_to_now(self._log, partition)]
 
     async def watch(self, name: ProcessorName) -> AsyncIterator[ProcessorStatus]:
         """A processor's status now, and every change after."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from shared.model.checkpoint import MirrorRow
 from shared.model.ids import JobId, Offset
 from shared.ports.log import Log, LogError, NewRecord, TopicPartition, Writer
-from shared.runtime.reading import reading
+from shared.runtime.reading import up_to_now
 from shared.wire.messages import decode_mirror_row
 
 
@@ -44,12 +44,4 @@ async def read_mirror(log: Log, topic: str) -> list[tuple[Offset, MirrorRow]]:
     if topic not in await log.list_topics():
         return []
     partition = TopicPartition(topic, 0)
-    end = (await log.end_offsets([partition]))[partition]
-    position = (await log.begin_offsets([partition]))[partition]
-    rows: list[tuple[Offset, MirrorRow]] = []
-    async with reading(log) as reader:
-        await reader.assign({partition: position})
-        while reader.position(partition) < end:
-            for record in await reader.fetch(1000, 200):
-                rows.append((record.offset, decode_mirror_row(record.value or b"")))  # noqa: PERF401 - awaits in between
-    return rows
+    return [(r.offset, decode_mirror_row(r.value or b"")) async for r in up_to_now(log, partition)]

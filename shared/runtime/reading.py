@@ -12,6 +12,7 @@ from shared.ports.log import Log, LogRecord, LogUnavailable, Reader, TopicPartit
 _log = structlog.get_logger()
 _FETCH_MS = 200
 _RECORDS_MAX = 1000
+_WHOLE_RECORDS_MAX = 5000
 _RETRY_MS = 300
 
 
@@ -23,6 +24,18 @@ async def reading(log: Log, *, committed_only: bool = False) -> AsyncIterator[Re
         yield reader
     finally:
         await reader.close()
+
+
+async def up_to_now(log: Log, partition: TopicPartition, *, committed_only: bool = False) -> AsyncIterator[LogRecord]:
+    """Every record of a partition up to where it ends now. LogUnavailable."""
+    end = (await log.end_offsets([partition]))[partition]
+    begin = await log.begin_offsets([partition])
+    async with reading(log, committed_only=committed_only) as reader:
+        await reader.assign(begin)
+        while reader.position(partition) < end:
+            for record in await reader.fetch(_WHOLE_RECORDS_MAX, _FETCH_MS):
+                if record.offset < end:
+                    yield record
 
 
 async def followed(
