@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 import aiokafka
 import numpy as np
@@ -27,6 +28,8 @@ class Stream:
     seen_s: dict[int, float] = field(default_factory=dict)
     repeats: int = 0
     _news: asyncio.Event = field(default_factory=asyncio.Event)
+    reading: asyncio.Event = field(default_factory=asyncio.Event)
+    """The reader stands where it begins: what was sent before that it would not see."""
 
     def delays_ms(self, behind: int = 0) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
         """Of every event from number `behind` on; AssertionError if one is missing or came twice."""
@@ -66,6 +69,7 @@ class Stream:
         reader = await log.reader(committed_only=True)
         try:
             await reader.assign(await log.end_offsets([TopicPartition(topic, p) for p in range(partitions)]))
+            self.reading.set()
             while True:
                 records = await reader.fetch(50_000, 1_000)
                 now_s = time.monotonic()
@@ -101,6 +105,7 @@ async def flowed(
     reading = asyncio.create_task(stream.read(log, target, partitions))
     helping = asyncio.create_task(_awaited(beside))
     try:
+        await _first(stream.reading.wait(), reading)
         await stream.send(bootstrap, source, seconds)
         await helping
         await stream.all_seen()
@@ -108,6 +113,15 @@ async def flowed(
         for task in (reading, helping):
             task.cancel()
         await asyncio.gather(reading, helping, return_exceptions=True)
+
+
+async def _first(wanted: Coroutine[Any, Any, Any], failing: "asyncio.Task[None]") -> None:
+    """Wait for the one; if the other ends before it, which only a failure makes it do, raise that."""
+    waiting = asyncio.create_task(wanted)
+    await asyncio.wait((waiting, failing), return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if failing.done():
+        await failing
 
 
 async def _awaited(beside: Callable[[], Awaitable[None]] | None) -> None:
