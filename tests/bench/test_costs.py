@@ -1,0 +1,48 @@
+"""What a record costs in each stage, and in the commonest expressions. Results are compared; no time is asserted."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from tests.harness.bench.costs import Cost, table
+from tests.harness.bench.expression_costs import EXPRESSIONS, expression_costs
+from tests.harness.bench.machine import described
+from tests.harness.bench.stage_costs import STAGES, Differs, same, stage_costs
+
+RECORDS = 20_000
+OUT = Path(__file__).resolve().parents[2] / "out" / "bench"
+
+
+def _told(name: str, costs: Sequence[Cost]) -> None:
+    OUT.mkdir(parents=True, exist_ok=True)
+    (OUT / f"{name}.json").write_text(json.dumps({**described(), "costs": [asdict(c) for c in costs]}, indent=2))
+    print(*(f"{key}: {value}" for key, value in described().items()), table(costs), sep="\n")
+
+
+@pytest.mark.bench
+def test_stages() -> None:
+    """A record through each stage, in process: over declared fields and without a schema, with the same result."""
+    _told("stages", stage_costs(RECORDS))
+
+
+@pytest.mark.bench
+def test_expressions() -> None:
+    """The commonest expressions on a record: by their kernels and interpreted, with the same values."""
+    _told("expressions", expression_costs(RECORDS))
+
+
+def test_a_short_measurement_covers_every_stage_and_expression() -> None:
+    """The measurement itself works: a few records through all of them, and every result compared."""
+    stages, expressions = stage_costs(150, rounds=1), expression_costs(150, rounds=1)
+    assert [c.name for c in stages[1:]] == [name for kind in STAGES.values() for name in kind]
+    assert [c.name for c in expressions] == [name for kind in EXPRESSIONS.values() for name in kind]
+    assert "$match equality" in table(stages)
+
+
+def test_forms_that_differ_are_not_measured() -> None:
+    """A figure of something wrong is none."""
+    with pytest.raises(Differs, match=r"\$match: over declared fields"):
+        same("$match", [{"a": 1}, {"a": 1}], [{"a": 1}, {"a": 2}])

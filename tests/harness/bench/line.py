@@ -1,0 +1,132 @@
+"""A document's operators in one line: each vertex a task, each input a batch, in one thread; what each operator takes is measured.
+
+No frames, no broker: what is left is what a record costs in the operators themselves.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+
+from services.operator.lookups import Lookups
+from services.operator.tables.held import HeldTable
+from shared.adapters.clock import SystemClock
+from shared.language.documents import parse
+from shared.language.stages import InlineTable
+from shared.model.frames import Content
+from shared.model.ids import SplitId, VertexId
+from shared.model.plan import OUT, Vertex
+from shared.model.time import MAX_TIME
+from shared.model.values import Document
+from shared.operators.base import Operator, Out
+from shared.operators.batches import documents_of
+from shared.operators.build import build_front, build_operator
+from shared.operators.chain import Chain
+from shared.operators.context import TaskContext
+from shared.operators.specs import FrontSpec
+from shared.planning import LookupHead, plan_processor
+from shared.runtime.settings import LookupSettings
+from tests.harness.plan_world import Raw
+
+CONTEXT = TaskContext("bench", "bench", "readings")
+FRONT, LOOKUP = "SourceFront", "Lookup"
+
+
+class _Metered:
+    """An operator, and the processor time of its calls in ns."""
+
+    def __init__(self, inner: Operator, spent: dict[str, int]) -> None:
+        self._inner = inner
+        self._spent = spent
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
+        """Rows."""
+        return self._timed(lambda: self._inner.on_batch(batch, content, tag))
+
+    def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
+        """Time."""
+        return self._timed(lambda: self._inner.on_watermark(watermark_ms))
+
+    def before_barrier(self) -> Sequence[Out]:
+        """What is held for batching."""
+        return self._timed(self._inner.before_barrier)
+
+    def _timed(self, call: Callable[[], Sequence[Out]]) -> Sequence[Out]:
+        began = time.process_time_ns()
+        try:
+            return call()
+        finally:
+            self._spent[type(self._inner).__name__] += time.process_time_ns() - began
+
+
+class Line:
+    """One run of a document over records; a new one for each round, for operators have state."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.plan = plan_processor(parse(document), engine="local", collects=True)
+        self.spent: dict[str, int] = defaultdict(int)
+        """ns of processor time by operator."""
+        self.letters = 0
+        self._waiting: dict[VertexId, list[tuple[str, Out]]] = defaultdict(list)
+
+    def run(self, records: Raw) -> list[pa.RecordBatch]:
+        """What comes out at the end; every source reads the same records."""
+        found: list[pa.RecordBatch] = []
+        for vertex in self.plan.vertices:
+            if vertex.service == "sink":
+                rows = [out.batch for _, out in self._waiting[vertex.id]]
+                if vertex.id == "dlq":
+                    self.letters = sum(batch.num_rows for batch in rows)
+                else:
+                    found += rows
+            else:
+                self._send(vertex, self._through(vertex, records))
+        return found
+
+    def _through(self, vertex: Vertex, records: Raw) -> list[Out]:
+        specs = [spec for spec in vertex.chain if not isinstance(spec, FrontSpec)]
+        chain = Chain(tuple(cast("Operator", _Metered(build_operator(s, CONTEXT), self.spent)) for s in specs))
+        outs: list[Out] = []
+        front = next((spec for spec in vertex.chain if isinstance(spec, FrontSpec)), None)
+        entering = self._waiting[vertex.id] if front is None else [("", out) for out in self._read(front, records)]
+        if isinstance(vertex.head, LookupHead):
+            entering = self._looked_up(vertex.head, entering)
+        for tag, out in entering:
+            outs += chain.on_batch(out.batch, out.content, tag) if out.port == OUT else [out]
+        outs += chain.before_barrier()
+        return [*outs, *chain.on_watermark(MAX_TIME)]
+
+    def _read(self, spec: FrontSpec, records: Raw) -> Sequence[Out]:
+        front = build_front(spec, CONTEXT)
+        front.assign({SplitId(records.split): records.partition})
+        began = time.process_time_ns()
+        outs = front.on_records(records)
+        self.spent[FRONT] += time.process_time_ns() - began
+        return outs
+
+    def _looked_up(self, head: LookupHead, entering: Sequence[tuple[str, Out]]) -> list[tuple[str, Out]]:
+        assert isinstance(head.stage.from_, InlineTable)
+        lookups = Lookups(head.stage, HeldTable(head.stage.from_.documents), SystemClock(), LookupSettings(), CONTEXT)
+
+        async def enrich() -> list[Out]:
+            return [found for _, out in entering for found in await lookups.enrich(out.batch)]
+
+        began = time.process_time_ns()
+        outs = asyncio.run(enrich())
+        self.spent[LOOKUP] += time.process_time_ns() - began
+        return [("", out) for out in outs]
+
+    def _send(self, vertex: Vertex, outs: Sequence[Out]) -> None:
+        for edge in self.plan.outputs_of(vertex.id):
+            self._waiting[edge.receiver] += [(edge.tag, out) for out in outs if out.port == edge.port]
+
+
+def documents(batches: Sequence[pa.RecordBatch]) -> list[Document]:
+    """All documents."""
+    return [document for batch in batches for document in documents_of(batch)]
