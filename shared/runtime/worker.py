@@ -187,7 +187,10 @@ class Worker:
                 await self._assigned(command)
             case StopTasks(job, generation):
                 self._ended[job] = max(generation, self._ended.get(job, generation))
-                for key in [k for k, h in self._tasks.items() if k[0] == job and h.assign.generation <= generation]:
+                stopped = [k for k, h in self._tasks.items() if k[0] == job and h.assign.generation <= generation]
+                if stopped:
+                    self.report(self._heartbeat())  # what they counted since the last one, however short their lives
+                for key in stopped:
                     await self._close_task(key)
             case CoordinatorBeat() | WorkerWanted() | WorkerUnwanted():
                 pass  # the one only says that somebody leads, the others are a supervisor's

@@ -92,6 +92,20 @@ def test_R2_what_was_stopped_is_not_started_by_an_older_word() -> None:
     at_work(story)
 
 
+def test_a_task_that_is_stopped_has_told_what_it_counted() -> None:
+    """Between two heartbeats, too: a job that is over before the first one is due is not one that did nothing."""
+
+    async def story(stand: WorkerStand) -> None:
+        await stand.tell(stand.assign(1))
+        await stand.said(TaskRestored)
+        await stand.tell(StopTasks(JOB, Generation(1)))
+        await stand.settle(50)
+        told = [beat.vertex for heartbeat in await stand.reports(Heartbeat) for beat in heartbeat.tasks]
+        assert told == ["collect-1"]
+
+    at_work(story, settings=RuntimeSettings(collects=True, engine="local", heartbeat_interval_ms=1_500))
+
+
 def test_R2_a_newer_generation_replaces_the_tasks_of_the_older() -> None:
     """All of the job that run here, whatever their vertices: none of them goes on beside its successor."""
 

@@ -20,6 +20,8 @@ from tests.harness.bench.watching import Meter, Profiler, pin
 
 PIPELINE = ("source-0", "operator-0", "spark-0", "sink-0")
 """What is pinned where a pipeline is: what runs it, not what it talks to."""
+HOSTS = {"source-0", "spark-0", "sink-0"}
+"""Where the windowed pipeline has tasks."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ class Rig:
             profiled = {p: pid for p, pid in places.items() if p != "broker"} if case.profile_s else {}
             spy = await stack.enter_async_context(Profiler(profiled, self._folder / unique, case.profile_s))
             began, seconds, commits = await self._run(name, document)
+            await beats.over.wait()
         values = await results.values_of(self.installed.log, target)
         rows = results.check(case.load, values)
         load = case.load
@@ -170,10 +173,20 @@ class _Beats:
     def __init__(self, installed: Installation) -> None:
         self._installed = installed
         self.counters: dict[str, int] = {}
+        self.over = asyncio.Event()
+        """Every worker that had a task of it has told its last counters, and beaten again without the task."""
         self._progress: list[tuple[float, int]] = []
 
     async def run(self, name: ProcessorName) -> None:
+        at_work: set[str] = set()
+        left: set[str] = set()
         async for beat in self._installed.client.heartbeats():
+            if any(task.name == name for task in beat.tasks):
+                at_work.add(beat.place)
+            elif beat.place in at_work:
+                left.add(beat.place)
+            if at_work == left == HOSTS:
+                self.over.set()
             for task in beat.tasks:
                 if task.name == name:
                     for key, value in task.counters.items():
