@@ -19,10 +19,12 @@ from shared.language.stages import Group
 from shared.language.values import canonical_key, decode_value, encode_value
 from shared.model.values import MISSING, Document, Value
 from shared.operators.base import ARRIVAL, KEY, PART, POS, TS, WEND, WSTART
-from shared.operators.batches import documents_of
+from shared.operators.batches import documents_of, one_batch
 from shared.operators.context import Topics
 from shared.operators.dead_letters import Failure
+from shared.operators.general_columns import REFUSING, members
 from shared.operators.rows import environments
+from shared.operators.sessions import assign_sessions
 from shared.operators.typed_group import ROWS
 from shared.operators.window_plan import ID, ORDER, SESSION, SESSION_KEY, WindowPlan, state_column
 
@@ -41,9 +43,16 @@ class _Entry:
 
 
 def partials(plan: WindowPlan, rows: pa.RecordBatch, topic: Topics = None) -> tuple[pa.Table, list[Failure]]:
-    """Rows with their windows aggregated by window and key; rows on which an expression fails are left out and handed back."""
+    """Rows with their windows aggregated by window and key.
+
+    Rows on which an expression fails, or that an accumulator refuses, are left out of all accumulators and handed back.
+    """
+    found = _on_columns(plan, rows)
+    if found is not None:
+        return found, []
     group = plan.group
     accumulators = _accumulators(group)
+    refusing = [i for i, field in enumerate(group.fields) if field.accumulator.op in REFUSING]
     entries: dict[tuple[_Window, bytes], _Entry] = {}
     failures: list[Failure] = []
     windows = _windows(plan, rows)
@@ -52,6 +61,8 @@ def partials(plan: WindowPlan, rows: pa.RecordBatch, topic: Topics = None) -> tu
     for row, (env, window, order) in enumerate(zip(envs, windows, order_keys(plan, rows), strict=True)):
         try:
             value, inputs = _inputs(group, env)
+            for i in refusing:
+                accumulators[i].add(accumulators[i].init(), inputs[i], order)
             key = canonical_key(value)
             entry = entries.get((window, key))
             if entry is None:
@@ -67,6 +78,33 @@ def partials(plan: WindowPlan, rows: pa.RecordBatch, topic: Topics = None) -> tu
         entry.rows += 1
         _extend(plan, entry, [column[row] for column in extras])
     return _table(plan, accumulators, entries.values()), failures
+
+
+def _on_columns(plan: WindowPlan, rows: pa.RecordBatch) -> pa.Table | None:
+    """As `partials`, where the columns tell all and no accumulator refuses; else None."""
+    if plan.sessions and rows.num_rows:  # rows of one session need not be partials of their own
+        rows = one_batch(assign_sessions(pa.Table.from_batches([rows])))
+    groups = members(plan, rows, _window_columns(plan))
+    if groups is None:
+        return None
+    accumulators = _accumulators(plan.group)
+    entries = []
+    for group in groups:
+        states = [a.init() for a in accumulators]
+        try:
+            for i, (accumulator, values) in enumerate(zip(accumulators, group.inputs, strict=True)):
+                state, add = states[i], accumulator.add
+                for value, order in zip(values, group.orders, strict=True):
+                    state = add(state, value, order)
+                states[i] = state
+        except ExpressionError:  # a group that is too large: which row is too much, only row by row can tell
+            return None
+        key, rows_in = canonical_key(group.value), len(group.orders)
+        entry = _Entry(group.window, key, group.value, group.orders[0], rows_in, states, [None] * len(group.extras))
+        for cells in zip(*group.extras, strict=True):
+            _extend(plan, entry, cells)
+        entries.append(entry)
+    return _table(plan, accumulators, entries)
 
 
 def merge(plan: WindowPlan, table: pa.Table) -> pa.Table:
@@ -123,10 +161,6 @@ def _inputs(group: Group, env: Environment) -> tuple[Value, list[Value]]:
 
 
 def _add(entry: _Entry, accumulators: Sequence[AnyImplementation], inputs: Sequence[Value], order: OrderKey) -> None:
-    """All of a row or, where an accumulator refuses, nothing of it."""
-    if len(accumulators) == 1:
-        entry.states = [accumulators[0].add(entry.states[0], inputs[0], order)]
-        return
     for i, accumulator in enumerate(accumulators):
         entry.states[i] = accumulator.add(entry.states[i], inputs[i], order)
 

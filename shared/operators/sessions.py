@@ -15,12 +15,13 @@ from shared.language.stages import SessionWindow
 from shared.language.values import encode_value
 from shared.model.values import MISSING, Value
 from shared.operators.base import WEND, WSTART, Out
-from shared.operators.batches import documents_of, int64s, select, with_column
+from shared.operators.batches import documents_of, int64s, select, values_of, with_column
 from shared.operators.context import TaskContext
 from shared.operators.dead_letters import dead_letters
 from shared.operators.event_time import rows_of
-from shared.operators.keys import canonical_values
+from shared.operators.keys import canonical_column, canonical_values
 from shared.operators.rows import environments, evaluate_rows
+from shared.operators.stage_columns import evaluated
 from shared.operators.window_plan import SESSION, SESSION_KEY
 
 Int64s = npt.NDArray[np.int64]
@@ -102,6 +103,8 @@ def keyed(stage: SessionWindow, batch: pa.RecordBatch, context: TaskContext) -> 
     if stage.partition_by is None:
         values: list[Value] = [None] * batch.num_rows
         letters: list[Out] = []
+    elif (cells := evaluated(stage.partition_by, batch)) is not None:
+        return _keyed_by(cells, batch), []
     else:
         envs = environments(batch, documents_of(batch), context.topic)
         values, failures = evaluate_rows(stage.partition_by, envs)
@@ -113,3 +116,11 @@ def keyed(stage: SessionWindow, batch: pa.RecordBatch, context: TaskContext) -> 
     shown = [encode_value(None if value is MISSING else value) for value in values]
     batch = with_column(batch, SESSION, canonical_values(values).cast(pa.binary()))
     return with_column(batch, SESSION_KEY, pa.array(shown, pa.binary())), letters
+
+
+def _keyed_by(cells: pa.Array, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """SESSION and SESSION_KEY of keys that are a column."""
+    coded = cells.dictionary_encode()
+    shown = [encode_value(value) for value in values_of(coded.dictionary, pa.field("", cells.type))]
+    batch = with_column(batch, SESSION, canonical_column(cells, pa.field("", cells.type)).cast(pa.binary()))
+    return with_column(batch, SESSION_KEY, pa.array(shown, pa.binary()).take(coded.indices))

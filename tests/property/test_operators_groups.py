@@ -1,0 +1,97 @@
+"""`$group` on columns is `$group` on documents: partials of typed rows finish as partials of the same rows without columns do."""
+
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.language.documents import parse
+from shared.language.stages import Stage
+from shared.language.values import encode_value
+from shared.operators import general_group
+from shared.operators.base import ARRIVAL, PART, POS, TS, WEND, WSTART
+from shared.operators.batches import batch_of, concat, documents_of, engine_columns, one_batch, with_column
+from shared.operators.general_columns import members
+from shared.operators.specs import WindowSpec
+from shared.operators.window_plan import WindowPlan
+from tests.property.test_operators_columns import batch_of_records, documents, expressions, names
+
+ops = st.sampled_from(
+    ["$sum", "$avg", "$min", "$max", "$first", "$last", "$push", "$addToSet", "$stdDevPop", "$mergeObjects"]
+)
+inputs = st.one_of(names.map(lambda n: f"${n}"), expressions)
+accumulators: st.SearchStrategy[Any] = st.one_of(
+    st.tuples(ops, inputs).map(lambda t: {t[0]: t[1]}),
+    st.tuples(names, st.sampled_from([1, -1]), inputs).map(lambda t: {"$topN": {"n": 2, "sortBy": {t[0]: t[1]}, "output": t[2]}}),
+    st.tuples(names, inputs).map(lambda t: {"$bottom": {"sortBy": {t[0]: 1}, "output": t[1]}}),
+    inputs.map(lambda i: {"$median": {"input": i, "method": "approximate"}}),
+)  # fmt: skip
+keys: st.SearchStrategy[Any] = st.one_of(
+    inputs, st.none(), st.dictionaries(st.sampled_from(["p", "q"]), names.map(lambda n: f"${n}"), min_size=1)
+)
+
+
+def plan_of(key: Any, fields: dict[str, Any]) -> WindowPlan:
+    """A window that groups; one of its accumulators has no typed form, so that all go the general way."""
+    fields = {**fields, "general": {"$stdDevPop": "$i"}}
+    window = {"interval": {"size": 1, "unit": "second"}, "pipeline": [{"$group": {"_id": key, **fields}}]}
+    source = {"$source": {"connectionName": "c", "topic": "t"}}
+    stage: Stage = parse({"pipeline": [source, {"$tumblingWindow": window}]}).pipeline[1]
+    return WindowPlan(WindowSpec(stage))  # type: ignore[arg-type]
+
+
+def windowed(given_documents: list[dict[str, Any]], order: list[int]) -> pa.RecordBatch:
+    """Rows in one of two windows, with order keys as drawn."""
+    batch = batch_of_records(given_documents)
+    places = pa.array([order[i % len(order)] for i in range(batch.num_rows)], pa.int64())
+    batch = with_column(with_column(batch, TS, places), POS, pa.array(range(batch.num_rows), pa.int64()))
+    starts = pa.array([1_000 * (i % 2) for i in range(batch.num_rows)], pa.int64())
+    batch = with_column(with_column(batch, PART, starts.cast(pa.int32())), ARRIVAL, starts)
+    return with_column(with_column(batch, WSTART, starts), WEND, starts)
+
+
+def finished(plan: WindowPlan, parts: list[pa.RecordBatch]) -> tuple[list[bytes], int]:
+    """What partials of these parts finish as, and how many rows failed."""
+    found = [general_group.partials(plan, part) for part in parts]
+    merged = one_batch(general_group.merge(plan, one_batch(concat([one_batch(t) for t, _ in found]))))
+    return sorted(encode_value(d) for d in general_group.finish(plan, merged)), sum(len(f) for _, f in found)
+
+
+@given(given_documents=st.lists(documents, min_size=1, max_size=8), key=keys, order=st.lists(st.integers(0, 5), min_size=1, max_size=8),
+       fields=st.dictionaries(st.sampled_from(["a", "b", "c"]), accumulators, max_size=3), cut=st.integers(0, 8))  # fmt: skip
+@settings(max_examples=150)
+def test_groups_on_columns_are_groups_of_documents(
+    given_documents: list[dict[str, Any]], key: Any, order: list[int], fields: dict[str, Any], cut: int
+) -> None:
+    """Same groups with the same values, however the rows are cut; the same rows fail."""
+    plan = plan_of(key, fields)
+    rows = windowed(given_documents, order)
+    plain = batch_of(documents_of(rows), engine_columns(rows))
+    parts = [part for part in (rows.slice(0, cut), rows.slice(cut)) if part.num_rows]
+    assert finished(plan, parts) == finished(plan, [plain])
+
+
+def test_common_groups_look_at_no_document() -> None:
+    """Sums of expressions, extremes, first and last, sets and tops over declared fields go by columns; undeclared ones do not."""
+    fields = {
+        "sum": {"$sum": {"$cond": [{"$gt": ["$i", 0]}, "$i", 0]}}, "mean": {"$avg": "$d"}, "first": {"$first": "$s"},
+        "set": {"$addToSet": "$i"}, "top": {"$top": {"sortBy": {"i": -1, "s": 1}, "output": "$s"}},
+    }  # fmt: skip
+    when = {"$date": {"$numberLong": "0"}}
+    rows = windowed([{"s": "a", "i": 1, "t": when}, {"s": "b", "i": 0, "t": when, "d": 2.5}], [0])
+    assert members(plan_of("$s", fields), rows, [WSTART, WEND]) is not None
+    assert members(plan_of({"s": "$s", "i": "$i"}, fields), rows, [WSTART, WEND]) is not None
+    assert members(plan_of("$x", fields), rows, [WSTART, WEND]) is None
+    assert members(plan_of("$s", {"all": {"$push": "$d"}}), rows, [WSTART, WEND]) is None
+
+
+def test_a_row_that_one_accumulator_refuses_is_in_none() -> None:
+    """What becomes a dead letter is not counted as well."""
+    when = {"$date": {"$numberLong": "0"}}
+    rows = windowed([{"s": "a", "i": i, "t": when, "x": x} for i, x in enumerate(({"y": 1}, {"y": 1}, 3))], [0])
+    plan = plan_of("$s", {"n": {"$sum": 1}, "m": {"$mergeObjects": "$x"}, "set": {"$addToSet": "$i"}})
+    found, failures = general_group.partials(plan, rows)
+    assert [f.row for f in failures] == [2]
+    documents_found = general_group.finish(plan, one_batch(found))
+    assert [(d["n"], d["set"]) for d in documents_found] == [(1, [0]), (1, [1])]
