@@ -79,7 +79,7 @@ def add_fields(tree: Branch, document: Document, env: Environment) -> Document:
                 result.pop(name, None)
             else:
                 result[name] = value
-        elif isinstance(action, Branch):
+        elif isinstance(action, Branch) and _computes(action):
             result[name] = _add_into(action, result.get(name, MISSING), env)
     return result
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC
+from functools import partial
 from typing import Any, Final
 
 from shared.language.expressions.ast import Expr, Literal
@@ -9,9 +10,10 @@ from shared.language.expressions.errors import ExpressionError
 from shared.language.expressions.library.calendar import parts_of, unit_of, weekday_of
 from shared.language.expressions.library.convert import target_of
 from shared.language.expressions.library.date_format import reader_of, write_date
+from shared.language.expressions.library.dates import calendar_of
 from shared.language.expressions.library.regexes import program_of
 from shared.language.expressions.library.zones import zone_of
-from shared.language.expressions.registry import Named, Operator
+from shared.language.expressions.registry import ABSENT, Named, Operator
 from shared.language.expressions.scope import Scope
 from shared.language.problems import join
 
@@ -31,7 +33,6 @@ _ANYWHERE: Final[dict[str, Check]] = {
     "unit": unit_of,
     "startOfWeek": weekday_of,
     "timezone": lambda _, value: zone_of(value),
-    "regex": lambda name, value: program_of(name, value, ""),
 }
 _AT: Final[dict[tuple[str, str], Check]] = {
     ("$convert", "to"): lambda _, value: target_of(value),
@@ -40,15 +41,45 @@ _AT: Final[dict[tuple[str, str], Check]] = {
 }
 
 
+def _pattern(operator: Operator, args: tuple[Expr | None, ...]) -> None:
+    """A constant regular expression with its options, if they are constant, too."""
+    _, regex, options = args
+    if isinstance(regex, Literal) and (options is None or isinstance(options, Literal)):
+        program_of(operator.name, regex.value, ABSENT if options is None else options.value)
+    elif isinstance(regex, Literal):
+        program_of(operator.name, regex.value, ABSENT)
+
+
+def _calendar(operator: Operator, args: tuple[Expr | None, ...]) -> None:
+    """The parts of a date are those of one calendar."""
+    assert isinstance(operator.signature, Named)
+    calendar_of([name for name, arg in zip(operator.signature.names, args, strict=True) if arg is not None])
+
+
+_TOGETHER: Final[dict[str, tuple[str, Callable[[Operator, tuple[Expr | None, ...]], None]]]] = {
+    **dict.fromkeys(("$regexMatch", "$regexFind", "$regexFindAll"), ("regex", _pattern)),
+    "$dateFromParts": ("", _calendar),
+}
+"""Checks of several arguments at once, and the argument to name."""
+
+
 def check_constants(operator: Operator, args: tuple[Expr | None, ...], path: str, scope: Scope) -> None:
     """Note the constant arguments of a call that the operator would refuse whatever the document; null never is."""
     if not isinstance(operator.signature, Named):
         return
+    together = _TOGETHER.get(operator.name)
+    if together is not None:
+        where, check_all = together
+        _check(scope, join(path, where) if where else path, partial(check_all, operator, args))
     for name, arg in zip(operator.signature.names, args, strict=True):
         check = _AT.get((operator.name, name), _ANYWHERE.get(name))
         if check is None or not isinstance(arg, Literal) or arg.value is None:
             continue
-        try:
-            check(operator.name, arg.value)
-        except ExpressionError as e:
-            scope.problems.add(join(path, name), e.reason)
+        _check(scope, join(path, name), partial(check, operator.name, arg.value))
+
+
+def _check(scope: Scope, path: str, check: Callable[[], object]) -> None:
+    try:
+        check()
+    except ExpressionError as e:
+        scope.problems.add(path, e.reason)

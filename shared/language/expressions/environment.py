@@ -53,10 +53,11 @@ class Environment:
         self.budget = budget if budget is not None else Budget()
 
     def bind(self, variables: Mapping[str, Value]) -> "Environment":
-        """The same with further variables; inner ones hide outer ones of the same name."""
+        """The same with further variables; inner ones hide outer ones of the same name, and `CURRENT` is where paths begin."""
         merged = {**self.variables, **variables} if self.variables else variables
+        current = variables.get("CURRENT", self.current)
         return Environment(
-            self.root, now=self.now, meta=self.meta, variables=merged, current=self.current, budget=self.budget
+            self.root, now=self.now, meta=self.meta, variables=merged, current=current, budget=self.budget
         )
 
     def at(self, current: Document) -> "Environment":

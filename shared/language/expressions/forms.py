@@ -63,7 +63,7 @@ def _closed(
 
 
 def _variable(name: Any, path: str, scope: Scope) -> str:
-    if type(name) is not str or not _VARIABLE.fullmatch(name):
+    if type(name) is not str or not (_VARIABLE.fullmatch(name) or name == "CURRENT"):
         scope.problems.add(
             path, f"{name!r} is no name for a variable: it starts with a small letter, then letters, digits, _"
         )

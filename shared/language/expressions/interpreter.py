@@ -5,6 +5,7 @@ parts with the document).
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from shared.language.expressions.ast import (
@@ -27,7 +28,7 @@ from shared.language.expressions.environment import Environment
 from shared.language.expressions.errors import NO_BRANCH, TYPE, ExpressionError
 from shared.language.expressions.library import OPERATORS
 from shared.language.expressions.paths import read_path
-from shared.language.expressions.registry import ABSENT
+from shared.language.expressions.registry import ABSENT, Named
 from shared.language.expressions.sorting import sort_items
 from shared.language.values.types import is_integral, truth, type_name
 from shared.model.values import MISSING, Value
@@ -77,7 +78,12 @@ def _call(expr: Call, env: Environment) -> Value:
     try:
         if operator.lazy:
             return operator.function(expr.args, env, evaluate)
-        args = [ABSENT if arg is None else _EVALUATE[type(arg)](arg, env) for arg in expr.args]
+        if operator.until_null:
+            args = _until_null(expr.args, env)
+        elif isinstance(operator.signature, Named) and operator.signature.deferred:
+            args = _deferring(operator.signature, expr.args, env)
+        else:
+            args = [ABSENT if arg is None else _EVALUATE[type(arg)](arg, env) for arg in expr.args]
         value = operator.function(*args)
         if type(value) is str or type(value) is list:
             env.spend(len(value))
@@ -86,6 +92,24 @@ def _call(expr: Call, env: Environment) -> Value:
             raise ExpressionError(e.reason, e.code, expr.path) from None
         raise
     return value
+
+
+def _until_null(exprs: tuple[Expr | None, ...], env: Environment) -> list[Value]:
+    """The arguments up to the first that is null or missing: what stands behind it may fail, and nobody asks for it."""
+    args: list[Value] = []
+    for expr in exprs:
+        args.append(evaluate(expr, env) if expr is not None else ABSENT)
+        if args[-1] is None or args[-1] is MISSING:
+            break
+    return args
+
+
+def _deferring(signature: Named, exprs: tuple[Expr | None, ...], env: Environment) -> list[Value]:
+    """The arguments, those that may not be needed as functions."""
+    return [
+        ABSENT if expr is None else partial(evaluate, expr, env) if name in signature.deferred else evaluate(expr, env)
+        for name, expr in zip(signature.names, exprs, strict=True)
+    ]
 
 
 def _let(expr: Let, env: Environment) -> Value:

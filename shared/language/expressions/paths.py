@@ -1,8 +1,11 @@
 """Field paths of aggregation expressions: they go through arrays, and names of digits are no indexes."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from shared.model.values import MISSING, Value
+
+_INDEX_DIGITS = 9
 
 
 def read_path(value: Value, names: Sequence[str]) -> Value:
@@ -19,3 +22,10 @@ def read_path(value: Value, names: Sequence[str]) -> Value:
         else:
             return MISSING
     return value
+
+
+def index_of(name: str, items: Sequence[Any]) -> int | None:
+    """The index that a name is for an array in queries and sort keys; None if it is none, or beyond the end."""
+    if not name.isascii() or not name.isdigit() or (name[0] == "0" and len(name) > 1) or len(name) > _INDEX_DIGITS:
+        return None
+    return int(name) if int(name) < len(items) else None

@@ -1,13 +1,15 @@
 """The table of operators: name, arguments, meaning, and the line of documentation, declared together.
 
-An eager operator gets its arguments' values in the order of its signature, `ABSENT` for an optional one that was not written. A lazy
-one gets the expressions and the environment. The first line of the function's docstring is the operator's documentation.
+An eager operator gets its arguments' values in the order of its signature, `ABSENT` for an optional one that was not written. One that
+goes `until_null` gets them up to the first null or missing one, which is all it looks at. A lazy one gets the expressions and the
+environment. `Deferred` arguments are functions without arguments, for they are evaluated only where they are needed. The first line of
+the function's docstring is the operator's documentation.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -20,6 +22,8 @@ class Absent(Enum):
 
 ABSENT: Final = Absent.ABSENT
 """The value of an optional argument that was not written: not missing, not null."""
+Deferred: TypeAlias = Callable[[], Any]
+"""An argument, such as `onError`, that is evaluated only if it is called: it may fail where nobody asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +36,12 @@ class Positional:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Arguments by name, in this order. With `alone`, the first may also stand alone, without a name."""
+    """Arguments by name, in this order. With `alone`, the first may also stand alone, without a name. `deferred`: see `Deferred`."""
 
     names: tuple[str, ...]
     required: frozenset[str]
     alone: bool = False
+    deferred: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ class Operator:
     signature: Positional | Named
     function: Callable[..., Any]
     lazy: bool
+    until_null: bool
     doc: str
 
 
@@ -71,23 +77,29 @@ LEFT_OUT: Final[dict[str, str]] = {
 """Operators of MongoDB's reference that the language leaves out, each with the reason."""
 
 
-def positional(name: str, least: int, most: int | None = -1, *, lazy: bool = False) -> Callable[[F], F]:
+def positional(
+    name: str, least: int, most: int | None = -1, *, lazy: bool = False, until_null: bool = False
+) -> Callable[[F], F]:
     """Declare an operator with positional arguments, `least` to `most` of them (just `least` by default)."""
-    return _declare(name, Positional(least, least if most == -1 else most), lazy=lazy)
+    return _declare(name, Positional(least, least if most == -1 else most), lazy=lazy, until_null=until_null)
 
 
-def named(name: str, required: str, optional: str = "", *, alone: bool = False, order: str = "") -> Callable[[F], F]:
+def named(
+    name: str, required: str, optional: str = "", *, alone: bool = False, order: str = "", deferred: str = ""
+) -> Callable[[F], F]:
     """Declare an operator with named arguments; names are separated by blanks, required ones first unless `order` is given."""
     names = tuple((order or f"{required} {optional}").split())
-    return _declare(name, Named(names, frozenset(required.split()), alone), lazy=False)
+    return _declare(name, Named(names, frozenset(required.split()), alone, frozenset(deferred.split())))
 
 
-def _declare(name: str, signature: Positional | Named, *, lazy: bool) -> Callable[[F], F]:
+def _declare(
+    name: str, signature: Positional | Named, *, lazy: bool = False, until_null: bool = False
+) -> Callable[[F], F]:
     def register(function: F) -> F:
         assert name not in OPERATORS, f"{name} is declared twice"
         doc = (function.__doc__ or "").strip().splitlines()
         assert doc, f"{name} has no documentation"
-        OPERATORS[name] = Operator(name, signature, function, lazy, doc[0])
+        OPERATORS[name] = Operator(name, signature, function, lazy, until_null, doc[0])
         return function
 
     return register

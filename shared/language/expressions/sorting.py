@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shared.language.expressions.ast import SortKey
+from shared.language.expressions.paths import index_of
 from shared.language.values.order import sort_key
 from shared.model.values import MISSING, Value
 
@@ -23,8 +24,9 @@ def values_at(value: Value, names: Sequence[str]) -> list[Any]:
         return values_at(value.get(names[0], MISSING), names[1:])
     if type(value) is list:
         found: list[Any] = []
-        if names[0].isdigit() and int(names[0]) < len(value):
-            found.extend(values_at(value[int(names[0])], names[1:]))
+        index = index_of(names[0], value)
+        if index is not None:
+            found.extend(values_at(value[index], names[1:]))
         for item in value:
             if type(item) is dict:
                 found.extend(values_at(item, names))

@@ -1,9 +1,10 @@
 """Whether a value conforms to a `$jsonSchema`: MongoDB's draft 4. A keyword says nothing about values of other types than its own."""
 
-from decimal import Context, Decimal
+from decimal import Context
 from typing import Any, Final
 
 from shared.language.query.schema_ast import SchemaNode
+from shared.language.values.numbers import decimal_of
 from shared.language.values.order import equal, sort_key
 from shared.language.values.types import is_finite, is_nan, is_number, type_name
 from shared.model.values import MISSING, Value
@@ -47,7 +48,7 @@ def _number(schema: SchemaNode, value: Any) -> bool:
         return True
     if not is_finite(value):
         return False
-    return bool(_EXACT.remainder(Decimal(value), Decimal(schema.multiple_of)) == 0)
+    return bool(_EXACT.remainder(decimal_of(value), decimal_of(schema.multiple_of)) == 0)
 
 
 def _string(schema: SchemaNode, value: str) -> bool:

@@ -1,6 +1,7 @@
 """What a predicate is true of: MongoDB's query semantics.
 
-- Q1 A dotted path goes through arrays: into each document of an array, and by index where a name is a number.
+- Q1 A dotted path goes through arrays: into each document of an array, and by index where a name is a number. What an index at the
+  end of the path picks counts as it is: an array there is not looked into.
 - Q2 A comparison of a field whose value is an array looks at each item and at the array as a whole; one is enough. A negation ($ne,
   $nin, $not) is the opposite of the whole, so all must differ.
 - Q3 Comparisons hold within the type of their constant (numbers of all types are one); null equals missing.
@@ -12,6 +13,7 @@ from typing import Any, Final
 from shared.language.expressions.ast import fields_used as expression_fields
 from shared.language.expressions.environment import Environment
 from shared.language.expressions.interpreter import evaluate
+from shared.language.expressions.paths import index_of
 from shared.language.query.ast import (
     All,
     Always,
@@ -50,7 +52,8 @@ def _predicate(predicate: Any, document: Value, env: Environment) -> bool:
 
 
 def _on_field(predicate: OnField, document: Value, env: Environment) -> bool:
-    return any(_reaches(predicate.test, value, env) for value in values_at(document, predicate.names))
+    test = predicate.test
+    return any(_reaches(test, value, picked, env) for value, picked in _ends(document, predicate.names))
 
 
 _PREDICATES: Final[dict[type, Callable[[Any, Value, Environment], bool]]] = {
@@ -66,27 +69,35 @@ _PREDICATES: Final[dict[type, Callable[[Any, Value, Environment], bool]]] = {
 
 def values_at(value: Value, names: Sequence[str]) -> Iterator[Value]:
     """The values at the end of a path (Q1), MISSING where a document on the way lacks the field."""
+    return (found for found, _ in _ends(value, names))
+
+
+def _ends(value: Value, names: Sequence[str]) -> Iterator[tuple[Value, bool]]:
+    """The values at the end of a path, and whether it was an index that picked each."""
     if not names:
-        yield value
+        yield value, False
         return
     name, rest = names[0], names[1:]
     if type(value) is dict:
-        yield from values_at(value.get(name, MISSING), rest)
+        yield from _ends(value.get(name, MISSING), rest)
     elif type(value) is list:
-        if name.isdigit() and int(name) < len(value):
-            yield from values_at(value[int(name)], rest)
+        index = index_of(name, value)
+        if index is not None and not rest:
+            yield value[index], True
+        elif index is not None and type(value[index]) in (dict, list):
+            yield from _ends(value[index], rest)
         for item in value:
             if type(item) is dict:
-                yield from values_at(item, names)
+                yield from _ends(item, names)
     else:
-        yield MISSING
+        yield MISSING, False
 
 
-def _reaches(test: Test, value: Value, env: Environment) -> bool:
-    """A test on a field's value: on the items of an array too, where the test looks into arrays (Q2)."""
+def _reaches(test: Test, value: Value, picked: bool, env: Environment) -> bool:  # noqa: FBT001 - as values_at gives it
+    """A test on a field's value: on the items of an array too, where the test looks into arrays (Q2) and no index picked it."""
     if _single(test, value, env):
         return True
-    if type(value) is not list or type(test) in _WHOLE:
+    if type(value) is not list or picked or type(test) in _WHOLE:
         return False
     return any(_single(test, item, env) for item in value)
 
@@ -102,12 +113,12 @@ def _compare(test: Compare, value: Value, _: Environment) -> bool:
     op, constant = test.op, test.value
     if constant is None:
         return (value is None or value is MISSING) and op in ("$eq", "$gte", "$lte")
+    if type(constant) is EndKey and op != "$eq":
+        return _against_end(op, value, constant)
     if value is MISSING:
         return False
     if op == "$eq":
         return equal(value, constant)
-    if type(constant) is EndKey:
-        return _against_end(op, value, constant)
     if rank(value) != rank(constant):
         return False
     if is_number(value) and (is_nan(value) or is_nan(constant)):  # NaN compares with NaN alone
@@ -125,7 +136,7 @@ _HOLDS: Final[dict[str, Callable[[int], bool]]] = {
 
 
 def _against_end(op: str, value: Value, constant: EndKey) -> bool:
-    """MinKey and MaxKey compare with values of all types."""
+    """MinKey and MaxKey compare with values of all types, and with what is missing."""
     assert constant in (MIN_KEY, MAX_KEY)
     return _HOLDS[op](compare(value, constant))
 

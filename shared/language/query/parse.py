@@ -194,6 +194,9 @@ def _as_test(part: Predicate) -> Test:
 
 def _ne(names: tuple[str, ...], tree: Any, path: str, scope: Scope) -> Predicate | None:
     value, ok = constant(tree, path, scope)
+    if ok and type(value) is Regex:
+        scope.problems.add(path, "$ne does not take a regular expression ($not does)")
+        return None
     return Not(OnField(names, comparison("$eq", value))) if ok else None
 
 

@@ -12,6 +12,7 @@ from shared.language.patterns import BadPattern, compile_pattern
 from shared.language.problems import join
 from shared.language.query.schema_ast import SchemaNode
 from shared.language.values.extended_json import ExtendedJsonError, from_json
+from shared.language.values.order import sort_key
 from shared.language.values.types import TYPE_NUMBERS, is_integral, is_number
 
 _TYPES: Final = {
@@ -55,8 +56,15 @@ def _wrong(path: str, scope: Scope, expected: str, found: Any) -> None:
     scope.problems.add(path, f"expected {expected}, found {str(found)[:60]!r}")
 
 
-def _bson_types(tree: Any, path: str, scope: Scope) -> tuple[str, ...]:
+def _type_names(tree: Any, path: str, scope: Scope) -> list[Any]:
     names = tree if type(tree) is list else [tree]
+    if not names or any(name in names[:i] for i, name in enumerate(names)):
+        _wrong(path, scope, "a type, or a list of different ones", tree)
+    return names
+
+
+def _bson_types(tree: Any, path: str, scope: Scope) -> tuple[str, ...]:
+    names = _type_names(tree, path, scope)
     for name in names:
         if name != "number" and name not in list(TYPE_NUMBERS):
             scope.problems.add(path, f"unknown type {name!r}", accepted=("number", *TYPE_NUMBERS), found=str(name))
@@ -64,7 +72,7 @@ def _bson_types(tree: Any, path: str, scope: Scope) -> tuple[str, ...]:
 
 
 def _json_types(tree: Any, path: str, scope: Scope) -> tuple[str, ...]:
-    names = tree if type(tree) is list else [tree]
+    names = _type_names(tree, path, scope)
     for name in names:
         if name not in list(_TYPES):
             hint = "; use bsonType: int or long" if name == "integer" else ""
@@ -112,12 +120,15 @@ def _enum(tree: Any, path: str, scope: Scope) -> tuple[Any, ...]:
     if type(tree) is not list or not tree:
         _wrong(path, scope, "a list of at least one value", tree)
         return ()
-    return tuple(_value(item, f"{path}[{i}]", scope) for i, item in enumerate(tree))
+    values = tuple(_value(item, f"{path}[{i}]", scope) for i, item in enumerate(tree))
+    if len({sort_key(value) for value in values}) < len(values):
+        _wrong(path, scope, "different values", tree)
+    return values
 
 
 def _names(tree: Any, path: str, scope: Scope) -> tuple[str, ...]:
-    if type(tree) is not list or not tree or not all(type(name) is str for name in tree):
-        _wrong(path, scope, "a list of at least one field name", tree)
+    if type(tree) is not list or not tree or not all(type(name) is str for name in tree) or len(set(tree)) < len(tree):
+        _wrong(path, scope, "a list of at least one field name, all different", tree)
         return ()
     return tuple(tree)
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from decimal import ROUND_DOWN, ROUND_HALF_EVEN, Context, Decimal
+from decimal import ROUND_DOWN, ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal
 from typing import Any, Final
 
 from shared.language.expressions.errors import DIVISION, OVERFLOW, TYPE, VALUE, fail
@@ -24,6 +24,8 @@ from shared.language.values.numbers import (
 )
 from shared.language.values.types import is_finite, is_integral, is_nan, is_number, type_name
 from shared.model.values import INT64_MAX, INT64_MIN, MISSING, Date, Value, long
+
+_WIDE: Final = Context(prec=7000, Emin=-999999, Emax=999999)
 
 
 def is_null(value: Value) -> bool:
@@ -47,12 +49,16 @@ def shifted(date: Date, ms: int) -> Date:
 
 
 def _ms(value: Any) -> int:
+    """A number as whole milliseconds: halves of doubles go away from zero, those of decimals to the even neighbour."""
     if not is_finite(value) or not -INT64_MAX <= value <= INT64_MAX:
         raise fail("the number of milliseconds is out of range", OVERFLOW)
-    return round(value) if type(value) is float else int(value)
+    if type(value) is float:
+        away = ROUND_HALF_UP  # in Python's words: towards the greater magnitude
+        return int(Decimal(value).quantize(Decimal(1), rounding=away, context=_WIDE))
+    return int(value.to_integral_value(rounding=ROUND_HALF_EVEN)) if type(value) is Decimal else int(value)
 
 
-@positional("$add", 0, None)
+@positional("$add", 0, None, until_null=True)
 def _add(*values: Value) -> Value:
     """Adds numbers, or numbers (of milliseconds) to one date."""
     date: Date | None = None
@@ -87,12 +93,14 @@ def sum_of(numbers: list[Any]) -> Any:
     return total
 
 
-@positional("$multiply", 0, None)
+@positional("$multiply", 0, None, until_null=True)
 def _multiply(*values: Value) -> Value:
     """Multiplies numbers."""
-    if any(is_null(value) for value in values):
-        return None
-    numbers = [number("$multiply", value) for value in values]
+    numbers = []
+    for value in values:
+        if is_null(value):
+            return None
+        numbers.append(number("$multiply", value))
     wide = max(map(width, numbers), default=0)
     if wide <= LONG:
         return whole(math.prod(map(int, numbers)), wide)
@@ -169,14 +177,15 @@ def _rounder(name: str, doc: str, on_double: Callable[[float], float], mode: str
 _rounder("$ceil", "The least whole number that is not below.", lambda x: float(math.ceil(x)), "ROUND_CEILING")
 _rounder("$floor", "The greatest whole number that is not above.", lambda x: float(math.floor(x)), "ROUND_FLOOR")
 
-_WIDE: Final = Context(prec=7000, Emin=-999999, Emax=999999)
 _PLACES: Final = (-20, 100)
 
 
 def _at_place(name: str, value: Value, place: Value, mode: str) -> Value:
-    if is_null(value) or is_null(place):
+    if is_null(value):
         return None
     wide = width(number(name, value))
+    if is_null(place):
+        return None
     if place is ABSENT:
         place = 0
     if not is_integral(place) or not _PLACES[0] <= place <= _PLACES[1]:

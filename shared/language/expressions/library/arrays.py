@@ -84,12 +84,15 @@ def _max_n(n: Value, value: Value) -> list[Any]:
     return sorted(items, key=sort_key, reverse=True)[: _count("$maxN", n)]
 
 
-@positional("$concatArrays", 0, None)
+@positional("$concatArrays", 0, None, until_null=True)
 def _concat_arrays(*values: Value) -> Value:
     """Joins arrays; null if one is null."""
-    if any(is_null(value) for value in values):
-        return None
-    return [item for value in values for item in need_array("$concatArrays", value)]
+    result: list[Any] = []
+    for value in values:
+        if is_null(value):
+            return None
+        result.extend(need_array("$concatArrays", value))
+    return result
 
 
 @positional("$reverseArray", 1)
@@ -185,7 +188,9 @@ def _array_to_object(value: Value) -> Value:
     if is_null(value):
         return None
     result: dict[str, Any] = {}
-    for item in need_array("$arrayToObject", value):
+    if len({type(item) for item in need_array("$arrayToObject", value)}) > 1:
+        raise fail("$arrayToObject takes an array of {k, v} or of [k, v], not of both", TYPE)
+    for item in value:
         if type(item) is dict and set(item) == {"k", "v"}:
             name, content = item["k"], item["v"]
         elif type(item) is list and len(item) == 2:  # noqa: PLR2004 - a pair

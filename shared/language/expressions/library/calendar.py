@@ -116,19 +116,25 @@ def add_units(ms: int, unit: str, amount: int, zone: tzinfo) -> int:
 
 
 def unit_index(ms: int, unit: str, zone: tzinfo, start_of_week: int) -> int:
-    """The number of a unit on the zone's calendar, counted from some fixed one; differences of it are `$dateDiff`."""
+    """The number of a unit, not the hour, on the zone's calendar, counted from some fixed one: differences are `$dateDiff`."""
     if unit in ("millisecond", "second", "minute"):
         return ms // FIXED_UNITS_MS[unit]
-    local = ms + offset_ms(zone, ms)
-    if unit == "hour":
-        return local // FIXED_UNITS_MS[unit]
-    days = local // DAY_MS
+    days = (ms + offset_ms(zone, ms)) // DAY_MS
     if unit == "day":
         return days
     if unit == "week":
         return (days + _THURSDAY - start_of_week) // 7
     year, month, _ = date_of(days)
     return (year * 12 + month - 1) // MONTHS[unit]
+
+
+def hours_between(start_ms: int, end_ms: int, zone: tzinfo) -> int:
+    """How many hours of the zone's clock begin between two instants; one that a change of clocks repeats begins twice."""
+    hour = FIXED_UNITS_MS["hour"]
+    before, after = offset_ms(zone, start_ms), offset_ms(zone, end_ms)
+    shown = (end_ms + after) // hour - (start_ms + before) // hour
+    whole_hours = abs(before - after) // hour
+    return shown + (whole_hours if before > after else -whole_hours)
 
 
 _REFERENCE_DAYS: Final = days_of(2000, 1, 1)

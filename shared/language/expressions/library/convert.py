@@ -10,7 +10,7 @@ from shared.language.expressions.errors import CONVERSION, TYPE, VALUE, Expressi
 from shared.language.expressions.library.arithmetic import is_null
 from shared.language.expressions.library.parse_date import parse_date
 from shared.language.expressions.library.text import scalar_text
-from shared.language.expressions.registry import ABSENT, named, positional
+from shared.language.expressions.registry import Absent, Deferred, named, positional
 from shared.language.values.numbers import DECIMAL, decimal_of, double_of
 from shared.language.values.types import TYPE_NUMBERS, is_finite, is_integral, is_number, type_name
 from shared.model.values import (
@@ -246,17 +246,17 @@ def target_of(to: Value) -> str | None:
     return str(alias)
 
 
-@named("$convert", "input to", "onError onNull")
-def _convert(value: Value, to: Value, on_error: Value, on_null: Value) -> Value:
+@named("$convert", "input to", "onError onNull", deferred="onError onNull")
+def _convert(value: Value, to: Value, on_error: Deferred | Absent, on_null: Deferred | Absent) -> Value:
     """A value in another type; onError for what does not convert, onNull for null and missing."""
     target = target_of(to)
     if is_null(value):
-        return None if on_null is ABSENT else on_null
+        return None if isinstance(on_null, Absent) else on_null()
     if target is None:
         return None
     try:
         return CONVERSIONS[target](value)
     except ExpressionError:
-        if on_error is ABSENT:
+        if isinstance(on_error, Absent):
             raise
-        return on_error
+        return on_error()

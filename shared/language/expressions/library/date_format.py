@@ -118,8 +118,8 @@ def _month(name: str) -> int:
     raise fail(f"unknown month {name!r}", CONVERSION)
 
 
-def read_date(text: str, form: str, zone: tzinfo | None) -> Date:
-    """The instant of a text in a format; `zone` where the text has none (None: UTC, and then the text may say one)."""
+def read_date(text: str, form: str, zone: tzinfo) -> Date:
+    """The instant of a text in a format; `zone` where the text has none. Beside a zone other than UTC it must not say one."""
     found = reader_of(form).fullmatch(text)
     if found is None:
         raise fail(f"{text[:60]!r} does not match the date format {form!r}", CONVERSION)
@@ -130,27 +130,28 @@ def read_date(text: str, form: str, zone: tzinfo | None) -> Date:
         raise fail(f"{text[:60]!r} has no valid time of day", CONVERSION)
     ms = days * DAY_MS + ((hour * 60 + minute) * 60 + second) * 1000 + int(fields.get("L", "0").ljust(3, "0"))
     if "z" in fields or "Z" in fields:
-        if zone is not None:
-            raise fail("a date that says its offset takes no timezone", VALUE)
+        if zone is not UTC:
+            raise fail("a date that says its offset takes no timezone", CONVERSION)
         if "Z" in fields:
             return checked(ms - int(fields["Z"]) * 60_000)
         return checked(to_utc(zone_named(fields["z"].upper()), ms))
-    return checked(to_utc(zone if zone is not None else UTC, ms))
+    return checked(to_utc(zone, ms))
 
 
 def _days(fields: dict[str, str]) -> int:
     if "G" in fields:
         first = days_of(int(fields["G"]), 1, 4)
         return first - (first + 3) % 7 + (int(fields.get("V", "1")) - 1) * 7 + int(fields.get("u", "1")) - 1
-    if "Y" not in fields:
-        raise fail("the format of $dateFromString needs a year", VALUE)
+    named_month = fields.get("b") or fields.get("B")
+    if "Y" not in fields or not ("j" in fields or ("d" in fields and ("m" in fields or named_month))):
+        raise fail(
+            "the date is incomplete: a format needs year, month and day, or year and day of the year", CONVERSION
+        )
     year = int(fields["Y"])
     if "j" in fields:
         return days_of(year, 1, 1) + int(fields["j"]) - 1
-    month = int(fields["m"]) if "m" in fields else 1
-    if "b" in fields or "B" in fields:
-        month = _month(fields.get("b") or fields["B"])
-    day = int(fields.get("d", "1"))
+    month = _month(named_month) if named_month else int(fields["m"])
+    day = int(fields["d"])
     if not 1 <= month <= 12 or not 1 <= day <= days_in_month(year, month):  # noqa: PLR2004
         raise fail(f"there is no day {year}-{month}-{day}", CONVERSION)
     return days_of(year, month, day)

@@ -1,6 +1,6 @@
 """Dates: parts, arithmetic, text. Null or missing operands give null."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ from shared.language.expressions.library.calendar import (
     Parts,
     add_units,
     checked,
+    hours_between,
     instant,
     parts_of,
     truncate,
@@ -20,10 +21,10 @@ from shared.language.expressions.library.calendar import (
 from shared.language.expressions.library.date_format import read_date, write_date
 from shared.language.expressions.library.parse_date import parse_date
 from shared.language.expressions.library.zones import to_utc, zone_of
-from shared.language.expressions.registry import ABSENT, named, positional
+from shared.language.expressions.registry import ABSENT, Absent, Deferred, named, positional
 from shared.language.values.instants import DAY_MS, days_of
 from shared.language.values.types import is_integral, type_name
-from shared.model.values import Timestamp, Value, long
+from shared.model.values import INT64_MAX, Timestamp, Value, long
 
 
 def _part(name: str, doc: str, read: Callable[[Parts], Any]) -> None:
@@ -55,13 +56,13 @@ def _any_null(*values: Value) -> bool:
     return any(is_null(value) for value in values)
 
 
-@named("$dateToString", "date", "format timezone onNull")
-def _date_to_string(date: Value, form: Value, timezone: Value, on_null: Value) -> Value:
+@named("$dateToString", "date", "format timezone onNull", deferred="onNull")
+def _date_to_string(date: Value, form: Value, timezone: Value, on_null: Deferred | Absent) -> Value:
     """A date as text; without a format as ISO 8601 with milliseconds."""
     if form is not ABSENT and not is_null(form) and type(form) is not str:
         raise fail(f"the format of $dateToString is a string, found {type_name(form)}", TYPE)
     if is_null(date):
-        return None if on_null is ABSENT else on_null
+        return None if isinstance(on_null, Absent) else on_null()
     if _any_null(form, timezone):
         return None
     zone = zone_of(timezone)
@@ -69,33 +70,36 @@ def _date_to_string(date: Value, form: Value, timezone: Value, on_null: Value) -
     return write_date(parts_of(instant("$dateToString", date), zone), pattern)
 
 
-@named("$dateFromString", "dateString", "format timezone onError onNull")
-def _date_from_string(text: Value, form: Value, timezone: Value, on_error: Value, on_null: Value) -> Value:
+@named("$dateFromString", "dateString", "format timezone onError onNull", deferred="onError onNull")
+def _date_from_string(
+    text: Value, form: Value, timezone: Value, on_error: Deferred | Absent, on_null: Deferred | Absent
+) -> Value:
     """A date out of text; onError for what is none, onNull for null and missing."""
     if is_null(text):
-        return None if on_null is ABSENT else on_null
-    if _any_null(form, timezone):
-        return None
-    zone = None if timezone is ABSENT else zone_of(timezone)
+        return None if isinstance(on_null, Absent) else on_null()
     try:
         if type(text) is not str:
             raise fail(f"$dateFromString takes a string, found {type_name(text)}", CONVERSION)
+        if _any_null(form, timezone):
+            return None
+        zone = zone_of(timezone)
         if form is ABSENT:
             return parse_date(text, zone)
         if type(form) is not str:
             raise fail(f"the format of $dateFromString is a string, found {type_name(form)}", TYPE)
         return read_date(text, form, zone)
     except ExpressionError as e:
-        if on_error is ABSENT or e.code != CONVERSION:
+        if isinstance(on_error, Absent) or e.code != CONVERSION:
             raise
-        return on_error
+        return on_error()
 
 
 _PART_MAX: Final = 32_767
+_FINE: Final = frozenset({"second", "millisecond"})
 
 
 def _parts(name: str, given: tuple[tuple[str, Value, int], ...]) -> list[int] | None:
-    """Whole numbers of 16 bits, defaults for those not written; None if one is null."""
+    """Whole numbers of 16 bits (seconds and shorter of 64), defaults for those not written; None if one is null."""
     result = []
     for what, value, default in given:
         if value is ABSENT:
@@ -103,10 +107,19 @@ def _parts(name: str, given: tuple[tuple[str, Value, int], ...]) -> list[int] | 
             continue
         if is_null(value):
             return None
-        if not is_integral(value) or not -_PART_MAX - 1 <= value <= _PART_MAX:
-            raise fail(f"{what} of {name} is a whole number from -32768 to 32767, found {value!r}", VALUE)
+        most = INT64_MAX if what in _FINE else _PART_MAX
+        if not is_integral(value) or not -most - 1 <= value <= most:
+            raise fail(f"{what} of {name} is a whole number from {-most - 1} to {most}, found {value!r}", VALUE)
         result.append(int(value))
     return result
+
+
+def calendar_of(given: Sequence[str]) -> None:
+    """Whether the parts that were written are those of one calendar; ExpressionError if not."""
+    iso = "isoWeekYear" in given
+    foreign = ("month", "day") if iso else ("isoWeek", "isoDayOfWeek")
+    if iso == ("year" in given) or any(name in given for name in foreign):
+        raise fail("$dateFromParts takes either year, month, day or isoWeekYear, isoWeek, isoDayOfWeek", VALUE)
 
 
 @named(
@@ -120,8 +133,6 @@ def _date_from_parts(  # noqa: PLR0913, PLR0917 - the reference's arguments
 ) -> Value:  # fmt: skip
     """A date of its parts, of the calendar or of ISO 8601's weeks; parts beyond their range carry over."""
     iso = iso_year is not ABSENT
-    if iso == (year is not ABSENT) or (iso and (month is not ABSENT or day is not ABSENT)):
-        raise fail("$dateFromParts takes either year, month, day or isoWeekYear, isoWeek, isoDayOfWeek", VALUE)
     clock = (("hour", hour, 0), ("minute", minute, 0), ("second", second, 0), ("millisecond", millisecond, 0))
     date = (
         (("isoWeekYear", iso_year, 1), ("isoWeek", iso_week, 1), ("isoDayOfWeek", iso_day, 1))
@@ -194,8 +205,10 @@ def _date_diff(start: Value, end: Value, unit: Value, timezone: Value, start_of_
         return None
     name = unit_of("$dateDiff", unit)
     zone, first = zone_of(timezone), _week_start("$dateDiff", name, start_of_week)
-    after = unit_index(instant("$dateDiff", end), name, zone, first)
-    return long(after - unit_index(instant("$dateDiff", start), name, zone, first))
+    from_ms, to_ms = instant("$dateDiff", start), instant("$dateDiff", end)
+    if name == "hour":
+        return long(hours_between(from_ms, to_ms, zone))
+    return long(unit_index(to_ms, name, zone, first) - unit_index(from_ms, name, zone, first))
 
 
 @named("$dateTrunc", "date unit", "binSize timezone startOfWeek")

@@ -4,7 +4,7 @@ import re
 from datetime import UTC, tzinfo
 from typing import Final
 
-from shared.language.expressions.errors import CONVERSION, VALUE, fail
+from shared.language.expressions.errors import CONVERSION, fail
 from shared.language.expressions.library.calendar import checked
 from shared.language.expressions.library.date_format import MONTH_NAMES
 from shared.language.expressions.library.zones import to_utc, zone_named
@@ -12,7 +12,7 @@ from shared.language.values.instants import DAY_MS, days_in_month, days_of, pars
 from shared.model.values import Date
 
 _CLOCK: Final = r"(?:[T ,]+(\d{1,2}):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?)?"
-_ZONE: Final = r"\s*(Z|z|UTC|GMT|[+-]\d\d(?::?\d\d)?|[A-Z][A-Za-z_]+/[A-Za-z_/+-]+)?"
+_ZONE: Final = r"\s*(Z|z|UTC|GMT|[+-]\d\d(?::?\d\d)?)?"
 _MONTH: Final = "(" + "|".join(name[:3] for name in MONTH_NAMES) + ")[a-z]*\\.?"
 _FORMS: Final = tuple(
     (order, re.compile(form + _CLOCK + _ZONE, re.IGNORECASE))
@@ -33,9 +33,9 @@ def _month(text: str) -> int:
     return next(i + 1 for i, name in enumerate(MONTH_NAMES) if name[:3].lower() == text[:3].lower())
 
 
-def parse_date(text: str, zone: tzinfo | None = None) -> Date:
-    """The instant of a text; `zone` where the text says none (None: UTC)."""
-    if zone is None and (iso := parse_iso(text)) is not None:
+def parse_date(text: str, zone: tzinfo = UTC) -> Date:
+    """The instant of a text; `zone` where the text says none. Beside a zone other than UTC the text must not say one."""
+    if zone is UTC and (iso := parse_iso(text)) is not None:
         return Date(iso)
     for order, form in _FORMS:
         found = form.fullmatch(text.strip())
@@ -49,8 +49,8 @@ def parse_date(text: str, zone: tzinfo | None = None) -> Date:
             break
         ms = days_of(year, month, day) * DAY_MS + ((h * 60 + m) * 60 + s) * 1000 + int(((fraction or "") + "000")[:3])
         if where is None:
-            return checked(to_utc(zone if zone is not None else UTC, ms))
-        if zone is not None:
-            raise fail("a date that says its own zone takes no timezone", VALUE)
-        return checked(to_utc(zone_named(where if "/" in where else where.upper()), ms))
+            return checked(to_utc(zone, ms))
+        if zone is not UTC:
+            raise fail("a date that says its own zone takes no timezone", CONVERSION)
+        return checked(to_utc(zone_named(where.upper()), ms))
     raise fail(f"{text[:60]!r} is no date, such as 2024-03-05T12:00:00Z", CONVERSION)

@@ -24,30 +24,28 @@ def _in_order(items: Keyed) -> list[Any]:
     return [items[key] for key in sorted(items)]
 
 
-@positional("$setUnion", 0, None)
+@positional("$setUnion", 0, None, until_null=True)
 def _set_union(*values: Value) -> Value:
     """The items that any array has."""
-    if any(is_null(value) for value in values):
-        return None
     result: Keyed = {}
     for value in values:
+        if is_null(value):
+            return None
         for key, item in _keyed("$setUnion", value).items():
             result.setdefault(key, item)
     return _in_order(result)
 
 
-@positional("$setIntersection", 0, None)
+@positional("$setIntersection", 0, None, until_null=True)
 def _set_intersection(*values: Value) -> Value:
     """The items that all arrays have."""
-    if any(is_null(value) for value in values):
-        return None
-    if not values:
-        return []
-    result = _keyed("$setIntersection", values[0])
-    for value in values[1:]:
+    result: Keyed | None = None
+    for value in values:
+        if is_null(value):
+            return None
         other = _keyed("$setIntersection", value)
-        result = {key: item for key, item in result.items() if key in other}
-    return _in_order(result)
+        result = other if result is None else {key: item for key, item in result.items() if key in other}
+    return _in_order(result or {})
 
 
 @positional("$setDifference", 2)

@@ -8,7 +8,7 @@ from shared.language.expressions.errors import TYPE, VALUE, fail
 from shared.language.expressions.library.arithmetic import is_null
 from shared.language.expressions.library.text import text_of
 from shared.language.expressions.registry import ABSENT, named, positional
-from shared.language.values.types import is_integral, type_name
+from shared.language.values.types import is_finite, is_integral, is_number, type_name
 from shared.model.values import Value
 
 _UPPER: Final = str.maketrans(string.ascii_lowercase, string.ascii_uppercase)
@@ -30,7 +30,7 @@ def need_whole(name: str, what: str, value: Value) -> int:
     return int(value)
 
 
-@positional("$concat", 0, None)
+@positional("$concat", 0, None, until_null=True)
 def _concat(*values: Value) -> Value:
     """Joins strings; null if one is null."""
     for value in values:
@@ -84,14 +84,20 @@ def _substr_cp(value: Value, start: Value, length: Value) -> str:
 def _substr_bytes(value: Value, start: Value, length: Value) -> str:
     """A part of a string, by UTF-8 bytes; a negative length means up to the end."""
     data = text_of("$substrBytes", value).encode()
-    first, count = need_whole("$substrBytes", "start", start), need_whole("$substrBytes", "length", length)
+    first, count = _cut("start", start), _cut("length", length)
     if first < 0:
         raise fail("the start of $substrBytes is not negative", VALUE)
-    part = data[first:] if count < 0 else data[first : first + count]
-    try:
-        return part.decode()
-    except UnicodeDecodeError:
-        raise fail("$substrBytes begins or ends inside a character", VALUE) from None
+    end = len(data) if count < 0 else first + count
+    if any(place < len(data) and data[place] & 0xC0 == 0x80 for place in (first, end)):  # noqa: PLR2004 - a later byte
+        raise fail("$substrBytes begins or ends inside a character", VALUE)
+    return data[first:end].decode()
+
+
+def _cut(what: str, value: Value) -> int:
+    """A number of bytes; unlike all other positions one that is not whole is cut."""
+    if not is_number(value) or not is_finite(value):
+        raise fail(f"the {what} of $substrBytes is a number, found {type_name(value)}", TYPE)
+    return int(value)
 
 
 positional("$substrBytes", 3)(_substr_bytes)
@@ -127,8 +133,8 @@ _trimmer("$rtrim", "Without blanks, or the given characters, at the end.", lambd
 
 def _bounds(name: str, size: int, start: Value, end: Value) -> tuple[int, int] | None:
     """Start and end as given, within the size; None where nothing can be found."""
-    first = 0 if start is ABSENT or start is None else need_whole(name, "start", start)
-    last = size if end is ABSENT or end is None else need_whole(name, "end", end)
+    first = 0 if start is ABSENT else need_whole(name, "start", start)
+    last = size if end is ABSENT else need_whole(name, "end", end)
     if first < 0 or last < 0:
         raise fail(f"start and end of {name} are not negative", VALUE)
     return None if first > size or first > last else (first, min(last, size))
