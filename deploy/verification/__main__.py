@@ -1,9 +1,9 @@
 """`python -m deploy.verification`: does the compose installation keep its promises? Everything is really run; 0 if all of it held.
 
 1. build every image from the commit's files; print their digests;
-2. up: the job runs; containers are confined as the file says;
+2. up: the job runs; containers are confined as the file says; each service tells liveness, readiness and metrics;
 3. scale: source 2, operator 3, sink 2, each with tasks of the job;
-4. kill: each service, Kafka and PostgreSQL by `docker kill`, and a process from outside, which the engine starts again;
+4. kill while events flow: each service, Kafka and PostgreSQL by `docker kill`, and a process from outside, which the engine starts again;
 5. stop: SIGTERM to each service; it ends with status 0 within its grace period;
 6. down and up: the job goes on from where it was;
 7. drain, collect: counts, late flights and alerts are the oracle's.
@@ -33,7 +33,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m deploy.verification", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--work", type=Path, default=ROOT / "out" / "verification", help="what is fetched and found")
     parser.add_argument("--compose", default="docker-compose", help="the command: 'docker-compose' or 'docker compose'")
-    parser.add_argument("--seconds", type=int, default=600, help="how long the year is fed")
+    parser.add_argument("--seconds", type=int, default=900, help="how long the year is fed")
     options = parser.parse_args()
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)

@@ -77,10 +77,24 @@ class Installation:
             time.sleep(_POLL_S)
         raise Wrong(f"{what}: not so within {_WAIT_S:.0f} s; {_line(status)}")
 
-    def until_commits(self, what: str, more: int = 2) -> dict[str, Any]:
-        """Wait until the job runs and has committed so often since now."""
-        before = self.until("before", lambda _: True)["commits"]
-        return self.until(what, lambda s: s["state"] == "RUNNING" and s["commits"] >= before + more)
+    def until_goes_on(self, what: str, more: int = 2) -> dict[str, Any]:
+        """Wait until the job runs, has committed so often since now, and has got further in the events that flow in."""
+        before = self.until("before", lambda s: s.get("watermark"))
+
+        def further(status: dict[str, Any]) -> bool:
+            on = bool((status.get("watermark") or "") > before["watermark"])
+            return on and status["state"] == "RUNNING" and bool(status["commits"] >= before["commits"] + more)
+
+        return self.until(what, further)
+
+    def ensure_fed(self) -> None:
+        """Wrong, if no events flow in now; while Kafka was away the feed may have failed, and be about to start again."""
+        (feeder,) = self.containers("feed")
+        began = time.monotonic()
+        while (state := self.inspect(feeder)["State"]["Status"]) != "running":
+            waits = state == "restarting" and time.monotonic() < began + _WAIT_S
+            ensure(waits, f"no events flow any more, the feed is {state}: feed for longer (--seconds)")
+            time.sleep(_POLL_S)
 
     def until_healthy(self, services: Sequence[str]) -> None:
         """Wait until the engine calls every container of these healthy."""

@@ -13,6 +13,18 @@ from deploy.verification.shell import CommandFailed, Shell
 _KEPT: Final = ("kafka", "postgres")
 _SCALE: Final = {"source": 2, "operator": 3, "sink": 2}
 _FED_S: Final = 900.0
+_ASK: Final = """
+import os, urllib.request
+said = {}
+for path in ("healthz", "readyz", "metrics"):
+    with urllib.request.urlopen(f"http://127.0.0.1:{os.environ['TIDEMARK_HEALTH_PORT']}/{path}") as answer:
+        said[path] = answer.read().decode()
+        assert answer.status == 200, path
+figures = [line for line in said["metrics"].splitlines() if line.startswith("tidemark_")]
+assert figures, said["metrics"]
+print(f"alive, ready, {len(figures)} figures of its own, such as {figures[0]}")
+"""
+"""Run inside a container: ends with another status than 0 if the service does not tell how it is."""
 _SECOND_NS: Final = 1_000_000_000
 
 
@@ -65,6 +77,9 @@ def begin(installation: Installation) -> None:
         ensure(user != 0, f"{service}: its process {pid} runs as root")
         ensure(not _writable(installation, service), f"{service}: its root file system can be written")
         installation.shell.record.say(f"{service}: user {user}, read-only root, no capabilities")
+    for service in SERVICES:
+        told = installation.shell.run(*installation.compose, "exec", "-T", service, "python3", "-c", _ASK, told=False)
+        installation.shell.record.say(f"{service}: {told.strip()}")
 
 
 def _ensure_confined(service: str, host: dict[str, Any]) -> None:
@@ -103,27 +118,30 @@ def scale(installation: Installation) -> None:
 
     status = installation.until("the job is spread", spread)
     installation.shell.record.say(f"on {', '.join(sorted({task['worker'] for task in status['tasks']}))}")
-    installation.until_commits("the job commits after it was scaled")
+    installation.until_goes_on("the job goes on after it was scaled")
 
 
 def kill(installation: Installation) -> None:
-    """Whatever is killed, the job goes on; whether its result is exact is seen at the end."""
+    """Whatever is killed while events flow, the job goes on; whether its result is exact is seen at the end."""
     shell = installation.shell
-    for service in ("source", "operator", "spark", "sink", "coordinator", "control", *_KEPT):
+    for service in ("source", "operator", "spark", "sink", "coordinator", "control", "gateway", *_KEPT):
+        installation.ensure_fed()
         shell.run("docker", "kill", installation.containers(service)[0])
         installation.up()  # what was killed by hand the engine does not start by itself
         installation.until_healthy((service,))
-        installation.until_commits(f"the job commits after {service} was killed")
+        installation.until_goes_on(f"the job goes on after {service} was killed")
     for service in ("operator", "kafka"):
+        installation.ensure_fed()
         container = installation.containers(service)[0]
         shell.run("kill", "-KILL", str(installation.inspect(container)["State"]["Pid"]))
         installation.until_healthy((service,))
         ensure(installation.inspect(container)["RestartCount"] > 0, f"{service}: the engine did not start it again")
-        installation.until_commits(f"the job commits after {service}'s process was killed from outside")
+        installation.until_goes_on(f"the job goes on after {service}'s process was killed from outside")
 
 
 def stop(installation: Installation) -> None:
     """SIGTERM ends every service in good order, well within its grace period."""
+    installation.ensure_fed()
     for service in SERVICES:
         container = installation.containers(service)[0]
         grace_s = installation.inspect(container)["Config"]["StopTimeout"]
@@ -138,21 +156,20 @@ def stop(installation: Installation) -> None:
         ensure(took_s < grace_s, f"{service}: took {took_s:.1f} s to end, its grace is {grace_s} s")
     installation.up()
     installation.until_healthy(SERVICES)
-    installation.until_commits("the job commits after every service was stopped")
+    installation.until_goes_on("the job goes on after every service was stopped")
 
 
 def take_down_and_up(installation: Installation) -> None:
     """Containers and network go, volumes stay; the job goes on from its last commit."""
     before = installation.until("before it is taken down", lambda s: s["state"] == "RUNNING")
-    feeding = installation.inspect(installation.containers("feed")[0])["State"]["Status"]
-    installation.shell.record.say(f"the feed, as it is taken down: {feeding}")
+    installation.ensure_fed()
     installation.down()
     installation.up()
     installation.until_healthy((*_KEPT, *SERVICES))
     after = installation.until("the job is up again", lambda s: s["state"] == "RUNNING")
     ensure(after["job"] == before["job"], f"it is another job: {after['job']}, before {before['job']}")
     ensure(after["epoch"] >= before["epoch"], f"it fell back from epoch {before['epoch']} to {after['epoch']}")
-    installation.until_commits("the job commits after down and up")
+    installation.until_goes_on("the job goes on after down and up")
 
 
 def finish(installation: Installation) -> None:
