@@ -106,8 +106,9 @@ bench: setup ## what it carries on this machine, with machine, versions and comm
 	$(PYTEST) -m bench -s --timeout 0 $(ARGS)
 
 .PHONY: soak
-soak: setup ## many kills and pauses, seeded (TIDEMARK_SOAK_FAULTS, TIDEMARK_SOAK_SEED); what struck lies in out/soak/
+soak: setup ## many kills and pauses, seeded (TIDEMARK_SOAK_FAULTS, TIDEMARK_SOAK_SEED); what struck lies in out/soak/, summed up
 	$(PYTEST) -m soak -s --timeout 0 $(ARGS)
+	$(BIN)/python -m tests.e2e.ledger
 
 .PHONY: mutants
 mutants: setup ## take each rule of the protocol out of the code and see a test fail (ARGS='S3' one rule; ARGS=--reals with broker and Spark)

@@ -8,10 +8,11 @@ import asyncio
 import json
 import random
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from services.cli.installation import Installation
 from services.local.supervisor import BROKER
@@ -54,6 +55,7 @@ class Pause:
 
 
 Outer = Sudden | Pause
+Card = TypeVar("Card")
 
 
 @dataclass(frozen=True)
@@ -77,20 +79,47 @@ class Round:
         return len(self.kills) + len(self.outers)
 
 
-def a_round(chance: random.Random, job: Job, kills: int, outers: int) -> Round:
-    """So many kills at phases and so many faults from outside, over all places of a job."""
-    places = [f"{service}-{n}" for service, count in job.workers.items() for n in range(count)]
-    at_phases: dict[tuple[str, str], Kill] = {}
-    while len(at_phases) < kills:
-        place = chance.choice(places)
-        phase = chance.choice(PHASES[place.rpartition("-")[0]])
-        at_phases.setdefault((place, phase), Kill(place, phase, chance.randint(2, 6)))
-    outer: list[Outer] = []
-    for _ in range(outers):
-        place = chance.choice([*places, BROKER])
-        pauses = place != BROKER and chance.random() < 0.4
-        outer.append((Pause if pauses else Sudden)(place, chance.randint(1, 60)))
-    return Round(list(at_phases.values()), outer)
+class Deck(Generic[Card]):
+    """Deals its cards in an order of chance, all of them before any of them again."""
+
+    def __init__(self, chance: random.Random, cards: Iterable[Card]) -> None:
+        self._chance = chance
+        self._cards = list(cards)
+        self._left: list[Card] = []
+
+    def deal(self) -> Card:
+        """The next card."""
+        if not self._left:
+            self._left = self._chance.sample(self._cards, len(self._cards))
+        return self._left.pop()
+
+
+class Rounds:
+    """Rounds of faults for one job: few of them strike each phase of each service, and each service and the broker from outside."""
+
+    def __init__(self, job: Job, seed: int) -> None:
+        self._chance = random.Random(f"{job.name} {seed}")
+        self._workers = job.workers
+        services = [service for service, count in job.workers.items() if count]
+        kinds: list[type[Outer]] = [Sudden, Pause]
+        self._phases = Deck(self._chance, [(s, phase) for s in services for phase in PHASES[s]])
+        self._outers = Deck(self._chance, [*((s, kind) for s in services for kind in kinds), *[(BROKER, kinds[0])] * 2])
+
+    def next(self, kills: int, outers: int) -> Round:
+        """So many kills at phases, each at another place or phase, and so many faults from outside."""
+        at_phases: dict[tuple[str, str], Kill] = {}
+        while len(at_phases) < kills:
+            service, phase = self._phases.deal()
+            place = self._place(service)
+            at_phases.setdefault((place, phase), Kill(place, phase, self._chance.randint(2, 6)))
+        outer: list[Outer] = []
+        for _ in range(outers):
+            service, kind = self._outers.deal()
+            outer.append(kind(service if service == BROKER else self._place(service), self._chance.randint(1, 60)))
+        return Round(list(at_phases.values()), outer)
+
+    def _place(self, service: str) -> str:
+        return f"{service}-{self._chance.randrange(self._workers[service])}"
 
 
 @dataclass
@@ -257,8 +286,3 @@ class Watcher:
                 left.remove(value or b"")
         for path, data in self.manifests.items():
             assert Path(path).read_bytes() == data, f"{path} was seen, and is another one now"
-
-
-def told(records: Sequence[Struck]) -> str:
-    """For the log of a run: JSON lines."""
-    return "\n".join(json.dumps(asdict(struck)) for struck in records) + "\n"
