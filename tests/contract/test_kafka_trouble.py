@@ -163,7 +163,7 @@ async def test_S3_a_commit_without_answer_is_not_known(log: KafkaLog, network: N
     assert [r.value for r in found] == [b"b"]
 
 
-async def test_a_batch_that_the_broker_refuses_fails_the_commit(log: KafkaLog) -> None:
+async def test_S3_a_batch_that_the_broker_refuses_fails_the_commit(log: KafkaLog) -> None:
     """The topic's limit is below ours: the broker refuses, and the commit does not pass over it."""
     at = TopicPartition(f"t-{uuid.uuid4().hex}", 0)
     await log.create_topic(at.topic, 1, {"max.message.bytes": "1000"})
