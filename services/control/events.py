@@ -1,7 +1,7 @@
 """What happens, told on a topic for other systems: states of processors, commits, too much late data, answers to commands.
 
-At least once: every event has an id that is the same whenever it is told again (after a restart of this service the present state of
-each processor is), so that who reads them can drop repeats. JSON, keyed by processor.
+At least once: every event has an id that is the same whenever it is told again (a service that starts tells again what the registry
+still holds: the present state of each processor at least), so that who reads them can drop repeats. JSON, keyed by processor.
 """
 
 from collections import deque
@@ -54,8 +54,14 @@ class Events:
         event = {"id": event_id, "type": kind, "time": time, "processor": processor, **facts}
         self._waiting.append((processor, msgspec.json.encode(event)))
 
-    def status(self, before: ProcessorStatus | None, now: ProcessorStatus) -> None:
-        """A status is new: what of it is an event."""
+    def status(self, before: ProcessorStatus | None, now: ProcessorStatus | None) -> None:
+        """A status is new, or gone: what of it is an event."""
+        if now is None:
+            if before is not None:
+                self._alerted.pop(before.name, None)
+                facts = {"before": before.state, "reason": "", "generation": before.generation}
+                self.tell("state", f"{before.job}-{before.name}-DROPPED", before.name, state="DROPPED", **facts)
+            return
         same_job = before is not None and before.job == now.job
         if before is None or (before.state, before.generation, before.job) != (now.state, now.generation, now.job):
             self.tell(

@@ -56,8 +56,8 @@ class ReadModel:
     log: Log
     topics: Topics
     clock: Clock
-    on_status: Callable[[ProcessorStatus | None, ProcessorStatus], None] = lambda _before, _now: None
-    """Told of every status that is new, with the one before."""
+    on_status: Callable[[ProcessorStatus | None, ProcessorStatus | None], None] = lambda _before, _now: None
+    """Told of every status that is new, with the one before; of a processor that was dropped, None."""
     statuses: dict[ProcessorName, ProcessorStatus] = field(default_factory=dict)
     workers: dict[Place, SeenWorker] = field(default_factory=dict)
     connections: dict[str, Any] = field(default_factory=dict)
@@ -128,8 +128,7 @@ class ReadModel:
         except WireError as error:
             _log.error("control.unreadable", topic=record.topic, offset=record.offset, reason=str(error))
             return
-        if name in self.statuses:
-            self.on_status(before, self.statuses[name])
+        self.on_status(before, self.statuses.get(name))
 
     def _take_connection(self, record: LogRecord) -> None:
         name = (record.key or b"").decode()

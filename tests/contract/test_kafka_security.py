@@ -1,5 +1,6 @@
 """A broker that wants TLS and a password: the same settings for Tidemark's own cluster and for connections of documents."""
 
+import asyncio
 import datetime as dt
 import ipaddress
 import json
@@ -9,13 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from services.local.broker import LocalBroker
-from services.local.broker_settings import LOOPBACK, BrokerSettings, Port
+from services.local.broker_settings import LOOPBACK, BrokerSettings, Port, java_arguments
+from services.local.jars import ensure_jars
+from services.local.java import find_java
 from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_raw import RawReader
 from shared.adapters.kafka_settings import settings_from
@@ -25,22 +29,28 @@ from shared.ports.log import LogError, NewRecord, TopicPartition
 from shared.process.connections import Connections
 from shared.process.outside import kafka_settings
 from shared.process.settings import ProcessSettingsError, read_settings
+from tests.harness.topical import topical
 
 USER, PASSWORD = "alice", "wonderland-7"
 _JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
+_SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-512")
+WAYS = [("SASL_SSL", "PLAIN"), ("SASL_SSL", "SCRAM-SHA-512"), ("SASL_PLAINTEXT", "SCRAM-SHA-512")]
+"""Protocols and mechanisms that are tried."""
 
 
 @dataclass(frozen=True)
 class Guarded:
-    """The broker's guarded address, and the certificate that signs it."""
+    """The broker's guarded addresses by protocol, and the certificate that signs it."""
 
-    bootstrap: str
+    bootstraps: dict[str, str]
     ca_file: Path
 
-    def config(self, **changed: object) -> dict[str, object]:
+    def config(self, protocol: str, mechanism: str, **changed: object) -> dict[str, object]:
+        """As a user writes it."""
         return {
-            "security_protocol": "SASL_SSL",
-            "sasl_mechanism": "PLAIN",
+            "security_protocol": protocol,
+            "sasl_mechanism": mechanism,
             "sasl_username": USER,
             "sasl_password": PASSWORD,
             "ssl_ca_file": str(self.ca_file),
@@ -73,52 +83,87 @@ def _certificate() -> tuple[str, str]:
     return made.public_bytes(serialization.Encoding.PEM).decode(), private.decode()
 
 
-@pytest.fixture
-async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
-    """A broker with a listener that speaks TLS and asks for a password, besides the plain one of its controller."""
-    certificate, key = _certificate()
-    (tmp_path / "ca.pem").write_text(certificate)
-    plain, controller, secure = random.SystemRandom().sample(range(20_000, 30_000), 3)
-    overrides = {
-        "listeners": f"PLAINTEXT://{LOOPBACK}:{plain},CONTROLLER://{LOOPBACK}:{controller},SASL_SSL://{LOOPBACK}:{secure}",
-        "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{plain},SASL_SSL://{LOOPBACK}:{secure}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL",
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.sasl_ssl.plain.sasl.jaas.config": _JAAS,
+def _overrides(certificate: str, key: str, ports: dict[str, int]) -> dict[str, str]:
+    """Two listeners that ask for a password, one of them with TLS, besides the plain one and the controller's."""
+    listeners = ",".join(f"{name}://{LOOPBACK}:{port}" for name, port in ports.items())
+    advertised = ",".join(f"{name}://{LOOPBACK}:{port}" for name, port in ports.items() if name != "CONTROLLER")
+    protocols = ",".join(f"{name}:{'PLAINTEXT' if name == 'CONTROLLER' else name}" for name in ports)
+    modules = {
+        f"listener.name.{listener}.{mechanism.lower()}.sasl.jaas.config": _JAAS if mechanism == "PLAIN" else _SCRAM
+        for listener in ("sasl_ssl", "sasl_plaintext")
+        for mechanism in _MECHANISMS
+    }
+    return modules | {
+        "listeners": listeners,
+        "advertised.listeners": advertised,
+        "listener.security.protocol.map": protocols,
+        "sasl.enabled.mechanisms": ",".join(_MECHANISMS),
         "ssl.keystore.type": "PEM",
         "ssl.keystore.certificate.chain": certificate.replace("\n", "\\n"),
         "ssl.keystore.key": key.replace("\n", "\\n"),
     }
+
+
+async def _make_user(settings: BrokerSettings, bootstrap: str) -> None:
+    """SCRAM's secrets lie in the cluster: Kafka's own tool puts them there."""
+    command = java_arguments(settings, find_java().executable, ensure_jars(), "kafka.admin.ConfigCommand")
+    secret = f"SCRAM-SHA-512=[iterations=4096,password={PASSWORD}]"
+    words = ["--alter", "--add-config", secret, "--entity-type", "users", "--entity-name", USER]
+    process = await asyncio.create_subprocess_exec(*command, "--bootstrap-server", bootstrap, *words)
+    assert await process.wait() == 0
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def _guarded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Guarded]:
+    folder = tmp_path_factory.mktemp("guarded")
+    certificate, key = _certificate()
+    (folder / "ca.pem").write_text(certificate)
+    names = ("PLAINTEXT", "CONTROLLER", "SASL_SSL", "SASL_PLAINTEXT")
+    ports = dict(zip(names, random.SystemRandom().sample(range(20_000, 30_000), len(names)), strict=True))
     settings = BrokerSettings(
-        data_dir=tmp_path / "kafka", port=Port(plain), controller_port=Port(controller), overrides=overrides
+        data_dir=folder / "kafka",
+        port=Port(ports["PLAINTEXT"]),
+        controller_port=Port(ports["CONTROLLER"]),
+        overrides=_overrides(certificate, key, ports),
     )
     broker = LocalBroker(settings)
-    await broker.start()
-    yield Guarded(f"{LOOPBACK}:{secure}", tmp_path / "ca.pem")
+    await _make_user(settings, await broker.start())
+    yield Guarded({name: f"{LOOPBACK}:{port}" for name, port in ports.items()}, folder / "ca.pem")
     broker.kill()
 
 
+@pytest.fixture
+def guarded(_guarded: Guarded) -> Guarded:
+    """Not async: the broker starts in a loop of its own."""
+    return _guarded
+
+
 @pytest.mark.kafka
-async def test_everything_goes_through_tls_and_a_password(guarded: Guarded) -> None:
-    """Topics, plain and transactional writes, and both readers work with the settings of a process and of a document's connection."""
+@pytest.mark.parametrize(("protocol", "mechanism"), WAYS)
+async def test_everything_goes_through_a_password_and_tls(guarded: Guarded, protocol: str, mechanism: str) -> None:
+    """Topics, plain and transactional writes, and both readers work with the settings of a process and of a document's connection.
+
+    Another password, and a broker whose certificate nobody signs, are refused.
+    """
+    bootstrap, given = guarded.bootstraps[protocol], guarded.config(protocol, mechanism)
     environment = {
-        "TIDEMARK_KAFKA": guarded.bootstrap,
+        "TIDEMARK_KAFKA": bootstrap,
         "TIDEMARK_PLACE": "test",
-        "TIDEMARK_KAFKA_CONFIG": json.dumps(guarded.config()),
+        "TIDEMARK_KAFKA_CONFIG": json.dumps(given),
     }
     process = kafka_settings(read_settings(environment))
     source = {"$source": {"connectionName": "k", "topic": "t"}}
-    connection = {"type": "kafka", "bootstrapServers": guarded.bootstrap, "config": guarded.config()}
+    connection = {"type": "kafka", "bootstrapServers": bootstrap, "config": given}
     connections = Connections("test")
     document = parse(
         {"connections": {"k": connection}, "pipeline": [source, {"$emit": {"path": "o", "format": "json"}}]}
     )
     log, theirs = KafkaLog(process), connections.log(connections.get(document, "k"))
-    topic = TopicPartition("t", 0)
-    await log.create_topic("t", 1)
+    topic = TopicPartition(f"t-{protocol}-{mechanism}", 0)
+    await log.create_topic(topic.topic, 1)
     writer = await log.writer("test")
     await (await writer.send(topic, NewRecord(b"one")))
-    transactional = await theirs.transactional_writer("identity")
+    transactional = await theirs.transactional_writer(f"identity-{topic.topic}")
     transaction = await transactional.begin()
     await transaction.send_batch(topic, [NewRecord(b"two")])
     await transaction.commit()
@@ -135,13 +180,29 @@ async def test_everything_goes_through_tls_and_a_password(guarded: Guarded) -> N
     while rows < 2:
         rows += sum(len(part.values) for part in await raw.fetch(1_000_000, 500))
     await raw.close()
-    for wrong in (guarded.config(sasl_password="other"), guarded.config(ssl_ca_file=None)):
-        refused = KafkaLog(settings_from(wrong, "test", bootstrap=guarded.bootstrap, client="x"))
-        with pytest.raises(LogError):
+    wrong: list[dict[str, object]] = [{"sasl_password": "other"}]
+    if protocol == "SASL_SSL":
+        wrong.append({"ssl_ca_file": None})
+    for changed in wrong:
+        refused = KafkaLog(settings_from({**given, **changed}, "test", bootstrap=bootstrap, client="x"))
+        with pytest.raises(LogError) as raised:
             await refused.list_topics()
+        assert PASSWORD not in str(raised.value)
         await refused.close()
     await connections.close()
     await log.close()
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(120)
+async def test_commands_by_topic_go_through_a_password_and_tls(guarded: Guarded) -> None:
+    """The control service's agents take a command from a broker that wants both, and it is answered on the events topic."""
+    protocol, mechanism = "SASL_SSL", "SCRAM-SHA-512"
+    given = guarded.config(protocol, mechanism)
+    kafka = settings_from(given, "test", bootstrap=guarded.bootstraps[protocol], client="control")
+    async with topical(kafka) as there:
+        await there.create("p", "r1")
+        assert [(a["id"], a["done"]) for a in await there.events("answer", 1)] == [("r1", True)]
 
 
 @pytest.mark.parametrize(

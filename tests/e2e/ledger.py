@@ -1,8 +1,8 @@
 """The ledger of soak runs: what struck in each, on which code, and whether the outputs were those of the run without faults.
 
-`python -m tests.e2e.ledger` sums up out/soak/ledger.jsonl: faults by job, service and phase; status 1 if a run was not equal, a phase of a
-job was never hit, or no broker was killed. Runs of several seeds add up, so that a long soak may be cut into short ones; `make clean` begins
-the ledger anew.
+`python -m tests.e2e.ledger` sums up out/soak/ledger.jsonl: faults by job, service and phase; status 1 if a run was not equal, a phase
+of a job was never hit, or no broker was killed. Runs of several seeds add up, so that a long soak may be cut into short ones; `make
+clean` begins the ledger anew.
 """
 
 import json

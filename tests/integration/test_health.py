@@ -10,13 +10,19 @@ from aiohttp import ClientSession
 from prometheus_client.parser import text_string_to_metric_families
 
 from services.cli.process import quiet
+from services.control.service import ControlService
+from services.control.settings import ControlSettings
+from services.gateway.service import GatewayService
+from services.gateway.settings import GatewaySettings
 from shared.adapters.clock import SystemClock
 from shared.adapters.executor import AsyncExecutor
+from shared.adapters.memory_log import MemoryLog
 from shared.process.health import HealthServer
 from shared.process.host import hide_secrets
 from shared.process.settings import ProcessSettings, ProcessSettingsError, read_settings
 from tests.harness.installation import NAME, Installed, installed
 
+TOKEN = "a-token-of-the-tests"
 SETTINGS = ProcessSettings(kafka="k:1", blobs="", store="", place="p", health_port=0)
 
 
@@ -72,6 +78,55 @@ async def test_what_is_counted_is_told(tmp_path: Path) -> None:
     assert found["tidemark_processor_state"][processor | {("state", "RUNNING")}] == 1
     assert found["tidemark_leads"][frozenset()] == 1
     assert "process_resident_memory_bytes" in found
+
+
+async def test_control_and_gateway_tell_how_they_are_too(tmp_path: Path) -> None:
+    """Both are alive and ready on the port of health, and count what they do: processors known, records taken in, batches refused."""
+    clock, executor = SystemClock(), AsyncExecutor()
+    async with installed(clock, executor) as there:
+        await running(there, tmp_path)
+        await there.outside.log.create_topic("t", 1)
+        control = ControlService(
+            MemoryLog(there.broker), there.outside.topics, clock, executor, ControlSettings(port=0, agents=False), TOKEN
+        )
+        ingest = GatewaySettings(port=0, batch_bytes_max=100, record_bytes_max=100)
+        gateway = GatewayService(MemoryLog(there.broker), clock, "g", "tidemark", ingest, TOKEN)
+        services: list[ControlService | GatewayService] = [control, gateway]
+        handles = [executor.spawn(service.run(), "service", _raise) for service in services]
+        servers = [HealthServer(service, SETTINGS) for service in services]
+        async with ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as session:
+            for service, server in zip(services, servers, strict=True):
+                await service.serving.wait()
+                await server.start()
+                while (await answered(session, server, "/readyz"))[0] != 200:
+                    pass
+                assert await answered(session, server, "/healthz") == (200, "alive\n")
+            url, lines = f"{gateway.url}/v1/topics/t/records", {"Content-Type": "application/x-ndjson"}
+            for body, status in ((b'{"a": 1}\n{"a": 2}\n', 200), (b'{"a": "' + bytes(100) + b'"}\n', 413)):
+                async with session.post(url, data=body, headers=lines) as answer:
+                    assert answer.status == status, await answer.text()
+        found = {name: figures for server in servers for name, figures in (await scraped(server)).items()}
+        for service, server in zip(services, servers, strict=True):
+            service.stop()
+            await server.stop()
+        for handle in handles:
+            await handle.join()
+    none = frozenset[tuple[str, str]]()
+    assert found["tidemark_processors_known"][none] == 1
+    assert found["tidemark_commands_waiting"][none] == 0
+    assert found["tidemark_gateway_records_total"][none] == 2
+    assert found["tidemark_gateway_refused_total"][none] == 0
+    assert found["tidemark_gateway_in_flight_bytes"][none] == 0
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+async def answered(session: ClientSession, server: HealthServer, path: str) -> tuple[int, str]:
+    """Status and text of a route of health."""
+    async with session.get(server.url + path) as answer:
+        return answer.status, await answer.text()
 
 
 class _Waits:

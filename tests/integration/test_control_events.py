@@ -1,0 +1,128 @@
+"""What happens to a processor, as the events topic tells it to other systems; on virtual time, beside real coordinator and workers."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+from unittest.mock import ANY
+
+import pytest
+
+from services.cli.process import quiet
+from services.control.events import Events
+from services.control.readmodel import ReadModel
+from services.control.settings import ControlSettings
+from shared.adapters.memory_log import MemoryLog
+from shared.adapters.virtual import VirtualWorld, run_virtual
+from tests.harness.audited import PER_PART, READINGS, document, feed
+from tests.harness.installation import NAME, Installed, installed
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet() -> None:
+    quiet(logging.CRITICAL)
+
+
+class Telling:
+    """The events of a control service; several on one topic are replicas, or one after another."""
+
+    def __init__(self, there: Installed, world: VirtualWorld, late_fraction: float) -> None:
+        log, topics = MemoryLog(there.broker), there.outside.topics
+        settings = ControlSettings(late_fraction_max=late_fraction, late_records_min=PER_PART)
+        self.events = Events(log, topics, world.clock, settings)
+        self.model = ReadModel(log, topics, world.clock, on_status=self.events.status)
+        self._world = world
+
+    async def begin(self) -> None:
+        handles = self.model.start(self._world.executor, _raise)
+        self._handles = [*handles, *self.events.start(self._world.executor, self.model, _raise)]
+        while not self.model.ready():
+            await self._world.clock.sleep_ms(10)
+
+    async def end(self) -> None:
+        for handle in self._handles:
+            handle.cancel()
+        for handle in self._handles:
+            await handle.join()
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def told(there: Installed, kind: str) -> list[dict[str, Any]]:
+    """The events of a type, so far."""
+    stored = there.broker._topics[there.outside.topics.events][0].stored
+    found = [(s.record.key, json.loads(s.record.value or b"")) for s in stored if s.record is not None]
+    assert all(key == event["processor"].encode() for key, event in found)
+    return [event for _, event in found if event["type"] == kind]
+
+
+def test_states_commits_and_too_much_late_data_are_told(tmp_path: Path) -> None:
+    """Each state in its order with the one before, each commit once, an alert when too large a part came late; a drop, too.
+
+    A service that starts tells again what the registry still holds, under the same ids, so that repeats can be dropped.
+    """
+
+    async def main(world: VirtualWorld) -> None:
+        async with installed(world.clock, world.executor) as there:
+            log = MemoryLog(there.broker)
+            await log.create_topic("readings", 2)
+            telling = Telling(there, world, late_fraction=0.01)
+            await telling.begin()
+            await there.create(document(tmp_path), source=2, operator=2, sink=2)
+            await there.start()
+            for begin in range(0, len(READINGS), PER_PART):
+                await feed(log, READINGS[begin : begin + PER_PART])
+                await there.committed()
+            while not told(there, "alert"):
+                await world.clock.sleep_ms(100)
+            ended = await there.stop(drain=True)
+            while told(there, "state")[-1]["state"] != "FINISHED" or told(there, "commit")[-1]["epoch"] != ended.last:
+                await world.clock.sleep_ms(100)
+            first = told(there, "state")
+            await telling.end()
+            again = Telling(there, world, late_fraction=0.01)
+            await again.begin()
+            while told(there, "state")[len(first) :][-1:] != [first[-1] | {"time": ANY}]:
+                await world.clock.sleep_ms(100)
+            await there.drop()
+            while told(there, "state")[-1]["state"] != "DROPPED":
+                await world.clock.sleep_ms(100)
+            await again.end()
+
+            names = [event["state"] for event in first]
+            assert (names[0], names[-1]) == ("CREATED", "FINISHED")
+            assert names.index("STARTING") < names.index("RUNNING") < names.index("FINISHED")
+            assert [event["before"] for event in first[1:]] == names[:-1]
+            *repeated, dropped = told(there, "state")[len(first) :]
+            assert {event["id"] for event in repeated} <= {event["id"] for event in first}
+            assert (dropped["state"], dropped["before"]) == ("DROPPED", "FINISHED")
+            epochs = [event["epoch"] for event in told(there, "commit")]
+            assert list(dict.fromkeys(epochs)) == sorted(set(epochs)), "commits are told out of order"
+            assert len(set(epochs)) >= len(READINGS) // PER_PART
+            (alert,) = told(there, "alert")
+            assert (alert["processor"], alert["what"], alert["allowed"]) == (NAME, "late data", 0.01)
+            assert alert["fraction"] > 0.01
+
+    run_virtual(main)
+
+
+def test_late_data_within_the_setting_raise_no_alert(tmp_path: Path) -> None:
+    """The same readings under a wider setting: states and commits are told, and no alert."""
+
+    async def main(world: VirtualWorld) -> None:
+        async with installed(world.clock, world.executor) as there:
+            log = MemoryLog(there.broker)
+            await log.create_topic("readings", 2)
+            telling = Telling(there, world, late_fraction=0.5)
+            await telling.begin()
+            await there.create(document(tmp_path))
+            await there.start()
+            await feed(log, READINGS)
+            await there.committed(10)
+            await telling.end()
+            assert told(there, "commit") != []
+            assert told(there, "alert") == []
+
+    run_virtual(main)
