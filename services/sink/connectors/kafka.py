@@ -27,15 +27,7 @@ from services.sink.connectors.kafkamarkers import (
 from services.sink.connectors.kafkarecords import RecordMaker
 from services.sink.connectors.kafkaruns import Held, decode_runs, encode_runs
 from services.sink.connectors.markers import check_open, is_due
-from services.sink.connectors.staging import (
-    INLINE_BYTES_MAX,
-    InlinePart,
-    Ledger,
-    Part,
-    PartStore,
-    decode_handle,
-    encode_handle,
-)
+from services.sink.connectors.staging import Part, PartStore, Staging, decode_handle
 from shared.language.stages.sinks import KafkaEmit
 from shared.model.checkpoint import MirrorRow
 from shared.model.ids import Epoch
@@ -74,9 +66,8 @@ class KafkaSink:
         self._maker = RecordMaker(stage, self._settings.record_bytes_max)
         self._log = log
         self._parts = parts
-        self._ledger = Ledger()
+        self._staging = Staging(parts)
         self._held = Held()
-        self._inline_left = INLINE_BYTES_MAX
         self._checked: set[str] = set()
         """Topics that were there when a row for them was accepted."""
         self._identity: Identity | None = None
@@ -89,8 +80,8 @@ class KafkaSink:
     async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
         """See `Sink.open`. Initialising the producer fences earlier holders. May be repeated after TargetUnavailable."""
         self._identity = identity
-        self._ledger = Ledger(newest=restored_from)
-        self._held, self._inline_left = Held(), INLINE_BYTES_MAX
+        self._staging = Staging(self._parts, restored_from)
+        self._held = Held()
         async with self._on_target("opening"):
             await self._throw_away()
             await self._log.create_topic(markers_of(identity).topic, 1, TOPIC_CONFIG)
@@ -115,7 +106,7 @@ class KafkaSink:
     async def accept(self, batch: pa.RecordBatch) -> Sequence[Rejected]:
         """See `Sink.accept`. After TargetUnavailable nothing of the batch was taken: it may be handed over again."""
         while self._is_full():
-            await self._keep_part(Epoch(self._ledger.newest + 1))
+            await self._keep_part()
         made, rejected = self._maker.runs(batch)
         missing = await self._missing({run.topic for _, run in made})
         for rows, run in made:
@@ -150,22 +141,17 @@ class KafkaSink:
                     self._checked.add(topic)
         return missing
 
-    async def _keep_part(self, epoch: Epoch) -> None:
+    async def _keep_part(self) -> None:
         """The first records that make a part, made durable: the division is fixed here (S3)."""
         runs = self._held.first(self._settings.part_records_max, self._settings.part_bytes_max)
-        count = sum(len(run.values) for run in runs)
-        part = await self._parts.keep(encode_runs(runs), count, epoch, self._inline_left)
-        self._ledger.add(part)
-        if isinstance(part, InlinePart):
-            self._inline_left -= len(part.data)
+        await self._staging.keep(encode_runs(runs), sum(len(run.values) for run in runs))
         self._held.drop(runs)
 
     async def stage(self, epoch: Epoch, committed: Epoch) -> bytes:
         """See `Sink.stage`. May be repeated after TargetUnavailable."""
         while self._held.count:
-            await self._keep_part(epoch)
-        self._inline_left = INLINE_BYTES_MAX
-        return encode_handle(self._ledger.stage(epoch, committed))
+            await self._keep_part()
+        return self._staging.handle(epoch, committed)
 
     async def release(self, row: MirrorRow, staged: bytes) -> None:
         """See `Sink.release`. After TargetUnavailable it is called again: it goes on behind the last part that is written.

@@ -23,15 +23,7 @@ from sqlalchemy.schema import CreateTable
 from services.sink.connectors.markers import check_open, is_due
 from services.sink.connectors.sqlvalues import Misfit, RowMaker
 from services.sink.connectors.sqlwrites import MergeWriter, Unwanted
-from services.sink.connectors.staging import (
-    INLINE_BYTES_MAX,
-    InlinePart,
-    Ledger,
-    Part,
-    PartStore,
-    decode_handle,
-    encode_handle,
-)
+from services.sink.connectors.staging import Part, PartStore, Staging, decode_handle
 from shared.language.stages.sinks import Merge
 from shared.language.values import CodecError, decode_doc, encode_doc
 from shared.model.checkpoint import MirrorRow
@@ -98,10 +90,9 @@ class SqlSink:
         self._parts = parts
         self._executor = executor
         self._settings = settings or SqlSinkSettings()
-        self._ledger = Ledger()
+        self._staging = Staging(parts)
         self._held: list[bytes] = []
         self._held_bytes = 0
-        self._inline_left = INLINE_BYTES_MAX
         self._identity: Identity | None = None
         self._marker = Epoch(0)
         self._maker: RowMaker | None = None
@@ -110,8 +101,8 @@ class SqlSink:
     async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
         """See `Sink.open`. TargetRefused if the table is not there, or `on` is no unique key of it."""
         self._identity = identity
-        self._ledger = Ledger(newest=restored_from)
-        self._held, self._held_bytes, self._inline_left = [], 0, INLINE_BYTES_MAX
+        self._staging = Staging(self._parts, restored_from)
+        self._held, self._held_bytes = [], 0
         return await self._executor.blocking(partial(self._open, identity, restored_from, joins=joins))
 
     def _open(self, identity: Identity, restored_from: Epoch, *, joins: bool) -> Epoch:
@@ -190,7 +181,7 @@ class SqlSink:
     async def accept(self, batch: pa.RecordBatch) -> Sequence[Rejected]:
         """See `Sink.accept`. After TargetUnavailable nothing of the batch was taken: it may be handed over again."""
         while self._held_bytes >= self._settings.part_bytes_max:
-            await self._keep_part(Epoch(self._ledger.newest + 1))
+            await self._keep_part()
         maker = self._maker
         if maker is None:
             raise ValueError("sql sink: accept before open")
@@ -205,25 +196,20 @@ class SqlSink:
                 self._held_bytes += len(self._held[-1])
         return rejected
 
-    async def _keep_part(self, epoch: Epoch) -> None:
+    async def _keep_part(self) -> None:
         size = count = 0
         while count < len(self._held) and size < self._settings.part_bytes_max:
             size += len(self._held[count])
             count += 1
-        data = msgspec.msgpack.encode(self._held[:count])
-        part = await self._parts.keep(data, count, epoch, self._inline_left)
-        self._ledger.add(part)
-        if isinstance(part, InlinePart):
-            self._inline_left -= len(part.data)
+        await self._staging.keep(msgspec.msgpack.encode(self._held[:count]), count)
         self._held = self._held[count:]
         self._held_bytes -= size
 
     async def stage(self, epoch: Epoch, committed: Epoch) -> bytes:
         """See `Sink.stage`. May be repeated after TargetUnavailable."""
         while self._held:
-            await self._keep_part(epoch)
-        self._inline_left = INLINE_BYTES_MAX
-        return encode_handle(self._ledger.stage(epoch, committed))
+            await self._keep_part()
+        return self._staging.handle(epoch, committed)
 
     async def release(self, row: MirrorRow, staged: bytes) -> None:
         """See `Sink.release`. After TargetUnavailable it is called again; whether it was done then shows in the marker."""

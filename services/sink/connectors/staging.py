@@ -161,6 +161,27 @@ class PartStore:
                 )
 
 
+class Staging:
+    """What one sink object takes on the way from its memory to the handle: parts made durable, and the epoch's end."""
+
+    def __init__(self, parts: PartStore, restored_from: Epoch = NO_EPOCH) -> None:
+        self._parts = parts
+        self._ledger = Ledger(newest=restored_from)
+        self._inline_left = INLINE_BYTES_MAX
+
+    async def keep(self, data: bytes, rows: int) -> None:
+        """Encoded records become a part of the epoch after the last that was staged; raises as `PartStore.keep`."""
+        part = await self._parts.keep(data, rows, Epoch(self._ledger.newest + 1), self._inline_left)
+        self._ledger.add(part)
+        if isinstance(part, InlinePart):
+            self._inline_left -= len(part.data)
+
+    def handle(self, epoch: Epoch, committed: Epoch) -> bytes:
+        """The epoch ends: the bytes of all that was staged after `committed` (C5)."""
+        self._inline_left = INLINE_BYTES_MAX
+        return encode_handle(self._ledger.stage(epoch, committed))
+
+
 async def _on_blobs(answer: Awaitable[T]) -> T:
     """The blob store's errors in the words of a sink."""
     try:
