@@ -99,6 +99,19 @@ def test_C10_outages_and_lost_workers_do_not_count() -> None:
     assert (world.row.failures, world.row.generation) == (0, 6)
 
 
+def test_what_an_outage_says_is_shown_until_a_commit() -> None:
+    """While a processor waits an outage out, its status tells of what; no longer when it has committed again."""
+    world = started()
+    world.pass_ms(1_500)
+    world.fail("count", outage=True)
+    world.settle()
+    assert world.status[NAME].state == "STARTING"
+    assert "waits until an outage is over" in world.status[NAME].reason
+    assert "it broke" in world.status[NAME].reason
+    world.pass_ms(30_000)
+    assert (world.status[NAME].state, world.status[NAME].reason) == ("RUNNING", "")
+
+
 def test_C10_a_timeout_during_an_outage_does_not_count() -> None:
     """The checkpoint is aborted, but the generation goes on."""
     world = started(CoordinatorSettings(checkpoint_timeout_ms=1_500, checkpoint_timeouts_max=1))

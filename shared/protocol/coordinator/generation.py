@@ -297,6 +297,7 @@ def settle(p: ProcessorState, doom: Doom, now_ms: int) -> None:
     if not doom.counts:
         if doom.outage:
             p.outages += 1
+            p.outage = doom.reason
         return leave(p, now_ms, p.backoff_until(now_ms, p.outages) if doom.outage else now_ms)
     if p.row.last > p.restored_from():
         return leave(p, now_ms, p.backoff_until(now_ms, 1))  # it had committed: not one of those in a row
@@ -324,5 +325,5 @@ def ended(p: ProcessorState, now_ms: int) -> None:
     if p.phase in HOSTED:
         p.tell(StopTasks(p.row.job, p.row.generation))
     _forget_run(p, now_ms)
-    p.outages = 0
+    p.outages, p.outage = 0, ""
     p.phase = Phase.IDLE

@@ -215,7 +215,7 @@ def applied(p: ProcessorState, request: Request, now_ms: int) -> None:
             if p.phase is Phase.IDLE:
                 p.phase = Phase.WAITING
                 p.resume_at_ms = now_ms
-                p.outages = 0
+                p.outages, p.outage = 0, ""
             p.stop_since_ms = None
         case StopProcessor(drain=True, until=until) if p.phase is Phase.RUNNING:
             p.tell(Drain(p.row.job, p.row.generation, until))

@@ -157,4 +157,4 @@ def committed(p: ProcessorState, commit: Committed, now_ms: int) -> None:
     p.tell(CommitHint(p.row.job, permit.row.generation, permit.row.epoch))
     p.flight = None
     p.timeouts = 0
-    p.outages = 0
+    p.outages, p.outage = 0, ""

@@ -218,6 +218,9 @@ class ProcessorState:
     """SQL has less than others have seen: nothing goes on (C9)."""
     resume_at_ms: int = 0
     outages: int = 0
+    """Generations in a row that an outage ended."""
+    outage: str = ""
+    """What the last of them said, for who wonders why nothing goes on; empty since the last commit."""
     timeouts: int = 0
     last_start_ms: int | None = None
     checkpoint_wanted: bool = False

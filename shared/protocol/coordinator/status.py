@@ -27,6 +27,8 @@ def shown_reason(p: ProcessorState) -> str:
         return "waits for the mirror of its commits"
     if p.phase is Phase.RUNNING and p.held:
         return f"holds its input until sinks have released {len(p.unreleased())} committed checkpoints"
+    if p.phase is not Phase.IDLE and p.outage:
+        return f"waits until an outage is over: {p.outage}"
     return p.row.reason
 
 
