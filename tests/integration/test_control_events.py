@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -58,6 +59,16 @@ def told(there: Installed, kind: str) -> list[dict[str, Any]]:
     return [event for _, event in found if event["type"] == kind]
 
 
+async def until(world: VirtualWorld, what: str, reached: Callable[[], object]) -> None:
+    """Wait a minute of virtual time for it at most."""
+    for _ in range(600):
+        if reached():
+            return
+        await world.clock.sleep_ms(100)
+    message = f"{what} was never told"
+    raise AssertionError(message)
+
+
 def test_states_commits_and_too_much_late_data_are_told(tmp_path: Path) -> None:
     """Each state in its order with the one before, each commit once, an alert when too large a part came late; a drop, too.
 
@@ -75,20 +86,18 @@ def test_states_commits_and_too_much_late_data_are_told(tmp_path: Path) -> None:
             for begin in range(0, len(READINGS), PER_PART):
                 await feed(log, READINGS[begin : begin + PER_PART])
                 await there.committed()
-            while not told(there, "alert"):
-                await world.clock.sleep_ms(100)
+            await until(world, "an alert", lambda: told(there, "alert"))
             ended = await there.stop(drain=True)
-            while told(there, "state")[-1]["state"] != "FINISHED" or told(there, "commit")[-1]["epoch"] != ended.last:
-                await world.clock.sleep_ms(100)
+            await until(world, "the end", lambda: told(there, "state")[-1]["state"] == "FINISHED")
+            await until(world, "the last commit", lambda: told(there, "commit")[-1]["epoch"] == ended.last)
             first = told(there, "state")
             await telling.end()
             again = Telling(there, world, late_fraction=0.01)
             await again.begin()
-            while told(there, "state")[len(first) :][-1:] != [first[-1] | {"time": ANY}]:
-                await world.clock.sleep_ms(100)
+            last = [first[-1] | {"time": ANY}]
+            await until(world, "the states again", lambda: told(there, "state")[len(first) :][-1:] == last)
             await there.drop()
-            while told(there, "state")[-1]["state"] != "DROPPED":
-                await world.clock.sleep_ms(100)
+            await until(world, "the drop", lambda: told(there, "state")[-1]["state"] == "DROPPED")
             await again.end()
 
             names = [event["state"] for event in first]
