@@ -17,7 +17,8 @@ class Connections:
 
     def __init__(self, place: str) -> None:
         self._place = place
-        self._logs: dict[str, KafkaLog] = {}
+        # By all settings, secrets too: who has another password is another client, even under the same name.
+        self._logs: dict[KafkaSettings, KafkaLog] = {}
 
     def get(self, processor: Processor, name: str) -> Connection:
         """The connection, with the environment's values put in. ConnectionMissing; InvalidDocument for a variable that is not set."""
@@ -40,10 +41,9 @@ class Connections:
     def log(self, connection: Connection) -> KafkaLog:
         """The client of a Kafka connection."""
         settings = self.kafka_settings(connection)
-        key = repr(settings)
-        if key not in self._logs:
-            self._logs[key] = KafkaLog(settings)
-        return self._logs[key]
+        if settings not in self._logs:
+            self._logs[settings] = KafkaLog(settings)
+        return self._logs[settings]
 
     async def close(self) -> None:
         """Let go of all clients."""

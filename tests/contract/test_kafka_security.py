@@ -24,6 +24,7 @@ from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_raw import RawReader
 from shared.adapters.kafka_settings import settings_from
 from shared.language.documents import parse
+from shared.language.stages import Connection
 from shared.model.ids import Offset
 from shared.ports.log import LogError, NewRecord, TopicPartition
 from shared.process.connections import Connections
@@ -224,3 +225,18 @@ def test_wrong_settings_are_named_and_no_secret_is_shown(config: dict[str, str],
         kafka_settings(read_settings(environment))
     assert said in str(raised.value)
     assert PASSWORD not in str(raised.value)
+
+
+async def test_another_password_is_another_client() -> None:
+    """Two documents share a client where all of a connection is the same; where the password alone differs, each has its own."""
+    connections = Connections("test")
+    config = {"security_protocol": "SASL_SSL", "sasl_username": USER}
+    logs = [
+        connections.log(
+            Connection("k", "kafka", {"bootstrapServers": "b:1", "config": {**config, "sasl_password": word}})
+        )
+        for word in (PASSWORD, "other", PASSWORD)
+    ]
+    assert logs[0] is logs[2]
+    assert logs[0] is not logs[1]
+    await connections.close()
