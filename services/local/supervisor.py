@@ -276,6 +276,8 @@ class LocalCluster:
                 "address_file": str(data / ADDRESS_FILE),
                 "logs": str(data / "logs"),
             }
+        elif child.service == "operator":
+            made = {"scratch": str(data / "scratch")}
         if not made:
             return {}
         given = json.loads(self._environment_value("TIDEMARK_EXTRA", "{}"))

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from services.operator.lookups import Lookups
+from services.operator.rockskeys import Stores
 from shared.model.frames import Body
 from shared.model.held import Hold
 from shared.model.ids import Epoch, StatePart
@@ -22,12 +23,18 @@ class OperatorBody:
     """Gives rows, watermarks and time to the chain; keeps of a `copy` edge what belongs to its key groups."""
 
     def __init__(
-        self, context: TaskContext, chain: Chain, key_by: Operator | None, lookups: Lookups | None = None
+        self,
+        context: TaskContext,
+        chain: Chain,
+        key_by: Operator | None,
+        lookups: Lookups | None = None,
+        stores: Stores | None = None,
     ) -> None:
         self._context = context
         self._chain = chain
         self._key_by = key_by
         self._lookups = lookups
+        self._stores = stores
         self._blobs = context.outside.blobs
         plan = context.assign.plan
         self._tasks = plan.tasks[context.assign.vertex]
@@ -107,6 +114,8 @@ class OperatorBody:
         return {"rows": self._rows, **asked, **self._chain.counters()}
 
     async def close(self) -> None:
-        """Let go of the lookup's table."""
+        """Let go of the lookup's table, and of what lies on the disk."""
+        if self._stores is not None:
+            self._stores.close()
         if self._lookups is not None:
             await self._lookups.close()

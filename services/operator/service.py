@@ -1,14 +1,19 @@
 """Wiring of an operator worker's process."""
 
+import tempfile
 import uuid
+from dataclasses import replace
+from pathlib import Path
 
 from services.operator.body import OperatorBody
 from services.operator.connecting import table_of
 from services.operator.lookups import Lookups
+from services.operator.rockskeys import Scratch
 from shared.language.documents import parse
 from shared.model.ids import Place, WorkerIncarnation
 from shared.operators.build import build_chain, build_operator
-from shared.operators.specs import KeyBySpec
+from shared.operators.cold_keys import Cooling
+from shared.operators.specs import ComputeSpec, KeyBySpec
 from shared.planning import LookupHead
 from shared.process.connections import Connections
 from shared.process.outside import make_outside
@@ -23,8 +28,10 @@ class OperatorService:
 
     name = "operator"
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, scratch: Scratch | None = None) -> None:
+        """`scratch`: where keyed state lies that does not stay in memory; None: all of it does."""
         self._connections = connections
+        self._scratch = scratch
 
     async def build(self, context: TaskContext) -> TaskBody:
         """The chain of the vertex; a leading KeyBy of a `copy` edge stands apart, as its rows are filtered behind it."""
@@ -38,7 +45,11 @@ class OperatorService:
             stage = context.vertex.head.stage
             table = table_of(self._connections, outside, parse(context.assign.plan.document), stage)
             lookups = Lookups(stage, table, outside.clock, outside.settings.lookup, operators)
-        return OperatorBody(context, build_chain(specs, operators), key_by, lookups)
+        stores = None
+        if self._scratch is not None and any(isinstance(spec, ComputeSpec) for spec in specs):
+            stores = self._scratch.stores()
+            operators = replace(operators, cooling=Cooling(outside.settings.keys_in_memory, stores.make))
+        return OperatorBody(context, build_chain(specs, operators), key_by, lookups, stores)
 
     async def close(self) -> None:
         """Let go of the clients that tasks share."""
@@ -46,11 +57,15 @@ class OperatorService:
 
 
 async def build(settings: ProcessSettings) -> Worker:
-    """A worker of this service."""
+    """A worker of this service. TIDEMARK_EXTRA: `scratch`, a folder for keyed state beyond memory; "": the system's for temporary files."""
     outside = make_outside(settings)
+    given = settings.extra.get("scratch", "")
+    scratch = Scratch(Path(given or tempfile.gettempdir()), settings.place)
+    if given:
+        scratch.sweep()
     return Worker(
         Place(settings.place),
         WorkerIncarnation(uuid.uuid4().hex),
-        OperatorService(Connections(settings.place)),
+        OperatorService(Connections(settings.place), scratch),
         outside,
     )

@@ -23,7 +23,7 @@ Rules (language.md, Computations; protocol W1, E1):
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -37,6 +37,7 @@ from shared.model.ids import KeyGroup
 from shared.model.time import MAX_TIME, MIN_TIME
 from shared.model.values import Document
 from shared.operators import computation_batch
+from shared.operators.cold_keys import Cooling
 from shared.operators.computation_keys import Key, Keys, OrderKey, Waiting
 from shared.operators.errors import OperatorError
 
@@ -119,13 +120,14 @@ class KeyedComputation:
         groups: int = 128,
         attempts: int = ATTEMPTS,
         waiting_max: int = WAITING_MAX,
+        cooling: Cooling | None = None,
     ) -> None:
         self._waiting_max = waiting_max
         self._waiting = 0
         self._computation = computation
         self._by_event_time = order == "eventTime"
         self._attempts = attempts
-        self._keys = Keys(StateCodec(computation), groups)
+        self._keys = Keys(StateCodec(computation), groups, cooling)
         self._watermark_ms = MIN_TIME
         self._due: list[tuple[int, bytes]] = []
         """Heap of (time, key): the key has something to apply then. Entries may be stale: a key's own times decide."""
@@ -151,6 +153,7 @@ class KeyedComputation:
                 self._record(key, record, row.order, done)
                 self._advance(key, self._watermark_ms, done)
             self._note(key)
+        self._keys.settle()
         self.counters.late += len(done.late)
         return self._sorted(done)
 
@@ -159,7 +162,7 @@ class KeyedComputation:
         done = Applied()
         if watermark_ms > self._watermark_ms:
             floor_ms = self.output_watermark()
-            for key in self._take_due(watermark_ms):
+            for key in self._due_keys(watermark_ms):
                 self._advance(key, watermark_ms, done)
                 self._note(key)
             self._watermark_ms = watermark_ms
@@ -183,6 +186,7 @@ class KeyedComputation:
                 self._timer(key, pending, max(floor_ms, pending.output_ms), done)
                 self._advance(key, self._watermark_ms, done)
             self._note(key)
+        self._keys.settle()
         return self._sorted(done)
 
     def _wait(self, key: Key, row: Row) -> None:
@@ -228,11 +232,13 @@ class KeyedComputation:
 
     def restore(self, groups: Mapping[KeyGroup, bytes], watermark_ms: int = MIN_TIME) -> None:
         """Become what the snapshot says, at the input watermark that belongs to it; called once, before anything else."""
-        self._keys.restore(groups)
+        self._keys.restore(groups, self._restored)
         self._watermark_ms = watermark_ms
-        for key in self._keys.in_order():
-            self._waiting += len(key.waiting)
-            self._note(key)
+
+    def _restored(self, key: Key) -> None:
+        self._waiting += len(key.waiting)
+        key.noted_ms = key.noted_clock_ms = None
+        self._note(key)
 
     # --- applying -------------------------------------------------------------------------------------------
 
@@ -349,7 +355,7 @@ class KeyedComputation:
     def _end(self, floor_ms: int, done: Applied) -> None:
         """Fire what is pending once, event time first; what is set meanwhile is discarded (A7)."""
         for domain in ("event", "processing"):
-            for key in self._keys.in_order():
+            for key in self._all_with_timers():
                 pending = [p for p in key.timers.all() if p.domain == domain]
                 least_ms = floor_ms if domain == "processing" else MIN_TIME
                 self._fire_once(key, pending, least_ms, done)
@@ -373,22 +379,31 @@ class KeyedComputation:
         if hold_ms is not None and hold_ms != key.noted_ms:
             heapq.heappush(self._due, (hold_ms, key.data))
         key.noted_ms = hold_ms
-        timer = key.timers.first("processing")
-        clock_ms = None if timer is None else timer.due_ms
+        clock_ms = key.clock_ms()
         if clock_ms is not None and clock_ms != key.noted_clock_ms:
             heapq.heappush(self._clock_due, (clock_ms, key.data))
         key.noted_clock_ms = clock_ms
 
-    def _take_due(self, watermark_ms: int) -> list[Key]:
-        """The keys that have something to apply below this watermark, in the order of their bytes."""
-        found: list[Key] = []
+    def _due_keys(self, watermark_ms: int) -> Iterator[Key]:
+        """The keys that have something to apply below this watermark, in the order of their bytes; each is noted anew before the next."""
+        found: set[bytes] = set()
         while self._due and self._due[0][0] < watermark_ms:
-            time_ms, data = heapq.heappop(self._due)
+            found.add(heapq.heappop(self._due)[1])
+        for data in sorted(found):
+            self._keys.settle()
             key = self._keys.find(data)
-            if key is not None and key.noted_ms == time_ms:
+            if key is not None and key.noted_ms is not None and key.noted_ms < watermark_ms:
                 key.noted_ms = None
-                found.append(key)
-        return sorted(found, key=lambda k: k.data)
+                yield key
+        self._keys.settle()
+
+    def _all_with_timers(self) -> Iterator[Key]:
+        """The keys that something was noted of, in the order of their bytes."""
+        for data in sorted({data for _, data in (*self._due, *self._clock_due)}):
+            self._keys.settle()
+            key = self._keys.find(data)
+            if key is not None:
+                yield key
 
     def _sorted(self, done: Applied) -> Applied:
         done.outputs.sort(key=lambda o: o[:3])  # A6

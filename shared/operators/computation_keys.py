@@ -2,10 +2,13 @@
 
 A key group is one state part: a version, then its keys in the order of their bytes, so equal state has equal bytes. A key without
 anything worth keeping (fresh state, no timer, no waiting record) is not kept.
+
+With `Cooling`, keys that have not been asked for lately lie packed in a store, as they would in a snapshot (`settle`). Whoever holds a
+`Key` lets go of it before the next `settle`.
 """
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -16,6 +19,7 @@ from shared.computation.timers import Pending, Timers
 from shared.language.values import decode_value, encode_value
 from shared.model.ids import KeyGroup
 from shared.model.time import MIN_TIME
+from shared.operators.cold_keys import Cooling
 from shared.operators.keygroups import key_group
 
 _FORMAT: Final = 1
@@ -50,11 +54,15 @@ class _KeySnapshot(msgspec.Struct, array_like=True):
 
 class _GroupSnapshot(msgspec.Struct, array_like=True):
     format: int
-    keys: list[_KeySnapshot]
+    keys: list[msgspec.Raw]
+    """Of `_KeySnapshot`."""
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(_GroupSnapshot)
+_KEY_DECODER: Final = msgspec.msgpack.Decoder(_KeySnapshot)
+_SETTLED_PART: Final = 8
+"""A settling makes room for an eighth of the keys that may stay: so it is seldom due."""
 
 
 class Key:
@@ -100,6 +108,11 @@ class Key:
         times = [w.timestamp_ms for w in self.waiting[:1]] + [timer.due_ms for timer in (timer,) if timer is not None]
         return min(times, default=None)
 
+    def clock_ms(self) -> int | None:
+        """When its next processing-time timer is due; None for none."""
+        timer = self.timers.first("processing")
+        return None if timer is None else timer.due_ms
+
     def next_sequence(self, time_ms: int) -> int:
         """The place of a document among those that the key yields for this time, from 0."""
         self.sequence = self.sequence + 1 if time_ms == self.output_ms else 0
@@ -136,39 +149,68 @@ class Key:
 class Keys:
     """All keys of a task by key group, and which groups changed since the last snapshot."""
 
-    def __init__(self, codec: StateCodec, groups: int) -> None:
+    def __init__(self, codec: StateCodec, groups: int, cooling: Cooling | None = None) -> None:
         self._codec = codec
         self._groups = groups
         self._keys: dict[bytes, Key] = {}
+        """With cooling: those asked for lately, the latest last."""
         self._by_group: dict[KeyGroup, dict[bytes, Key]] = {}
         self._dirty: set[KeyGroup] = set()
         self._stored: set[KeyGroup] = set()
         self._fresh = codec.encode(codec.fresh())
+        self._cooling = cooling
+        self._cold = None if cooling is None else cooling.make()
 
     def __len__(self) -> int:
+        """Those in memory."""
         return len(self._keys)
-
-    def in_order(self) -> list[Key]:
-        """All keys, in the order of their bytes."""
-        return [self._keys[data] for data in sorted(self._keys)]
 
     def find(self, data: bytes) -> Key | None:
         """The key of these bytes; None if it is not there."""
-        return self._keys.get(data)
+        key = self._keys.get(data)
+        if self._cold is None:
+            return key
+        if key is not None:
+            self._keys[data] = self._keys.pop(data)
+            return key
+        group = KeyGroup(key_group(data, self._groups))
+        packed = self._cold.get(group, data)
+        return None if packed is None else self._unpacked(group, _KEY_DECODER.decode(packed))
 
     def find_or_add(self, data: bytes, value: Any) -> Key:
         """The key of these canonical bytes; its group is dirty from here on."""
-        key = self._keys.get(data)
+        key = self.find(data)
         if key is None:
-            key = Key(data, value, KeyGroup(key_group(data, self._groups)), self._codec)
-            self._keys[data] = key
-            self._by_group.setdefault(key.group, {})[data] = key
+            key = self._added(Key(data, value, KeyGroup(key_group(data, self._groups)), self._codec))
         self._dirty.add(key.group)
+        return key
+
+    def _added(self, key: Key) -> Key:
+        self._keys[key.data] = key
+        self._by_group.setdefault(key.group, {})[key.data] = key
         return key
 
     def changed(self, key: Key) -> None:
         """The key's group has to be in the next snapshot."""
         self._dirty.add(key.group)
+
+    def settle(self) -> None:
+        """Pack the keys that nobody has asked for longest, where more than may stay are in memory."""
+        cooling, cold = self._cooling, self._cold
+        if cooling is None or cold is None or len(self._keys) <= cooling.keys_in_memory:
+            return
+        staying = cooling.keys_in_memory - cooling.keys_in_memory // _SETTLED_PART
+        for data in list(self._keys)[: len(self._keys) - staying]:
+            key = self._forgotten(data)
+            if key.is_worth_keeping(self._fresh):
+                cold.put(key.group, data, _packed(key))
+            else:
+                cold.remove(key.group, data)
+
+    def _forgotten(self, data: bytes) -> Key:
+        key = self._keys.pop(data)
+        del self._by_group[key.group][data]
+        return key
 
     def snapshot(self) -> dict[KeyGroup, bytes | None]:
         """The groups that changed since the last call, None for one that was there and has no key left."""
@@ -184,43 +226,40 @@ class Keys:
         self._dirty.clear()
         return parts
 
-    def restore(self, parts: Mapping[KeyGroup, bytes]) -> None:
-        """Become what these say; StateError for bytes that no snapshot has."""
+    def restore(self, parts: Mapping[KeyGroup, bytes], restored: Callable[[Key], None]) -> None:
+        """Become what these say, and show each key; StateError for bytes that no snapshot has."""
         for group, data in parts.items():
             try:
                 stored = _DECODER.decode(data)
+                keys = [_KEY_DECODER.decode(raw) for raw in stored.keys]
             except msgspec.DecodeError as e:
                 raise StateError(
                     f"key group {group}: the snapshot's {len(data)} bytes are no state of a computation: {e}"
                 ) from e
             if stored.format != _FORMAT:
                 raise StateError(f"key group {group}: snapshot format {stored.format}, this version reads {_FORMAT}")
-            for item in stored.keys:
-                self._restore_key(group, item)
-            if stored.keys:
-                self._keys[stored.keys[0].key].state()  # state of another version is found now, not hours later
+            for number, item in enumerate(keys):
+                key = self._unpacked(group, item)
+                if number == 0:
+                    key.state()  # state of another version is found now, not hours later
+                restored(key)
             self._stored.add(group)
-        self._dirty.clear()
+            self.settle()
 
-    def _kept(self, group: KeyGroup) -> list[_KeySnapshot]:
+    def _kept(self, group: KeyGroup) -> list[msgspec.Raw]:
         keys = self._by_group.get(group, {})
-        for data in [d for d, key in keys.items() if not key.is_worth_keeping(self._fresh)]:
-            del keys[data], self._keys[data]
-        return [
-            _KeySnapshot(
-                data,
-                encode_value(key.value),
-                key.pack(),
-                key.output_ms,
-                key.sequence,
-                key.timers.all(),
-                [(w.timestamp_ms, w.order, w.packed) for w in sorted(key.waiting)],
-            )
-            for data, key in sorted(keys.items())
-        ]
+        found = {} if self._cold is None else {d: packed for d, packed in self._cold.of_group(group) if d not in keys}
+        for data, key in list(keys.items()):
+            if key.is_worth_keeping(self._fresh):
+                found[data] = _packed(key)
+                continue
+            self._forgotten(data)
+            if self._cold is not None:
+                self._cold.remove(group, data)
+        return [msgspec.Raw(found[data]) for data in sorted(found)]
 
-    def _restore_key(self, group: KeyGroup, item: _KeySnapshot) -> None:
-        key = self.find_or_add(item.key, decode_value(item.value))
+    def _unpacked(self, group: KeyGroup, item: _KeySnapshot) -> Key:
+        key = Key(item.key, decode_value(item.value), KeyGroup(key_group(item.key, self._groups)), self._codec)
         if key.group != group:
             raise StateError(
                 f"key group {group}: the snapshot has a key of group {key.group}; the number of groups is fixed for a job"
@@ -228,7 +267,19 @@ class Keys:
         key.restore(item.state)
         key.output_ms, key.sequence = item.output_ms, item.sequence
         key.timers = Timers(item.timers)
+        # Before whatever comes now: numbers of arrival are from 1 on.
         key.waiting = [
-            Waiting(ts, order, data, i, decode_value(data)) for i, (ts, order, data) in enumerate(item.waiting)
+            Waiting(ts, order, data, i - len(item.waiting), decode_value(data))
+            for i, (ts, order, data) in enumerate(item.waiting)
         ]
         heapq.heapify(key.waiting)
+        key.noted_ms, key.noted_clock_ms = key.hold_ms(), key.clock_ms()
+        return self._added(key)
+
+
+def _packed(key: Key) -> bytes:
+    waiting = [(w.timestamp_ms, w.order, w.packed) for w in sorted(key.waiting)]
+    value = encode_value(key.value)
+    return _ENCODER.encode(
+        _KeySnapshot(key.data, value, key.pack(), key.output_ms, key.sequence, key.timers.all(), waiting)
+    )

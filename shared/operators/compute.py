@@ -35,7 +35,7 @@ class ComputeOperator:
         self._spec = spec
         self._context = context
         computation = load_computation(stage.class_, stage.config)
-        self._keyed = KeyedComputation(computation, order=stage.order, groups=spec.key_groups)
+        self._keyed = KeyedComputation(computation, order=stage.order, groups=spec.key_groups, cooling=context.cooling)
         self._split_lateness = spec.lateness == "split" and spec.from_source
         self._now_ms = 0
 

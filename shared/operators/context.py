@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from shared.operators.cold_keys import Cooling
+
 Topics: TypeAlias = str | tuple[str, ...] | None
 """One topic, several in the order of the document, or what has none."""
 
@@ -18,6 +20,8 @@ class TaskContext:
     """The source's topic; for `_stream_meta`. Of several, partition p of topic i is the split with the ordinal p · topics + i."""
     join_bytes_max: int = 1024 * 1024 * 1024
     """Rows that one task of a `$join` may keep in memory."""
+    cooling: Cooling | None = None
+    """Where keys of computations lie that nobody has asked for lately; None: in memory, all of them."""
 
 
 def source_place(topics: Topics, ordinal: int) -> tuple[str | None, int]:

@@ -53,6 +53,8 @@ class RuntimeSettings:
     """For trying out: what a document names no target for, output and dead letters, is collected (`plan_processor`)."""
     join_bytes_max: int = 1024 * 1024 * 1024
     """Rows that one task of a `$join` may keep in memory; beyond it the task fails, with what to do."""
+    keys_in_memory: int = 500_000
+    """Keys of a computation that one task has at hand; the others lie packed in RocksDB, below the operator's scratch folder."""
     lookup: LookupSettings = field(default_factory=LookupSettings)
     slots: int = 4
     """Processors of which this worker hosts tasks at the same time."""

@@ -1,6 +1,7 @@
 # ruff: noqa: N802 -- a test carries its rule's name
 """Keyed computations: the order of records and timers, lateness, the end of input, snapshots, failures."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -339,6 +340,18 @@ def test_equal_state_has_equal_bytes() -> None:
         task.on_watermark(12)
         taken.append(task.snapshot_groups())
     assert taken[0] == taken[1]
+
+
+def test_a_record_that_nothing_tells_from_one_restored_waits_beside_it() -> None:
+    """Equal in time, order key and content: both are applied, whichever came before the restart; not-a-number is equal to nothing."""
+    same = row_of(1, {"n": "a", "x": math.nan}, 10)
+    task = KeyedComputation(make_computation(Scripted), groups=1)
+    task.on_records([same, same])
+    snapshot = {group: data for group, data in task.snapshot_groups().items() if data is not None}
+    task = KeyedComputation(make_computation(Scripted), groups=1)
+    task.restore(snapshot)
+    task.on_records([same, same])
+    assert len(task.on_watermark(11).outputs) == 4
 
 
 def test_state_of_another_version_is_migrated_or_refused() -> None:

@@ -1,0 +1,110 @@
+"""Cold keys in RocksDB, on a local disk: state larger than memory (`shared/operators/cold_keys.py` has the contract).
+
+Neither log nor sync: what it holds is a copy of what the task's snapshots hold, and goes with the task.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, TypeVar, cast
+
+from rocksdict import Options, Rdict, WriteOptions
+
+from shared.model.ids import KeyGroup
+from shared.operators.errors import OperatorError
+
+WRITE_BUFFER_BYTES: Final = 16 * 1024 * 1024
+WRITE_BUFFERS: Final = 2
+T = TypeVar("T")
+
+
+class RocksKeys:
+    """`ColdKeys` in a folder, made here, which `close` removes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+        options.set_max_write_buffer_number(WRITE_BUFFERS)
+        options.set_keep_log_file_num(1)
+        unlogged = WriteOptions()
+        unlogged.disable_wal = True  # type: ignore[method-assign, assignment]  # a property, whatever its stub says
+        self._store = self._told(lambda: Rdict(str(self._folder), options))
+        self._store.set_write_options(unlogged)
+
+    def put(self, group: KeyGroup, key: bytes, data: bytes) -> None:
+        """See `ColdKeys.put`."""
+        self._told(lambda: self._store.put(_prefix(group) + key, data))
+
+    def get(self, group: KeyGroup, key: bytes) -> bytes | None:
+        """See `ColdKeys.get`."""
+        found = self._told(lambda: self._store.get(_prefix(group) + key))
+        return cast("bytes | None", found)
+
+    def remove(self, group: KeyGroup, key: bytes) -> None:
+        """See `ColdKeys.remove`."""
+        self._told(lambda: self._store.delete(_prefix(group) + key))
+
+    def of_group(self, group: KeyGroup) -> Iterator[tuple[bytes, bytes]]:
+        """See `ColdKeys.of_group`."""
+        prefix = _prefix(group)
+        entries = self._told(lambda: cast("Iterator[tuple[bytes, bytes]]", self._store.items(from_key=prefix)))
+        while (entry := self._told(lambda: next(entries, None))) is not None and entry[0].startswith(prefix):
+            yield entry[0][len(prefix) :], entry[1]
+
+    def close(self) -> None:
+        """Remove what is there."""
+        self._store.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _told(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except Exception as error:  # the library raises bare exceptions, whatever the disk says
+            raise OperatorError(
+                f"keyed state in {self._folder}: {error}; see that the disk has room and can be written to, raise keys_in_memory"
+                " in TIDEMARK_RUNTIME, or run more tasks"
+            ) from error
+
+
+class Stores:
+    """The stores of one task: made as its operators ask, closed with it."""
+
+    def __init__(self, root: Path, prefix: str) -> None:
+        self._root = root
+        self._prefix = prefix
+        self._made: list[RocksKeys] = []
+
+    def make(self) -> RocksKeys:
+        """One more. OSError where the folder cannot be made."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        self._made.append(RocksKeys(Path(tempfile.mkdtemp(prefix=self._prefix, dir=self._root))))
+        return self._made[-1]
+
+    def close(self) -> None:
+        """All of them."""
+        while self._made:
+            self._made.pop().close()
+
+
+class Scratch:
+    """Where the tasks of one worker have their stores."""
+
+    def __init__(self, root: Path, place: str) -> None:
+        self._root = root
+        self._prefix = f"tidemark-keys-{place}-"
+
+    def stores(self) -> Stores:
+        """For one task."""
+        return Stores(self._root, self._prefix)
+
+    def sweep(self) -> None:
+        """Remove what a worker of this place left when it was killed; for a folder that one installation has to itself."""
+        for left in self._root.glob(f"{self._prefix}*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _prefix(group: KeyGroup) -> bytes:
+    return int(group).to_bytes(4, "big")

@@ -1,0 +1,84 @@
+"""Keys of a computation that nobody asks for leave the memory, and come back as they were."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from shared.computation import Computation, NoConfig, Record, Timer, Timers, make_computation
+from shared.model.ids import KeyGroup
+from shared.model.values import Document
+from shared.operators.cold_keys import Cooling
+from shared.operators.computation import KeyedComputation, row_of
+from tests.harness.cold_memory import MemoryColdKeys
+
+KEYS = 100
+GROUPS = 4
+
+
+@dataclass
+class Log:
+    seen: list[str] = field(default_factory=list)
+
+
+class Remembering(Computation[Log, NoConfig]):
+    """Tells all that a key has seen; a record may set a timer."""
+
+    State = Log
+
+    def process(self, record: Record, state: Log, timers: Timers) -> Iterator[Document]:
+        state.seen.append(record.value["n"])
+        if "at" in record.value:
+            timers.set("t", record.value["at"], record.value["domain"])
+        yield {"seen": list(state.seen)}
+
+    def on_timer(self, timer: Timer, state: Log, timers: Timers) -> Iterator[Document]:
+        yield {"seen": [*state.seen, timer.name]}
+
+
+class Stand:
+    def __init__(self) -> None:
+        self.store = MemoryColdKeys()
+        cooling = Cooling(16, lambda: self.store)
+        self.task = KeyedComputation(make_computation(Remembering), order="arrival", groups=GROUPS, cooling=cooling)
+
+    def cold(self) -> int:
+        return sum(1 for group in range(GROUPS) for _ in self.store.of_group(KeyGroup(group)))
+
+
+def test_no_more_keys_than_the_setting_says_stay_in_memory() -> None:
+    """After each call; the others are found again where they were put."""
+    stand = Stand()
+    stand.task.on_records([row_of(k, {"n": "a"}, k) for k in range(KEYS)])
+    assert stand.cold() >= KEYS - 16
+    outputs = stand.task.on_records([row_of(k, {"n": "b"}, 100 + k) for k in range(KEYS)]).outputs
+    assert [o.value["seen"] for o in outputs] == [["a", "b"]] * KEYS
+
+
+@pytest.mark.parametrize("domain", ["event", "processing"])
+def test_a_cold_key_s_timer_fires_when_it_is_due(domain: str) -> None:
+    """Of either kind, once; what has something due is known without a look into the store."""
+    stand = Stand()
+    stand.task.on_records([row_of(k, {"n": "a", "at": 1_000 + k, "domain": domain}, k) for k in range(KEYS)])
+    assert stand.cold() >= KEYS - 16
+    fire = stand.task.on_watermark if domain == "event" else stand.task.on_processing_time
+    assert len(fire(1_010).outputs) in (10, 11)
+    assert len(fire(2_000).outputs) == KEYS - (10 if domain == "event" else 11)
+    assert fire(3_000).outputs == []
+
+
+def test_a_key_with_nothing_to_keep_is_not_put_away() -> None:
+    """Nor does it stay where it was put before."""
+
+    class Passing(Remembering):
+        def process(self, record: Record, state: Log, timers: Timers) -> Iterator[Document]:
+            state.seen = [] if record.value["n"] == "clear" else ["a"]
+            yield {}
+
+    store = MemoryColdKeys()
+    task = KeyedComputation(make_computation(Passing), order="arrival", groups=1, cooling=Cooling(1, lambda: store))
+    task.on_records([row_of(k, {"n": "a"}, k) for k in range(3)])
+    assert len(list(store.of_group(KeyGroup(0)))) >= 2
+    task.on_records([row_of(k, {"n": "clear"}, k) for k in range(3)])
+    assert task.snapshot_groups() == {}
+    assert list(store.of_group(KeyGroup(0))) == []
