@@ -10,7 +10,6 @@ from typing import Protocol
 from shared.model.ids import KeyGroup
 
 
-
 class ColdKeys(Protocol):
     """Bytes by key group and key. Whatever goes wrong is an OperatorError that says what to do."""
 
