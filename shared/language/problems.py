@@ -49,13 +49,7 @@ class Problems:
         if len(self.errors) >= ERRORS_MAX:
             return
         names = tuple(accepted)
-        nearest = None
-        if found is not None and names:
-            close = difflib.get_close_matches(found, names, n=1, cutoff=0.6)
-            if not close:
-                lower = {name.lower(): name for name in names}
-                close = [lower[c] for c in difflib.get_close_matches(found.lower(), lower, n=1, cutoff=0.6)]
-            nearest = close[0] if close else None
+        nearest = None if found is None else nearest_of(found, names)
         shown = names if len(names) <= _SHOWN_MAX or nearest is None else ()
         self.errors.append(DocumentError(path, message, self.line_of(path), shown, nearest))
 
@@ -73,6 +67,15 @@ class Problems:
 
 
 _SHOWN_MAX = 40
+
+
+def nearest_of(found: str, names: Sequence[str]) -> str | None:
+    """The name that is most like what was found, in any case; None if none is."""
+    close = difflib.get_close_matches(found, names, n=1, cutoff=0.6)
+    if not close:
+        lower = {name.lower(): name for name in names}
+        close = [lower[c] for c in difflib.get_close_matches(found.lower(), lower, n=1, cutoff=0.6)]
+    return close[0] if close else None
 
 
 def join(path: str, name: str) -> str:

@@ -117,6 +117,12 @@ def test_needed_fields() -> None:
         ({"$add": [1], "$subtract": [1, 2]}, "f"),
         ({"$divide": [1]}, "$divide"),
         ({"$function": {"body": "x"}}, "$function"),
+        ({"$zip": {"inputs": []}}, "$zip"),
+        ({"$zip": {"inputs": ["$a"], "defaults": [0]}}, "$zip"),
+        ({"$percentile": {"input": "$a", "p": [2], "method": "approximate"}}, "$percentile"),
+        ({"$median": {"input": "$a", "method": "exact"}}, "$median"),
+        ({"$regexMatch": {"input": "$t", "regex": "a", "options": "q"}}, "$regexMatch.regex"),
+        ({"$dateFromParts": {"year": 2024, "isoWeek": 2}}, "$dateFromParts"),
         ({"$meta": "textScore"}, "$meta"),
     ],
     ids=lambda v: str(v)[:40],
@@ -126,6 +132,26 @@ def test_constant_arguments_are_checked_in_the_document(expression: Any, place: 
     with pytest.raises(InvalidDocument) as refused:
         _stages({"$project": {"f": expression}})
     assert place in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("expression", "hint"),
+    [
+        ({"$dateAdd": {"startDate": "$t", "unit": "days", "amount": 1}}, "did you mean day? Accepted: year, "),
+        (
+            {"$dateTrunc": {"date": "$t", "unit": "week", "startOfWeek": "mondy"}},
+            "did you mean monday? Accepted: sunday, ",
+        ),
+        ({"$convert": {"input": "$t", "to": "doubel"}}, "did you mean double? Accepted: int, "),
+        ({"$topN": {"n": 1}}, "belongs into $group"),
+    ],
+    ids=lambda v: str(v)[:40],
+)
+def test_words_among_constants_are_met_with_the_nearest(expression: Any, hint: str) -> None:
+    """A constant that is none of the known words is answered with those, and with the nearest."""
+    with pytest.raises(InvalidDocument) as refused:
+        _stages({"$project": {"f": expression}})
+    assert hint in str(refused.value)
 
 
 def test_patterns_run_in_linear_time() -> None:
@@ -142,6 +168,10 @@ def test_patterns_run_in_linear_time() -> None:
         '{"a": {"$date": "yesterday"}}',
         '{"a": {"$numberInt": "3000000000"}}',
         '{"a": {"$oid": "xyz"}}',
+        '{"a": {"$oid": "5a b9cbfa31c2ab715d4212"}}',
+        '{"a": {"$numberLong": "1_000"}}',
+        '{"a": {"$numberLong": " 1"}}',
+        '{"a": {"$numberDouble": "1_0"}}',
         "{",
         "[" * 500 + "]" * 500,
     ],

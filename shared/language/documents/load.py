@@ -5,6 +5,7 @@ bound, tags and further documents are not.
 """
 
 import contextlib
+import json
 import math
 import re
 from typing import Any, Final
@@ -24,6 +25,10 @@ _BOOL: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False
 _INT: Final = re.compile(r"[-+]?[0-9]+|0x[0-9a-fA-F]+|0o[0-7]+")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL: Final = re.compile(r"([-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_CORE: Final = "tag:yaml.org,2002:"
+_TAGS: Final = frozenset(
+    {"str", "int", "float", "bool", "null", "timestamp", "merge", "value", "yaml", "map", "seq"}
+)  # what YAML 1.1 takes plain scalars for, and collections
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -35,9 +40,11 @@ def load(text: str) -> tuple[Any, dict[str, int]]:
         # Flow style YAML begins with a brace, too: where it is no JSON, YAML's parser says what is wrong, with the line.
         with contextlib.suppress(msgspec.DecodeError):
             try:
-                return msgspec.json.decode(text), {}
+                tree = msgspec.json.decode(text)
+                json.loads(text, object_pairs_hook=_each_once)
             except RecursionError:
                 raise _invalid("the document nests too deeply") from None
+            return tree, {}
     try:
         node = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as e:
@@ -55,6 +62,15 @@ def _invalid(message: str, line: int | None = None) -> InvalidDocument:
     return InvalidDocument([DocumentError("", message, line)])
 
 
+def _each_once(fields: list[tuple[str, Any]]) -> None:
+    """InvalidDocument for a name that stands twice in an object."""
+    seen: set[str] = set()
+    for name, _ in fields:
+        if name in seen:
+            raise _invalid(f"{name} is written twice in one object")
+        seen.add(name)
+
+
 class _Reader:
     """Walks YAML nodes, counting them."""
 
@@ -69,8 +85,10 @@ class _Reader:
         if self.nodes > NODES_MAX or depth > DEPTH_MAX:
             raise _invalid(f"more than {NODES_MAX} values or {DEPTH_MAX} levels", line)
         self.lines.setdefault(path, line)
+        if node.tag.removeprefix(_CORE) not in _TAGS:
+            raise _invalid(f"the tag {node.tag} is not allowed", line)
         if isinstance(node, yaml.ScalarNode):
-            return _scalar(node, line)
+            return _scalar(node)
         if isinstance(node, yaml.SequenceNode):
             return [self.read(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(node.value)]
         fields: dict[str, Any] = {}
@@ -90,10 +108,8 @@ class _Reader:
         return str(node.value)
 
 
-def _scalar(node: Any, line: int) -> Any:
+def _scalar(node: Any) -> Any:
     text: str = node.value
-    if node.tag and not node.tag.startswith("tag:yaml.org,2002:"):
-        raise _invalid(f"the tag {node.tag} is not allowed", line)
     if node.style:  # quoted or a block: a string, whatever it looks like (the C parser says '' for plain)
         return text
     if text in _NULL:

@@ -6,12 +6,13 @@ from functools import partial
 from typing import Any, Final
 
 from shared.language.expressions.ast import Expr, Literal
-from shared.language.expressions.errors import ExpressionError
+from shared.language.expressions.errors import ExpressionError, UnknownName, fail
 from shared.language.expressions.library.calendar import parts_of, unit_of, weekday_of
 from shared.language.expressions.library.convert import target_of
 from shared.language.expressions.library.date_format import reader_of, write_date
 from shared.language.expressions.library.dates import calendar_of
 from shared.language.expressions.library.regexes import program_of
+from shared.language.expressions.library.totals import check_method, check_points
 from shared.language.expressions.library.zones import zone_of
 from shared.language.expressions.registry import ABSENT, Named, Operator
 from shared.language.expressions.scope import Scope
@@ -50,6 +51,24 @@ def _pattern(operator: Operator, args: tuple[Expr | None, ...]) -> None:
         program_of(operator.name, regex.value, ABSENT)
 
 
+def _quantiles(operator: Operator, args: tuple[Expr | None, ...]) -> None:
+    """The method, and the points as far as they are constant."""
+    *_, method = args
+    if isinstance(method, Literal):
+        check_method(operator.name, method.value)
+    if operator.name == "$percentile" and isinstance(args[1], Literal):
+        check_points(args[1].value)
+
+
+def _zip(_: Operator, args: tuple[Expr | None, ...]) -> None:
+    """There are inputs, and defaults stand beside useLongestLength alone."""
+    inputs, longest, defaults = args
+    if isinstance(inputs, Literal) and inputs.value == []:
+        raise fail("$zip takes at least one array")
+    if defaults is not None and (longest is None or (isinstance(longest, Literal) and longest.value is not True)):
+        raise fail("defaults of $zip need useLongestLength: true")
+
+
 def _calendar(operator: Operator, args: tuple[Expr | None, ...]) -> None:
     """The parts of a date are those of one calendar."""
     assert isinstance(operator.signature, Named)
@@ -58,7 +77,9 @@ def _calendar(operator: Operator, args: tuple[Expr | None, ...]) -> None:
 
 _TOGETHER: Final[dict[str, tuple[str, Callable[[Operator, tuple[Expr | None, ...]], None]]]] = {
     **dict.fromkeys(("$regexMatch", "$regexFind", "$regexFindAll"), ("regex", _pattern)),
+    **dict.fromkeys(("$median", "$percentile"), ("", _quantiles)),
     "$dateFromParts": ("", _calendar),
+    "$zip": ("", _zip),
 }
 """Checks of several arguments at once, and the argument to name."""
 
@@ -81,5 +102,7 @@ def check_constants(operator: Operator, args: tuple[Expr | None, ...], path: str
 def _check(scope: Scope, path: str, check: Callable[[], object]) -> None:
     try:
         check()
+    except UnknownName as e:
+        scope.problems.add(path, e.short, accepted=e.known, found=e.found)
     except ExpressionError as e:
         scope.problems.add(path, e.reason)

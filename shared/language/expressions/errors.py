@@ -1,5 +1,6 @@
 """What an expression raises at run time: the document goes to the dead letters, the others go on (D1)."""
 
+from collections.abc import Sequence
 from typing import Final
 
 
@@ -11,6 +12,16 @@ class ExpressionError(Exception):
         self.reason = reason
         self.code = code
         self.path = path
+
+
+class UnknownName(ExpressionError):
+    """A word that is none of those known: where it is a constant, the document's reader says which are, and which is nearest."""
+
+    def __init__(self, what: str, found: object, known: Sequence[str]) -> None:
+        super().__init__(f"unknown {what}, found {found!r}; known are {', '.join(known)}", VALUE)
+        self.short = f"unknown {what}, found {found!r}"
+        self.found = str(found)
+        self.known = tuple(known)
 
 
 TYPE: Final = "TypeMismatch"

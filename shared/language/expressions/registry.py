@@ -68,11 +68,14 @@ LEFT_OUT: Final[dict[str, str]] = {
     "$toHashedIndexKey": "it belongs to MongoDB's indexes",
     "$createObjectId": "a replay would not give the same answer",
     "$bsonSize": "documents are not BSON here",
-    "$bottom": "it is an accumulator: it belongs into $group",
-    "$top": "it is an accumulator: it belongs into $group",
-    "$push": "it is an accumulator: it belongs into $group",
-    "$addToSet": "it is an accumulator: it belongs into $group",
-    "$encStrStartsWith": "it belongs to MongoDB's encryption",
+    **dict.fromkeys(
+        ("$addToSet", "$approxCountDistinct", "$bottom", "$bottomN", "$count", "$push", "$top", "$topN"),
+        "it is an accumulator: it belongs into $group",
+    ),
+    **dict.fromkeys(
+        ("$encStrContains", "$encStrEndsWith", "$encStrNormalizedEq", "$encStrStartsWith"),
+        "it belongs to MongoDB's encryption",
+    ),
 }
 """Operators of MongoDB's reference that the language leaves out, each with the reason."""
 

@@ -7,7 +7,9 @@ and, for text, in bytes.
 
 import base64
 import binascii
+import contextlib
 import math
+import re
 import uuid
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
@@ -45,6 +47,11 @@ class ExtendedJsonError(ValueError):
     """What is no extended JSON; the text says where and what was expected."""
 
 
+_OID: Final = re.compile(r"[0-9a-fA-F]{24}")
+_WHOLE: Final = re.compile(r"[-+]?[0-9]{1,40}", re.ASCII)
+_NUMBER: Final = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?Infinity|NaN", re.ASCII)
+
+
 def _expect(kind: type, value: Any, key: str) -> Any:
     if type(value) is not kind:
         raise ExtendedJsonError(f"{key} takes a {kind.__name__}, found {type(value).__name__}")
@@ -72,20 +79,19 @@ def _only(value: dict[str, Any], key: str, inner: str) -> Any:
 
 
 def _whole(value: Any, key: str, low: int, high: int) -> int:
-    try:
-        number = int(value) if type(value) is str else value
-    except ValueError:
-        number = None
+    number = value
+    if type(value) is str:
+        number = int(value) if _WHOLE.fullmatch(value) else None
     if type(number) is not int or not low <= number <= high:
         raise ExtendedJsonError(f"{key} takes a whole number from {low} to {high}, found {value!r}")
     return number
 
 
 def _double(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise ExtendedJsonError(f"$numberDouble takes a number, Infinity, -Infinity or NaN, found {value!r}") from None
+    if type(value) in (int, float) or (type(value) is str and _NUMBER.fullmatch(value)):
+        with contextlib.suppress(OverflowError):
+            return float(value)
+    raise ExtendedJsonError(f"$numberDouble takes a number, Infinity, -Infinity or NaN, found {value!r}")
 
 
 def _decimal(value: Any) -> Decimal:
@@ -96,10 +102,10 @@ def _decimal(value: Any) -> Decimal:
 
 
 def _oid(value: Any) -> ObjectId:
-    try:
-        return ObjectId(bytes.fromhex(_expect(str, value, "$oid")))
-    except ValueError as e:
-        raise ExtendedJsonError(f"$oid takes 24 hex digits, found {value!r}") from e
+    text = _expect(str, value, "$oid")
+    if not _OID.fullmatch(text):
+        raise ExtendedJsonError(f"$oid takes 24 hex digits, found {value!r}")
+    return ObjectId(bytes.fromhex(text))
 
 
 def _binary(value: Any) -> Binary:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Final
 
-from shared.language.expressions.errors import OVERFLOW, TYPE, VALUE, fail
+from shared.language.expressions.errors import OVERFLOW, TYPE, UnknownName, fail
 from shared.language.expressions.library.zones import offset_ms, to_utc
 from shared.language.values.instants import DAY_MS, date_of, days_in_month, days_of
 from shared.language.values.types import type_name
@@ -38,7 +38,7 @@ def checked(ms: int) -> Date:
 def unit_of(name: str, value: Value, what: str = "unit") -> str:
     """One of UNITS, or a failure that names the operator."""
     if type(value) is not str or value not in UNITS:
-        raise fail(f"unknown {what} {value!r} of {name}; known are {', '.join(UNITS)}", VALUE)
+        raise UnknownName(f"{what} of {name}", value, UNITS)
     return value
 
 
@@ -48,7 +48,7 @@ def weekday_of(name: str, value: Value) -> int:
     for i, day in enumerate(WEEKDAYS):
         if text in (day, day[:3]):
             return i
-    raise fail(f"unknown day {value!r} of {name}; known are {', '.join(WEEKDAYS)}", VALUE)
+    raise UnknownName(f"day of {name}", value, WEEKDAYS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
-from shared.language.expressions.errors import CONVERSION, TYPE, VALUE, ExpressionError, fail
+from shared.language.expressions.errors import CONVERSION, TYPE, ExpressionError, UnknownName, fail
 from shared.language.expressions.library.arithmetic import is_null
 from shared.language.expressions.library.parse_date import parse_date
 from shared.language.expressions.library.text import scalar_text
@@ -242,7 +242,7 @@ def target_of(to: Value) -> str | None:
         return None
     alias = _BY_NUMBER.get(int(to)) if is_integral(to) else to
     if alias not in list(CONVERSIONS):
-        raise fail(f"unknown target type {to!r} of $convert; known are {', '.join(CONVERSIONS)}", VALUE)
+        raise UnknownName("target type of $convert", to, tuple(CONVERSIONS))
     return str(alias)
 
 

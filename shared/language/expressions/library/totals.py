@@ -66,23 +66,29 @@ def _numbers(value: Value) -> list[float]:
     return sorted(float(item) for item in items if is_number(item) and item == item)  # noqa: PLR0124 - NaN
 
 
-def _method(name: str, method: Value) -> None:
+def check_method(name: str, method: Value) -> None:
+    """ExpressionError for a method other than the one there is."""
     if method != "approximate":
         raise fail(f"the method of {name} is approximate", VALUE)
+
+
+def check_points(points: Value) -> None:
+    """ExpressionError for what is no array of fractions."""
+    if type(points) is not list or not points or not all(is_number(p) and 0 <= p <= 1 for p in points):
+        raise fail("p of $percentile is an array of numbers from 0 to 1", TYPE)
 
 
 @named("$median", "input method")
 def _median(value: Value, method: Value) -> Value:
     """The median of the numbers of an array."""
-    _method("$median", method)
+    check_method("$median", method)
     return quantile(_numbers(value), 0.5)
 
 
 @named("$percentile", "input p method")
 def _percentile(value: Value, points: Value, method: Value) -> list[Any]:
     """Percentiles of the numbers of an array."""
-    _method("$percentile", method)
-    if type(points) is not list or not points or not all(is_number(p) and 0 <= p <= 1 for p in points):
-        raise fail("p of $percentile is an array of numbers from 0 to 1", TYPE)
+    check_method("$percentile", method)
+    check_points(points)
     ordered = _numbers(value)
     return [quantile(ordered, float(p)) for p in points]
