@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import structlog
 
-from services.source.steps import Steps
+from services.source.steps import Silence, Steps
 from shared.model.checkpoint import SplitStand
 from shared.model.frames import Body
 from shared.model.held import Hold, SplitHeld
@@ -73,6 +73,7 @@ class SourceTaskBody:
         self._chain = chain
         self._idle_timeout_ms = idle_timeout_ms
         self._steps = steps
+        self._silence = Silence(idle_timeout_ms)
         self._bounded = bounded
         self._own: dict[SplitId, _Split] = {}
         self._watermark_ms = -(2**63)
@@ -140,6 +141,8 @@ class SourceTaskBody:
                 self._own[batch.split].at_end_since_ms = None
                 self._own[batch.split].dirty = True
             self._steps.carry_out(batch.steps, self._front, tuple(self._own))
+            for split in self._silence.behind(batch, tuple(self._own)):
+                self._front.on_status(split, "idle")
         with_rows = {b.split for b in fetched.batches if len(b.positions)}
         for status in fetched.statuses:
             self._status(status, monotonic_ms, rows=status.split in with_rows)

@@ -5,7 +5,7 @@ checkpoint says that every task has seen what a step did.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from services.source.connectors.script import split_of
@@ -23,6 +23,7 @@ from shared.language.stages import (
 )
 from shared.model.ids import SplitId
 from shared.operators.source_front import SourceFront
+from shared.ports.source import RawBatch
 
 
 class ClockNotSettable(Exception):
@@ -51,6 +52,36 @@ class Steps:
                         front.on_status(split, "idle")
                 case ProcessingTimeStep(time_ms):
                     self.set_time(time_ms)
+
+
+@dataclass(slots=True)
+class Silence:
+    """Which partitions a script has left without data for `partitionIdleTimeout`, by its own clock: idle, as a topic's are (W4)."""
+
+    timeout_ms: int | None
+    _now_ms: int | None = None
+    """The last `processingTime`, ms; None before the first."""
+    _fed_ms: dict[SplitId, int] = field(default_factory=dict)
+
+    def behind(self, batch: RawBatch, own: Sequence[SplitId]) -> list[SplitId]:
+        """The splits that are idle behind a batch and its steps, as far as time went on in it."""
+        if self.timeout_ms is None:
+            return []
+        if len(batch.positions):
+            self._feed([batch.split])
+        silent: list[SplitId] = []
+        for step in batch.steps:
+            match step:
+                case WatermarkStep(_, partition):
+                    self._feed(own if partition is None else [split_of(partition)])
+                case ProcessingTimeStep(time_ms):
+                    self._now_ms = time_ms
+                    silent = [s for s in own if time_ms - self._fed_ms.setdefault(s, time_ms) >= self.timeout_ms]
+        return silent
+
+    def _feed(self, splits: Sequence[SplitId]) -> None:
+        if self._now_ms is not None:
+            self._fed_ms |= dict.fromkeys(splits, self._now_ms)
 
 
 def looks_at_time(processor: Processor) -> bool:

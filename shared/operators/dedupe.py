@@ -8,7 +8,7 @@ Rules:
 - DD2 Exact: Bloom filters and hashes only say for which ids one need not look; what they let through is compared by its bytes.
 - DD3 The snapshot writes what changed: how far the split has come (`split:<id>#head`); few ids in one part, many by bucket
   (`split:<id>#<bucket>`).
-- DD4 A record without an id (null or missing, or the expression fails on it) is never a repeat.
+- DD4 A record without an id (null or missing) is never a repeat; one on which the expression fails is a dead letter, and no repeat.
 """
 
 from collections.abc import Mapping
@@ -31,6 +31,7 @@ from shared.operators.base import POS, TS
 from shared.operators.batches import documents_of
 from shared.operators.bloom import Bloom, Hashes
 from shared.operators.context import Topics
+from shared.operators.dead_letters import Failure
 from shared.operators.keygroups import murmur2_column
 from shared.operators.keys import canonical_column
 from shared.operators.rows import environments, evaluate_rows
@@ -119,9 +120,9 @@ class Dedupe:
 
     # --- judging ------------------------------------------------------------------------------------------------------
 
-    def fresh(self, batch: pa.RecordBatch) -> Bools:
-        """Which rows are no repeats, shape (n,); their ids are remembered."""
-        ids = self._ids(batch)
+    def told_apart(self, batch: pa.RecordBatch) -> tuple[Bools, list[Failure]]:
+        """Which rows are no repeats, shape (n,), whose ids are remembered; and those on which the expression fails (DD4)."""
+        ids, failures = self._ids(batch)
         rows = np.flatnonzero(ids.is_valid().to_numpy(zero_copy_only=False))
         out: Bools = np.ones(batch.num_rows, dtype=np.bool_)
         at = batch.column(TS if isinstance(self.horizon, TimeHorizon) else POS).to_numpy()
@@ -133,7 +134,7 @@ class Dedupe:
             )
         self._highest = int(seen[-1])
         self._expire(int(self._oldest(seen[-1:])[0]))
-        return out
+        return out, failures
 
     def _judge(self, ids: pa.BinaryArray, hashes: Hashes, buckets: Int64s, oldest: Int64s) -> Bools:
         """All at once where no expiry falls between an id and its repeat; else run by run of equal `oldest`."""
@@ -179,14 +180,15 @@ class Dedupe:
             bucket.add(ordered.slice(start, end - start), hashes[rows[start:end]])
         self._over_all.add(hashes[rows])
 
-    def _ids(self, batch: pa.RecordBatch) -> pa.BinaryArray:
-        """Canonical bytes of each row's id, null where it has none (DD4)."""
+    def _ids(self, batch: pa.RecordBatch) -> tuple[pa.BinaryArray, list[Failure]]:
+        """Canonical bytes of each row's id, null where it has none or fails (DD4)."""
         expr = self.record_id
         at = batch.schema.get_field_index(expr.names[0]) if isinstance(expr, FieldPath) and len(expr.names) == 1 else -1
         if at >= 0 and not batch.column(at).null_count:
-            return canonical_column(batch.column(at), batch.schema.field(at))
-        values, _ = evaluate_rows(expr, environments(batch, documents_of(batch), self.topic))
-        return pa.array([None if v is None or v is MISSING else canonical_key(v) for v in values], type=pa.binary())
+            return canonical_column(batch.column(at), batch.schema.field(at)), []
+        values, failures = evaluate_rows(expr, environments(batch, documents_of(batch), self.topic))
+        keys = [None if v is None or v is MISSING else canonical_key(v) for v in values]
+        return pa.array(keys, type=pa.binary()), failures
 
     # --- expiry -------------------------------------------------------------------------------------------------------
 

@@ -183,7 +183,8 @@ class SourceFront:
         letters += more
         batch, more = self._believed(held, batch)
         letters += more
-        batch = self._distinct(held, batch)
+        batch, more = self._distinct(held, batch)
+        letters += more
         times = batch.column(TS).to_numpy()
         strategy = self.spec.source.watermark
         try:
@@ -225,13 +226,15 @@ class SourceFront:
         self._counts.jumps += len(failures)
         return select(batch, taken), dead_letters(batch, failures, self._operator, self.context)
 
-    def _distinct(self, held: _Split, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _distinct(self, held: _Split, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Out]]:
         if held.ids is None or not batch.num_rows:
-            return batch
-        fresh = held.ids.fresh(batch)
-        repeated = int((~fresh).sum())
-        self._counts.duplicates += repeated
-        return select(batch, fresh) if repeated else batch
+            return batch, []
+        kept, failures = held.ids.told_apart(batch)
+        self._counts.duplicates += int((~kept).sum())
+        letters = dead_letters(batch, failures, self._operator, self.context)
+        if failures:
+            kept = kept & ~rows_of(failures, batch.num_rows)
+        return (batch if kept.all() else select(batch, kept)), letters
 
     # --- time ---------------------------------------------------------------------------------------------------------
 

@@ -103,7 +103,7 @@ def test_repeats_are_found_wherever_batches_are_cut_and_whatever_restarts(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "ONE_PART_BYTES_MAX", 40 if many else module.ONE_PART_BYTES_MAX)
         for begin, end in itertools.pairwise(places):
-            found += ids.fresh(batch(history[begin:end])).tolist()
+            found += ids.told_apart(batch(history[begin:end]))[0].tolist()
             if restarts:
                 ids = restored(ids, parts)
     assert found == oracle(history, horizon)
@@ -114,7 +114,7 @@ def test_a_false_positive_of_the_filter_drops_nothing(monkeypatch: pytest.Monkey
     ids = Dedupe(FieldPath(("id",)), TimeHorizon(BUCKET_MS))
     history = [(i % 7, 0, i) for i in range(50)]
     monkeypatch.setattr(Bloom, "hits", lambda _, hashes: np.ones(len(hashes), dtype=np.bool_))
-    found = [bool(ids.fresh(batch([record]))[0]) for record in history]
+    found = [bool(ids.told_apart(batch([record]))[0][0]) for record in history]
     assert found == [i < 7 for i in range(50)]
 
 
@@ -132,10 +132,10 @@ def test_the_filter_answers_yes_for_all_that_was_added_and_mostly_no_for_the_res
 def test_a_snapshot_writes_only_buckets_that_changed() -> None:
     """Many ids lie by bucket, and an old bucket is not written again (DD3)."""
     ids = Dedupe(FieldPath(("id",)), TimeHorizon(10 * BUCKET_MS))
-    ids.fresh(batch([(f"{'x' * 50}{i}", 0, i) for i in range(2000)]))
+    ids.told_apart(batch([(f"{'x' * 50}{i}", 0, i) for i in range(2000)]))
     assert set(ids.snapshot(PART)) == {"split:s#0", "split:s#head"}
-    ids.fresh(batch([("y", BUCKET_MS, 2000)]))
+    ids.told_apart(batch([("y", BUCKET_MS, 2000)]))
     assert set(ids.snapshot(PART)) == {"split:s#1", "split:s#head"}
     assert ids.snapshot(PART) == {}
-    ids.fresh(batch([("z", 12 * BUCKET_MS, 2001)]))
+    ids.told_apart(batch([("z", 12 * BUCKET_MS, 2001)]))
     assert ids.snapshot(PART)[StatePart("split:s#0")] is None
