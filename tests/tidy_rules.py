@@ -237,6 +237,20 @@ def _is_lock(source: Source) -> bool:
     return source.path.endswith(".lock") or PurePosixPath(source.path).name.startswith("requirements")
 
 
+def queue_is_unbounded(source: Source) -> Iterator[Found]:
+    """Queues without a size, and caches that keep everything."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Call):
+            name, unsized = ast.unparse(node.func), not node.args and not node.keywords
+            everything = any(k.arg == "maxsize" and ast.unparse(k.value) == "None" for k in node.keywords)
+            if (name.endswith("Queue") and unsized) or (name.endswith("lru_cache") and (unsized or everything)):
+                yield Found(node.lineno, f"{name} without a bound")
+        elif isinstance(node, ast.FunctionDef) and any(
+            ast.unparse(d) in ("cache", "functools.cache") for d in node.decorator_list
+        ):
+            yield Found(node.lineno, f"{node.name} keeps every answer")
+
+
 RULES: Final = (
     Rule("import direction", _python(but=MAY_IMPORT_ALL), import_directions,
          "ask for it through a port or a parameter, or move the code; the table is in ARCHITECTURE.md"),
@@ -253,6 +267,7 @@ RULES: Final = (
     Rule("function length", _python(), function_is_long, "name its steps and make each a function"),
     Rule("module docstring", _python(), module_is_unexplained, "say what it is for and which rules it keeps"),
     Rule("test docstring", _python("tests/"), a_test_is_unexplained, "say in a line what must hold"),
+    Rule("queue without a bound", _python(*DRIVEN), queue_is_unbounded, "give it the bound that a setting names"),
     Rule("print", _python("shared/", "spark_stages/"), prints, "log an event, or return the text"),
     Rule("swallowed exception", _python(), exception_is_swallowed,
          "handle it, let it pass, or name the kind in contextlib.suppress with the reason beside it"),

@@ -53,6 +53,8 @@ class LocalSettings:
     """Added to every process'."""
     restart_wait_ms: int = 200
     restart_wait_ms_max: int = 5_000
+    early_ends_max: int = 3
+    """A process that ended so often in a row when it had hardly begun is no more waited for when a worker is wished for."""
     stop_timeout_s: float = 10.0
 
 
@@ -66,6 +68,8 @@ class Child:
     starts: int = 0
     crashed_at: float | None = None
     """When it last ended, in the event loop's seconds, if it had hardly begun."""
+    early_ends: int = 0
+    """How often in a row that was so."""
 
 
 class LocalCluster:
@@ -176,12 +180,13 @@ class LocalCluster:
                     continue
 
     def _follow_wish(self, service: str, there: frozenset[str]) -> None:
-        """One more, unless one is on its way: Spark takes its time, and the wish comes again."""
+        """One more, unless one is on its way: Spark takes its time, and the wish comes again. One that cannot begin is on no way."""
         taken = {c.place for c in self._children.values() if c.service == service}
         if service not in WORKERS or len(taken) >= self.settings.workers_max:
             _log.warning("supervisor.wish_refused", service=service, there=len(taken), most=self.settings.workers_max)
             return
-        if coming := sorted(taken - there):
+        failing = {c.place for c in self._children.values() if c.early_ends >= self.settings.early_ends_max}
+        if coming := sorted(taken - there - failing):
             _log.info("supervisor.waits", service=service, places=coming)
             return
         number = next(n for n in range(self.settings.workers_max) if f"{service}-{n}" not in taken)
@@ -213,6 +218,7 @@ class LocalCluster:
             ended_early = (loop.time() - began) * 1000 <= self.settings.restart_wait_ms_max
             wait_ms = wait_ms * 2 if ended_early else self.settings.restart_wait_ms
             child.crashed_at = loop.time() if ended_early else None
+            child.early_ends = child.early_ends + 1 if ended_early else 0
             _log.warning("supervisor.restart", place=child.place, status=status)
             self._on_restart(child.place, status)
             await asyncio.sleep(min(wait_ms, self.settings.restart_wait_ms_max) / 1000)

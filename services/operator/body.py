@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from services.operator.deaths import Deaths
 from services.operator.lookups import Lookups
 from services.operator.rockskeys import Stores
 from shared.model.frames import Body
@@ -29,12 +30,14 @@ class OperatorBody:
         key_by: Operator | None,
         lookups: Lookups | None = None,
         stores: Stores | None = None,
+        deaths: Deaths | None = None,
     ) -> None:
         self._context = context
         self._chain = chain
         self._key_by = key_by
         self._lookups = lookups
         self._stores = stores
+        self._deaths = deaths
         self._blobs = context.outside.blobs
         plan = context.assign.plan
         self._tasks = plan.tasks[context.assign.vertex]
@@ -93,7 +96,9 @@ class OperatorBody:
 
     async def copy(self, epoch: Epoch, committed: Epoch) -> Copied:
         """The changed parts."""
-        del epoch, committed
+        del epoch
+        if self._deaths is not None:
+            self._deaths.committed(committed)
         return Copied(self._chain.snapshot())
 
     def output_watermark(self) -> int:
@@ -103,6 +108,10 @@ class OperatorBody:
     def holds(self) -> Sequence[Hold]:
         """The operators of the chain that hold the watermark back."""
         return self._chain.holds()
+
+    def full(self) -> bool:
+        """An operator of the chain is."""
+        return self._chain.full()
 
     def next_processing_ms(self) -> int:
         """The chain's, ms."""
@@ -114,7 +123,9 @@ class OperatorBody:
         return {"rows": self._rows, **asked, **self._chain.counters()}
 
     async def close(self) -> None:
-        """Let go of the lookup's table, and of what lies on the disk."""
+        """Let go of the lookup's table and of what lies on the disk, and say that it was in good order."""
+        if self._deaths is not None:
+            self._deaths.close()
         if self._stores is not None:
             self._stores.close()
         if self._lookups is not None:

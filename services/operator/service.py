@@ -7,6 +7,7 @@ from pathlib import Path
 
 from services.operator.body import OperatorBody
 from services.operator.connecting import table_of
+from services.operator.deaths import Deaths
 from services.operator.lookups import Lookups
 from services.operator.rockskeys import Scratch
 from shared.language.documents import parse
@@ -45,11 +46,15 @@ class OperatorService:
             stage = context.vertex.head.stage
             table = table_of(self._connections, outside, parse(context.assign.plan.document), stage)
             lookups = Lookups(stage, table, outside.clock, outside.settings.lookup, operators)
-        stores = None
-        if self._scratch is not None and any(isinstance(spec, ComputeSpec) for spec in specs):
-            stores = self._scratch.stores()
-            operators = replace(operators, cooling=Cooling(outside.settings.keys_in_memory, stores.make))
-        return OperatorBody(context, build_chain(specs, operators), key_by, lookups, stores)
+        deaths, stores = None, None
+        if any(isinstance(spec, ComputeSpec) for spec in specs):
+            deaths = Deaths(outside.blobs, context.assign, outside.unique, outside.settings.deaths)
+            await deaths.open()
+            operators = replace(operators, guard=deaths)
+            if self._scratch is not None:
+                stores = self._scratch.stores()
+                operators = replace(operators, cooling=Cooling(outside.settings.keys_in_memory, stores.make))
+        return OperatorBody(context, build_chain(specs, operators), key_by, lookups, stores, deaths)
 
     async def close(self) -> None:
         """Let go of the clients that tasks share."""

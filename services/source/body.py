@@ -76,6 +76,10 @@ class SourceTaskBody:
         self._silence = Silence(idle_timeout_ms)
         self._bounded = bounded
         self._own: dict[SplitId, _Split] = {}
+        self._looked_ms = 0
+        self._come: dict[SplitId, tuple[int, Offset]] = {}
+        """Splits that are read and that no `take` has been told of."""
+        self._draining = False
         self._watermark_ms = -(2**63)
         self._held_since_ms: int | None = None
         self._ended_without_splits = False
@@ -103,6 +107,7 @@ class SourceTaskBody:
         self._chain.restore(_below(parts, _CHAIN))
         self._front.assign(own)
         await self._source.open({s: Offset(saved[s].next) if s in saved else None for s in own})
+        self._looked_ms = self._context.outside.clock.monotonic_ms()
         bounds = {s: Offset(p.until) for s, p in saved.items() if p.until is not None}
         if bounds:
             self._source.end_at(bounds)
@@ -127,13 +132,34 @@ class SourceTaskBody:
     async def fetch(self) -> Fetched:
         """Read ahead."""
         settings = self._context.outside.settings
+        await self._look()
         batches = await self._source.fetch(settings.fetch_bytes_max, settings.fetch_timeout_ms)
-        return Fetched(tuple(batches), tuple(self._source.status()), paced=self._steps.one_by_one and bool(batches))
+        paced = self._steps.one_by_one and bool(batches)
+        added, self._come = self._come, {}
+        return Fetched(tuple(batches), tuple(self._source.status()), paced=paced, added=added)
+
+    async def _look(self) -> None:
+        """Now and then: splits that have come and are this task's. They are read from their first record on (W2)."""
+        outside, assign = self._context.outside, self._context.assign
+        now_ms = outside.clock.monotonic_ms()
+        if self._bounded or self._draining or now_ms - self._looked_ms < outside.settings.splits_interval_ms:
+            return
+        tasks, known = assign.plan.tasks[assign.vertex], {status.split for status in self._source.status()}
+        found = {s: o for s, o in (await self.splits()).items() if o % tasks == assign.index and s not in known}
+        self._looked_ms = now_ms
+        if not found:
+            return
+        await self._source.open(dict.fromkeys(found))
+        _log.warning("source.splits_added", task=str(self._context.task), splits=sorted(found))
+        self._come |= {s.split: (found[s.split], s.next_position) for s in self._source.status() if s.split in found}
 
     async def take(self, fetched: Fetched, now_ms: int, monotonic_ms: int) -> Sequence[Out]:
         """Rows through front and chain, then the statuses, then the watermark that both allow."""
         self._end_hold(monotonic_ms)
         outs: list[Out] = []
+        for name, (ordinal, begin) in fetched.added.items():
+            self._front.assign({name: ordinal})
+            self._own[name] = _Split(begin, begin=begin)
         before = self._front.split_watermarks() if fetched.paced else {}
         for batch in fetched.batches:
             if len(batch.positions):
@@ -220,6 +246,7 @@ class SourceTaskBody:
 
     def drain(self, until: Mapping[str, int]) -> None:
         """E2: named splits end there, others where they stand."""
+        self._draining = True
         for name, split in self._own.items():
             split.until = Offset(max(until.get(name, split.position), split.position))
             split.dirty = True

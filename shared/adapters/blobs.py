@@ -17,7 +17,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from shared.adapters.faults import Fault, Faults
 from shared.model.checkpoint import BlobRef
-from shared.ports.blobs import BlobError, BlobStore, BlobUnavailable
+from shared.ports.blobs import BlobError, BlobStore, BlobUnavailable, Note
 from shared.ports.clock import Executor
 
 T = TypeVar("T")
@@ -102,6 +102,25 @@ class FsspecBlobs:
         """Make an object that something else wrote at `uri(name)` durable; its reference, read from its bytes."""
         return await self._run("sealing", check_name(name), self._seal)
 
+    def note(self, name: str) -> Note:
+        """Begin a note: an object that each `write` replaces."""
+        return ObjectNote(self, check_name(name))
+
+    async def read_note(self, name: str) -> bytes:
+        """A note's bytes as they are now."""
+        return await self._run("reading", check_name(name), self._get)
+
+    def now(self, doing: str, name: str, work: Callable[..., T], *args: Any) -> T:
+        """Work on an object in the caller's thread, with the port's errors."""
+        try:
+            return work(name, *args)
+        except Exception as error:
+            raise self._translated(error, f"blob {self._scheme}{self._path(name)}: {doing} it") from error
+
+    def replace(self, name: str, data: bytes) -> None:
+        """What a note does: the object is these bytes."""
+        self._fs.pipe_file(self._path(name), data)
+
     def uri(self, name: str) -> str:
         """Where Spark or pyarrow reads or writes this object."""
         return f"{self._scheme}{self._path(check_name(name))}"
@@ -178,6 +197,21 @@ class FsspecBlobs:
         return BlobUnavailable(f"{doing}: the store cannot do it now ({found}); see whether it can be reached")
 
 
+class ObjectNote:
+    """`Note` as an object that is written anew."""
+
+    def __init__(self, blobs: FsspecBlobs, name: str) -> None:
+        self._blobs = blobs
+        self._name = name
+
+    def write(self, data: bytes) -> None:
+        """The object is these bytes."""
+        self._blobs.now("noting", self._name, self._blobs.replace, data)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 class S3Blobs(FsspecBlobs):
     """`BlobStore` in S3, or what speaks like it and knows `If-None-Match` on writes."""
 
@@ -240,6 +274,15 @@ class FaultyBlobs:
         """As the store."""
         lost = await self._ask("blob.write", name)
         return await self._answer(await self._store.seal(name), name, lost=lost)
+
+    def note(self, name: str) -> Note:
+        """As the store."""
+        return self._store.note(name)
+
+    async def read_note(self, name: str) -> bytes:
+        """As the store."""
+        lost = await self._ask("blob.read", name)
+        return await self._answer(await self._store.read_note(name), name, lost=lost)
 
     def uri(self, name: str) -> str:
         """As the store."""

@@ -105,6 +105,11 @@ class MemoryBroker:
                 f"topic {topic}: expected {partitions} partitions, found {len(there)}; delete it or use another name"
             )
 
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """Let a topic have so many."""
+        there = self._topics[topic]
+        there += [_Partition() for _ in range(partitions - len(there))]
+
     def delete_topic(self, topic: str) -> None:
         """Forget a topic and its records; quiet if it is not there."""
         for partition in self._topics.pop(topic, ()):

@@ -15,3 +15,7 @@ class StateError(ComputationError):
 
 class TimerError(ComputationError):
     """A timer that cannot be set: its name, its time or the number of them."""
+
+
+class DeathError(ComputationError):
+    """A callback that ended the process again and again: how often."""

@@ -294,6 +294,8 @@ class ReadPosition(Struct, frozen=True):
     """The last snapshot that it has taken: all frames of that epoch have been applied."""
     watermark_ms: int = MIN_TIME
     """Its input watermark, then or later."""
+    full: bool = False
+    """It keeps so many rows for the watermark that senders who are ahead of it should wait."""
 
 
 class ReadPositions(Struct, frozen=True):

@@ -69,6 +69,15 @@ class Holding(Protocol):
         ...
 
 
+@runtime_checkable
+class Filling(Protocol):
+    """An operator that keeps rows until the watermark is above them."""
+
+    def full(self) -> bool:
+        """Whether so much of its bound is taken that who is ahead in event time should wait."""
+        ...
+
+
 class Operator(Protocol):
     """One operator of one task. Calls come one at a time; time comes in as arguments; nothing else is read."""
 

@@ -17,7 +17,7 @@ from shared.model.held import Hold, Why
 from shared.model.ids import StatePart
 from shared.model.plan import OUT
 from shared.model.time import MIN_TIME
-from shared.operators.base import Holding, Operator, Out
+from shared.operators.base import Filling, Holding, Operator, Out
 
 _OTHER: Final[Why] = "operator"
 
@@ -97,6 +97,10 @@ class Chain:
                 stage, why = operator.held_by() if isinstance(operator, Holding) else (type(operator).__name__, _OTHER)
                 found.append(Hold(stage, why, given_ms, reached_ms))
         return found
+
+    def full(self) -> bool:
+        """Whether an operator is."""
+        return any(isinstance(operator, Filling) and operator.full() for operator in self.operators)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

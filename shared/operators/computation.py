@@ -20,15 +20,17 @@ Rules (language.md, Computations; protocol W1, E1):
   before; then it is reported as a failure, for the dead letter queue, and the rest goes on.
 - A9 One timer that sets itself for a passed time again and again would never end: after CHAIN_MAX such firings without time
   moving on it fails as in A8.
+- A10 A callback in which the process has died too often, as the guard counts, is not called again: it fails as in A8.
 """
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from shared.computation.base import Computation
-from shared.computation.problems import ComputationError, TimerError
+from shared.computation.problems import ComputationError, DeathError, TimerError
 from shared.computation.records import Order, Record, Timer
 from shared.computation.state import StateCodec
 from shared.computation.timers import Pending
@@ -40,6 +42,7 @@ from shared.operators import computation_batch
 from shared.operators.cold_keys import Cooling
 from shared.operators.computation_keys import Key, Keys, OrderKey, Waiting
 from shared.operators.errors import OperatorError
+from shared.operators.guard import CallGuard
 
 ATTEMPTS: Final = 3
 CHAIN_MAX: Final = 10_000
@@ -121,7 +124,9 @@ class KeyedComputation:
         attempts: int = ATTEMPTS,
         waiting_max: int = WAITING_MAX,
         cooling: Cooling | None = None,
+        guard: CallGuard | None = None,
     ) -> None:
+        self._guard = guard
         self._waiting_max = waiting_max
         self._waiting = 0
         self._computation = computation
@@ -199,6 +204,10 @@ class KeyedComputation:
         self._count += 1
         packed = encode_value(row.value)
         heapq.heappush(key.waiting, Waiting(row.timestamp_ms, row.order, packed, self._count, row.value))
+
+    def full(self) -> bool:
+        """Half of the records that may wait for the watermark do."""
+        return 2 * self._waiting > self._waiting_max
 
     # --- what is held ---------------------------------------------------------------------------------------
 
@@ -278,8 +287,13 @@ class KeyedComputation:
             run.append(heapq.heappop(key.waiting))
         self._waiting -= len(run)
         self.counters.records += len(run)
-        error = self._try(key, run[-1].timestamp_ms, lambda: computation_batch.call(self._computation, key, run), done)
-        if error is not None:
+        error: Exception | None = None
+        together = self._guard is None or not self._guard.watching
+        if together:
+            error = self._try(
+                key, run[-1].timestamp_ms, lambda: computation_batch.call(self._computation, key, run), done
+            )
+        if error is not None or not together:
             # One of them may be at fault: each by itself, so that only that one becomes a dead letter.
             self.counters.records -= len(run)
             for one in run:
@@ -289,11 +303,10 @@ class KeyedComputation:
         self.counters.records += 1
         if self._computation.batch_schema is not None:
             alone = [Waiting(record.timestamp, order, b"", 0, record.value)]
-            error = self._try(
-                key, record.timestamp, lambda: computation_batch.call(self._computation, key, alone), done
-            )
+            call = partial(computation_batch.call, self._computation, key, alone)
         else:
-            error = self._try(key, record.timestamp, lambda: self._timed(key, record), done)
+            call = partial(self._timed, key, record)
+        error = self._guarded(("record", key.data, record.timestamp, order), key, record.timestamp, call, done)
         if error is not None:
             self._fail(Failure(key.value, error, record=record, order=order), done)
 
@@ -306,7 +319,8 @@ class KeyedComputation:
         timer = Timer(pending.name, pending.time_ms, pending.domain)
         key.timers.take(pending)
         self.counters.timers_fired += 1
-        error = self._try(
+        error = self._guarded(
+            ("timer", key.data, pending.name, pending.time_ms if pending.domain == "event" else None),
             key,
             output_ms,
             lambda: _documents(self._computation.on_timer(timer, key.state(), key.timers), output_ms),
@@ -322,6 +336,24 @@ class KeyedComputation:
             f"timer {pending.name!r} was set for a time that had passed {CHAIN_MAX} times without an end"
         )
         self._fail(Failure(key.value, error, timer=Timer(pending.name, pending.time_ms, pending.domain)), done)
+
+    def _guarded(
+        self,
+        name: tuple[Any, ...],
+        key: Key,
+        now_ms: int,
+        callback: Callable[[], Sequence[tuple[int, Document]]],
+        done: Applied,
+    ) -> Exception | None:
+        """A10; between deaths no more than `_try`."""
+        guard = self._guard
+        if guard is None or not guard.watching:
+            return self._try(key, now_ms, callback, done)
+        if (died := guard.enter(repr(name).encode())) is not None:
+            return DeathError(died)
+        error = self._try(key, now_ms, callback, done)
+        guard.leave()
+        return error
 
     def _try(
         self, key: Key, now_ms: int, callback: Callable[[], Sequence[tuple[int, Document]]], done: Applied

@@ -15,11 +15,12 @@ from shared.model.held import Why
 from shared.model.ids import StatePart, key_group_part
 from shared.model.plan import OUT
 from shared.model.time import MIN_TIME, minus
-from shared.model.values import Date, Document
+from shared.model.values import Date
 from shared.operators.base import ARRIVAL, KEY, PART, POS, TS, WM, Out
 from shared.operators.batches import batch_of, documents_of
 from shared.operators.computation import Applied, KeyedComputation, Row
 from shared.operators.computation import Failure as CallbackFailure
+from shared.operators.computation_keys import OrderKey
 from shared.operators.context import TaskContext
 from shared.operators.dead_letters import LATE, LATE_CODE, Failure, dead_letters
 from shared.operators.specs import ComputeSpec
@@ -35,7 +36,14 @@ class ComputeOperator:
         self._spec = spec
         self._context = context
         computation = load_computation(stage.class_, stage.config)
-        self._keyed = KeyedComputation(computation, order=stage.order, groups=spec.key_groups, cooling=context.cooling)
+        self._keyed = KeyedComputation(
+            computation,
+            order=stage.order,
+            groups=spec.key_groups,
+            cooling=context.cooling,
+            guard=context.guard,
+            waiting_max=context.waiting_records_max,
+        )
         self._split_lateness = spec.lateness == "split" and spec.from_source
         self._now_ms = 0
 
@@ -62,6 +70,10 @@ class ComputeOperator:
     def output_watermark(self) -> int:
         """See `KeyedComputation.output_watermark`, ms."""
         return self._keyed.output_watermark()
+
+    def full(self) -> bool:
+        """See `KeyedComputation.full`."""
+        return self._keyed.full()
 
     def held_by(self) -> tuple[str, Why]:
         """See `KeyedComputation.hold`."""
@@ -129,17 +141,20 @@ class ComputeOperator:
         return outs
 
     def _failed(self, failed: Sequence[CallbackFailure]) -> Sequence[Out]:
-        documents: list[Document] = []
-        times: list[int] = []
-        for failure in failed:
-            if failure.record is not None:
-                documents.append(failure.record.value)
-                times.append(failure.record.timestamp)
-            elif failure.timer is not None:
-                timer = failure.timer
-                documents.append({"key": failure.key_value, "timer": timer.name, "time": Date(timer.time)})
-                times.append(timer.time)
-        batch = batch_of(documents, _engine(times, [0] * len(times)))
+        """Letters of records by their places in the source; then of timers, which have none."""
+        records = [(f, f.record) for f in failed if f.record is not None]
+        timers = [(f, f.timer) for f in failed if f.timer is not None]
+        outs: list[Out] = []
+        if records:
+            placed = _placed([r.timestamp for _, r in records], [f.order for f, _ in records])
+            outs += self._letters(batch_of([r.value for _, r in records], placed), [f for f, _ in records])
+        if timers:
+            documents = [{"key": f.key_value, "timer": t.name, "time": Date(t.time)} for f, t in timers]
+            times = pa.array([t.time for _, t in timers], type=pa.int64())
+            outs += self._letters(batch_of(documents, {TS: times, ARRIVAL: times}), [f for f, _ in timers])
+        return outs
+
+    def _letters(self, batch: pa.RecordBatch, failed: Sequence[CallbackFailure]) -> Sequence[Out]:
         reasons = [
             Failure(i, f"{type(f.error).__name__}: {f.error}", _FAILED, path=f"{self._spec.stage.path}.class")
             for i, f in enumerate(failed)
@@ -163,10 +178,13 @@ def _engine(times: Sequence[int], sequence: Sequence[int]) -> dict[str, pa.Array
 
 
 def _ordered(rows: Sequence[Row]) -> dict[str, pa.Array]:
-    times = [r.timestamp_ms for r in rows]
+    return _placed([r.timestamp_ms for r in rows], [r.order for r in rows])
+
+
+def _placed(times: Sequence[int], places: Sequence[OrderKey]) -> dict[str, pa.Array]:
     return {
         TS: pa.array(times, type=pa.int64()),
-        PART: pa.array([r.order[0] for r in rows], type=pa.int32()),
-        POS: pa.array([r.order[1] for r in rows], type=pa.int64()),
+        PART: pa.array([part for part, _ in places], type=pa.int32()),
+        POS: pa.array([position for _, position in places], type=pa.int64()),
         ARRIVAL: pa.array(times, type=pa.int64()),
     }

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from shared.operators.cold_keys import Cooling
+from shared.operators.guard import CallGuard
 
 Topics: TypeAlias = str | tuple[str, ...] | None
 """One topic, several in the order of the document, or what has none."""
@@ -22,6 +23,12 @@ class TaskContext:
     """Rows that one task of a `$join` may keep in memory."""
     cooling: Cooling | None = None
     """Where keys of computations lie that nobody has asked for lately; None: in memory, all of them."""
+    waiting_records_max: int = 5_000_000
+    """Records that may wait for the watermark in one task of a keyed computation."""
+    letter_bytes_max: int = 256 * 1024
+    """Of a dead letter's document, as it is stored: its text may take four times as much, which a Kafka record of a megabyte holds."""
+    guard: CallGuard | None = None
+    """Stands before callbacks of users' code; None where nobody counts deaths."""
 
 
 def source_place(topics: Topics, ordinal: int) -> tuple[str | None, int]:

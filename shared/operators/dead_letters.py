@@ -1,6 +1,7 @@
 """Dead letters: the documents that a stage could not take, with the reason (language.md, Dead letters).
 
-`dlqTime` is the record's arrival, so that a replay writes the same letter. Letters leave on port `dlq` in the order of the rows.
+`dlqTime` is the record's arrival, so that a replay writes the same letter. Letters leave on port `dlq` in the order of the rows. A document
+that no queue might take is cut: the letter has its first bytes, how many there were, and where the rest is to be found.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,10 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from shared.language.values import render_json
 from shared.model.plan import DLQ
 from shared.model.values import Binary, Date, Document, long
-from shared.operators.base import ARRIVAL, PART, PLACE, POS, RAW, SRCKEY, TS, Out
+from shared.operators.base import ARRIVAL, PART, PLACE, POS, RAW, REST, SRCKEY, TS, Out
 from shared.operators.batches import batch_of, documents_of
 from shared.operators.context import TaskContext, source_place
 
@@ -49,7 +52,31 @@ def dead_letters(batch: pa.RecordBatch, failures: Sequence[Failure], operator: s
         for failure, document, arrival, source in zip(ordered, own, arrivals, meta, strict=True)
     ]
     engine = {name: rows.column(name) for name in _KEPT if name in rows.schema.names}
-    return [Out(DLQ, "rows", batch_of(letters, engine))]
+    return [Out(DLQ, "rows", _bounded(batch_of(letters, engine), letters, engine, context.letter_bytes_max))]
+
+
+def _bounded(
+    batch: pa.RecordBatch, letters: Sequence[Document], engine: Mapping[str, pa.Array], bytes_max: int
+) -> pa.RecordBatch:
+    """The letters with documents that every target takes: of a larger one the beginning, and its size in `docBytes`."""
+    large = (pc.binary_length(batch.column(REST)).to_numpy(zero_copy_only=False) > bytes_max).tolist()
+    if not any(large):
+        return batch
+    return batch_of(
+        [_cut(each, bytes_max) if over else each for each, over in zip(letters, large, strict=True)], engine
+    )
+
+
+def _cut(letter: Document, bytes_max: int) -> Document:
+    """Key and reason, too: a user's exception may quote anything."""
+    document, info, source = letter["doc"], letter["errInfo"], letter["_stream_meta"]["source"]
+    data = bytes(document) if isinstance(document, Binary) else render_json(document, canonical=False)
+    if len(data) > bytes_max:
+        letter = {**letter, "doc": Binary(data[:bytes_max]), "docBytes": long(len(data))}
+    if "key" in source:
+        source = {**source, "key": Binary(source["key"][: bytes_max // 4])}
+    info = {**info, "reason": info["reason"][: bytes_max // 4]}
+    return {**letter, "errInfo": info, "_stream_meta": {**letter["_stream_meta"], "source": source}}
 
 
 def letter(

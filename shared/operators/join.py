@@ -13,7 +13,8 @@ Rules:
 - J5 Output order keys are (time, hash of the key, number): a key's outputs of one time are counted in the order of J2, a row's own
   output before its pairs.
 - J6 Keys are equal as `$group`'s are: 1 and 1.0 are one key, null and missing are one.
-- J7 Rows lie in memory, at most `TaskContext.join_bytes_max` of them: beyond it the task fails, and says what to do.
+- J7 Rows lie in memory, at most `TaskContext.join_bytes_max` of them: from the half of it on, the faster side is asked to wait; beyond it
+  the task fails, and says what to do.
 """
 
 import heapq
@@ -129,6 +130,10 @@ class JoinOperator:
     def held_by(self) -> tuple[str, Why]:
         """J4."""
         return "$join", "match"
+
+    def full(self) -> bool:
+        """J7: half of what may be kept is."""
+        return 2 * self._bytes > self._context.join_bytes_max
 
     def next_processing_time(self) -> int:
         """Never."""

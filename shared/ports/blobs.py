@@ -14,6 +14,18 @@ class BlobUnavailable(BlobError):
     """The store cannot be reached now, or is full; waiting may help."""
 
 
+class Note(Protocol):
+    """What a process leaves behind if it dies in its very next line; it outlives the process, not a loss of power."""
+
+    def write(self, data: bytes) -> None:
+        """From here on the note begins with these bytes; older ones may follow them. Blocks; BlobUnavailable."""
+        ...
+
+    def close(self) -> None:
+        """Write no more; the note stays."""
+        ...
+
+
 class BlobStore(Protocol):
     """Names are relative paths with `/`; an object is durable when `put` returns, and never changes."""
 
@@ -35,6 +47,14 @@ class BlobStore(Protocol):
 
     async def seal(self, name: str) -> BlobRef:
         """Make an object that something else (Spark, pyarrow) wrote at `uri(name)` durable; its reference, read from its bytes."""
+        ...
+
+    def note(self, name: str) -> Note:
+        """Begin a note under a free name: the one kind of object that changes, and that nothing lists. Blocks; BlobError."""
+        ...
+
+    async def read_note(self, name: str) -> bytes:
+        """A note's bytes as they are now; BlobError if it is gone."""
         ...
 
     def uri(self, name: str) -> str:

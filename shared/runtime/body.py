@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 from shared.model.checkpoint import BlobRef
 from shared.model.frames import Body, Segment
 from shared.model.held import Hold
-from shared.model.ids import Epoch, SplitId, StatePart
+from shared.model.ids import Epoch, Offset, SplitId, StatePart
 from shared.model.plan import Port
 from shared.operators.base import Out
 from shared.ports.source import RawBatch, SplitStatus
@@ -92,6 +92,15 @@ class HoldingBody(Protocol):
 
 
 @runtime_checkable
+class FillingBody(Protocol):
+    """A body that keeps rows until the watermark is above them."""
+
+    def full(self) -> bool:
+        """Whether senders that are ahead in event time should wait."""
+        ...
+
+
+@runtime_checkable
 class SampledBody(Protocol):
     """A body that can show what went into it last."""
 
@@ -108,6 +117,8 @@ class Fetched:
     statuses: Sequence[SplitStatus]
     paced: bool = False
     """Nothing more is fetched before `take` and what it asks for are done (`SourceBody.settle_ms`): a script's steps come one by one."""
+    added: Mapping[SplitId, tuple[int, Offset]] = field(default_factory=dict)
+    """Splits that have come while the source runs, with their ordinals, and where they begin; they are read from here on."""
 
 
 @runtime_checkable

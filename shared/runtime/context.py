@@ -95,6 +95,8 @@ class TaskContext:
             processor=self.assign.name,
             topic=known[0] if known and len(known) == 1 else known or None,
             join_bytes_max=self.outside.settings.join_bytes_max,
+            waiting_records_max=self.outside.settings.waiting_records_max,
+            letter_bytes_max=self.outside.settings.letter_bytes_max,
         )
 
     def _upstream(self) -> set[VertexId]:

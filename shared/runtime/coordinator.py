@@ -35,6 +35,8 @@ from shared.runtime.mirror import MirrorWriter, read_mirror
 from shared.runtime.outbox import Outbox, Parcel
 from shared.runtime.reading import reading
 from shared.runtime.storing import Write, carry_out
+from shared.runtime.topics import EDGE_CONFIG
+from shared.runtime.trimming import Trimmer
 from shared.wire.errors import WireError
 from shared.wire.messages import decode_report, encode_message
 
@@ -78,8 +80,9 @@ class CoordinatorDriver:
         self._inbox: deque[tuple[int, ev.CoordinatorEvent]] = deque()
         self._wake = asyncio.Event()
         self._lead_now = asyncio.Event()
-        self._store_queue: asyncio.Queue[tuple[int, Write]] = asyncio.Queue()
-        self._mirror_queue: asyncio.Queue[tuple[int, do.AppendMirror]] = asyncio.Queue()
+        waiting_max = outside.settings.writes_waiting_max
+        self._store_queue: asyncio.Queue[tuple[int, Write]] = asyncio.Queue(waiting_max)
+        self._mirror_queue: asyncio.Queue[tuple[int, do.AppendMirror]] = asyncio.Queue(waiting_max)
         self._outbox = Outbox(outside.log, outside.clock, f"coordinator {holder}", lambda _p, _o: None)
         self._seq = 0
         self._stopped = asyncio.Event()
@@ -104,6 +107,7 @@ class CoordinatorDriver:
             self._read_requests(),
             self._run_store(),
             self._run_mirror(),
+            Trimmer(self._outside).run(lambda: self._token is not None),
         )
         handles = [self._outside.executor.spawn(loop, "coordinator", self._broken) for loop in loops]
         await self._stopped.wait()
@@ -276,10 +280,9 @@ class CoordinatorDriver:
         self._publish(self._outside.topics.connections, name.encode(), shown)
 
     async def _make_topics(self, term: int, op: do.OpId, topics: tuple[do.TopicWanted, ...]) -> None:
-        config = {"retention.ms": "-1", "retention.bytes": "-1"}
         try:
             for wanted in topics:
-                await self._outside.log.create_topic(wanted.topic, wanted.partitions, config)
+                await self._outside.log.create_topic(wanted.topic, wanted.partitions, EDGE_CONFIG)
         except LogUnavailable as error:
             self._post(term, ev.TopicsFailed(self._now(), op, str(error)))
         except LogError as error:
@@ -367,7 +370,9 @@ class CoordinatorDriver:
             await self._outside.clock.sleep_ms(wait_ms)
             if self._token is not None:
                 self._post(self._term, ev.Tick(self._now()))
-                if self._now() - beat_ms >= self._outside.settings.heartbeat_interval_ms:
+                settings = self._outside.settings
+                has_room = self._outbox.backlog() < settings.reports_waiting_max
+                if has_room and self._now() - beat_ms >= settings.heartbeat_interval_ms:
                     beat_ms = self._now()
                     self._publish(self._outside.topics.commands, None, encode_message(CoordinatorBeat(self._token)))
 

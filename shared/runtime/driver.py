@@ -16,13 +16,14 @@ import structlog
 
 from shared.model.checkpoint import BlobRef, TaskHandle
 from shared.model.ids import EdgeId, Epoch, Offset, StatePart, TaskId
-from shared.model.messages import EdgeBinding
+from shared.model.messages import EdgeBinding, ReadPosition
 from shared.ports.clock import Clock, Executor, Handle
 from shared.ports.log import Log, LogError, LogRecord, LogUnavailable, Reader, TopicPartition
 from shared.protocol.errors import LocalError, PeerError
 from shared.protocol.task import commands as do
 from shared.protocol.task import events as ev
 from shared.protocol.task.machine import TaskMachine
+from shared.runtime.ahead import Ahead
 from shared.runtime.body import Fetched, Given, SourceBody, TaskBody
 from shared.runtime.context import Phase
 from shared.runtime.exchange import Exchange
@@ -89,7 +90,9 @@ class TaskDriver:
         self._epochs_to_store: deque[tuple[Epoch, Mapping[StatePart, bytes | None], tuple[BlobRef, ...], bytes]] = (
             deque()
         )
+        """At most `snapshots_waiting_max`: a store that is slow holds the task's work, not its memory."""
         self._to_store = asyncio.Event()
+        self._stored = asyncio.Event()
         self._positions: dict[Epoch, bytes] = {}
         """A source's, of snapshots that are not acknowledged yet; bounded as they are (C10)."""
         self._handles: list[Handle] = []
@@ -231,6 +234,9 @@ class TaskDriver:
             case do.Flush(ticket, epoch):
                 await self._done(ticket, await body.flush(epoch))
             case do.TakeSnapshot(ticket, epoch, committed):
+                while len(self._epochs_to_store) >= self.wiring.settings.snapshots_waiting_max:
+                    self._stored.clear()
+                    await self._stored.wait()
                 self.meter.snapshot_since_ms = self.wiring.clock.monotonic_ms()
                 copied = await body.copy(epoch, committed)
                 self.wiring.passing("snapshot-taken", epoch)
@@ -266,6 +272,7 @@ class TaskDriver:
         while True:
             while self._epochs_to_store:
                 epoch, changed, blobs, staged = self._epochs_to_store.popleft()
+                self._stored.set()
                 parts = await self.wiring.state.store(epoch, changed)
                 self.wiring.passing("state-durable", epoch)
                 self.post(ev.StateDurable(epoch, parts, (*blobs_of(parts), *blobs), staged))
@@ -324,6 +331,7 @@ class SourceDriver(TaskDriver):
         self._covered_by: Epoch | None = None
         """Nothing more is fetched until this checkpoint, or a later one, is committed (`SourceBody.settle_ms`)."""
         self.returns = Returns(frozenset((edge, n) for edge, b in wiring.outputs.items() for n in range(b.receivers)))
+        self.ahead = Ahead()
         self._noted = machine.committed
         self._noting: Handle | None = None
         self._noted_ms = -_NOTE_INTERVAL_MS
@@ -362,7 +370,7 @@ class SourceDriver(TaskDriver):
             if self._inbox:
                 self._commands.extend(self.machine.handle(self._inbox.popleft()))
                 self._go_on()
-            elif self._fetched and self.machine.may_read():
+            elif self._fetched and self.machine.may_read() and not self.ahead.waits(self.source.output_watermark()):
                 await self._take_fetched()
             elif not self._commands:
                 if self._fetched:
@@ -370,6 +378,11 @@ class SourceDriver(TaskDriver):
                     self.meter.held(self.wiring.clock.monotonic_ms(), first_arrival(self._fetched[0]))
                 self._wake.clear()
                 await self._wake.wait()
+
+    def heard(self, edge: EdgeId, position: ReadPosition) -> None:
+        """A receiver has told where it is."""
+        self.returns.heard(edge, position.partition, position.snapshot, position.watermark_ms)
+        self.ahead.heard(edge, position.partition, position.watermark_ms, full=position.full)
 
     async def _take_fetched(self) -> None:
         clock = self.wiring.clock

@@ -129,10 +129,15 @@ class Exchange:
         if edge.by_reference and batch.nbytes > self._inline_bytes_max:
             segment = await self._segment(edge, content, batch, epoch)
             return [Emission(edge.id, partition, (segment,), segment.size_bytes)]
-        return [
-            Emission(edge.id, partition, (Inline(content, part.num_rows, data),), len(data))
-            for part, data in split_batch(batch, self._inline_bytes_max)
-        ]
+        made = []
+        for part, data in split_batch(batch, self._inline_bytes_max):
+            if len(data) > self._inline_bytes_max:
+                # One row that cannot be split, and that no frame might hold: by reference, whatever the edge.
+                segment = await self._segment(edge, content, part, epoch)
+                made.append(Emission(edge.id, partition, (segment,), segment.size_bytes))
+            else:
+                made.append(Emission(edge.id, partition, (Inline(content, part.num_rows, data),), len(data)))
+        return made
 
     async def _segment(self, edge: Edge, content: Content, batch: pa.RecordBatch, epoch: Epoch) -> Segment:
         owner = "".join(c if c.isalnum() or c in "._-" else "_" for c in edge.id)

@@ -1,9 +1,12 @@
 """Bounds and intervals of workers and tasks. Every one has a name, a unit and a default; `check` holds their relations."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from shared.protocol.task.start import TaskLimits
+
+FRAME_BYTES_OF_BROKER: Final = 900_000
+"""What a frame may hold beside its header, for a broker that takes a megabyte."""
 
 
 class SettingsError(ValueError):
@@ -25,6 +28,18 @@ class LookupSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class DeathSettings:
+    """Bounds of how callbacks of users' code are watched after a death of their process (`services/operator/deaths.py`)."""
+
+    deaths_max: int = 3
+    """A callback in which the process has died so often is given up: its record goes to the dead letter queue."""
+    commits_watched: int = 50
+    """Callbacks are noted before they run until so many commits after a death."""
+    suspects_max: int = 64
+    """Callbacks that are remembered as suspected."""
+
+
+@dataclass(frozen=True, slots=True)
 class RuntimeSettings:
     """Of one worker process."""
 
@@ -33,6 +48,14 @@ class RuntimeSettings:
     """The coordinator gives a silent worker up after this."""
     coordinator_silence_ms_max: int = 60_000
     """A worker that hears no coordinator for so long stops its tasks (R2)."""
+    topics_kept_ms: int = 600_000
+    """How long commands, reports, answers and read positions stay in their topics (`trimming.py`)."""
+    reports_waiting_max: int = 10_000
+    """Messages of one process that the broker has not acknowledged; when there are more, no heartbeat is added to them."""
+    snapshots_waiting_max: int = 3
+    """Snapshots of a task that are not durable yet; before the next is copied the task waits for room."""
+    writes_waiting_max: int = 10_000
+    """Writes to the store, and rows for the mirror, that wait in the coordinator: each processor has few of them (C8, C9)."""
     tick_interval_ms: int = 50
     """How often time reaches the machines: watermarks without rows, processing-time timers."""
     flow_interval_ms: int = 100
@@ -41,6 +64,8 @@ class RuntimeSettings:
     fetch_records_max: int = 500
     fetch_bytes_max: int = 4 * 1024 * 1024
     """Of a source, per fetch."""
+    splits_interval_ms: int = 5_000
+    """How often a source that does not end by itself looks for partitions or files that have come."""
     inline_bytes_max: int = 256 * 1024
     """A batch above this goes by reference on edges that allow it, and is split on others."""
     state_inline_bytes_max: int = 64 * 1024
@@ -55,7 +80,12 @@ class RuntimeSettings:
     """Rows that one task of a `$join` may keep in memory; beyond it the task fails, with what to do."""
     keys_in_memory: int = 500_000
     """Keys of a computation that one task has at hand; the others lie packed in RocksDB, below the operator's scratch folder."""
+    waiting_records_max: int = 5_000_000
+    """Records that may wait for the watermark in one task of a keyed computation; beyond it the task fails, with what to do."""
+    letter_bytes_max: int = 256 * 1024
+    """Of a document larger than this its dead letter has the beginning; at most a quarter of what the queue's target takes."""
     lookup: LookupSettings = field(default_factory=LookupSettings)
+    deaths: DeathSettings = field(default_factory=DeathSettings)
     slots: int = 4
     """Processors of which this worker hosts tasks at the same time."""
     limits: TaskLimits = field(default_factory=TaskLimits)
@@ -74,6 +104,42 @@ class RuntimeSettings:
             message = (
                 f"coordinator_silence_ms_max={self.coordinator_silence_ms_max} must be above "
                 f"heartbeat_timeout_ms={self.heartbeat_timeout_ms}: workers would stop at a short pause of the coordinator"
+            )
+            raise SettingsError(message)
+        if self.topics_kept_ms <= 2 * self.coordinator_silence_ms_max:
+            message = (
+                f"topics_kept_ms={self.topics_kept_ms} must be above twice coordinator_silence_ms_max="
+                f"{self.coordinator_silence_ms_max}: what a worker has still to read would be gone before it gives up"
+            )
+            raise SettingsError(message)
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        for name, least in (
+            ("snapshots_waiting_max", 1),
+            ("reports_waiting_max", 1),
+            ("writes_waiting_max", 1),
+            ("slots", 1),
+        ):
+            if getattr(self, name) < least:
+                message = f"{name}={getattr(self, name)} must be at least {least}"
+                raise SettingsError(message)
+        if self.inline_bytes_max > self.limits.ahead_bytes_max:
+            message = (
+                f"inline_bytes_max={self.inline_bytes_max} must not be above limits.ahead_bytes_max="
+                f"{self.limits.ahead_bytes_max}: one frame would be more than a sender may be ahead"
+            )
+            raise SettingsError(message)
+        if self.inline_bytes_max > FRAME_BYTES_OF_BROKER:
+            message = (
+                f"inline_bytes_max={self.inline_bytes_max} must not be above {FRAME_BYTES_OF_BROKER}: with its header a frame would"
+                " exceed message_bytes_max of the Kafka settings, 1,000,000 unless set otherwise"
+            )
+            raise SettingsError(message)
+        if self.join_bytes_max < 4 * self.limits.ahead_bytes_max:
+            message = (
+                f"join_bytes_max={self.join_bytes_max} must be at least four times limits.ahead_bytes_max="
+                f"{self.limits.ahead_bytes_max}: what is under way when a join is half full would overfill it"
             )
             raise SettingsError(message)
 

@@ -14,6 +14,14 @@ MARKERS_PREFIX: Final = "tidemark.markers."
 """Of release markers, in the cluster of the output, whichever installation writes there."""
 
 
+KEPT: Final = {"retention.ms": "-1", "retention.bytes": "-1"}
+"""Neither time nor size deletes records (C12)."""
+EDGE_CONFIG: Final = {**KEPT, "segment.bytes": str(64 << 20)}
+"""Of topics of edges: deleted records leave the disk a segment at a time."""
+TOLD_CONFIG: Final = {**KEPT, "segment.bytes": str(16 << 20)}
+"""Of topics that `trimming.py` keeps short."""
+
+
 @dataclass(frozen=True, slots=True)
 class Topics:
     """Names by prefix. None of these topics has time or size retention (C12), but for samples, on which nothing depends."""
@@ -85,11 +93,10 @@ class Topics:
 
     def plain(self) -> dict[str, dict[str, str]]:
         """The topics that every installation has, with their configuration; one partition each."""
-        kept = {"retention.ms": "-1", "retention.bytes": "-1"}
         names = (self.commands, self.reports, self.requests, self.answers, self.flow)
         compacted = {"cleanup.policy": "compact"}
         return {
-            **dict.fromkeys(names, kept),
+            **dict.fromkeys(names, TOLD_CONFIG),
             self.samples: {"retention.ms": str(SAMPLES_KEPT_MS)},
             self.registry: compacted,
             self.connections: compacted,

@@ -44,7 +44,7 @@ from shared.ports.log import LogUnavailable, TopicPartition
 from shared.protocol.task import events as ev
 from shared.runtime.assembly import assemble, failure_of
 from shared.runtime.beats import beat_of
-from shared.runtime.body import SampledBody
+from shared.runtime.body import FillingBody, SampledBody
 from shared.runtime.context import Outside, Service, ensure_topics
 from shared.runtime.driver import SourceDriver, TaskDriver, ZombieError
 from shared.runtime.measures import Measure, of_task
@@ -55,7 +55,6 @@ from shared.wire.messages import decode_command, decode_positions, encode_messag
 
 _log = structlog.get_logger()
 _REPORTS = EdgeId("reports")
-_BACKLOG_MAX = 10_000
 
 
 @dataclass(slots=True)
@@ -89,7 +88,8 @@ class Worker:
         self._seq = 0
         self._heard_ms = 0
         self._registered = False
-        self._told: dict[str, Offset] = {}
+        self._told: dict[str, tuple[Offset, int | None]] = {}
+        """By partition of an edge: how far it was read, and, of a receiver that is full, its watermark. Bounded by the tasks here."""
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None
 
@@ -317,7 +317,7 @@ class Worker:
         settings, clock = self._outside.settings, self._outside.clock
         while True:
             await clock.sleep_ms(settings.heartbeat_interval_ms)
-            if self._outbox.backlog() < _BACKLOG_MAX:
+            if self._outbox.backlog() < settings.reports_waiting_max:
                 self.report(self._heartbeat())
             if clock.monotonic_ms() - self._heard_ms > settings.coordinator_silence_ms_max and self._tasks:
                 _log.error("worker.coordinator_silent", place=self.place, tasks=len(self._tasks))
@@ -346,18 +346,15 @@ class Worker:
         flow = TopicPartition(self._outside.topics.flow, 0)
         while True:
             await self._outside.clock.sleep_ms(self._outside.settings.flow_interval_ms)
-            news = []
+            news, told = [], {}
             for hosted in self._tasks.values():
                 if hosted.driver is None:
                     continue
-                for edge, offset in hosted.driver.read_offsets.items():
-                    incarnation = hosted.driver.wiring.inputs[edge].incarnation
-                    place = f"{incarnation}/{hosted.assign.index}"
-                    if offset > self._told.get(place, 0):
-                        self._told[place] = offset
-                        machine = hosted.driver.machine
-                        snapshot, watermark_ms = machine.last_snapshot, machine.input_watermark_ms
-                        news.append(ReadPosition(incarnation, hosted.assign.index, offset, snapshot, watermark_ms))
+                for place, position in _positions_of(hosted.driver, hosted.assign.index):
+                    told[place] = position.offset, position.watermark_ms if position.full else None
+                    if told[place] != self._told.get(place):
+                        news.append(position)
+            self._told = told
             if news:
                 self._seq += 1
                 data = encode_message(ReadPositions(tuple(news)))
@@ -390,5 +387,17 @@ class Worker:
                 if position.incarnation in edges:
                     edge = edges[position.incarnation]
                     if isinstance(hosted.driver, SourceDriver):
-                        hosted.driver.returns.heard(edge, position.partition, position.snapshot, position.watermark_ms)
+                        hosted.driver.heard(edge, position)
                     hosted.driver.post(ev.ReadUpTo(edge, position.partition, position.offset))
+
+
+def _positions_of(driver: TaskDriver, index: int) -> Iterator[tuple[str, ReadPosition]]:
+    """What a task has read of each in edge, by the partition's name."""
+    machine = driver.machine
+    full = isinstance(driver.body, FillingBody) and driver.body.full()
+    for edge, offset in driver.read_offsets.items():
+        incarnation = driver.wiring.inputs[edge].incarnation
+        yield (
+            f"{incarnation}/{index}",
+            ReadPosition(incarnation, index, offset, machine.last_snapshot, machine.input_watermark_ms, full),
+        )

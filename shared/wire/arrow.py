@@ -37,7 +37,7 @@ def decode_batch(data: bytes) -> pa.RecordBatch:
 def split_batch(batch: pa.RecordBatch, bytes_max: int) -> Iterator[tuple[pa.RecordBatch, bytes]]:
     """Slices of a batch whose encoded form stays within `bytes_max`, in order, each with its bytes (F6: split before sending).
 
-    A single row above the limit is given as it is: the frame's own limit then names it.
+    A single row above the limit is given as it is.
     """
     data = encode_batch(batch)
     if len(data) <= bytes_max or batch.num_rows <= 1:

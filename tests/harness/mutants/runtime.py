@@ -11,6 +11,7 @@ ON_WORKER = ("tests/unit/test_runtime_worker.py",)
 ON_EXCHANGE = ("tests/unit/test_runtime_exchange.py",)
 ON_STATE = ("tests/unit/test_runtime_state.py",)
 ON_WIRE = ("tests/unit/test_wire.py",)
+ON_BOUNDS = ("tests/unit/test_runtime_bounds.py",)
 
 RUNTIME = (
     Mutant("F2", "what was unanswered is not sent again", OUTBOX, "            self._unsent.extendleft(parcel for parcel, _ in reversed(given_up))", "            pass", ON_DRIVER),
@@ -52,7 +53,12 @@ RUNTIME = (
     Mutant("C5", "what was taken away comes back", STATE, "                self._handles.pop(part, None)", "                pass", ON_STATE),
     Mutant("C12", "names do not say their epoch", STATE, "name = blob_name(self._job, self._vertex, self._generation, epoch, self._unique())", "name = blob_name(self._job, self._vertex, self._generation, Epoch(0), self._unique())", ON_STATE),
     Mutant("C12", "segments are not named for their job, edge, generation and epoch", EXCHANGE, 'return f"{job}/{owner}/{generation}/{epoch}/{unique}"', 'return f"{job}/{owner}/{epoch}/{generation}/{unique}"', (*ON_EXCHANGE, *ON_STATE)),
-    Mutant("C12", "own topics lose old records", "shared/runtime/topics.py", 'kept = {"retention.ms": "-1", "retention.bytes": "-1"}', 'kept = {"retention.ms": "-1"}', ON_WORKER),
+    Mutant("C12", "own topics lose old records", "shared/runtime/topics.py", 'KEPT: Final = {"retention.ms": "-1", "retention.bytes": "-1"}', 'KEPT: Final = {"retention.ms": "-1"}', ON_WORKER),
+    Mutant("C12", "what tells of now is kept for ever", "shared/runtime/trimming.py", "await self._outside.log.delete_records(self._seen[0])", "pass", ON_BOUNDS),
+    Mutant("C12", "what was told just now goes", "shared/runtime/trimming.py", "delete_records(self._seen[0])", "delete_records(ends)", ON_BOUNDS),
+    Mutant("F6", "a row that no frame holds goes in one", EXCHANGE, "            if len(data) > self._inline_bytes_max:", "            if False:", ON_BOUNDS),
+    Mutant("F7", "who is ahead of a full receiver goes on", DRIVER, " and not self.ahead.waits(self.source.output_watermark())", "", ON_BOUNDS),
+    Mutant("F7", "who is waited for waits", "shared/runtime/ahead.py", "reached_ms < watermark_ms", "reached_ms <= watermark_ms", ON_BOUNDS),
     Mutant("P2", "a segment is named before it is durable", EXCHANGE, "        ref = await self._blobs.put(name, parquet_bytes(batch))\n", "        ref = BlobRef(name, len(parquet_bytes(batch)), digest_of(parquet_bytes(batch)))\n", ON_EXCHANGE),
     Mutant("P2", "segments are taken without their digest", "shared/adapters/blobs.py", "        if (size, digest) != (ref.size_bytes, ref.digest):", "        if size != ref.size_bytes:", ON_EXCHANGE),
     Mutant("C12", "state is taken without its digest", "shared/adapters/blobs.py", "        if (size, digest) != (ref.size_bytes, ref.digest):", "        if size != ref.size_bytes:", ON_STATE),

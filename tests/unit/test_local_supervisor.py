@@ -1,0 +1,36 @@
+"""A worker that cannot begin is started again and again, and keeps nobody else from being started."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.local.supervisor import Child, LocalCluster, LocalSettings
+
+
+async def test_a_worker_that_ends_again_and_again_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it may be on its way a wish waits for it; once it has ended early three times the wish gets another place."""
+    ended = asyncio.Semaphore(0)
+    settings = LocalSettings(data_dir=tmp_path, restart_wait_ms=1)
+    cluster = LocalCluster(settings, lambda _place, _status: ended.release())
+    (tmp_path / "logs").mkdir()
+
+    async def spawn(_cluster: LocalCluster, child: Child, _log: object) -> asyncio.subprocess.Process:
+        does = "raise SystemExit(1)" if child.place == "operator-0" else "import signal; signal.pause()"
+        return await asyncio.create_subprocess_exec(sys.executable, "-c", does)
+
+    monkeypatch.setattr(LocalCluster, "_spawn", spawn)
+    cluster.add("operator", "operator-0")
+    wish = cluster._follow_wish
+    wish("operator", frozenset())
+    for _ in range(settings.early_ends_max):
+        assert set(cluster._children) == {"operator-0"}
+        await ended.acquire()
+        wish("operator", frozenset())
+    assert set(cluster._children) == {"operator-0", "operator-1"}
+    wish("operator", frozenset())
+    assert "operator-2" not in cluster._children, "the second is on its way"
+    await cluster.stop()

@@ -1,0 +1,258 @@
+"""Every queue, buffer and topic has a bound that a setting names, and reaching it slows down instead of breaking."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from shared.adapters.blobs import MemoryBlobs
+from shared.adapters.memory_broker import MemoryBroker
+from shared.adapters.memory_log import MemoryLog
+from shared.adapters.virtual import VirtualWorld, run_virtual
+from shared.model.checkpoint import BlobRef
+from shared.model.frames import Inline, Segment
+from shared.model.ids import EdgeId, Epoch, Generation, JobId, Offset, VertexId
+from shared.model.messages import StopProcessor
+from shared.model.plan import OUT, Edge
+from shared.model.values import Binary
+from shared.operators.base import PART, POS, SRCKEY, TS, Out
+from shared.operators.batches import batch_of, documents_of
+from shared.operators.context import TaskContext
+from shared.operators.dead_letters import Failure, dead_letters
+from shared.ports.log import NewRecord, TopicPartition
+from shared.protocol.coordinator.settings import CoordinatorSettings
+from shared.protocol.task.start import TaskLimits
+from shared.runtime.ahead import Ahead
+from shared.runtime.exchange import Exchange, OutEdge, load_body
+from shared.runtime.settings import RuntimeSettings, SettingsError
+from shared.runtime.topics import Topics
+from tests.harness.driver_stand import Stand, standing
+from tests.harness.installation import NAME, Installed, installed, released
+
+KEPT_MS = 600_000
+
+
+# --- topics -------------------------------------------------------------------------------------------------------------
+
+
+def test_C12_topics_that_tell_of_now_are_kept_short_by_the_leader() -> None:  # noqa: N802
+    """Commands, reports, answers and read positions lose what is older than the setting, and nothing younger."""
+
+    async def main(world: VirtualWorld) -> None:
+        async with installed(world.clock, world.executor) as there:
+            log, topics = there.outside.log, there.outside.topics
+            told = [TopicPartition(t, 0) for t in (topics.commands, topics.reports)]
+            await world.clock.sleep_ms(KEPT_MS)
+            assert set((await log.begin_offsets(told)).values()) == {Offset(0)}
+            there_now = await log.end_offsets(told)
+            await world.clock.sleep_ms(KEPT_MS * 13 // 10)
+            begins, ends = await log.begin_offsets(told), await log.end_offsets(told)
+            for topic in told:
+                assert there_now[topic] <= begins[topic] < ends[topic], (
+                    "what was told ten minutes before is gone, the rest is not"
+                )
+                lately = (ends[topic] - begins[topic]) * 500  # both beat twice a second
+                assert lately >= KEPT_MS
+
+    run_virtual(main)
+
+
+# --- state that waits to be stored --------------------------------------------------------------------------------------
+
+
+class Shut:
+    """A blob store that takes nothing until it is opened."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.open = asyncio.Event()
+
+    async def put(self, name: str, data: bytes) -> BlobRef:
+        await self.open.wait()
+        ref: BlobRef = await self._inner.put(name, data)
+        return ref
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def test_snapshots_wait_for_the_store_up_to_a_bound_and_then_the_task_waits() -> None:
+    """Checkpoints that were given up leave their states to a slow store; no more of them are copied than may wait."""
+    settings = RuntimeSettings(state_inline_bytes_max=1, snapshots_waiting_max=2)
+
+    async def story(stand: Stand) -> None:
+        peer = stand.peer()
+        for epoch in range(1, 7):
+            await peer.rows(epoch)
+            await peer.barrier(epoch)
+        await stand.settle()
+        # One is being stored, two wait, and the next has not been copied.
+        assert stand.body.calls.count("copy") == 3
+        stand.blobs.open.set()
+        await stand.until(lambda: [epoch for epoch, _ in stand.acks][-1:] == [6])
+        assert stand.body.seen == [1, 2, 3, 4, 5, 6]
+
+    async def main(world: VirtualWorld) -> None:
+        async with standing(world, wrap_blobs=Shut, settings=settings) as stand:
+            await story(stand)
+
+    run_virtual(main)
+
+
+# --- rows that are too large ----------------------------------------------------------------------------------------------
+
+
+def test_F6_a_row_that_no_frame_might_hold_goes_by_reference_on_any_edge() -> None:  # noqa: N802
+    """It cannot be split; its neighbours travel in frames."""
+
+    async def main(world: VirtualWorld) -> None:
+        blobs = MemoryBlobs(world.executor)
+        edge = Edge(EdgeId("a>b"), VertexId("a"), VertexId("b"))
+        out = Exchange(JobId("0" * 32), Generation(1), 128, [OutEdge(edge, 1)], blobs, lambda: "u", 2_000)
+        values = ["x" * 10, "y" * 10_000, "z" * 10]
+        batch = pa.RecordBatch.from_pydict({TS: pa.array([1, 2, 3], pa.int64()), "v": pa.array(values)})
+        bodies = [b for e in await out.emissions([Out(OUT, "rows", batch)], Epoch(1)) for b in e.bodies]
+        assert [type(b) for b in bodies] == [Inline, Segment, Inline]
+        assert all(len(b.ipc) <= 2_000 for b in bodies if isinstance(b, Inline))
+        assert [v for b in bodies for v in (await load_body(blobs, b)).column("v").to_pylist()] == values
+
+    run_virtual(main)
+
+
+def _letter(document: Mapping[str, Any] | Binary, reason: str = "why", key: bytes = b"k") -> dict[str, Any]:
+    columns = {TS: pa.array([5], pa.int64()), PART: pa.array([1], pa.int32()), POS: pa.array([7], pa.int64())}
+    batch = batch_of([{}], {**columns, SRCKEY: pa.array([key], pa.binary())})
+    context = TaskContext("p", topic="t", letter_bytes_max=1_000)
+    failure = Failure(0, reason, "Code", document=document)  # type: ignore[arg-type]
+    (out,) = dead_letters(batch, [failure], "$source", context)
+    (letter,) = documents_of(out.batch)
+    return letter
+
+
+@pytest.mark.parametrize("document", [Binary(b"x" * 5_000), {"v": "x" * 4_992}])
+def test_of_a_document_that_no_queue_might_take_the_letter_has_the_beginning(document: Any) -> None:
+    """Its size and its place say where the rest is."""
+    letter = _letter(document)
+    whole = bytes(document) if isinstance(document, Binary) else json.dumps(document, separators=(",", ":")).encode()
+    assert letter["doc"] == Binary(whole[:1_000])
+    assert letter["docBytes"] == len(whole) == 5_000
+    assert letter["_stream_meta"]["source"] == {"partition": 1, "topic": "t", "offset": 7, "key": Binary(b"k")}
+
+
+def test_reasons_and_keys_of_a_letter_are_bounded_too() -> None:
+    """A user's exception may quote what it wants, a record may have any key."""
+    letter = _letter({"v": 1}, "r" * 5_000, b"k" * 5_000)
+    assert letter["doc"] == {"v": 1}
+    assert len(letter["errInfo"]["reason"]) == len(letter["_stream_meta"]["source"]["key"]) == 250
+
+
+# --- sides that wait for each other ---------------------------------------------------------------------------------------
+
+
+def test_F7_only_who_is_ahead_of_a_full_receiver_waits() -> None:  # noqa: N802
+    """The one for whom it waits is never stopped; all go on once it is full no more."""
+    ahead = Ahead()
+    assert not ahead.waits(10**15)
+    ahead.heard(EdgeId("e"), 0, 100, full=True)
+    assert ahead.waits(101)
+    assert not ahead.waits(100)
+    ahead.heard(EdgeId("e"), 1, 500, full=True)
+    ahead.heard(EdgeId("e"), 0, 100, full=False)
+    assert not ahead.waits(500)
+    assert ahead.waits(501)
+
+
+def _joined(folder: Path) -> dict[str, Any]:
+    def source(topic: str) -> dict[str, Any]:
+        return {"$source": {
+            "connectionName": "broker", "topic": topic, "config": {"auto_offset_reset": "earliest"},
+            "timeField": {"$toDate": "$at"}, "schema": {"at": "long", "k": "int"},
+            "watermark": {"strategy": "maxSeen"},
+        }}  # fmt: skip
+
+    within = {"before": {"size": 1, "unit": "second"}, "after": {"size": 1, "unit": "second"}}
+    return {
+        "connections": {"broker": {"type": "kafka", "bootstrapServers": "memory"}},
+        "pipeline": [
+            source("fast"),
+            {"$join": {"from": [source("slow")], "leftKey": "$k", "rightKey": "$k", "within": within, "as": "s"}},
+            {"$emit": {"path": str(folder), "format": "json"}},
+        ],
+        "options": {"checkpoint": {"interval": {"size": 200, "unit": "ms"}}},
+    }
+
+
+async def _write(broker: MemoryBroker, topic: str, seconds: Sequence[int]) -> None:
+    writer = await MemoryLog(broker).writer("feeder")
+    for second in seconds:
+        value = json.dumps({"at": 1_000 * second, "k": second, "junk": "x" * 200}).encode()
+        await (await writer.send(TopicPartition(topic, 0), NewRecord(value)))
+    await writer.close()
+
+
+def test_F7_the_faster_side_of_a_join_waits_for_the_slower(tmp_path: Path) -> None:  # noqa: N802
+    """Ten times as many rows as may be kept: none is lost, checkpoints go on, and the join never keeps more than it may."""
+    limits = TaskLimits(ahead_bytes_max=7_000)
+    settings = RuntimeSettings(
+        engine="local", join_bytes_max=40_000, fetch_bytes_max=1_024, inline_bytes_max=7_000, limits=limits
+    )
+    settings.check()
+    rows = 1_000
+
+    async def kept(there: Installed) -> int:
+        async for beat in there.client.heartbeats():
+            found = [dict(task.counters)["keptBytes"] for task in beat.tasks if "keptBytes" in dict(task.counters)]
+            if found:
+                return max(found)
+        raise AssertionError("no heartbeats")
+
+    async def main(world: VirtualWorld) -> None:
+        async with installed(world.clock, world.executor, settings=settings) as there:
+            for topic in ("fast", "slow"):
+                there.broker.create_topic(topic, 1)
+            await _write(there.broker, "fast", range(rows))
+            await there.create(_joined(tmp_path))
+            await there.start()
+            await there.committed(5)
+            assert 20_000 < await kept(there) <= 40_000
+            for first in range(0, rows, 250):
+                await _write(there.broker, "slow", range(first, first + 250))
+                await there.committed(2)
+                assert await kept(there) <= 40_000
+            until = {"fast-0": Offset(rows), "slow-0": Offset(rows)}
+            await there.client.request(StopProcessor(there.client.unique(), NAME, drain=True, until=until))
+            await there.when(lambda status: status.state == "FINISHED")
+        assert sorted(d["k"] for d in released(tmp_path)) == list(range(rows))
+
+    run_virtual(main)
+
+
+# --- settings -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"topics_kept_ms": 100_000}, r"topics_kept_ms=100000 .* coordinator_silence_ms_max=60000"),
+        ({"snapshots_waiting_max": 0}, "snapshots_waiting_max=0 must be at least 1"),
+        ({"inline_bytes_max": 950_000}, r"inline_bytes_max=950000 .* message_bytes_max"),
+        ({"limits": TaskLimits(ahead_bytes_max=100_000)}, r"inline_bytes_max=262144 .* limits.ahead_bytes_max=100000"),
+        ({"join_bytes_max": 1 << 20}, r"join_bytes_max=1048576 .* limits.ahead_bytes_max=8388608"),
+    ],
+)
+def test_bounds_that_contradict_each_other_are_refused_at_the_start(changed: dict[str, Any], said: str) -> None:
+    """The message names the settings and their values."""
+    with pytest.raises(SettingsError, match=said):
+        replace(RuntimeSettings(), **changed).check()
+
+
+def test_the_defaults_agree() -> None:
+    """Of workers and of the coordinator."""
+    RuntimeSettings().check()
+    RuntimeSettings().check_alignment(CoordinatorSettings().checkpoint_timeout_ms)
+    assert Topics().plain()[Topics().reports]["retention.ms"] == "-1"
