@@ -27,7 +27,7 @@ from shared.language.stages.sinks import KafkaEmit, Merge
 from shared.language.stages.source import FileFormat
 from shared.model.checkpoint import BlobRef
 from shared.model.ids import Offset
-from shared.ports.blobs import BlobUnavailable
+from shared.ports.blobs import BlobUnavailable, Note
 from shared.ports.log import Log, LogRecord, TopicPartition
 from shared.ports.sink import Sink
 from tests.contract.sinks_support import Inline
@@ -125,6 +125,12 @@ class MemoryBlobs:
 
     async def seal(self, name: str) -> BlobRef:
         raise AssertionError("sinks seal nothing")
+
+    def note(self, name: str) -> Note:
+        raise AssertionError("sinks leave no notes")
+
+    async def read_note(self, name: str) -> bytes:
+        raise AssertionError("sinks leave no notes")
 
     def uri(self, name: str) -> str:
         raise AssertionError("sinks hand no names to others")

@@ -92,6 +92,19 @@ async def test_many_at_once_create_one(store: BlobStore, executor: AsyncExecutor
     assert len(await store.get(won[0])) == 1000
 
 
+async def test_a_note_begins_with_what_was_written_last_and_goes_like_any_object(store: BlobStore) -> None:
+    """A process that dies right behind `write` has left it for others, who find the note by its prefix and may delete it."""
+    note = store.note("job/v/1/2/note")
+    for said in (b"something long", b"short", b"last"):
+        note.write(said)
+        assert (await store.read_note("job/v/1/2/note")).startswith(said)
+    assert await store.list("job/v") == ["job/v/1/2/note"]
+    await store.delete(["job/v/1/2/note"])
+    with pytest.raises(BlobError, match=r"job/v/1/2/note.*not there"):
+        await store.read_note("job/v/1/2/note")
+    note.close()
+
+
 async def test_names_below_a_prefix(store: BlobStore) -> None:
     """Listing goes by whole parts of names, at any depth, sorted; what is not there lists as nothing."""
     for name in ("job/a/1/x", "job/a/1/y", "job/a/10/z", "job/ab/1/w", "other"):

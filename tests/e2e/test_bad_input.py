@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
 from services.cli.collect import committed_records
 from services.cli.installation import Installation, installation
@@ -18,6 +19,7 @@ from shared.model.messages import StopProcessor
 from shared.ports.log import NewRecord, TopicPartition
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+SECOND, GROWING, GROWN = ProcessorName("second"), "growing", "grown"
 NAME, TOPIC, OUT, LETTERS = ProcessorName("meters"), "meters", "meters.seen", "meters.letters"
 WORKERS = {"coordinator": 1, "source": 1, "operator": 1, "sink": 1, "spark": 0}
 BYTES_MAX = 256 * 1024
@@ -121,8 +123,44 @@ async def run(there: Installation, records: list[tuple[int, bytes | None]]) -> d
     return found
 
 
+async def grown_and_broken(there: Installation) -> str:
+    """A partition comes while a second processor runs, and is read; then somebody writes into an edge's topic. Why it ended."""
+    for topic in (GROWING, GROWN):
+        await there.log.create_topic(topic, 1, {"retention.ms": "-1"})
+    config = {"auto_offset_reset": "earliest"}
+    pipeline = [
+        {"$source": {"connectionName": "broker", "topic": GROWING, "config": config}},
+        {"$emit": {"connectionName": "broker", "topic": GROWN}},
+    ]
+    options = {"checkpoint": {"interval": {"size": 200, "unit": "ms"}}}
+    connections = json.loads(document())["connections"]
+    second = json.dumps({"name": SECOND, "connections": connections, "pipeline": pipeline, "options": options})
+    await there.ensure_started(SECOND, second, {"source": 1, "sink": 1})
+    await there.until_running(SECOND)
+    admin = AIOKafkaAdminClient(bootstrap_servers=there.cluster.bootstrap)
+    await admin.start()
+    await admin.create_partitions({GROWING: NewPartitions(total_count=2)})
+    await admin.close()
+    writer = await there.log.writer("feeder")
+    for partition in (0, 1):
+        await (await writer.send(TopicPartition(GROWING, partition), NewRecord(reading(partition))))
+    async for _ in there.client.heartbeats():
+        if len([r async for r in committed_records(there.log, GROWN)]) == PARTITIONS:
+            break
+    (edge,) = [topic for topic in await there.log.list_topics() if topic.startswith(f"tidemark.{SECOND}.")]
+    offset = await (await writer.send(TopicPartition(edge, 0), NewRecord(b"no frame")))
+    await writer.close()
+    status = await there.until_ended(SECOND)
+    assert status.state == "FAILED"
+    assert f"topic {edge} partition 0 offset {offset}" in status.reason
+    return status.reason
+
+
 def test_nothing_in_a_topic_stops_the_job(tmp_path: Path) -> None:
-    """Good records come out once each; of the others, records that end the process among them, each has its letter."""
+    """Good records come out once each; of the others, one that ends its process among them, each has its letter.
+
+    In the same installation: a partition that comes is read, and a frame that no peer sends ends its processor with the place.
+    """
     bad = bad_records()
     good = [reading(number) for number in range(1_000)]
     records: list[tuple[int, bytes | None]] = [(number % 2, value) for number, value in enumerate(good)]
@@ -136,12 +174,14 @@ def test_nothing_in_a_topic_stops_the_job(tmp_path: Path) -> None:
                 places[partition, offsets[partition]] = one
         offsets[partition] += 1
 
-    settings = {"engine": "local", "deaths": {"deaths_max": 2}}
-    environment = {"TIDEMARK_RUNTIME": json.dumps(settings)}
+    settings = {"engine": "local", "deaths": {"deaths_max": 2}, "splits_interval_ms": 500}
+    environment = {"TIDEMARK_RUNTIME": json.dumps(settings), "TIDEMARK_EXTRA": json.dumps({"failures_max": 2})}
 
     async def all_of_it() -> dict[str, list[dict[str, Any]]]:
         async with installation(tmp_path / "data", environment, WORKERS) as there:
-            return await run(there, records)
+            found = await run(there, records)
+            assert "expected" in await grown_and_broken(there), "the frame's error does not say what was expected"
+            return found
 
     found = asyncio.run(all_of_it())
     (tmp_path / "found.json").write_text(json.dumps(found))

@@ -150,8 +150,9 @@ async def installed(
     services: Sequence[str] = ("source", "operator", "sink"),
     coordinator: CoordinatorSettings | None = None,
     settings: RuntimeSettings | None = None,
+    wrap: Callable[[Service], Service] = lambda service: service,
 ) -> AsyncIterator[Installed]:
-    """Start everything, stop it at the end; what broke is raised there."""
+    """Start everything, stop it at the end; what broke is raised there. `wrap`: what a test makes of a service."""
     broker = MemoryBroker(clock)
     numbers = itertools.count(1)
     blobs, store = MemoryBlobs(executor), MemoryCommitState()
@@ -174,7 +175,7 @@ async def installed(
     }
     parts: dict[str, CoordinatorDriver | Worker] = {
         "coordinator": CoordinatorDriver("c", own(), MemoryCommitStore(store), planner, machine),
-        **{s: Worker(Place(f"{s}-0"), WorkerIncarnation(unique()), made[s](), own()) for s in services},
+        **{s: Worker(Place(f"{s}-0"), WorkerIncarnation(unique()), wrap(made[s]()), own()) for s in services},
     }
     running = [asyncio.ensure_future(part.run()) for part in parts.values()]
     client = Client(outside.log, outside.topics, clock, unique)
