@@ -30,11 +30,11 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from shared.computation.base import Computation
-from shared.computation.problems import ComputationError, DeathError, TimerError
+from shared.computation.problems import DeathError, TimerError
 from shared.computation.records import Order, Record, Timer
 from shared.computation.state import StateCodec
 from shared.computation.timers import Pending
-from shared.language.values import canonical_key, encode_doc, encode_value
+from shared.language.values import canonical_key, encode_value
 from shared.model.ids import KeyGroup
 from shared.model.time import MAX_TIME, MIN_TIME
 from shared.model.values import Document
@@ -48,8 +48,6 @@ ATTEMPTS: Final = 3
 CHAIN_MAX: Final = 10_000
 WAITING_MAX: Final = 5_000_000
 """Records of one task that may wait for the watermark, by default."""
-OUTPUTS_MAX: Final = 100_000
-"""Documents that one callback may yield."""
 
 
 class Row(NamedTuple):
@@ -312,7 +310,7 @@ class KeyedComputation:
 
     def _timed(self, key: Key, record: Record) -> list[tuple[int, Document]]:
         found = self._computation.process(record, key.state(), key.timers)
-        return _documents(found, record.timestamp)
+        return computation_batch.documents(found, record.timestamp)
 
     def _timer(self, key: Key, pending: Pending, output_ms: int, done: Applied) -> None:
         """Fire a timer. Whatever becomes of it, it is pending no more."""
@@ -323,7 +321,7 @@ class KeyedComputation:
             ("timer", key.data, pending.name, pending.time_ms if pending.domain == "event" else None),
             key,
             output_ms,
-            lambda: _documents(self._computation.on_timer(timer, key.state(), key.timers), output_ms),
+            lambda: computation_batch.documents(self._computation.on_timer(timer, key.state(), key.timers), output_ms),
             done,
         )
         if error is not None:
@@ -441,16 +439,3 @@ class KeyedComputation:
         done.outputs.sort(key=lambda o: o[:3])  # A6
         self.counters.outputs += len(done.outputs)
         return done
-
-
-def _documents(found: Iterable[Document] | None, time_ms: int) -> list[tuple[int, Document]]:
-    """What a callback yielded, checked to be documents of the language's values."""
-    timed: list[tuple[int, Document]] = []
-    for document in found or ():
-        if type(document) is not dict:
-            raise ComputationError(f"a computation yields documents (dicts), not a {type(document).__name__}")
-        if len(timed) == OUTPUTS_MAX:
-            raise ComputationError(f"one callback yielded more than {OUTPUTS_MAX} documents")
-        encode_doc(document)
-        timed.append((time_ms, document))
-    return timed

@@ -1,6 +1,6 @@
-"""The fast form of a computation's `process`: a run of records of one key as Arrow columns, and rows back."""
+"""What a callback of a computation gives, checked; and the fast form of `process`: a run of records of one key as columns."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -12,6 +12,8 @@ from shared.model.values import Date, Document
 from shared.operators.computation_keys import Key, Waiting
 
 TIMESTAMP: Final = "timestamp"
+OUTPUTS_MAX: Final = 100_000
+"""Documents that one callback may yield."""
 
 
 def call(computation: Computation[Any, Any], key: Key, run: Sequence[Waiting]) -> list[tuple[int, Document]]:
@@ -52,3 +54,16 @@ def _values(column: pa.Array) -> list[Any]:
     if pa.types.is_timestamp(column.type):
         return [None if t is None else Date(t) for t in column.cast(pa.timestamp("ms")).cast(pa.int64()).to_pylist()]
     return list(column.to_pylist())
+
+
+def documents(found: Iterable[Document] | None, time_ms: int) -> list[tuple[int, Document]]:
+    """What a callback yielded, checked to be documents of the language's values."""
+    timed: list[tuple[int, Document]] = []
+    for document in found or ():
+        if type(document) is not dict:
+            raise ComputationError(f"a computation yields documents (dicts), not a {type(document).__name__}")
+        if len(timed) == OUTPUTS_MAX:
+            raise ComputationError(f"one callback yielded more than {OUTPUTS_MAX} documents")
+        encode_doc(document)
+        timed.append((time_ms, document))
+    return timed

@@ -70,7 +70,7 @@ RUNTIME = (
     Mutant("R2", "an assignment for anybody is obeyed", WORKER, "if assign.to != self.incarnation or ", "if ", ON_WORKER),
     Mutant("R2", "a task starts again in its generation", WORKER, "        self._started[key] = assign.generation\n", "", ON_WORKER),
     Mutant("R2", "what was stopped may start", WORKER, "assign.generation <= max(begun, self._ended.get(assign.job, Generation(0))):", "assign.generation <= begun:", ON_WORKER),
-    Mutant("R2", "a stop of an older generation stops the newer", WORKER, "if k[0] == job and h.assign.generation <= generation]:", "if k[0] == job]:", ON_WORKER),
+    Mutant("R2", "a stop of an older generation stops the newer", WORKER, "if k[0] == job and h.assign.generation <= generation]", "if k[0] == job]", ON_WORKER),
     Mutant("R2", "old tasks run beside the new", WORKER, "            await self._close_task(old)\n", "            pass\n", ON_WORKER),
     Mutant("R2", "silence is endured", WORKER, "if clock.monotonic_ms() - self._heard_ms > settings.coordinator_silence_ms_max and self._tasks:", "if False:", ON_WORKER),
     Mutant("R2", "only assignments count as a word", WORKER, "    async def _command(self, command: Command) -> None:\n        self._heard_ms = self._outside.clock.monotonic_ms()\n", "    async def _command(self, command: Command) -> None:\n", ON_WORKER),
