@@ -1,12 +1,14 @@
 """Processor documents: what they parse to, and how they are refused."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from shared.language.documents import FileDlq, InvalidDocument, KafkaDlq, TableDlq, parse, resolve
+from shared.language.documents.load import load
 from shared.language.expressions.ast import FieldPath, Literal
 from shared.language.schema import Field, Schema
 from shared.language.schema_json import document_schema, operator_reference
@@ -34,6 +36,7 @@ from shared.language.stages import (
     TumblingWindow,
     Union,
 )
+from tests.harness.process_cases import read_lines
 
 EXAMPLE = """
 name: departures-zeitgeist
@@ -314,6 +317,18 @@ def test_json_schema_accepts_the_example_and_refuses_misspellings() -> None:
     ]
     for wrong in wrongs:
         assert list(validator.iter_errors({"pipeline": [DOCUMENTS, wrong]})), wrong
+
+
+def test_json_schema_accepts_every_example() -> None:
+    """What runs is right for an editor, too: the example pipelines, and every case of whole pipelines that does not fail."""
+    validator = jsonschema.Draft202012Validator(document_schema())
+    root = Path(__file__).parents[2]
+    examples = [load(path.read_text("utf-8"))[0] for path in sorted((root / "deploy" / "pipelines").glob("*/*.yaml"))]
+    cases = [case for case in read_lines() if "error" not in case]
+    fields = ("name", "connections", "pipeline", "options")
+    trees = examples + [{name: case[name] for name in fields if name in case} for case in cases]
+    assert len(examples) > 5
+    assert [error.message for tree in trees for error in validator.iter_errors(tree)] == []
 
 
 def test_every_operator_has_a_line_of_documentation() -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from shared.language.expressions.ast import Expr, Literal
 from shared.language.expressions.errors import ExpressionError, UnknownName, fail
+from shared.language.expressions.library.bindata import format_of, order_of
 from shared.language.expressions.library.calendar import parts_of, unit_of, weekday_of
 from shared.language.expressions.library.convert import target_of
 from shared.language.expressions.library.date_format import reader_of, write_date
@@ -37,6 +38,8 @@ _ANYWHERE: Final[dict[str, Check]] = {
 }
 _AT: Final[dict[tuple[str, str], Check]] = {
     ("$convert", "to"): lambda _, value: target_of(value),
+    ("$convert", "format"): lambda _, value: format_of(value),
+    ("$convert", "byteOrder"): lambda _, value: order_of(value),
     ("$dateToString", "format"): _write_format,
     ("$dateFromString", "format"): _read_format,
 }

@@ -7,10 +7,11 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from shared.language.expressions.errors import CONVERSION, TYPE, ExpressionError, UnknownName, fail
+from shared.language.expressions.library import bindata
 from shared.language.expressions.library.arithmetic import is_null
 from shared.language.expressions.library.parse_date import parse_date
 from shared.language.expressions.library.text import scalar_text
-from shared.language.expressions.registry import Absent, Deferred, named, positional
+from shared.language.expressions.registry import ABSENT, Absent, Deferred, named, positional
 from shared.language.values.numbers import DECIMAL, decimal_of, double_of
 from shared.language.values.types import TYPE_NUMBERS, is_finite, is_integral, is_number, type_name
 from shared.model.values import (
@@ -30,7 +31,6 @@ from shared.model.values import (
 _WHOLE: Final = re.compile(r"[-+]?[0-9]+")
 _NUMBER: Final = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?(nan|inf|infinity)", re.IGNORECASE)
 _BY_NUMBER: Final = {number: alias for alias, number in TYPE_NUMBERS.items()}
-_UUID_SUBTYPE: Final = 4
 
 
 @positional("$type", 1)
@@ -160,8 +160,8 @@ def to_string(value: Value) -> Value:
         return "true" if value else "false"
     if type(value) is ObjectId:
         return str(value)
-    if type(value) is Binary and value.subtype == _UUID_SUBTYPE and len(value) == 16:  # noqa: PLR2004 - a UUID
-        return str(uuid.UUID(bytes=bytes(value)))
+    if type(value) is Binary:
+        return bindata.to_text(value, "auto")
     text = scalar_text(value)
     if text is None:
         raise _unsupported(value, "string")
@@ -181,12 +181,12 @@ def to_object_id(value: Value) -> Value:
 
 def to_uuid(value: Value) -> Value:
     """A UUID as binary data, from its text."""
-    if type(value) is Binary and value.subtype == _UUID_SUBTYPE:
+    if type(value) is Binary and value.subtype == bindata.UUID_SUBTYPE:
         return value
     if type(value) is not str:
         raise _unsupported(value, "UUID")
     try:
-        return Binary(uuid.UUID(value).bytes, _UUID_SUBTYPE)
+        return Binary(uuid.UUID(value).bytes, bindata.UUID_SUBTYPE)
     except ValueError:
         raise _bad(value, "UUID") from None
 
@@ -209,7 +209,7 @@ CONVERSIONS: Final[dict[str, Callable[[Value], Value]]] = {
     "date": to_date,
     "string": to_string,
     "objectId": to_object_id,
-    "binData": to_uuid,
+    "binData": lambda value: bindata.to_binary(value, 0, None, "little"),
     "array": _same(list, "array"),
     "object": _same(dict, "object"),
 }
@@ -246,17 +246,30 @@ def target_of(to: Value) -> str | None:
     return str(alias)
 
 
-@named("$convert", "input to", "onError onNull", deferred="onError onNull")
-def _convert(value: Value, to: Value, on_error: Deferred | Absent, on_null: Deferred | Absent) -> Value:
+@named("$convert", "input to", "onError onNull format byteOrder", deferred="onError onNull")
+def _convert(
+    value: Value, to: Value, on_error: Deferred | Absent, on_null: Deferred | Absent, form: Value, order: Value
+) -> Value:
     """A value in another type; onError for what does not convert, onNull for null and missing."""
     target = target_of(to)
     if is_null(value):
         return None if isinstance(on_null, Absent) else on_null()
     if target is None:
         return None
+    given, order = (
+        None if form is ABSENT else bindata.format_of(form),
+        "little" if order is ABSENT else bindata.order_of(order),
+    )
     try:
+        if target == "binData":
+            wanted = bindata.subtype_of(to["subtype"]) if type(to) is dict and "subtype" in to else 0
+            return bindata.to_binary(value, wanted, given, order)
+        if type(value) is Binary and target == "string":
+            return bindata.to_text(value, given)
+        if type(value) is Binary and target in ("int", "long", "double"):
+            return bindata.to_number(value, target, order)
         return CONVERSIONS[target](value)
-    except ExpressionError:
-        if isinstance(on_error, Absent):
+    except ExpressionError as e:
+        if isinstance(on_error, Absent) or e.code != CONVERSION:
             raise
         return on_error()
