@@ -15,7 +15,7 @@ from services.gateway.writing import BatchWriter, NotKnown, NotWritten
 from shared.adapters.clock import SystemClock
 from shared.adapters.kafka_log import KafkaLog
 from shared.ports.clock import Clock
-from shared.ports.log import Log, NewRecord
+from shared.ports.log import Log, LogError, NewRecord
 from shared.process.outside import kafka_settings
 from shared.process.settings import ProcessSettings, ProcessSettingsError
 from shared.process.token import read_token
@@ -41,6 +41,7 @@ class GatewayService:
 
     def __init__(self, log: Log, clock: Clock, place: str, prefix: str, settings: GatewaySettings, token: str) -> None:
         self._log = log
+        self._clock = clock
         self._prefix = prefix
         self._settings = settings
         self._writer = BatchWriter(log, clock, place, settings.writers, settings.topics_age_ms_max)
@@ -52,7 +53,7 @@ class GatewayService:
         self._in_flight_bytes = 0
         self._written = 0
         self._refused = 0
-        self._away = ""
+        self._away = "the brokers have not answered yet"
         self._stopped = asyncio.Event()
         self.serving = asyncio.Event()
         self.url = ""
@@ -72,7 +73,7 @@ class GatewayService:
             self.url = "http://{}:{}".format(*runner.addresses[0][:2])
             _log.info("gateway.serves", url=self.url)
             self.serving.set()
-            await self._stopped.wait()
+            await self._until_stopped()
         finally:
             await runner.cleanup()
             await self._writer.close()
@@ -83,8 +84,31 @@ class GatewayService:
         self._stopped.set()
 
     def unready(self) -> str:
-        """Ready unless the last batch found no broker."""
+        """Ready unless the brokers did not answer when they were last asked, or the last batch found none."""
         return self._away
+
+    async def _until_stopped(self) -> None:
+        """Ask the brokers meanwhile: who is not ready gets no batches, and would never learn by one that they are back."""
+        stopped = asyncio.create_task(self._stopped.wait())
+        looking = asyncio.create_task(self._look())
+        try:
+            await asyncio.wait([stopped, looking], return_when=asyncio.FIRST_COMPLETED)
+            if looking.done():
+                looking.result()
+        finally:
+            for task in (stopped, looking):
+                task.cancel()
+            await asyncio.gather(stopped, looking, return_exceptions=True)
+
+    async def _look(self) -> None:
+        while True:
+            try:
+                await self._log.list_topics()
+            except LogError as error:
+                self._away = str(error)
+            else:
+                self._away = ""
+            await self._clock.sleep_ms(self._settings.look_ms)
 
     def measures(self) -> Iterator[Measure]:
         """What came and went."""

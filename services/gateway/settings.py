@@ -31,10 +31,12 @@ class GatewaySettings:
     """Batches that are written at the same time, each in a transaction of its own."""
     topics_age_ms_max: int = 10_000
     """A topic that is not known is asked for again after so long."""
+    look_ms: int = 5_000
+    """Between two questions whether the brokers answer, for readiness."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot work."""
-        for name in ("batch_bytes_max", "record_bytes_max", "records_max", "in_flight_bytes_max", "writers"):
+        for name in ("batch_bytes_max", "record_bytes_max", "records_max", "in_flight_bytes_max", "writers", "look_ms"):
             if getattr(self, name) < 1:
                 raise ValueError(f"gateway setting {name}: expected a positive number, found {getattr(self, name)}")
         if self.in_flight_bytes_max < self.batch_bytes_max:

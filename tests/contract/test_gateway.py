@@ -184,3 +184,37 @@ async def test_under_pressure_more_is_refused_and_comes_in_later(asked: Asked) -
     service.stop()
     await running.join()
     assert errors == []
+
+
+class _Away:
+    """A log whose brokers answer from some moment on."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.there = False
+
+    async def list_topics(self) -> Any:
+        """As a client without brokers, or as the log."""
+        if not self.there:
+            raise LogUnavailable("no broker answers")
+        return await self._log.list_topics()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+async def test_it_is_ready_again_without_a_batch() -> None:
+    """Who is not ready gets no batches: whether brokers answer is asked, not learnt from one."""
+    clock, executor, log = SystemClock(), AsyncExecutor(), _Away(MemoryLog(MemoryBroker(SystemClock())))
+    service = GatewayService(log, clock, "g", "tidemark", replace(SETTINGS, look_ms=10), TOKEN)
+    errors: list[BaseException] = []
+    assert service.unready() != "", "ready before any broker has answered"
+    running = executor.spawn(service.run(), "gateway", errors.append)
+    await service.serving.wait()
+    for there, said in ((False, "no broker answers"), (True, ""), (False, "no broker answers"), (True, "")):
+        log.there = there
+        while service.unready() != said:
+            await clock.sleep_ms(1)
+    service.stop()
+    await running.join()
+    assert errors == []
