@@ -13,8 +13,9 @@ from services.gateway.batch import Shape, records_of
 from services.gateway.settings import GatewaySettings, gateway_settings
 from services.gateway.writing import BatchWriter, NotKnown, NotWritten
 from shared.adapters.clock import SystemClock
+from shared.adapters.executor import AsyncExecutor
 from shared.adapters.kafka_log import KafkaLog
-from shared.ports.clock import Clock
+from shared.ports.clock import Clock, Executor
 from shared.ports.log import Log, LogError, NewRecord
 from shared.process.outside import kafka_settings
 from shared.process.settings import ProcessSettings, ProcessSettingsError
@@ -39,9 +40,12 @@ _RETRY: Final = {"Retry-After": "1"}
 class GatewayService:
     """HTTP in, topics out. Holds nothing that must last."""
 
-    def __init__(self, log: Log, clock: Clock, place: str, prefix: str, settings: GatewaySettings, token: str) -> None:
+    def __init__(
+        self, log: Log, clock: Clock, executor: Executor, place: str, prefix: str, settings: GatewaySettings, token: str
+    ) -> None:
         self._log = log
         self._clock = clock
+        self._executor = executor
         self._prefix = prefix
         self._settings = settings
         self._writer = BatchWriter(log, clock, place, settings.writers, settings.topics_age_ms_max)
@@ -54,6 +58,7 @@ class GatewayService:
         self._written = 0
         self._refused = 0
         self._away = "the brokers have not answered yet"
+        self._error: BaseException | None = None
         self._stopped = asyncio.Event()
         self.serving = asyncio.Event()
         self.url = ""
@@ -73,11 +78,18 @@ class GatewayService:
             self.url = "http://{}:{}".format(*runner.addresses[0][:2])
             _log.info("gateway.serves", url=self.url)
             self.serving.set()
-            await self._until_stopped()
+            looking = self._executor.spawn(self._look(), "look for brokers", self._broken)
+            try:
+                await self._stopped.wait()
+            finally:
+                looking.cancel()
+                await looking.join()
         finally:
             await runner.cleanup()
             await self._writer.close()
             await self._log.close()
+        if self._error is not None:
+            raise self._error
 
     def stop(self) -> None:
         """End `run`."""
@@ -87,20 +99,13 @@ class GatewayService:
         """Ready unless the brokers did not answer when they were last asked, or the last batch found none."""
         return self._away
 
-    async def _until_stopped(self) -> None:
-        """Ask the brokers meanwhile: who is not ready gets no batches, and would never learn by one that they are back."""
-        stopped = asyncio.create_task(self._stopped.wait())
-        looking = asyncio.create_task(self._look())
-        try:
-            await asyncio.wait([stopped, looking], return_when=asyncio.FIRST_COMPLETED)
-            if looking.done():
-                looking.result()
-        finally:
-            for task in (stopped, looking):
-                task.cancel()
-            await asyncio.gather(stopped, looking, return_exceptions=True)
+    def _broken(self, error: BaseException) -> None:
+        _log.error("gateway.broken", error=repr(error), exc_info=error)
+        self._error = self._error or error
+        self._stopped.set()
 
     async def _look(self) -> None:
+        """Who is not ready gets no batches, and would never learn by one that the brokers are back: so they are asked."""
         while True:
             try:
                 await self._log.list_topics()
@@ -198,4 +203,4 @@ async def build(settings: ProcessSettings) -> GatewayService:
     token = read_token(gateway.token_file)
     # The identities are the place's: a gateway that comes back ends what its predecessor left open, which would hold readers up.
     log = KafkaLog(kafka_settings(settings))
-    return GatewayService(log, SystemClock(), settings.place, settings.prefix, gateway, token)
+    return GatewayService(log, SystemClock(), AsyncExecutor(), settings.place, settings.prefix, gateway, token)

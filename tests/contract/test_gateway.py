@@ -74,7 +74,7 @@ async def asked(bootstrap: str) -> AsyncIterator[Asked]:
     log: Log = MemoryLog(MemoryBroker(clock))
     if bootstrap:
         log = KafkaLog(KafkaSettings(bootstrap=bootstrap))
-    service = GatewayService(log, clock, f"g-{uuid.uuid4().hex}", "tidemark", SETTINGS, TOKEN)
+    service = GatewayService(log, clock, executor, f"g-{uuid.uuid4().hex}", "tidemark", SETTINGS, TOKEN)
     errors: list[BaseException] = []
     running = executor.spawn(service.run(), "gateway", errors.append)
     await service.serving.wait()
@@ -163,7 +163,7 @@ async def test_under_pressure_more_is_refused_and_comes_in_later(asked: Asked) -
     slow = _Slow(asked.log)
     settings = replace(SETTINGS, in_flight_bytes_max=10_000, writers=1)
     executor = AsyncExecutor()
-    service = GatewayService(slow, SystemClock(), f"g-{uuid.uuid4().hex}", "tidemark", settings, TOKEN)
+    service = GatewayService(slow, SystemClock(), executor, f"g-{uuid.uuid4().hex}", "tidemark", settings, TOKEN)
     errors: list[BaseException] = []
     running = executor.spawn(service.run(), "slow gateway", errors.append)
     await service.serving.wait()
@@ -206,7 +206,7 @@ class _Away:
 async def test_it_is_ready_again_without_a_batch() -> None:
     """Who is not ready gets no batches: whether brokers answer is asked, not learnt from one."""
     clock, executor, log = SystemClock(), AsyncExecutor(), _Away(MemoryLog(MemoryBroker(SystemClock())))
-    service = GatewayService(log, clock, "g", "tidemark", replace(SETTINGS, look_ms=10), TOKEN)
+    service = GatewayService(log, clock, executor, "g", "tidemark", replace(SETTINGS, look_ms=10), TOKEN)
     errors: list[BaseException] = []
     assert service.unready() != "", "ready before any broker has answered"
     running = executor.spawn(service.run(), "gateway", errors.append)

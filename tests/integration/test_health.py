@@ -90,7 +90,7 @@ async def test_control_and_gateway_tell_how_they_are_too(tmp_path: Path) -> None
             MemoryLog(there.broker), there.outside.topics, clock, executor, ControlSettings(port=0, agents=False), TOKEN
         )
         ingest = GatewaySettings(port=0, batch_bytes_max=100, record_bytes_max=100)
-        gateway = GatewayService(MemoryLog(there.broker), clock, "g", "tidemark", ingest, TOKEN)
+        gateway = GatewayService(MemoryLog(there.broker), clock, executor, "g", "tidemark", ingest, TOKEN)
         services: list[ControlService | GatewayService] = [control, gateway]
         handles = [executor.spawn(service.run(), "service", _raise) for service in services]
         servers = [HealthServer(service, SETTINGS) for service in services]
