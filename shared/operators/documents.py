@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from shared.language.apply import Discarded, Failure, Passed, ValidationStop, apply_stage
 from shared.language.expressions.environment import Environment
-from shared.language.stages import Match, Stateless
+from shared.language.stages import Match, Stateless, Validate
 from shared.model.values import Document
 from shared.operators import dead_letters
 from shared.operators.base import Out
@@ -16,7 +16,7 @@ from shared.operators.batches import batch_of, documents_of, engine_columns, sel
 from shared.operators.context import TaskContext
 from shared.operators.errors import OperatorError
 from shared.operators.rows import environments
-from shared.operators.stage_columns import on_columns
+from shared.operators.stage_columns import invalid, on_columns
 
 
 @dataclass(slots=True)
@@ -38,23 +38,44 @@ def through(stages: Sequence[Stateless], batch: pa.RecordBatch, context: TaskCon
         on = on_columns(stage, staged.batch)
         if on is not None:
             staged.batch = on
-        elif isinstance(stage, Match):
-            _matched(stage, staged, context)
+        elif isinstance(stage, Match | Validate):
+            _kept(stage, staged, context)
         else:
             _interpreted(stages[i:], staged, context)
             break
     return staged
 
 
-def _matched(stage: Match, staged: Staged, context: TaskContext) -> None:
-    """`$match` keeps rows as they are, so that their columns stay typed."""
+def _kept(stage: Match | Validate, staged: Staged, context: TaskContext) -> None:
+    """`$match` and `$validate` keep rows as they are, so that their columns stay typed."""
     batch = staged.batch
-    outcomes = [apply_stage(stage, env.root, env) for env in environments(batch, documents_of(batch), context.topic)]
-    failures = [_letter(row, o) for row, o in enumerate(outcomes) if isinstance(o, Failure)]
+    doubtful = invalid(stage, batch) if isinstance(stage, Validate) else None
+    rows = range(batch.num_rows) if doubtful is None else doubtful.tolist()
+    looked = batch if doubtful is None else batch.take(pa.array(doubtful))
+    kept = np.ones(batch.num_rows, dtype=np.bool_)
+    failures: list[dead_letters.Failure] = []
+    for row, env in zip(rows, environments(looked, documents_of(looked), context.topic), strict=True):
+        match _applied(stage, env.root, env):
+            case Passed(documents):
+                kept[row] = bool(documents)
+            case Discarded():
+                kept[row] = False
+                staged.discarded += 1
+            case Failure() as failure:
+                kept[row] = False
+                failures.append(_letter(row, failure))
     _add_letters(staged, batch, failures, stage.name, context)
-    staged.batch = select(
-        batch, np.array([isinstance(o, Passed) and bool(o.documents) for o in outcomes], dtype=np.bool_)
-    )
+    staged.batch = select(batch, kept)
+
+
+def _applied(stage: Stateless, document: Document, env: Environment) -> Passed | Discarded | Failure:
+    """What a stage does to a document; OperatorError where that stops the processor."""
+    outcome = apply_stage(stage, document, env)
+    if isinstance(outcome, ValidationStop):
+        raise OperatorError(
+            f"{outcome.path}: {outcome.reason} validationAction is error: mend the document's source or the validator"
+        )
+    return outcome
 
 
 def _interpreted(stages: Sequence[Stateless], staged: Staged, context: TaskContext) -> None:
@@ -76,18 +97,13 @@ def _one_stage(
     following: list[_Item] = []
     failures: list[dead_letters.Failure] = []
     for row, document, env in items:
-        outcome = apply_stage(stage, document, env)
-        match outcome:
+        match _applied(stage, document, env):
             case Passed(documents):
                 following += [(row, d, env) for d in documents]
             case Discarded():
                 staged.discarded += 1
-            case Failure():
-                failures.append(_letter(row, outcome))
-            case ValidationStop(reason, path, _):
-                raise OperatorError(
-                    f"{path}: {reason} validationAction is error: mend the document's source or the validator"
-                )
+            case Failure() as failure:
+                failures.append(_letter(row, failure))
     _add_letters(staged, batch, failures, stage.name, context)
     return following
 

@@ -4,6 +4,7 @@ Vectorised forms stand beside the operators that use them; this is what they mus
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,7 +20,6 @@ from shared.operators.context import Topics, source_place
 from shared.operators.dead_letters import Failure
 from shared.operators.window_plan import SESSION_KEY
 
-_NOTHING: Final[dict[str, Any]] = {}
 _META: Final = (WSTART, WEND, SESSION_KEY, PART, POS, SRCKEY, TS)
 
 
@@ -27,28 +27,24 @@ def environments(batch: pa.RecordBatch, documents: Sequence[Document], topic: To
     """One environment a row: `$$NOW` is the record's arrival, `$meta` what the engine's columns say."""
     names = batch.schema.names
     arrivals = batch.column(ARRIVAL).to_pylist() if ARRIVAL in names else [None] * len(documents)
-    metas = _metas(batch, topic)
     return [
-        Environment(document, now=None if arrival is None else Date(arrival), meta=meta)
-        for document, arrival, meta in zip(documents, arrivals, metas, strict=True)
+        Environment(document, now=None if arrival is None else Date(arrival), meta=partial(_meta, batch, number, topic))
+        for number, (document, arrival) in enumerate(zip(documents, arrivals, strict=True))
     ]
 
 
-def _metas(batch: pa.RecordBatch, topic: Topics) -> list[dict[str, Value]]:
-    names = batch.schema.names
-    columns = {name: batch.column(name).to_pylist() for name in _META if name in names}
-    found: list[dict[str, Value]] = []
-    for row in range(batch.num_rows):
-        meta: dict[str, Any] = {}
-        if WSTART in columns and columns[WSTART][row] is not None:
-            window: dict[str, Any] = {"start": Date(columns[WSTART][row]), "end": Date(columns[WEND][row])}
-            if SESSION_KEY in columns and columns[SESSION_KEY][row] is not None:
-                window["partition"] = decode_value(columns[SESSION_KEY][row])
-            meta["window"] = window
-        if PART in columns and columns[PART][row] is not None:
-            meta["source"] = _source({name: column[row] for name, column in columns.items()}, topic)
-        found.append(meta or _NOTHING)
-    return found
+def _meta(batch: pa.RecordBatch, number: int, topic: Topics) -> Document:
+    """What `$meta` reads of a row."""
+    row = {name: batch.column(name)[number].as_py() for name in _META if name in batch.schema.names}
+    meta: dict[str, Any] = {}
+    if row.get(WSTART) is not None:
+        window: dict[str, Any] = {"start": Date(row[WSTART]), "end": Date(row[WEND])}
+        if row.get(SESSION_KEY) is not None:
+            window["partition"] = decode_value(row[SESSION_KEY])
+        meta["window"] = window
+    if row.get(PART) is not None:
+        meta["source"] = _source(row, topic)
+    return meta
 
 
 def _source(row: dict[str, Any], topics: Topics) -> dict[str, Value]:

@@ -1,8 +1,8 @@
 """Stages on columns: what can be done to typed columns without looking at documents.
 
-`on_columns` gives the changed batch, or None where only the documents can tell (then the stage is interpreted). It takes `$match` and,
-of whole fields, `$project`, `$addFields` and `$unset`, with the language's kernels, window bounds and constants; not where a null would
-have to be told from a missing field, or an undeclared field looked at.
+`on_columns` gives the changed batch, or None where only the documents can tell (then the stage is interpreted). It takes `$match`,
+`$validate` of rows that are all valid and, of whole fields, `$project`, `$addFields` and `$unset`, with the language's kernels, window
+bounds and constants; not where a null would have to be told from a missing field, or an undeclared field looked at.
 """
 
 import json
@@ -10,17 +10,19 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shared.language.expressions.ast import Expr, FieldPath, Literal, Meta
 from shared.language.kernels import evaluate_batch, match_batch
 from shared.language.schema import Field, FieldTypeName, Schema
-from shared.language.stages import AddFields, Branch, Computed, Drop, Keep, Match, Project, Stateless, Unset
+from shared.language.stages import AddFields, Branch, Computed, Drop, Keep, Match, Project, Stateless, Unset, Validate
 from shared.model.values import INT32_MAX, INT32_MIN
 from shared.operators.base import RAW, REST, WEND, WSTART
 from shared.operators.batches import ARROW_TYPES, TIMESTAMP, engine_columns, materialise, select, user_columns
 
+Int64s = npt.NDArray[np.int64]
 _Named = list[tuple[pa.Field, pa.Array]]
 _DECLARED: Final[Mapping[pa.DataType, FieldTypeName]] = {kind: name for name, kind in ARROW_TYPES.items()}
 _BOUNDS = {("window", "start"): WSTART, ("window", "end"): WEND}
@@ -38,8 +40,17 @@ def on_columns(stage: Stateless, batch: pa.RecordBatch) -> pa.RecordBatch | None
         case Match(predicate=predicate):
             mask = match_batch(predicate, batch, declared(batch))
             return None if mask is None else select(batch, mask)
+        case Validate(validator=predicate):
+            mask = match_batch(predicate, batch, declared(batch))
+            return batch if mask is not None and bool(mask.all()) else None
         case _:
             return None
+
+
+def invalid(stage: Validate, batch: pa.RecordBatch) -> Int64s | None:
+    """The rows that `$validate` does not let through, shape (k,); None if the documents have to tell."""
+    mask = match_batch(stage.validator, batch, declared(batch))
+    return None if mask is None else np.flatnonzero(~mask)
 
 
 def evaluated(expr: Expr, batch: pa.RecordBatch) -> pa.Array | None:

@@ -59,6 +59,9 @@ queries: st.SearchStrategy[Any] = st.one_of(
 stages = st.lists(
     st.one_of(
         queries.map(lambda q: {"$match": q}),
+        st.tuples(queries, st.sampled_from(["dlq", "discard"])).map(
+            lambda t: {"$validate": {"validator": t[0], "validationAction": t[1]}}
+        ),
         st.dictionaries(names, expressions, min_size=1, max_size=2).map(lambda f: {"$addFields": f}),
         st.dictionaries(names, st.one_of(st.just(1), names.map(lambda n: f"${n}")), min_size=1, max_size=3).map(lambda f: {"$project": f}),
         names.map(lambda n: {"$unset": n}),
@@ -155,8 +158,9 @@ def test_event_times_are_the_interpreters(given_documents: list[dict[str, Any]],
 
 
 def test_common_stages_over_declared_fields_stay_on_columns() -> None:
-    """What explain calls vectorised is: no document is looked at."""
+    """What explain calls vectorised is: no document is looked at; `$validate` looks only at those that are not valid."""
     _, chain = parsed([
+        {"$validate": {"validator": {"i": {"$gte": -5}}}},
         {"$match": {"s": {"$in": ["a", "b"]}, "i": {"$gte": 0}}},
         {"$addFields": {"twice": {"$add": ["$i", "$i"]}, "at": {"$hour": "$t"}}},
         {"$project": {"s": 1, "twice": 1, "at": 1}},

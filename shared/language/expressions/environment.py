@@ -1,8 +1,8 @@
 """What an expression is evaluated in: the document, the time, variables, metadata, and what it may still spend."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from shared.language.expressions.errors import SIZE, ExpressionError
 from shared.model.values import MISSING, Date, Document, Value
@@ -11,6 +11,8 @@ RESULT_UNITS_MAX: Final = 16 * 1024 * 1024
 """Default bound of what one evaluation may produce: characters, array items and fields, steps of loops included."""
 
 _EMPTY: Final[dict[str, Any]] = {}
+Meta: TypeAlias = Document | Callable[[], Document]
+"""A document, or who makes it: most expressions do not ask."""
 
 
 @dataclass(slots=True)
@@ -33,14 +35,14 @@ class Environment:
     bound of results; a new environment `on` another document has the whole of it again.
     """
 
-    __slots__ = ("budget", "current", "meta", "now", "root", "variables")
+    __slots__ = ("_meta", "budget", "current", "now", "root", "variables")
 
     def __init__(
         self,
         root: Document,
         *,
         now: Date | None = None,
-        meta: Document = _EMPTY,
+        meta: Meta = _EMPTY,
         variables: Mapping[str, Value] = _EMPTY,
         current: Value = MISSING,
         budget: Budget | None = None,
@@ -48,28 +50,35 @@ class Environment:
         self.root = root
         self.current: Value = root if current is MISSING else current
         self.now = now
-        self.meta = meta
+        self._meta = meta
         self.variables = variables
         self.budget = budget if budget is not None else Budget()
+
+    @property
+    def meta(self) -> Document:
+        """What `$meta` reads; made when it is first asked for."""
+        if callable(self._meta):
+            self._meta = self._meta()
+        return self._meta
 
     def bind(self, variables: Mapping[str, Value]) -> "Environment":
         """The same with further variables; inner ones hide outer ones of the same name, and `CURRENT` is where paths begin."""
         merged = {**self.variables, **variables} if self.variables else variables
         current = variables.get("CURRENT", self.current)
         return Environment(
-            self.root, now=self.now, meta=self.meta, variables=merged, current=current, budget=self.budget
+            self.root, now=self.now, meta=self._meta, variables=merged, current=current, budget=self.budget
         )
 
     def at(self, current: Document) -> "Environment":
         """The same with another `$$CURRENT`."""
         return Environment(
-            self.root, now=self.now, meta=self.meta, variables=self.variables, current=current, budget=self.budget
+            self.root, now=self.now, meta=self._meta, variables=self.variables, current=current, budget=self.budget
         )
 
     def on(self, root: Document) -> "Environment":
         """The same time, variables and metadata on another document, with the whole budget again."""
         whole = Budget(self.budget.most)
-        return Environment(root, now=self.now, meta=self.meta, variables=self.variables, budget=whole)
+        return Environment(root, now=self.now, meta=self._meta, variables=self.variables, budget=whole)
 
     def spend(self, units: int) -> None:
         """Take from the budget; ExpressionError when it is used up."""

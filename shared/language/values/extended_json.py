@@ -154,6 +154,8 @@ SPECIAL: Final[dict[str, Callable[[Any], Any]]] = {
     "$maxKey": lambda _: MAX_KEY,
 }
 """The keys that make a typed value, and how its content is read."""
+_AS_THEY_ARE: Final = frozenset({str, bool, float, type(None)})
+"""JSON values that are values of the language without a look at them."""
 
 
 def from_json(tree: Any, depth_max: int = DEPTH_MAX) -> Value:
@@ -171,9 +173,11 @@ def from_json(tree: Any, depth_max: int = DEPTH_MAX) -> Value:
             special = SPECIAL.get(key)
             if special is not None:
                 return special(content)
-        return {name: from_json(item, depth_max - 1) for name, item in tree.items()}
+        return {
+            name: item if type(item) in _AS_THEY_ARE else from_json(item, depth_max - 1) for name, item in tree.items()
+        }
     if kind is list:
-        return [from_json(item, depth_max - 1) for item in tree]
+        return [item if type(item) in _AS_THEY_ARE else from_json(item, depth_max - 1) for item in tree]
     raise ExtendedJsonError(f"not JSON: {kind.__name__}")
 
 
@@ -219,6 +223,10 @@ _OTHERS: Final[dict[type, Callable[[Any, bool], Any]]] = {
 }
 
 
+_ALIKE: Final = frozenset({str, bool, type(None)})
+"""Values that are JSON as they are, relaxed and canonical."""
+
+
 def to_json(value: Value, *, canonical: bool = False) -> Any:
     """The JSON tree of a value: relaxed (numbers as numbers) or canonical (every type written out)."""
     kind = type(value)
@@ -229,9 +237,11 @@ def to_json(value: Value, *, canonical: bool = False) -> Any:
             return value
         return {"$numberInt" if INT32_MIN <= value <= INT32_MAX else "$numberLong": str(value)}
     if kind is dict:
-        return {name: to_json(item, canonical=canonical) for name, item in value.items()}
+        return {
+            name: item if type(item) in _ALIKE else to_json(item, canonical=canonical) for name, item in value.items()
+        }
     if kind is list:
-        return [to_json(item, canonical=canonical) for item in value]
+        return [item if type(item) in _ALIKE else to_json(item, canonical=canonical) for item in value]
     other = _OTHERS.get(kind)
     if other is None:
         raise TypeError(f"not a value of the language: {kind.__name__}")
