@@ -3,9 +3,7 @@
 import json
 import logging
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -14,10 +12,10 @@ from services.cli.__main__ import app
 from services.cli.process import Runner, quiet
 from shared.language.values import to_json
 from shared.model.ids import ProcessorName
+from tests.oracle.examples import check_weather
 
 DOCUMENT = Path(__file__).parents[2] / "deploy" / "pipelines" / "weather" / "pipeline.yaml"
 DAYS = 14
-DAY, HOUR = pd.Timedelta(days=1), pd.Timedelta(hours=1)
 
 
 @pytest.fixture
@@ -30,50 +28,12 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def kind(row: pd.Series) -> str:
-    """The weather of a departure, in the document's words."""
-    if row["_merge"] == "left_only":
-        return "unknown"
-    if row["visib"] < 3:
-        return "fog or snow"
-    if row["precip"] > 0:
-        return "rain"
-    return "wind" if row["wind_speed"] >= 20 else "fair"
-
-
-def by_pandas(data: Path) -> tuple[dict[tuple[str, str, str], tuple[int, float, int]], int]:
-    """(departures, mean delay, those of an hour and more) by day, airport and weather; how many departures were late."""
-    flights = pd.read_json(data / "departures.jsonl", lines=True)
-    flights["scheduled"] = pd.to_datetime(flights["scheduled"])
-    before = flights["scheduled"].cummax().shift()
-    late = flights["scheduled"] < before - 5 * HOUR
-    flights = flights[~late].assign(hour=lambda f: f["scheduled"].dt.floor("h"))
-    measured = pd.read_json(data / "measurements.jsonl", lines=True)
-    measured["hour"] = pd.to_datetime(measured["hour"])
-    merged = flights.merge(measured, on=["origin", "hour"], how="left", indicator=True)
-    merged["weather"] = merged.apply(kind, axis=1)
-    merged["day"] = ((merged["scheduled"] - 5 * HOUR).dt.floor("D") + 5 * HOUR).dt.strftime("%Y-%m-%dT%H:%M:%SZ")
-    groups = merged.groupby(["day", "origin", "weather"])["delay_min"]
-    found = groups.agg(["count", "mean", lambda d: int((d >= 60).sum())])
-    return {key: (int(row.iloc[0]), float(row.iloc[1]), int(row.iloc[2])) for key, row in found.iterrows()}, int(
-        late.sum()
-    )
-
-
 def test_the_example_gives_what_a_merge_gives(data: Path) -> None:
     """Every departure is counted once with the weather of its hour, and those behind the watermark are dead letters."""
     outcome, _ = Runner("local").run(DOCUMENT.read_text(), ProcessorName("weather"))
     assert outcome.error is None
-    rows: list[dict[str, Any]] = [to_json(d, canonical=False) for d in outcome.output]
-    got: dict[tuple[str, str, str], Any] = {
-        (r["day"]["$date"], r["origin"], r["weather"]): (r["departures"], pytest.approx(r["mean_delay_min"]), r["late"])
-        for r in rows
-    }
-    wanted, late = by_pandas(data)
-    assert len(got) == len(rows)
-    assert got == wanted
-    assert len(outcome.letters) == late > 0
-    assert {weather for _, _, weather in wanted} >= {"fair", "rain", "fog or snow", "unknown"}
+    rows, letters = ([to_json(d, canonical=False) for d in found] for found in (outcome.output, outcome.letters))
+    check_weather(data, rows, letters)
 
 
 def test_explain_shows_both_inputs_of_the_join(data: Path) -> None:
