@@ -1,6 +1,12 @@
-"""An operator's task: a chain of fused operators between its in edges and its out edges."""
+"""An operator's task: a chain of fused operators between its in edges and its out edges.
 
-from collections.abc import Mapping, Sequence
+What may take long runs on a thread: a watermark that lets a join pair what a million rows waited for, or a user's slow computation,
+must not keep the worker from saying that it is alive. Calls still come one at a time; heartbeats read meanwhile what was true before.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +21,16 @@ from shared.model.plan import OUT
 from shared.model.time import MIN_TIME
 from shared.operators.base import GROUP, Operator, Out
 from shared.operators.chain import Chain
+from shared.operators.passing import Passing
 from shared.runtime.body import Copied
 from shared.runtime.context import TaskContext
 from shared.runtime.exchange import load_body
+
+T = TypeVar("T")
+ROWS_BESIDE: Final = 1_000
+"""So many rows of a batch are worked on beside the loop, whatever is done to them."""
+_CLOSE_S: Final = 5.0
+"""How long a task that is stopped waits for the call that is being worked on."""
 
 
 class OperatorBody:
@@ -42,6 +55,10 @@ class OperatorBody:
         plan = context.assign.plan
         self._tasks = plan.tasks[context.assign.vertex]
         self._groups = plan.key_groups
+        self._long = any(not isinstance(operator, Passing) for operator in chain.operators)
+        self._working = threading.Lock()
+        self._holds: Sequence[Hold] | None = None
+        """Those before the call that is being worked on."""
         self._rows = 0
         self._now_ms = max((h.protocol.processing_time_ms for h in context.assign.handles), default=MIN_TIME)
 
@@ -58,17 +75,35 @@ class OperatorBody:
             if self._lookups is not None:
                 for found in await self._lookups.enrich(batch):
                     through = found.port == OUT
-                    outs += self._chain.on_batch(found.batch, body.content, tag) if through else [found]
+                    outs += await self._take(found.batch, body, tag) if through else [found]
                 continue
             if self._key_by is None:
-                outs += self._chain.on_batch(batch, body.content, tag)
+                outs += await self._take(batch, body, tag)
                 continue
             for keyed in self._key_by.on_batch(batch, body.content, tag):
                 if keyed.port == "out":
-                    outs += self._chain.on_batch(self._own(keyed.batch), body.content, tag)
+                    outs += await self._take(self._own(keyed.batch), body, tag)
                 elif self._context.assign.index == 0:
                     outs.append(keyed)  # every task sees the row on a copy edge: one of them speaks for it
         return outs
+
+    async def _take(self, batch: pa.RecordBatch, body: Body, tag: str) -> Sequence[Out]:
+        if batch.num_rows < ROWS_BESIDE and not self._long:
+            return self._chain.on_batch(batch, body.content, tag)
+        return await self._beside(self._chain.on_batch, batch, body.content, tag)
+
+    async def _beside(self, call: Callable[..., T], *args: Any) -> T:
+        """On a thread, where the chain may take long."""
+
+        def work() -> T:
+            with self._working:
+                return call(*args)
+
+        self._holds = self._chain.holds()
+        try:
+            return await self._context.outside.executor.blocking(work)
+        finally:
+            self._holds = None
 
     def _own(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._tasks == 1:
@@ -78,7 +113,10 @@ class OperatorBody:
 
     async def advance(self, watermark_ms: int) -> Sequence[Out]:
         """The watermark through the chain, which is told the time first: what closes now goes out as of now."""
-        return [*self._chain.on_processing_time(self._now()), *self._chain.on_watermark(watermark_ms)]
+        outs = self._chain.on_processing_time(self._now())
+        if self._long:
+            return [*outs, *await self._beside(self._chain.on_watermark, watermark_ms)]
+        return [*outs, *self._chain.on_watermark(watermark_ms)]
 
     async def fire(self, now_ms: int) -> Sequence[Out]:
         """Processing time through the chain."""
@@ -99,7 +137,7 @@ class OperatorBody:
         del epoch
         if self._deaths is not None:
             self._deaths.committed(committed)
-        return Copied(self._chain.snapshot())
+        return Copied(await self._beside(self._chain.snapshot) if self._long else self._chain.snapshot())
 
     def output_watermark(self) -> int:
         """The chain's, ms."""
@@ -107,7 +145,7 @@ class OperatorBody:
 
     def holds(self) -> Sequence[Hold]:
         """The operators of the chain that hold the watermark back."""
-        return self._chain.holds()
+        return self._chain.holds() if self._holds is None else self._holds
 
     def full(self) -> bool:
         """An operator of the chain is."""
@@ -124,9 +162,10 @@ class OperatorBody:
 
     async def close(self) -> None:
         """Let go of the lookup's table and of what lies on the disk, and say that it was in good order."""
-        if self._deaths is not None:
+        idle = await self._context.outside.executor.blocking(self._working.acquire, True, _CLOSE_S)
+        if self._deaths is not None and idle:
             self._deaths.close()
-        if self._stores is not None:
+        if self._stores is not None and idle:  # a call that does not end may still be reading
             self._stores.close()
         if self._lookups is not None:
             await self._lookups.close()

@@ -89,8 +89,8 @@ async def test_each_split_is_read_whole_and_in_order(world: World) -> None:
         assert positions == sorted(set(positions))
 
 
-async def test_a_restart_resumes_exactly_from_any_status(world: World) -> None:
-    """From the positions after any fetch, a fresh source gives exactly what had not been given."""
+async def test_C6_a_restart_resumes_exactly_from_any_status(world: World) -> None:
+    """From the positions after any fetch, a fresh source gives exactly what had not been given: no input need be stored besides."""
     source = await opened(world)
     given: list[RawBatch] = []
     while not all(status.at_end for status in source.status()):

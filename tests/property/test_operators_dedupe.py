@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """Record ids: what is a repeat is a function of the split's records alone, and exact."""
 
 import itertools
@@ -19,6 +20,7 @@ from shared.operators.base import POS, TS
 from shared.operators.batches import batch_of
 from shared.operators.bloom import Bloom
 from shared.operators.dedupe import BUCKET_MS, POSITIONS_A_BUCKET, Dedupe
+from shared.operators.keygroups import murmur2_column
 
 PART = StatePart("split:s")
 IDS = st.one_of(st.integers(0, 12), st.sampled_from(["0", "a", 1.0, 2.5, None]))
@@ -88,7 +90,7 @@ def restored(ids: Dedupe, parts: dict[StatePart, bytes]) -> Dedupe:
 @given(history=histories(), horizon=HORIZONS, cuts=st.lists(st.integers(0, 40), max_size=6),
        restarts=st.booleans(), many=st.booleans())  # fmt: skip
 @settings(max_examples=300)
-def test_repeats_are_found_wherever_batches_are_cut_and_whatever_restarts(
+def test_DD1_DD2_DD4_repeats_are_found_wherever_batches_are_cut_and_whatever_restarts(
     history: list[tuple[Any, int, int]],
     horizon: TimeHorizon | PositionHorizon,
     cuts: list[int],
@@ -109,7 +111,7 @@ def test_repeats_are_found_wherever_batches_are_cut_and_whatever_restarts(
     assert found == oracle(history, horizon)
 
 
-def test_a_false_positive_of_the_filter_drops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_DD2_a_false_positive_of_the_filter_drops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a filter that says yes to everything, only real repeats are repeats (DD2)."""
     ids = Dedupe(FieldPath(("id",)), TimeHorizon(BUCKET_MS))
     history = [(i % 7, 0, i) for i in range(50)]
@@ -118,7 +120,19 @@ def test_a_false_positive_of_the_filter_drops_nothing(monkeypatch: pytest.Monkey
     assert found == [i < 7 for i in range(50)]
 
 
-def test_the_filter_answers_yes_for_all_that_was_added_and_mostly_no_for_the_rest() -> None:
+def test_DD2_ids_with_one_hash_are_two_ids() -> None:
+    """What filter and hashes take for the same is compared by its bytes: a false positive drops nothing."""
+    names = [f"{i}-{i * 2_654_435_761:x}" for i in range(200_000)]
+    hashes = murmur2_column(pa.array([canonical_key(name) for name in names], type=pa.binary()))
+    order = np.argsort(hashes, kind="stable")
+    at = int(np.flatnonzero(hashes[order][1:] == hashes[order][:-1])[0])
+    one, other = names[order[at]], names[order[at + 1]]
+    ids = Dedupe(FieldPath(("id",)), TimeHorizon(BUCKET_MS))
+    found = [bool(ids.told_apart(batch([(i, 0, n)]))[0][0]) for n, i in enumerate((one, other, one, other))]
+    assert found == [True, True, False, False]
+
+
+def test_DD2_the_filter_answers_yes_for_all_that_was_added_and_mostly_no_for_the_rest() -> None:
     """No false negatives; about one false positive in a hundred, however it grew."""
     bloom = Bloom()
     added = np.arange(0, 200_000, 2, dtype=np.uint32) * np.uint32(2_654_435_761)
@@ -129,7 +143,7 @@ def test_the_filter_answers_yes_for_all_that_was_added_and_mostly_no_for_the_res
     assert bloom.hits(others).mean() < 0.03
 
 
-def test_a_snapshot_writes_only_buckets_that_changed() -> None:
+def test_DD3_a_snapshot_writes_only_buckets_that_changed() -> None:
     """Many ids lie by bucket, and an old bucket is not written again (DD3)."""
     ids = Dedupe(FieldPath(("id",)), TimeHorizon(10 * BUCKET_MS))
     ids.told_apart(batch([(f"{'x' * 50}{i}", 0, i) for i in range(2000)]))

@@ -9,6 +9,11 @@ ON_TASK = ("tests/contract/test_source_tasks.py",)
 ON_KAFKA = ("tests/contract/test_sources_kafka.py",)
 ON_ALL = ("tests/contract/test_sources_contract.py", *ON_KAFKA, *ON_TASK)
 ON_FRONT = ("tests/unit/test_operators_front.py",)
+FILES, DEDUPE, ON_IDS = (
+    "services/source/connectors/files.py",
+    "shared/operators/dedupe.py",
+    ("tests/property/test_operators_dedupe.py",),
+)
 
 SOURCES = (
     Mutant("F5", "the broker's time is the event time", FRONT, "        batch = with_column(batch, TS, pa.array(times))\n", "", ON_FRONT),
@@ -40,4 +45,13 @@ SOURCES = (
     Mutant("E1", "one ended split ends the task", FRONT, "return bool(self._splits) and all(held.state.status", "return bool(self._splits) and any(held.state.status", (*ON_TASK, *ON_FRONT)),
     Mutant("E2", "a drain forgets the named offsets", BODY, "Offset(max(until.get(name, split.position), split.position))", "Offset(split.position)", ON_TASK),
     Mutant("E2", "splits that are not named go on", BODY, "        self._source.end_at({s: split.until for s, split in self._own.items() if split.until is not None})", "        self._source.end_at({})", ON_TASK),
+    Mutant("C6", "a file is read from its beginning again", FILES, "self._cursor(split, position or 0)", "self._cursor(split, 0)", ON_ALL),
+    Mutant("C6", "a partition is read from its beginning again", KAFKA, "            position = starts[partition] if given is None else given\n", "            position = begins[partition]\n", ON_ALL),
+    Mutant("DD1", "ids are kept for ever", DEDUPE, "            if number < oldest:\n                continue\n", "", ON_IDS),
+    Mutant("DD1", "an id lives as long as its own bucket", DEDUPE, "        return np.where(highest == MIN_TIME, MIN_TIME, (highest - span) // self._width)", "        return np.where(highest == MIN_TIME, MIN_TIME, highest // self._width)", ON_IDS),
+    Mutant("DD2", "the filter and the hashes decide", DEDUPE, "                there = pc.is_in(ids.take(pa.array(maybe)), value_set=bucket.whole()).to_numpy(zero_copy_only=False)\n", "                there = np.ones(len(maybe), dtype=np.bool_)\n", ON_IDS),
+    Mutant("DD2", "repeats within a batch pass", DEDUPE, " & ~_repeated(codes, buckets >= oldest)", "", ON_IDS),
+    Mutant("DD2", "nothing is remembered", DEDUPE, "        self._remember(ids, hashes, buckets, fresh & (buckets >= oldest))\n", "", ON_IDS),
+    Mutant("DD3", "every bucket is written each time", DEDUPE, "                if number in dirty or str(number) not in self._written:\n", "                if number in self._buckets:\n", ON_IDS),
+    Mutant("DD4", "records without an id repeat each other", DEDUPE, "None if v is None or v is MISSING else canonical_key(v)", "canonical_key(v)", ON_IDS),
 )  # fmt: skip

@@ -1,0 +1,68 @@
+"""An operator's task works beside its loop: a call that takes long keeps no heartbeat from going out."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from services.operator.body import OperatorBody
+from shared.adapters.executor import AsyncExecutor
+from shared.model.held import Hold
+from shared.model.ids import VertexId
+from shared.model.messages import RunningPlan
+from shared.operators.base import Out
+from shared.operators.chain import Chain
+from shared.operators.context import TaskContext
+from shared.operators.join import JoinOperator
+from shared.operators.specs import JoinSpec
+from tests.harness.worker_stand import JOB
+
+SPEC = JoinSpec("pipeline[1].$join", "inner", 0, 0, "right")
+
+
+class Slow(JoinOperator):
+    """A watermark is through once the loop has done something else; it gives up after a while, so that a test ends."""
+
+    def __init__(self) -> None:
+        super().__init__(SPEC, TaskContext())
+        self.went_on = threading.Event()
+        self.began = threading.Event()
+        self.noticed = False
+
+    def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
+        self.began.set()
+        self.noticed = self.went_on.wait(5)
+        return super().on_watermark(watermark_ms)
+
+    def output_watermark(self) -> int:
+        return super().output_watermark() - 1
+
+
+def body_of(chain: Chain) -> OperatorBody:
+    vertex = VertexId("join-1")
+    plan = RunningPlan(1, "", {vertex: 1}, ())
+    outside = SimpleNamespace(blobs=None, executor=AsyncExecutor(), clock=SimpleNamespace(now_ms=lambda: 0))
+    context: Any = SimpleNamespace(
+        outside=outside, assign=SimpleNamespace(job=JOB, vertex=vertex, index=0, plan=plan, handles=())
+    )
+    return OperatorBody(context, chain, None)
+
+
+async def test_the_loop_goes_on_while_a_watermark_is_worked_on() -> None:
+    """What a heartbeat asks for is answered meanwhile, with what was true before the call."""
+    slow = Slow()
+    body = body_of(Chain((slow,)))
+    slow.went_on.set()
+    await body.advance(10)
+    slow.went_on.clear()
+    slow.began.clear()
+    before = body.holds()
+    advancing = asyncio.ensure_future(body.advance(1_000))
+    await asyncio.to_thread(slow.began.wait, 5)
+    assert body.holds() == before == [Hold("$join", "match", 10, 9)]
+    assert body.counters()["rows"] == 0
+    slow.went_on.set()
+    await advancing
+    assert slow.noticed, "the call kept the loop"
+    assert body.holds() == [Hold("$join", "match", 1_000, 999)]
