@@ -26,8 +26,7 @@ async def build(settings: ProcessSettings) -> CoordinatorDriver:
         raise ProcessSettingsError(message) from error
     settings.runtime.check_alignment(decisions.checkpoint_timeout_ms)
     machine = CoordinatorMachine(decisions, lambda: uuid.uuid4().hex)
-    holder = f"{settings.place}-{uuid.uuid4().hex}"
     store = SqlCommitStore(settings.store)
     return CoordinatorDriver(
-        holder, make_outside(settings), store, partial(plan_for_coordinator, settings.runtime.engine), machine
+        settings.place, make_outside(settings), store, partial(plan_for_coordinator, settings.runtime.engine), machine
     )

@@ -57,7 +57,7 @@ class PlanRefusal(Exception):
 
 
 class CoordinatorDriver:
-    """One coordinator process: leader, or standby until the lease is free."""
+    """One coordinator process: leader, or standby until the lease is free. `holder`: its place, there it leads again at once (C8)."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class CoordinatorDriver:
         *,
         lease_ms: int = 5_000,
     ) -> None:
-        self._holder = holder
+        self._place = self._holder = holder
         self._outside = outside
         self._store = store
         self._planner = planner
@@ -339,6 +339,8 @@ class CoordinatorDriver:
                 _log.warning("coordinator.lease_lost", holder=self._holder)
                 self._post(self._term, ev.LeadershipLost(self._now()))
                 self._token = None
+                # Two at one place would take it from each other for ever.
+                self._holder = f"{self._place}-{self._outside.unique()}"
             return
         token = await self._store.lead(self._holder, self._lease_ms, now_ms)
         if token is None:
