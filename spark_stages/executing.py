@@ -3,13 +3,17 @@
 - What fits into a few tasks (step.py, GATHERED_ROWS_MAX) is read here from its segments, each checked against its digest, without a
   shuffle: every task takes a range of windows. More is read, merged and shuffled by Spark's own operators, and finished here.
 - The plan travels as the same bytes at every step, so that a worker takes it apart once.
+- Where Spark lets a job have properties, such a task is told its work by one (`carry_out_told`): the function, and with it the plan of the
+  job, is then the same at every step, and Spark need not plan each anew.
 """
 
+import base64
 import functools
 import hashlib
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -83,6 +87,26 @@ def carry_out_on(
             )
             if table is not None and table.num_rows:
                 yield from _carried_out(order, table)
+
+
+WORK_PROPERTY: Final = "tidemark.work"
+"""Of a job: what its tasks have to do, as `told` says it."""
+
+
+def told(order: Order, segments: Sequence[StateSegment], ranges: Sequence[tuple[int, int]]) -> str:
+    """The arguments of `carry_out_on` as the text of a property."""
+    return base64.b64encode(pickle.dumps((order, tuple(segments), tuple(ranges)))).decode()
+
+
+def carry_out_told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """As `carry_out_on`, with what the job's WORK_PROPERTY says."""
+    task = SparkTask.get()
+    work = None if task is None else task.getLocalProperty(WORK_PROPERTY)
+    if work is None:
+        message = f"a task of a step: expected the job to have the property {WORK_PROPERTY}, found none"
+        raise ValueError(message)
+    order, segments, ranges = pickle.loads(base64.b64decode(work))  # noqa: S301 - from the step's own driver, as above
+    yield from carry_out_on(order, segments, ranges, batches)
 
 
 def _gathered(order: Order, segments: Sequence[StateSegment], above_ms: int, up_to_ms: int) -> pa.Table | None:

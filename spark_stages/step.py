@@ -25,7 +25,7 @@ from shared.operators.step import Times
 from shared.operators.taking import NO_SESSIONS
 from shared.operators.typed_group import ROWS
 from shared.operators.window_plan import ROWS_SCHEMA, SESSION, WindowPlan
-from spark_stages.executing import Order, carry_out, carry_out_on, packed
+from spark_stages.executing import WORK_PROPERTY, Order, carry_out, carry_out_on, carry_out_told, packed, told
 from spark_stages.manifest import StageState, StateSegment
 from spark_stages.segments import STATE, WRITTEN_DDL
 
@@ -82,6 +82,8 @@ class SparkStep:
     gathered_rows_max: int = GATHERED_ROWS_MAX
     _jobs: int = field(default=0)
     _packed: bytes = field(init=False)
+    _gathering: dict[int, DataFrame] = field(default_factory=dict)
+    """Jobs without a shuffle by their number of tasks, at most TASKS_MAX, each planned once."""
 
     def __post_init__(self) -> None:
         self._packed = packed(self.plan.spec, self.context)
@@ -218,14 +220,30 @@ class SparkStep:
         self._jobs += 1
         rows_max = sum(s.rows for s in segments)
         if rows_max <= self.gathered_rows_max:
-            ranges = self._ranges(order, segments, rows_max)
-            work = functools.partial(carry_out_on, order, tuple(segments), ranges)
-            gathered = self.session.range(0, len(ranges), 1, len(ranges))
-        else:
-            work = functools.partial(carry_out, order)
-            rows = self._read(segments).where((F.col(WEND) > order.above_ms) & (F.col(WEND) <= order.up_to_ms))
-            gathered = rows.transform(self._merged).repartition(SESSION if self.plan.sessions else WEND)
+            return self._gather(order, segments, self._ranges(order, segments, rows_max))
+        work = functools.partial(carry_out, order)
+        rows = self._read(segments).where((F.col(WEND) > order.above_ms) & (F.col(WEND) <= order.up_to_ms))
+        gathered = rows.transform(self._merged).repartition(SESSION if self.plan.sessions else WEND)
         return [OutputSegment(*row) for row in gathered.mapInArrow(work, WRITTEN_DDL).collect()]
+
+    def _gather(
+        self, order: Order, segments: Sequence[StateSegment], ranges: tuple[tuple[int, int], ...]
+    ) -> list[OutputSegment]:
+        """A job without a shuffle, a task for each range."""
+        tasks = len(ranges)
+        session: object = self.session
+        if not isinstance(session, SparkSession):  # of Spark Connect, where jobs have no properties
+            work = functools.partial(carry_out_on, order, tuple(segments), ranges)
+            written = self.session.range(0, tasks, 1, tasks).mapInArrow(work, WRITTEN_DDL)
+            return [OutputSegment(*row) for row in written.collect()]
+        if tasks not in self._gathering:
+            self._gathering[tasks] = self.session.range(0, tasks, 1, tasks).mapInArrow(carry_out_told, WRITTEN_DDL)
+        context = session.sparkContext
+        context.setLocalProperty(WORK_PROPERTY, told(order, segments, ranges))
+        try:
+            return [OutputSegment(*row) for row in self._gathering[tasks].collect()]
+        finally:
+            context.setLocalProperty(WORK_PROPERTY, None)  # type: ignore[arg-type]  # so it is taken away
 
     def _ranges(self, order: Order, segments: Sequence[StateSegment], rows_max: int) -> tuple[tuple[int, int], ...]:
         """Ranges of window ends (above, up to], in order, one a task; a session's end is not known before, so sessions have one."""

@@ -22,6 +22,7 @@ from shared.planning import plan_processor
 from shared.planning.specs import StepHead
 from shared.runtime.exchange import parquet_bytes
 from spark_stages import step as steps
+from spark_stages.executing import WORK_PROPERTY
 from spark_stages.manifest import StageState, StateSegment
 from spark_stages.session import open_session
 from spark_stages.step import SparkResult, SparkStep
@@ -113,3 +114,28 @@ def test_an_altered_segment_is_named(session: SparkSession, plan: WindowPlan, tm
     step = SparkStep(session, plan, str(tmp_path))
     with pytest.raises(PythonException, match=f"{segments[1].name}: expected digest {segments[1].digest}"):
         step(StageState(), segments, Times(MIN_TIME, MAX_TIME, 0, 7), "out/x", arrived=True)
+
+
+def test_workers_leave_what_was_loaded_out_of_the_search_for_garbage(session: SparkSession) -> None:
+    """Behind each task Spark's worker looks through all objects: those from before its fork, most by far, are frozen."""
+
+    def counts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import gc
+
+        yield from (pa.RecordBatch.from_pydict({"n": [gc.get_freeze_count()]}) for _ in batches)
+
+    assert session.range(0, 1, 1, 1).mapInArrow(counts, "n long").collect()[0][0] > 100_000
+
+
+def test_a_job_is_planned_once_and_told_its_work_each_time(
+    session: SparkSession, plan: WindowPlan, tmp_path: Path
+) -> None:
+    """Two steps on one plan of a job: each gives its own rows, and leaves no work behind for another job."""
+    _, segments = stored(tmp_path, plan)
+    step = SparkStep(session, plan, str(tmp_path))
+    first = step(StageState(), segments, Times(MIN_TIME, 2 * MINUTE, 0, 7), "out/1", arrived=True)
+    second = step(first.state, [], Times(2 * MINUTE, MAX_TIME, 7, 8), "out/2", arrived=False)
+    starts = [sorted({str(row["start"]) for row in rows_of(tmp_path, result)}) for result in (first, second)]
+    assert [len(found) for found in starts] == [2, WINDOWS - 2]
+    assert not set(starts[0]) & set(starts[1])
+    assert session.sparkContext.getLocalProperty(WORK_PROPERTY) is None
