@@ -4,13 +4,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from shared.language.documents import InvalidDocument, Processor, parse, refusals
 from shared.language.documents.load import load
 from shared.model.ids import VertexId
 from shared.model.messages import RunningPlan
 from shared.model.plan import PhysicalPlan, Vertex
-from shared.planning import Engine, PlanError, plan_processor
+from shared.operators.specs import StepSpec
+from shared.operators.window_plan import WindowPlan
+from shared.planning import Engine, PlanError, StepHead, plan_processor
 from shared.planning.names import keep_names, names_of
 from shared.protocol.coordinator.events import PlannedEdge, PlannedPipeline, PlannedVertex
 from shared.runtime.coordinator import PlanRefusal
@@ -97,7 +100,35 @@ def _continued(
     old = plan_processor(before, engine=engine, collects=collects, names=previous.names)
     used = frozenset(previous.names.values())
     names = keep_names(old, plan, used)
-    return plan_processor(processor, engine=engine, collects=collects, names=names)
+    new = plan_processor(processor, engine=engine, collects=collects, names=names)
+    _check_open_windows(old, new)
+    return new
+
+
+def _check_open_windows(old: PhysicalPlan, new: PhysicalPlan) -> None:
+    """What open windows hold has columns: of declared fields, of accumulators' states, of whole rows. Another plan may expect others."""
+    forms = {name: _form(window) for name, window in _windows(old)}
+    for name, window in _windows(new):
+        if forms.get(name, _form(window)) != _form(window):
+            stage = window.spec.stage
+            raise PlanRefusal(
+                f"{stage.path}: its open windows hold their records in another form than the new document would read: outputTime has"
+                " changed, or a stage before the window computes a field that was declared (or no longer does); give it back, or start"
+                " without state (resumeFromCheckpoint: false)"
+            )
+
+
+def _windows(plan: PhysicalPlan) -> Iterator[tuple[VertexId, WindowPlan]]:
+    for vertex in plan.vertices:
+        steps = [spec for spec in vertex.chain if isinstance(spec, StepSpec)]
+        if isinstance(vertex.head, StepHead):
+            steps.append(vertex.head.step)
+        yield from ((vertex.id, WindowPlan(step.window)) for step in steps)
+
+
+def _form(window: WindowPlan) -> tuple[str, pa.Schema | None]:
+    """How partials travel and lie in state."""
+    return (window.mode, None if window.mode == "rows" else window.partial_schema)
 
 
 def tasks_of(vertex: Vertex, parallelism: Mapping[str, int]) -> int:

@@ -177,6 +177,49 @@ def test_a_change_that_would_lose_state_is_refused_and_made_without_it(tmp_path:
     tell(story)
 
 
+SUM = {"$group": {"_id": None, "count": {"$sum": 1}, "sum": {"$sum": "$n"}}}
+TEN_TIMES = {"$addFields": {"n": {"$multiply": ["$n", 10]}}}
+
+
+def summing(**options: Any) -> dict[str, Any]:
+    window = {"interval": {"size": 10, "unit": "second"}, "allowedLateness": 0, "pipeline": [SUM]}
+    return {"$tumblingWindow": {**window, **options}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([summing()], [TEN_TIMES, summing()]),
+        ([TEN_TIMES, summing()], [summing()]),
+        ([summing()], [summing(outputTime="latest")]),
+    ],
+    ids=["computes what was declared", "no longer computes it", "another output time"],
+)
+def test_a_change_that_open_windows_could_not_be_read_under_is_refused(
+    before: list[Any], after: list[Any], tmp_path: Path
+) -> None:
+    """What windows hold is columns that the document decides: where others would be expected, the change is refused before it is made."""
+    feed = Feed(tmp_path)
+    declared = source(feed)
+    declared["$source"]["schema"] = {"t": "long", "n": "int"}
+
+    async def story(there: Installed) -> None:
+        await there.create(pipeline(declared, *before, emit(tmp_path / "out")))
+        await there.start()
+        feed.add(1)
+        await there.committed()
+        await there.stop()
+        with pytest.raises(RequestRefused, match=r"\$tumblingWindow: its open windows.*resumeFromCheckpoint"):
+            await there.modify(pipeline(declared, *after, emit(tmp_path / "out")))
+        await there.modify(pipeline(declared, {"$match": {"n": {"$ne": 15}}}, *before, emit(tmp_path / "out")))
+        feed.add(2)
+        await there.start()
+        await there.stop(drain=True)
+        assert [row["count"] for row in released(tmp_path / "out")] == [19]
+
+    tell(story)
+
+
 def test_a_stopped_processor_goes_on_from_its_checkpoint_when_modified(tmp_path: Path) -> None:
     """What may change does, and the window that was open keeps what it had."""
     feed = Feed(tmp_path)
