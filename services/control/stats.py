@@ -159,6 +159,7 @@ def _splits(beat: TaskBeat) -> Iterable[dict[str, Any]]:
         yield {
             "partition": name,
             "currentOffset": split.position,
+            "checkpointOffset": split.checkpoint,
             "isIdle": split.status == "idle",
             "atEnd": split.atEnd,
             "watermark": shown_time(split.watermark),

@@ -86,6 +86,7 @@ class SourceTaskBody:
         self._moved = False
         self._snapshots: dict[Epoch, dict[SplitId, Offset]] = {}
         """Positions at checkpoints that may be committed yet, for lag tools."""
+        self._committed: dict[SplitId, Offset] = {}
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
@@ -106,7 +107,8 @@ class SourceTaskBody:
         self._front.restore(_below(parts, _FRONT), self._restored_watermark())
         self._chain.restore(_below(parts, _CHAIN))
         self._front.assign(own)
-        await self._source.open({s: Offset(saved[s].next) if s in saved else None for s in own})
+        self._committed = {s: Offset(saved[s].next) for s in own if s in saved}
+        await self._source.open({s: self._committed.get(s) for s in own})
         self._looked_ms = self._context.outside.clock.monotonic_ms()
         bounds = {s: Offset(p.until) for s, p in saved.items() if p.until is not None}
         if bounds:
@@ -265,6 +267,7 @@ class SourceTaskBody:
         positions = self._snapshots.get(epoch)
         for older in [e for e in self._snapshots if e <= epoch]:
             del self._snapshots[older]
+        self._committed.update(positions or {})
         if positions and isinstance(self._source, NotesOffsets):
             await self._source.note(self._context.assign.name, positions)
 
@@ -285,6 +288,7 @@ class SourceTaskBody:
         return msgspec.structs.replace(
             told,
             position=split.position,
+            checkpoint=self._committed.get(name),
             until=split.until,
             atEnd=split.at_end_since_ms is not None,
             finished=split.finished,

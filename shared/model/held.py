@@ -41,6 +41,8 @@ class SplitHeld(Struct, frozen=True):
     watermark: int
     status: str
     """active, idle or finished."""
+    checkpoint: int | None = None
+    """The position of a committed checkpoint, some seconds old; None before the first."""
     until: int | None = None
     atEnd: bool = False  # noqa: N815 - as stats show it
     finished: bool = False

@@ -62,7 +62,7 @@ class SourceStand:
         self.front = build_front(FrontSpec(parse({"pipeline": [{"$source": document}]}).source), operators)
         assign = SimpleNamespace(plan=SimpleNamespace(tasks={VertexId("read"): tasks}), vertex=VertexId("read"))
         assign.index, assign.handles = index, ()
-        outside = SimpleNamespace(settings=RuntimeSettings(fetch_timeout_ms=50))
+        outside = SimpleNamespace(settings=RuntimeSettings(fetch_timeout_ms=50), clock=self.clock)
         context: Any = SimpleNamespace(assign=assign, outside=outside, task=TaskId(VertexId("read"), index))
         steps = Steps(lambda _ms: None, one_by_one=False, settle_ms=0)
         chain = build_chain((), operators)
