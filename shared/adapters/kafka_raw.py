@@ -163,8 +163,8 @@ class RawRecords(PartitionRecords):  # type: ignore[misc]  # the library has no 
         """Take the next batch, or pass it if a reader may not see it; False if none is left.
 
         Raises:
-            CorruptRecordException: the batch's CRC is not that of its bytes; names the partition and the
-            offset.
+            CorruptRecordException: the batch's CRC is not that of its bytes, or it cannot be decompressed; names the
+            partition and the offset.
         """
         if not self._records.has_next():
             return False
@@ -176,7 +176,13 @@ class RawRecords(PartitionRecords):  # type: ignore[misc]  # the library has no 
                 " not have the CRC that it names"
             )
         if self._visible(batch):
-            columns.take(batch, begin, _state(self._records)[1])
+            try:
+                columns.take(batch, begin, _state(self._records)[1])
+            except Exception as error:
+                raise errors.CorruptRecordException(
+                    f"topic {self._tp.topic} partition {self._tp.partition}: the batch at offset {batch.base_offset} cannot be read"
+                    f" ({type(error).__name__}: {error}); is it compressed in a way that this installation knows?"
+                ) from error
         self.next_fetch_offset = batch.next_offset
         return True
 

@@ -33,14 +33,16 @@ def open_blobs(place: str, executor: Executor) -> BlobStore:
 
 
 def make_outside(settings: ProcessSettings) -> Outside:
-    """Ports on real clocks, Kafka and the blob store. Connects nothing yet; the loop must be running. ProcessSettingsError."""
+    """Ports on real clocks, Kafka and the blob store. Connects nothing yet; the loop must run. ProcessSettingsError, SettingsError."""
     if not settings.blobs:
         message = "TIDEMARK_BLOBS is not set; expected a directory or s3://…"
         raise ProcessSettingsError(message)
+    kafka = kafka_settings(settings)
+    settings.runtime.check_frames(kafka.message_bytes_max)
     executor = AsyncExecutor()
     passing = {"passing": killing_at(settings.place, settings.kill_at)} if settings.kill_at else {}
     return Outside(
-        log=KafkaLog(kafka_settings(settings)),
+        log=KafkaLog(kafka),
         blobs=open_blobs(settings.blobs, executor),
         clock=SystemClock(),
         executor=executor,

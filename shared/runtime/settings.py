@@ -1,12 +1,12 @@
 """Bounds and intervals of workers and tasks. Every one has a name, a unit and a default; `check` holds their relations."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final, Literal
 
 from shared.protocol.task.start import TaskLimits
 
-FRAME_BYTES_OF_BROKER: Final = 900_000
-"""What a frame may hold beside its header, for a broker that takes a megabyte."""
+HEADER_BYTES_MAX: Final = 16 * 1024
+"""Of a frame: its header, and what surrounds its rows."""
 
 
 class SettingsError(ValueError):
@@ -52,6 +52,8 @@ class RuntimeSettings:
     """How long commands, reports, answers and read positions stay in their topics (`trimming.py`)."""
     reports_waiting_max: int = 10_000
     """Messages of one process that the broker has not acknowledged; when there are more, no heartbeat is added to them."""
+    assignments_kept_max: int = 10_000
+    """Tasks and jobs of which a worker remembers the last generation that it was given (R2)."""
     snapshots_waiting_max: int = 3
     """Snapshots of a task that are not durable yet; before the next is copied the task waits for room."""
     writes_waiting_max: int = 10_000
@@ -115,31 +117,31 @@ class RuntimeSettings:
         self._check_sizes()
 
     def _check_sizes(self) -> None:
-        for name, least in (
-            ("snapshots_waiting_max", 1),
-            ("reports_waiting_max", 1),
-            ("writes_waiting_max", 1),
-            ("slots", 1),
-        ):
-            if getattr(self, name) < least:
-                message = f"{name}={getattr(self, name)} must be at least {least}"
-                raise SettingsError(message)
+        for path, group in (("", self), ("limits.", self.limits), ("lookup.", self.lookup), ("deaths.", self.deaths)):
+            for each in fields(group):
+                value = getattr(group, each.name)
+                if type(value) is int and value < 1:
+                    message = f"{path}{each.name}={value} must be at least 1"
+                    raise SettingsError(message)
         if self.inline_bytes_max > self.limits.ahead_bytes_max:
             message = (
                 f"inline_bytes_max={self.inline_bytes_max} must not be above limits.ahead_bytes_max="
                 f"{self.limits.ahead_bytes_max}: one frame would be more than a sender may be ahead"
             )
             raise SettingsError(message)
-        if self.inline_bytes_max > FRAME_BYTES_OF_BROKER:
-            message = (
-                f"inline_bytes_max={self.inline_bytes_max} must not be above {FRAME_BYTES_OF_BROKER}: with its header a frame would"
-                " exceed message_bytes_max of the Kafka settings, 1,000,000 unless set otherwise"
-            )
-            raise SettingsError(message)
         if self.join_bytes_max < 4 * self.limits.ahead_bytes_max:
             message = (
                 f"join_bytes_max={self.join_bytes_max} must be at least four times limits.ahead_bytes_max="
                 f"{self.limits.ahead_bytes_max}: what is under way when a join is half full would overfill it"
+            )
+            raise SettingsError(message)
+
+    def check_frames(self, message_bytes_max: int) -> None:
+        """F6: what is not split fits into a record of the brokers', with its header. Raises SettingsError."""
+        if self.inline_bytes_max + HEADER_BYTES_MAX > message_bytes_max:
+            message = (
+                f"inline_bytes_max={self.inline_bytes_max} and a header of up to {HEADER_BYTES_MAX} bytes must not be above"
+                f" message_bytes_max={message_bytes_max} of the Kafka settings: no broker would take such a frame"
             )
             raise SettingsError(message)
 

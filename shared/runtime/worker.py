@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 
@@ -187,6 +188,7 @@ class Worker:
                 await self._assigned(command)
             case StopTasks(job, generation):
                 self._ended[job] = max(generation, self._ended.get(job, generation))
+                _keep_newest(self._ended, self._outside.settings.assignments_kept_max)
                 stopped = [k for k, h in self._tasks.items() if k[0] == job and h.assign.generation <= generation]
                 if stopped:
                     self.report(self._heartbeat())  # what they counted since the last one, however short their lives
@@ -244,6 +246,7 @@ class Worker:
         if assign.to != self.incarnation or assign.generation <= max(begun, self._ended.get(assign.job, Generation(0))):
             return
         self._started[key] = assign.generation
+        _keep_newest(self._started, self._outside.settings.assignments_kept_max)
         for old in [
             k for k in self._tasks if k[0] == assign.job and self._tasks[k].assign.generation < assign.generation
         ]:
@@ -389,6 +392,12 @@ class Worker:
                     if isinstance(hosted.driver, SourceDriver):
                         hosted.driver.heard(edge, position)
                     hosted.driver.post(ev.ReadUpTo(edge, position.partition, position.offset))
+
+
+def _keep_newest(known: dict[Any, Generation], most: int) -> None:
+    """Commands are read once, in their order: what was said so long ago is not said again."""
+    while len(known) > most:
+        del known[next(iter(known))]
 
 
 def _positions_of(driver: TaskDriver, index: int) -> Iterator[tuple[str, ReadPosition]]:

@@ -4,11 +4,13 @@
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from aiokafka import codec, errors
 
 from shared.adapters import kafka_raw
 from shared.adapters.kafka_log import KafkaLog
@@ -181,3 +183,63 @@ async def test_seek_pause_and_range(log: KafkaLog, settings: KafkaSettings) -> N
     await reader.close()
     with pytest.raises(LogError, match="close"):
         await reader.fetch(1, 1)
+
+
+INSTALLED = ["gzip", *(name for name in ("snappy", "lz4", "zstd") if getattr(codec, f"has_{name}")())]
+
+
+@pytest.mark.parametrize("compression", INSTALLED)
+async def test_compressed_topics_are_read_by_either_reader(
+    settings: KafkaSettings, unique_name: Callable[[str], str], compression: str
+) -> None:
+    """Whatever codec the producer or the topic chose, the records are the same; batches of ours may be compressed, too."""
+    log = KafkaLog(replace(settings, compression=compression))  # type: ignore[arg-type]
+    at = TopicPartition(unique_name(compression), 0)
+    await log.create_topic(at.topic, 1, {"compression.type": compression})
+    writer = await log.writer("feeder")
+    values = [b"value %d " % number * 20 for number in range(50)]
+    for answer in [await writer.send(at, NewRecord(value, b"k")) for value in values]:
+        await answer
+    raw = RawReader(settings)
+    await raw.start()
+    await raw.assign({at: Offset(0)})
+    plain = await log.reader()
+    await plain.assign({at: Offset(0)})
+    fast: list[bytes] = []
+    slow: list[bytes | None] = []
+    while len(fast) < len(values) or len(slow) < len(values):
+        fast += [v for part in await raw.fetch(1 << 20, 100) for v in part.values.to_pylist()]
+        slow += [record.value for record in await plain.fetch(1_000, 100)]
+    await raw.close()
+    await log.close()
+    assert fast == slow == values
+
+
+async def test_a_batch_in_an_encoding_that_is_not_known_is_an_error_with_its_place(
+    settings: KafkaSettings, unique_name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message has topic, partition, offset, and what the library found."""
+    log = KafkaLog(settings)
+    at = TopicPartition(unique_name("unknown"), 0)
+    await log.create_topic(at.topic, 1, {"compression.type": "gzip"})
+    writer = await log.writer("feeder")
+    await (await writer.send(at, NewRecord(b"value")))
+
+    def unknown(_batch: object) -> list[object]:
+        raise errors.UnsupportedCodecError("no codec")
+
+    monkeypatch.setattr(kafka_raw, "_one_by_one", unknown)
+    raw = RawReader(settings)
+    await raw.start()
+    await raw.assign({at: Offset(0)})
+
+    async def until_something() -> None:
+        while not await raw.fetch(1 << 20, 100):
+            continue
+
+    with pytest.raises(
+        LogError, match=rf"topic {at.topic} partition 0: the batch at offset 0 cannot be read .*no codec"
+    ):
+        await until_something()
+    await raw.close()
+    await log.close()

@@ -1,11 +1,15 @@
 """Computations for tests of the life of a processor."""
 
+import hashlib
 import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shared.computation import Computation, Document, NoConfig, NoState, Record, Timers
+
+ROUNDS = 1_500
+"""Of a hash: about a millisecond."""
 
 
 @dataclass(slots=True)
@@ -32,6 +36,19 @@ class Adds(Computation[NoState, NoConfig]):
     def process(self, record: Record, state: NoState, timers: Timers) -> Iterator[Document]:
         """The same, marked."""
         yield {**record.value, "added": True}
+
+
+class Skewed(Computation[Seen, NoConfig]):
+    """Counts what its keys bring, and takes its time over one of them."""
+
+    State = Seen
+
+    def process(self, record: Record, state: Seen, timers: Timers) -> Iterator[Document]:
+        """One more."""
+        if record.key == "m0":
+            hashlib.pbkdf2_hmac("sha256", b"m0", b"", ROUNDS)
+        state.count += 1
+        yield {**record.value, "seen": state.count}
 
 
 class Fragile(Computation[Seen, NoConfig]):

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from shared.adapters.blobs import MemoryBlobs
+from shared.adapters.kafka_settings import KafkaSettings
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_log import MemoryLog
 from shared.adapters.virtual import VirtualWorld, run_virtual
@@ -240,7 +241,7 @@ def test_F7_the_faster_side_of_a_join_waits_for_the_slower(tmp_path: Path) -> No
     [
         ({"topics_kept_ms": 100_000}, r"topics_kept_ms=100000 .* coordinator_silence_ms_max=60000"),
         ({"snapshots_waiting_max": 0}, "snapshots_waiting_max=0 must be at least 1"),
-        ({"inline_bytes_max": 950_000}, r"inline_bytes_max=950000 .* message_bytes_max"),
+        ({"limits": TaskLimits(waiting_bytes_max=0)}, "limits.waiting_bytes_max=0 must be at least 1"),
         ({"limits": TaskLimits(ahead_bytes_max=100_000)}, r"inline_bytes_max=262144 .* limits.ahead_bytes_max=100000"),
         ({"join_bytes_max": 1 << 20}, r"join_bytes_max=1048576 .* limits.ahead_bytes_max=8388608"),
     ],
@@ -251,8 +252,15 @@ def test_bounds_that_contradict_each_other_are_refused_at_the_start(changed: dic
         replace(RuntimeSettings(), **changed).check()
 
 
+def test_F6_a_frame_fits_into_a_record_of_the_brokers() -> None:  # noqa: N802
+    """Said at the start, with both names; not by a broker that refuses the first large batch."""
+    with pytest.raises(SettingsError, match=r"inline_bytes_max=262144 .* message_bytes_max=262144"):
+        RuntimeSettings().check_frames(262_144)
+
+
 def test_the_defaults_agree() -> None:
     """Of workers and of the coordinator."""
     RuntimeSettings().check()
+    RuntimeSettings().check_frames(KafkaSettings(bootstrap="b:1").message_bytes_max)
     RuntimeSettings().check_alignment(CoordinatorSettings().checkpoint_timeout_ms)
     assert Topics().plain()[Topics().reports]["retention.ms"] == "-1"
