@@ -16,12 +16,15 @@ class Ahead:
     _full: dict[tuple[EdgeId, int], int] = field(default_factory=dict)
     """Input watermarks of the receivers that are full, ms."""
 
-    def heard(self, edge: EdgeId, partition: int, watermark_ms: int, *, full: bool) -> None:
-        """A receiver's report; the last one counts."""
+    def heard(self, edge: EdgeId, partition: int, watermark_ms: int, *, full: bool) -> bool:
+        """A receiver's report; the last one counts. Whether it is full, and was not before."""
+        place = edge, partition
+        new = full and place not in self._full
         if full:
-            self._full[edge, partition] = watermark_ms
+            self._full[place] = watermark_ms
         else:
-            self._full.pop((edge, partition), None)
+            self._full.pop(place, None)
+        return new
 
     def waits(self, watermark_ms: int) -> bool:
         """Whether a source that has promised this watermark is ahead of a receiver that is full."""

@@ -382,7 +382,10 @@ class SourceDriver(TaskDriver):
     def heard(self, edge: EdgeId, position: ReadPosition) -> None:
         """A receiver has told where it is."""
         self.returns.heard(edge, position.partition, position.snapshot, position.watermark_ms)
-        self.ahead.heard(edge, position.partition, position.watermark_ms, full=position.full)
+        if self.ahead.heard(edge, position.partition, position.watermark_ms, full=position.full):
+            self._log.warning(
+                "source.receiver_full", edge=edge, partition=position.partition, time=position.watermark_ms
+            )
 
     async def _take_fetched(self) -> None:
         clock = self.wiring.clock

@@ -7,7 +7,7 @@ import structlog
 
 from shared.model.ids import Offset
 from shared.ports.clock import Clock
-from shared.ports.log import Log, LogRecord, LogUnavailable, Reader, TopicPartition
+from shared.ports.log import Log, LogRecord, LogUnavailable, OffsetOutOfRange, Reader, TopicPartition
 
 _log = structlog.get_logger()
 _FETCH_MS = 200
@@ -41,7 +41,7 @@ async def up_to_now(log: Log, partition: TopicPartition, *, committed_only: bool
 async def followed(
     log: Log, clock: Clock, partition: TopicPartition, *, from_end: bool = False, committed_only: bool = False
 ) -> AsyncIterator[LogRecord]:
-    """Every record of a partition, for ever; outages are waited out."""
+    """Every record of a partition, for ever; outages are waited out, and what was let go of meanwhile is passed over."""
     position: Offset | None = None
     while True:
         try:
@@ -57,3 +57,7 @@ async def followed(
         except LogUnavailable as error:
             _log.warning("log.away", topic=partition.topic, reason=str(error))
             await clock.sleep_ms(_RETRY_MS)
+        except OffsetOutOfRange as error:
+            # It stood still for longer than the topic is kept (`trimming.py`): what counts now is told again.
+            _log.warning("log.overtaken", topic=partition.topic, reason=str(error))
+            position = None

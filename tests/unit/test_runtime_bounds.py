@@ -30,6 +30,7 @@ from shared.protocol.coordinator.settings import CoordinatorSettings
 from shared.protocol.task.start import TaskLimits
 from shared.runtime.ahead import Ahead
 from shared.runtime.exchange import Exchange, OutEdge, load_body
+from shared.runtime.reading import followed
 from shared.runtime.settings import RuntimeSettings, SettingsError
 from shared.runtime.topics import Topics
 from tests.harness.driver_stand import Stand, standing
@@ -59,6 +60,26 @@ def test_C12_topics_that_tell_of_now_are_kept_short_by_the_leader() -> None:  # 
                 )
                 lately = (ends[topic] - begins[topic]) * 500  # both beat twice a second
                 assert lately >= KEPT_MS
+
+    run_virtual(main)
+
+
+def test_C12_who_stood_still_for_longer_than_a_topic_is_kept_goes_on_with_what_is_told_now() -> None:  # noqa: N802
+    """A reader of a topic whose records were let go of fails nobody: it passes over them."""
+
+    async def main(world: VirtualWorld) -> None:
+        broker, at = MemoryBroker(world.clock), TopicPartition("told", 0)
+        broker.create_topic("told", 1)
+        log = MemoryLog(broker)
+        writer = await log.writer("w")
+        found = followed(log, world.clock, at)
+        await (await writer.send(at, NewRecord(b"first")))
+        assert (await anext(found)).value == b"first"
+        for value in (b"gone", b"kept"):
+            await (await writer.send(at, NewRecord(value)))
+        await log.delete_records({at: Offset(2)})
+        assert (await anext(found)).value == b"kept"
+        await found.aclose()  # type: ignore[attr-defined]
 
     run_virtual(main)
 
