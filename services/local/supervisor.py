@@ -35,6 +35,7 @@ ADDRESS_FILE: Final = "control.json"
 TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file
 _ROOT: Final = Path(__file__).resolve().parents[2]
 BROKER: Final = "broker"
+_DOUBLINGS_MAX: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +207,6 @@ class LocalCluster:
             _log.error("supervisor.failed", watcher=task.get_name(), error=repr(self.failure))
 
     async def _keep(self, child: Child) -> None:
-        wait_ms = self.settings.restart_wait_ms
         while not self._stop.is_set():
             with (self._logs() / f"{child.place}.log").open("ab") as log:
                 child.process = await self._spawn(child, log)
@@ -216,12 +216,11 @@ class LocalCluster:
             began = loop.time()
             status = await child.process.wait()
             ended_early = (loop.time() - began) * 1000 <= self.settings.restart_wait_ms_max
-            wait_ms = wait_ms * 2 if ended_early else self.settings.restart_wait_ms
             child.crashed_at = loop.time() if ended_early else None
             child.early_ends = child.early_ends + 1 if ended_early else 0
             _log.warning("supervisor.restart", place=child.place, status=status)
             self._on_restart(child.place, status)
-            await asyncio.sleep(min(wait_ms, self.settings.restart_wait_ms_max) / 1000)
+            await asyncio.sleep(restart_wait_ms(self.settings, child.early_ends) / 1000)
 
     async def _keep_broker(self, broker: LocalBroker) -> None:
         while not self._stop.is_set():
@@ -333,6 +332,13 @@ class LocalCluster:
 
     def _service_of(self, place: str) -> str:
         return BROKER if place == BROKER else self._children[place].service
+
+
+def restart_wait_ms(settings: LocalSettings, early_ends: int) -> int:
+    """How long before a process is started again: at once if it had lived for long, else longer with each early end in a row."""
+    if not early_ends:
+        return 0
+    return min(settings.restart_wait_ms << min(early_ends, _DOUBLINGS_MAX), settings.restart_wait_ms_max)
 
 
 def read_state(data_dir: Path) -> dict[str, Any]:

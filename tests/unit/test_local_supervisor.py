@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.local.supervisor import Child, LocalCluster, LocalSettings
+from services.local.supervisor import Child, LocalCluster, LocalSettings, restart_wait_ms
 
 
 async def test_a_worker_that_ends_again_and_again_is_not_waited_for(
@@ -34,3 +34,10 @@ async def test_a_worker_that_ends_again_and_again_is_not_waited_for(
     wish("operator", frozenset())
     assert "operator-2" not in cluster._children, "the second is on its way"
     await cluster.stop()
+
+
+def test_a_process_that_had_lived_is_started_again_at_once(tmp_path: Path) -> None:
+    """A kill costs no wait; ends in a row that come early are waited for longer and longer, up to the limit."""
+    settings = LocalSettings(data_dir=tmp_path)
+    waits = [restart_wait_ms(settings, early_ends) for early_ends in (0, 1, 2, 3, 10_000)]
+    assert waits == [0, 400, 800, 1_600, settings.restart_wait_ms_max]
