@@ -132,7 +132,7 @@ def _inputs(group: Group, rows: pa.RecordBatch) -> list[list[Column]] | None:
         exprs = [FieldPath(key.names) for key in accumulator.sort_by]
         columns = [_column(e, rows, nulls=False) for e in exprs] + [_column(accumulator.input, rows, nulls=nulls)]
         known = [column for column in columns if column is not None]
-        if accumulator.op in REFUSING or len(known) < len(columns):
+        if accumulator.op in REFUSING or accumulator.n_of_key is not None or len(known) < len(columns):
             return None
         found.append(known)
     return found

@@ -29,9 +29,17 @@ ROWS = st.lists(
 )
 
 
+_BY_KEY = " by key"
+_N_BY_KEY = [name + _BY_KEY for name, argument in _ARGUMENTS.items() if "n" in argument]
+
+
 def _accumulator(name: str) -> Any:
     problems = Problems()
-    found = parse_accumulator({name: _ARGUMENTS.get(name, "$v")}, "a", Scope(problems))
+    op = name.removesuffix(_BY_KEY)
+    argument = _ARGUMENTS.get(op, "$v")
+    if op != name:
+        argument = {**argument, "n": {"$add": [1, 1]}}
+    found = parse_accumulator({op: argument}, "a", Scope(problems))
     problems.check()
     return found
 
@@ -46,7 +54,7 @@ def _documents_only(name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any
     return [row for row in rows if type(row.get("v")) in (dict, type(None))]
 
 
-@pytest.mark.parametrize("name", ACCUMULATOR_NAMES)
+@pytest.mark.parametrize("name", [*ACCUMULATOR_NAMES, *_N_BY_KEY])
 @settings(max_examples=60)
 @given(rows=ROWS, random=st.randoms(use_true_random=False), parts=st.integers(1, 4))
 def test_order_split_and_storage_do_not_show(name: str, rows: list[dict[str, Any]], random: Any, parts: int) -> None:

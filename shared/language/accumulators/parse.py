@@ -1,10 +1,12 @@
 """`$group` accumulators from a JSON tree to their parsed form."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from shared.language.accumulators.spec import Accumulator
-from shared.language.expressions.ast import Expr, Literal
+from shared.language.expressions.ast import NULL, Expr, Literal
+from shared.language.expressions.errors import VALUE, ExpressionError
 from shared.language.expressions.forms import parse_sort_keys
 from shared.language.expressions.parse import parse_expression
 from shared.language.expressions.registry import LEFT_OUT
@@ -52,30 +54,46 @@ def _arguments(
     return not lacking
 
 
-def _n(tree: Any, path: str, scope: Scope) -> int | None:
-    """A constant expression that gives a whole number from 1."""
+def _n(tree: Any, path: str, scope: Scope) -> dict[str, Any]:
+    """`n`, a whole number from 1; or `n_of_key`, an expression, still without the key."""
     expr: Expr = parse_expression(tree, path, scope)
-    value: Value = expr.value if isinstance(expr, Literal) else None
+    if not isinstance(expr, Literal):
+        return {"n_of_key": (NULL, expr)}
+    try:
+        return {"n": whole_n(expr.value)}
+    except ExpressionError as e:
+        scope.problems.add(path, e.reason)
+        return {}
+
+
+def whole_n(value: Value) -> int:
+    """An `n`; ExpressionError for what is none."""
     if not is_integral(value) or not 1 <= int(value) <= N_MAX:
-        scope.problems.add(path, f"n is a constant whole number from 1 to {N_MAX}, found {tree!r}")
-        return None
+        raise ExpressionError(f"n is a whole number from 1 to {N_MAX}, found {value!r}", VALUE)
     return int(value)
+
+
+def with_key(accumulator: Accumulator, key: Expr) -> Accumulator:
+    """The accumulator in a group of this key."""
+    if accumulator.n_of_key is None:
+        return accumulator
+    return replace(accumulator, n_of_key=(key, accumulator.n_of_key[1]))
 
 
 def _first_n(name: str, tree: Any, path: str, scope: Scope) -> Accumulator | None:
     if not _arguments(name, tree, path, scope, ("input", "n")):
         return None
     n = _n(tree["n"], join(path, "n"), scope)
-    return Accumulator(name, parse_expression(tree["input"], join(path, "input"), scope), path, n=n)
+    return Accumulator(name, parse_expression(tree["input"], join(path, "input"), scope), path, **n)
 
 
 def _top(name: str, tree: Any, path: str, scope: Scope) -> Accumulator | None:
     many = name.endswith("N")
     if not _arguments(name, tree, path, scope, ("output", "sortBy", "n") if many else ("output", "sortBy")):
         return None
-    n = _n(tree["n"], join(path, "n"), scope) if many else 1
+    n = _n(tree["n"], join(path, "n"), scope) if many else {"n": 1}
     keys = parse_sort_keys(tree["sortBy"], join(path, "sortBy"), scope)
-    return Accumulator(name, parse_expression(tree["output"], join(path, "output"), scope), path, n=n, sort_by=keys)
+    return Accumulator(name, parse_expression(tree["output"], join(path, "output"), scope), path, sort_by=keys, **n)
 
 
 def _plain_value(tree: Any) -> Value:

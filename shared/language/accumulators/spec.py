@@ -15,7 +15,9 @@ class Accumulator:
     """What is evaluated on each document: the input, or the output of `$top` and its kin."""
     path: str
     n: int | None = None
-    """How many, for those that end in N."""
+    """How many, for those that end in N; None where the group's key decides."""
+    n_of_key: tuple[Expr, Expr] | None = None
+    """The group's key, and how many as an expression of the key's fields."""
     sort_by: tuple[SortKey, ...] = ()
     """For `$top`, `$bottom` and their N forms."""
     percentiles: tuple[float, ...] = ()

@@ -1,12 +1,15 @@
 """Which implementation an accumulator has, and what it is given for a document."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from shared.language.accumulators.base import AnyImplementation
+from shared.language.accumulators.counted import Counted
 from shared.language.accumulators.extremes import Extremes
 from shared.language.accumulators.numbers import Count, DeviationOf, TotalOf
 from shared.language.accumulators.ordered import AddToSet, Ends, MergeObjects, Push
+from shared.language.accumulators.parse import whole_n
 from shared.language.accumulators.sketches import ApproxCountDistinct, Percentiles
 from shared.language.accumulators.spec import Accumulator
 from shared.language.accumulators.tops import Top, sort_values
@@ -56,15 +59,22 @@ _IMPLEMENTATIONS: Final[dict[str, Callable[[Accumulator], AnyImplementation]]] =
 
 def implementation(accumulator: Accumulator) -> AnyImplementation:
     """How an accumulator adds, merges and finishes."""
+    if accumulator.n_of_key is not None:
+        make = _IMPLEMENTATIONS[accumulator.op]
+        return Counted(lambda n: make(replace(accumulator, n=n, n_of_key=None)))
     return _IMPLEMENTATIONS[accumulator.op](accumulator)
 
 
 def accumulator_input(accumulator: Accumulator, env: Environment) -> Value:
     """What `add` is given for a document: the input's value, MISSING included; `[sort values, output]` for `$top` and its kin.
 
-    ExpressionError where the input fails on the document.
+    Where the key says how many: `[n, that]`. ExpressionError where the input fails on the document, or n is none.
     """
     value = evaluate(accumulator.input, env)
     if accumulator.sort_by:
-        return [sort_values(env.root, accumulator.sort_by), None if value is MISSING else value]
-    return value
+        value = [sort_values(env.root, accumulator.sort_by), None if value is MISSING else value]
+    if accumulator.n_of_key is None:
+        return value
+    key, n = accumulator.n_of_key
+    found = evaluate(key, env)
+    return [whole_n(evaluate(n, env.on(found if type(found) is dict else {}))), value]

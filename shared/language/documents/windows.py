@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from shared.language.accumulators.parse import ACCUMULATOR_NAMES, parse_accumulator
+from shared.language.accumulators.parse import ACCUMULATOR_NAMES, parse_accumulator, with_key
 from shared.language.documents.kinds import (
     EXPRESSION,
     Kind,
@@ -39,6 +39,7 @@ def _group(tree: Any, path: str, scope: Scope) -> Group | None:
     if type(tree) is not dict or "_id" not in tree:
         scope.problems.add(path, "$group needs _id, the key (null for one group of all)")
         return None
+    key = parse_expression(tree["_id"], join(path, "_id"), scope)
     fields = []
     for name, item in tree.items():
         place = join(path, name)
@@ -49,8 +50,8 @@ def _group(tree: Any, path: str, scope: Scope) -> Group | None:
             continue
         accumulator = parse_accumulator(item, place, scope)
         if accumulator is not None:
-            fields.append(GroupField(name, accumulator))
-    return Group(path=path, id=parse_expression(tree["_id"], join(path, "_id"), scope), fields=tuple(fields))
+            fields.append(GroupField(name, with_key(accumulator, key)))
+    return Group(path=path, id=key, fields=tuple(fields))
 
 
 def _sort(tree: Any, path: str, scope: Scope) -> Sort | None:
