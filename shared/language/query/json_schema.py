@@ -38,7 +38,7 @@ def _has_type(value: Value, types: tuple[str, ...]) -> bool:
 
 def _number(schema: SchemaNode, value: Any) -> bool:
     low, high = schema.minimum, schema.maximum
-    if is_nan(value):
+    if is_nan(value) or any(bound is not None and is_nan(bound) for bound in (low, high)):
         return low is None and high is None and schema.multiple_of is None
     if low is not None and not (value > low if schema.exclusive_minimum else value >= low):
         return False

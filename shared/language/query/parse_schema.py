@@ -13,7 +13,7 @@ from shared.language.problems import join
 from shared.language.query.schema_ast import SchemaNode
 from shared.language.values.extended_json import ExtendedJsonError, from_json
 from shared.language.values.order import sort_key
-from shared.language.values.types import TYPE_NUMBERS, is_integral, is_number
+from shared.language.values.types import TYPE_NUMBERS, is_finite, is_integral, is_number
 
 _TYPES: Final = {
     "object": "object",
@@ -97,7 +97,7 @@ def _number(tree: Any, path: str, scope: Scope) -> Any:
 
 def _positive(tree: Any, path: str, scope: Scope) -> Any:
     value = _number(tree, path, scope)
-    if is_number(value) and not value > 0:
+    if is_number(value) and (not is_finite(value) or value <= 0):
         _wrong(path, scope, "a number above 0", tree)
     return value
 

@@ -79,7 +79,7 @@ def _type(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
     aliases = []
     for item in tree if type(tree) is list else [tree]:
         value, _ = constant(item, path, scope)
-        alias = _BY_NUMBER.get(int(value)) if is_number(value) and value == int(value) else value
+        alias = _BY_NUMBER.get(int(value)) if is_integral(value) else value
         if alias != "number" and alias not in list(TYPE_NUMBERS):
             accepted = ("number", *TYPE_NUMBERS)
             scope.problems.add(path, f"unknown type {value!r}", accepted=accepted, found=str(value))

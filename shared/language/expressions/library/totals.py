@@ -8,7 +8,7 @@ from shared.language.expressions.registry import named, positional
 from shared.language.values.order import sort_key
 from shared.language.values.quantiles import quantile
 from shared.language.values.totals import Deviation, Total
-from shared.language.values.types import is_number
+from shared.language.values.types import is_finite, is_number
 from shared.model.values import MISSING, Value
 
 
@@ -74,7 +74,7 @@ def check_method(name: str, method: Value) -> None:
 
 def check_points(points: Value) -> None:
     """ExpressionError for what is no array of fractions."""
-    if type(points) is not list or not points or not all(is_number(p) and 0 <= p <= 1 for p in points):
+    if type(points) is not list or not points or not all(is_number(p) and is_finite(p) and 0 <= p <= 1 for p in points):
         raise fail("p of $percentile is an array of numbers from 0 to 1", TYPE)
 
 
