@@ -9,11 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
+from services.gateway.writing import BatchWriter
 from services.source.connectors.files import FileSource, FileSourceSettings
 from services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
 from services.source.connectors.raw import LogRawReader
 from services.source.connectors.script import DocumentsSource, ScriptSource
 from shared.adapters.clock import SystemClock
+from shared.adapters.kafka_partitions import partition_of_key
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_log import MemoryLog
 from shared.language.stages.source import DataStep, StartAt, WatermarkStep
@@ -74,6 +76,23 @@ class KafkaLanes:
         for lane, numbers in enumerate(old):
             if numbers:
                 await self.add(lane, numbers)
+
+
+class GatewayLanes(KafkaLanes):
+    """The same, written by the gateway: each batch is a transaction, whose marker takes a place in the log."""
+
+    async def add(self, lane: int, numbers: Sequence[int]) -> None:
+        if lane == len(self.lanes):
+            self.lanes.append([])
+            await self.grow(len(self.lanes))
+        count = len(self.lanes)
+        key = next(key for key in map(b"k%d".__mod__, range(1000)) if partition_of_key(key, count) == lane)
+        writer = BatchWriter(self.log, CLOCK, "g", writers=1, topics_age_ms_max=0)
+        for begin in range(0, len(numbers), 3):
+            batch = [NewRecord(json.dumps({"n": n}).encode(), key) for n in numbers[begin : begin + 3]]
+            await writer.write("in", count, batch)
+        await writer.close()
+        self.lanes[lane] += numbers
 
 
 class FileLanes:

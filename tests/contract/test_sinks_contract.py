@@ -3,7 +3,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,13 +28,20 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "sqlite": lambda path: SqlWorld(f"sqlite:///{path}/t.db", when_matched="fail"),
     "sqlite-merge": lambda path: SqlWorld(f"sqlite:///{path}/t.db"),
 }
+POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 
 PHASES = ("accept", "stage", "commit", "release")
 
 
-@pytest.fixture(params=list(TARGETS))
-def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
-    return TARGETS[request.param](tmp_path)
+@pytest.fixture(params=[*TARGETS, POSTGRES])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
+    if request.param != "postgres":
+        yield TARGETS[request.param](tmp_path)
+        return
+    url: str = request.getfixturevalue("postgres_url")
+    world = SqlWorld(url.replace("postgresql://", "postgresql+psycopg://"), when_matched="fail")
+    yield world
+    world.engine.dispose()
 
 
 async def crash_after(task: Task, phase: str) -> None:

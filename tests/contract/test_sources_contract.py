@@ -8,10 +8,19 @@ import pytest
 
 from shared.model.ids import Offset, SplitId
 from shared.ports.source import RawBatch, Source
-from tests.contract.sources_worlds import DocumentLanes, FileLanes, KafkaLanes, ScriptLanes, World, number_of
+from tests.contract.sources_worlds import (
+    DocumentLanes,
+    FileLanes,
+    GatewayLanes,
+    KafkaLanes,
+    ScriptLanes,
+    World,
+    number_of,
+)
 
 BOUNDED: dict[str, Callable[[Path], World]] = {
     "kafka-until": lambda _: KafkaLanes(until="latest"),
+    "gateway-until": lambda _: GatewayLanes(until="latest"),
     "json": lambda path: FileLanes(path, "json", ordered=False, follow=False),
     "csv": lambda path: FileLanes(path, "csv", ordered=False, follow=False),
     "parquet": lambda path: FileLanes(path, "parquet", ordered=False, follow=False),
@@ -23,8 +32,11 @@ BOUNDED: dict[str, Callable[[Path], World]] = {
 }
 GROWING: dict[str, Callable[[Path], World]] = {
     "kafka": lambda _: KafkaLanes(),
+    "gateway": lambda _: GatewayLanes(),
     "json-follow": lambda path: FileLanes(path, "json", ordered=False, follow=True),
     "csv-follow": lambda path: FileLanes(path, "csv", ordered=False, follow=True),
+    "parquet-follow": lambda path: FileLanes(path, "parquet", ordered=False, follow=True),
+    "csv-ordered-follow": lambda path: FileLanes(path, "csv", ordered=True, follow=True),
     "json-ordered-follow": lambda path: FileLanes(path, "json", ordered=True, follow=True),
 }
 
@@ -161,7 +173,7 @@ async def test_E2_end_at_stops_named_splits_there_and_others_where_they_are(grow
     assert {s.split: s.next_position for s in source.status()}[split] == positions[4]
 
 
-@pytest.mark.parametrize("name", ["kafka", "json-follow", "csv-follow"])
+@pytest.mark.parametrize("name", ["kafka", "gateway", "json-follow", "csv-follow", "parquet-follow"])
 async def test_new_splits_are_noticed_and_read_from_their_beginning(name: str, tmp_path: Path) -> None:
     """A split that appears while the source runs shows in `splits`; opened besides the others, it is read whole."""
     growing = GROWING[name](tmp_path)
