@@ -72,7 +72,7 @@ class Lookups:
     async def enrich(self, batch: pa.RecordBatch) -> Sequence[Out]:
         """The rows with what the table has about each. TableUnavailable when it was away for too long; TableRefused."""
         looking = self._rows.begin(batch)
-        self._counts["lookups"] += len(looking.rows)
+        self._counts["lookups"] += looking.count
         now_ms = self._clock.now_ms()
         buckets: dict[bytes, Sequence[Found]] = {}
         for key in looking.wanted if self._cache is not None else ():

@@ -1,11 +1,15 @@
 """`$lookup` on the rows of a batch, but for the asking: what the rows look for, and the rows with what was found.
 
 The I/O lies between `begin` and `finish`, and is the service's: one question for all rows of a batch (`services/operator/lookups.py`).
+
+Where only a declared field decides what is found, equal values find the same: it is worked out once for each, and rows keep their columns.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from shared.language.apply import Passed
@@ -14,15 +18,25 @@ from shared.language.apply.narrowing import Narrowing, Wanted, key_of
 from shared.language.expressions.environment import Environment
 from shared.language.expressions.errors import ExpressionError
 from shared.language.stages.relational import Lookup
+from shared.language.values import append_field, encode_doc, encode_value
 from shared.model.plan import OUT
 from shared.model.tables import Found
 from shared.model.values import Document
-from shared.operators.base import Out
-from shared.operators.batches import batch_of, documents_of, engine_columns
+from shared.operators.base import REST, Out
+from shared.operators.batches import (
+    batch_of,
+    documents_of,
+    engine_columns,
+    materialise,
+    user_columns,
+    with_column,
+)
 from shared.operators.context import NOWHERE, TaskContext
 from shared.operators.dead_letters import Failure, dead_letters
 from shared.operators.rows import environments
+from shared.operators.stage_columns import absent
 
+_EMPTY: Final = encode_doc({})
 Buckets = Mapping[bytes, Sequence[Found]]
 """What was found, by key (`narrowing.key_of`)."""
 
@@ -37,6 +51,13 @@ class Looking:
     wanted: dict[bytes, Wanted] = field(default_factory=dict)
     """The distinct ones of all rows, by key."""
     failures: list[Failure] = field(default_factory=list)
+    by_value: pa.DictionaryArray | None = None
+    """The values of the declared field that decides, shape (n,); then `rows` has one row for each different value."""
+
+    @property
+    def count(self) -> int:
+        """Rows that are looked up."""
+        return len(self.rows) if self.by_value is None else len(self.by_value)
 
 
 class LookupRows:
@@ -56,6 +77,11 @@ class LookupRows:
     def begin(self, batch: pa.RecordBatch) -> Looking:
         """What the rows of a batch look for."""
         looking = Looking(batch)
+        coded = self._decisive(batch)
+        if coded is not None:
+            looking.by_value = coded
+            firsts = np.unique(coded.indices.to_numpy(), return_index=True)[1]
+            batch = batch.take(pa.array(firsts))
         for row, env in enumerate(environments(batch, documents_of(batch), self._context.topic)):
             try:
                 wanted = {key_of(one): one for one in self._narrowing.wanted(env.root, env)}
@@ -77,6 +103,11 @@ class LookupRows:
 
     def finish(self, looking: Looking, buckets: Buckets) -> list[Out]:
         """The rows with what was found, and dead letters of those that failed."""
+        if looking.by_value is not None:
+            beside = self._by_value(looking, looking.by_value, buckets)
+            if beside is not None:
+                return beside
+            looking = self._each(looking)
         failures = list(looking.failures)
         places: list[int] = []
         documents: list[Document] = []
@@ -94,6 +125,46 @@ class LookupRows:
             engine = {name: column.take(rows) for name, column in engine_columns(looking.batch).items()}
             outs.append(Out(OUT, "rows", batch_of(documents, engine)))
         return outs + dead_letters(looking.batch, failures, self._stage.name, self._context)
+
+    # --- by value -----------------------------------------------------------------------------------------------------
+
+    def _decisive(self, batch: pa.RecordBatch) -> pa.DictionaryArray | None:
+        """The column that alone decides what is found, if there is one and the field for it is new; else None."""
+        stage, name = self._stage, (self._stage.local_field or ("",))[0]
+        if len(stage.local_field or ()) != 1 or stage.let or stage.pipeline or len(stage.as_) != 1:
+            return None
+        if name not in user_columns(batch) or stage.as_[0] in user_columns(batch) or not absent(batch, stage.as_[0]):
+            return None
+        column = batch.column(name)
+        exact = pa.types.is_string(column.type) or pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)
+        return column.dictionary_encode() if exact and not column.null_count else None
+
+    def _by_value(self, looking: Looking, coded: pa.DictionaryArray, buckets: Buckets) -> list[Out] | None:
+        """What was found beside the columns, worked out once for each value; None if that fails for one."""
+        name = self._stage.as_[0]
+        found: list[bytes] = []
+        for _, env, keys in looking.rows:
+            outcome = apply_lookup(self._stage, env.root, _candidates(keys, buckets), env)
+            if not isinstance(outcome, Passed):
+                return None
+            found.append(encode_value(outcome.documents[0][name]))
+        batch = materialise(looking.batch)
+        rest = batch.column(REST).to_pylist() if REST in batch.schema.names else [None] * batch.num_rows
+        codes = coded.indices.to_pylist()
+        cells = [append_field(_EMPTY if r is None else r, name, found[c]) for r, c in zip(rest, codes, strict=True)]
+        return [Out(OUT, "rows", with_column(batch, REST, pa.array(cells, type=pa.binary())))]
+
+    def _each(self, looking: Looking) -> Looking:
+        """The same, row by row."""
+        coded = looking.by_value
+        assert coded is not None
+        again = Looking(looking.batch, wanted=looking.wanted)
+        keys = [keys for _, _, keys in looking.rows]
+        envs = environments(looking.batch, documents_of(looking.batch), self._context.topic)
+        again.rows = [
+            (row, env, keys[code]) for row, (env, code) in enumerate(zip(envs, coded.indices.to_pylist(), strict=True))
+        ]
+        return again
 
 
 def _candidates(keys: Sequence[bytes], buckets: Buckets) -> list[Document]:

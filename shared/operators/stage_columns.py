@@ -74,7 +74,7 @@ def _included(batch: pa.RecordBatch, tree: Branch) -> pa.RecordBatch | None:
     for name, leaf in tree.fields:
         if isinstance(leaf, Keep):
             found = _column(batch, name)
-            if found is None and (name in batch.schema.names or not _absent(batch, name)):
+            if found is None and (name in batch.schema.names or not absent(batch, name)):
                 return None
         elif isinstance(leaf, Computed):
             found = _computed(batch, leaf.expr)
@@ -93,13 +93,13 @@ def _without(batch: pa.RecordBatch, tree: Branch) -> pa.RecordBatch | None:
     if len(names) < len(tree.fields):
         return None
     batch = materialise(batch)
-    if not all(_absent(batch, name) for name in names):
+    if not all(absent(batch, name) for name in names):
         return None
     gone = [name for name in names if name in batch.schema.names]
     return batch.drop_columns(gone) if gone else batch
 
 
-def _absent(batch: pa.RecordBatch, name: str) -> bool:
+def absent(batch: pa.RecordBatch, name: str) -> bool:
     """Whether no document can have an undeclared field of this name: its name stands nowhere in what is not columns."""
     escaped = json.dumps(name, ensure_ascii=False)[1:-1] != name or "/" in name
     for column, wanted in ((RAW, (f'"{name}"', "\\u")), (REST, (name,))):

@@ -10,12 +10,14 @@ from shared.language.apply import Passed, apply_lookup
 from shared.language.apply.narrowing import key_of
 from shared.language.documents import parse
 from shared.language.expressions.environment import Environment
+from shared.language.problems import Problems
+from shared.language.schema import NO_SCHEMA, Schema, parse_schema
 from shared.language.stages import Lookup
 from shared.model.plan import OUT
 from shared.model.tables import Found
 from shared.model.values import Document
 from shared.operators.base import PART, POS, TS
-from shared.operators.batches import batch_of, documents_of
+from shared.operators.batches import batch_of, documents_of, typed
 from shared.operators.lookup import LookupRows
 
 SCALARS: st.SearchStrategy[Any] = st.sampled_from([None, 1, 1.0, 2, "a", "b", True, {"x": 1}])
@@ -48,7 +50,9 @@ def stage(local: str, foreign: str, matches: list[dict[str, Any]], *, fields: bo
     return found
 
 
-def looked_up(what: Lookup, documents: list[Document], foreign: list[Document]) -> list[Document]:
+def looked_up(
+    what: Lookup, documents: list[Document], foreign: list[Document], schema: Schema = NO_SCHEMA
+) -> list[Document]:
     """By the operator, from a table that gives exactly what was asked for."""
     n = len(documents)
     engine = {
@@ -57,7 +61,7 @@ def looked_up(what: Lookup, documents: list[Document], foreign: list[Document]) 
         POS: pa.array(range(n), pa.int64()),
     }
     operator = LookupRows(what)
-    looking = operator.begin(batch_of(documents, engine))
+    looking = operator.begin(typed(batch_of(documents, engine), schema))
     table = [Found(place, document) for place, document in enumerate(foreign)]
     buckets = operator.sorted_out(table, [key_of(wanted) for wanted in looking.wanted.values()])
     (out,) = operator.finish(looking, buckets)
@@ -118,3 +122,36 @@ def test_fields_are_equal_as_in_mongodb(document: Document, foreign: list[Docume
     (found,) = looked_up(stage(local, other, [], fields=True), [document], foreign)
     wanted = [f for f in foreign if any(alike(a, b) for a in reach(document, local) for b in reach(f, other))]
     assert repr(found["found"]) == repr(wanted)
+
+
+VALUES = st.sampled_from(["a", "b", "", "é"])
+KNOWN = st.fixed_dictionaries(
+    {"s": VALUES, "i": st.integers(0, 3)}, optional={"found": st.integers(0, 1), "x": st.none(), "b": st.booleans()}
+)
+
+
+@given(documents=st.lists(KNOWN, min_size=1, max_size=6), foreign=st.lists(DOCUMENTS | KNOWN, max_size=6),
+       local=st.sampled_from(["s", "i", "b", "x"]), other=st.sampled_from(["s", "i", "a", "x"]))  # fmt: skip
+def test_a_declared_field_finds_what_a_document_finds(
+    documents: list[Document], foreign: list[Document], local: str, other: str
+) -> None:
+    """Worked out once for each value, beside the columns, it is what each document finds by itself."""
+    given_stage = {"from": {"documents": []}, "localField": local, "foreignField": other, "as": "found"}
+    what = parse({"pipeline": [{"$source": {"documents": []}}, {"$lookup": given_stage}]}).pipeline[1]
+    assert isinstance(what, Lookup)
+    schema = parse_schema({"s": "string", "i": "int", "b": "bool?"}, "schema", Problems({}))
+    plain = looked_up(what, documents, foreign)
+    assert looked_up(what, documents, foreign, schema) == [dict(d) for d in plain]
+
+
+def test_a_declared_field_is_asked_for_once_a_value() -> None:
+    """A text, a number or a truth value that every row has decides alone; where the field for it may be there already, it does not."""
+    given_stage = {"from": {"documents": []}, "localField": "s", "foreignField": "a", "as": "found"}
+    what = parse({"pipeline": [{"$source": {"documents": []}}, {"$lookup": given_stage}]}).pipeline[1]
+    assert isinstance(what, Lookup)
+    schema = parse_schema({"s": "string"}, "schema", Problems({}))
+    rows: list[Document] = [{"s": "a"}, {"s": "b"}, {"s": "a"}]
+    looking = LookupRows(what).begin(typed(batch_of(rows), schema))
+    assert (len(looking.rows), looking.count) == (2, 3)
+    again = LookupRows(what).begin(typed(batch_of([*rows, {"s": "c", "found": 1}]), schema))
+    assert (len(again.rows), again.count) == (4, 4)
