@@ -22,7 +22,9 @@ TS: Final = "__ts"
 WM: Final = "__wm"
 """int64: its split's own watermark before the record (`lateness: split`); MIN_TIME where there was none. Only on rows of a source."""
 PART: Final = "__part"
-"""int32: ordinal of the source split: second part of the order key (D11)."""
+"""int32: ordinal of the source split: second part of the order key (D11). NO_SPLIT for what stands in none."""
+NO_SPLIT: Final = -1
+"""PART of a document that a computation made: its order key is its own, and no place of the source."""
 POS: Final = "__pos"
 """int64: position in the split: third part of the order key. Where streams flow together, above PLACE which of them (branch.py)."""
 PLACE_BITS: Final = 48

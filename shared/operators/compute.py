@@ -16,7 +16,7 @@ from shared.model.ids import StatePart, key_group_part
 from shared.model.plan import OUT
 from shared.model.time import MIN_TIME, minus
 from shared.model.values import Date
-from shared.operators.base import ARRIVAL, KEY, PART, POS, TS, WM, Out
+from shared.operators.base import ARRIVAL, KEY, NO_SPLIT, PART, POS, TS, WM, Out
 from shared.operators.batches import batch_of, documents_of
 from shared.operators.computation import Applied, KeyedComputation, Row
 from shared.operators.computation import Failure as CallbackFailure
@@ -171,7 +171,7 @@ def _engine(times: Sequence[int], sequence: Sequence[int]) -> dict[str, pa.Array
     n = len(times)
     return {
         TS: pa.array(times, type=pa.int64()),
-        PART: pa.array(np.zeros(n, dtype=np.int32)),
+        PART: pa.array(np.full(n, NO_SPLIT, dtype=np.int32)),
         POS: pa.array(sequence, type=pa.int64()),
         ARRIVAL: pa.array(times, type=pa.int64()),
     }

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from shared.language.values import render_json
 from shared.model.plan import DLQ
 from shared.model.values import Binary, Date, Document, long
-from shared.operators.base import ARRIVAL, PART, PLACE, POS, RAW, REST, SRCKEY, TS, Out
+from shared.operators.base import ARRIVAL, NO_SPLIT, PART, PLACE, POS, RAW, REST, SRCKEY, TS, Out
 from shared.operators.batches import batch_of, documents_of
 from shared.operators.context import TaskContext, source_place
 
@@ -104,8 +104,9 @@ def letter(
 
 def _stream_meta(rows: pa.RecordBatch, context: TaskContext) -> list[dict[str, Any]]:
     names = rows.schema.names
-    parts = rows.column(PART).to_pylist() if PART in names else [None] * rows.num_rows
-    positions = rows.column(POS).to_pylist() if POS in names else [None] * rows.num_rows
+    nowhere = [None] * rows.num_rows
+    parts = [None if p == NO_SPLIT else p for p in rows.column(PART).to_pylist()] if PART in names else nowhere
+    positions = rows.column(POS).to_pylist() if POS in names else nowhere
     keys = rows.column(SRCKEY).to_pylist() if SRCKEY in names else [None] * rows.num_rows
     found = []
     for part, position, key in zip(parts, positions, keys, strict=True):
@@ -114,7 +115,7 @@ def _stream_meta(rows: pa.RecordBatch, context: TaskContext) -> list[dict[str, A
             topic, meta["partition"] = source_place(context.topic, part)
             if topic is not None:
                 meta["topic"] = topic
-        if position is not None:
+        if position is not None and part is not None:
             meta["offset"] = long(position & PLACE)
         if key is not None:
             meta["key"] = Binary(key)

@@ -15,7 +15,7 @@ from shared.language.expressions.errors import ExpressionError
 from shared.language.expressions.interpreter import evaluate
 from shared.language.values import decode_value
 from shared.model.values import MISSING, Binary, Date, Document, Value, long
-from shared.operators.base import ARRIVAL, PART, PLACE, POS, SRCKEY, TS, WEND, WSTART
+from shared.operators.base import ARRIVAL, NO_SPLIT, PART, PLACE, POS, SRCKEY, TS, WEND, WSTART
 from shared.operators.context import Topics, source_place
 from shared.operators.dead_letters import Failure
 from shared.operators.window_plan import SESSION_KEY
@@ -48,10 +48,12 @@ def _meta(batch: pa.RecordBatch, number: int, topic: Topics) -> Document:
 
 
 def _source(row: dict[str, Any], topics: Topics) -> dict[str, Value]:
-    """Where a record came from, with its key, and its event time."""
-    topic, partition = source_place(topics, row[PART])
-    source: dict[str, Value] = {} if topic is None else {"topic": topic}
-    source["partition"], source["offset"] = partition, long(row[POS] & PLACE)
+    """Where a record came from, with its key, and its event time; what a computation made came from nowhere."""
+    source: dict[str, Value] = {}
+    if row[PART] != NO_SPLIT:
+        topic, partition = source_place(topics, row[PART])
+        source = {} if topic is None else {"topic": topic}
+        source["partition"], source["offset"] = partition, long(row[POS] & PLACE)
     if row.get(SRCKEY) is not None:
         source["key"] = Binary(row[SRCKEY])
     if row.get(TS) is not None:

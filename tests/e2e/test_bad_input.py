@@ -190,7 +190,8 @@ def test_nothing_in_a_topic_stops_the_job(tmp_path: Path) -> None:
     assert len(letters) == len(bad)
     for letter in letters:
         if letter["errInfo"]["code"] == "TargetWouldRefuse":
-            continue  # a document that the computation made: it stands at no place of the source
+            assert letter["_stream_meta"]["source"] == {}, "the computation made this document: it stands at no place"
+            continue
         source = letter["_stream_meta"]["source"]
         one = places[source["partition"], source["offset"]]
         assert source["topic"] == TOPIC

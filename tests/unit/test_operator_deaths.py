@@ -12,7 +12,7 @@ from services.operator.deaths import Deaths
 from shared.adapters.blobs import MemoryBlobs
 from shared.adapters.directory_blobs import DirectoryBlobs
 from shared.adapters.executor import AsyncExecutor
-from shared.computation import Computation, Document, NoConfig, Record, Timers
+from shared.computation import Computation, Document, NoConfig, Record, Timer, Timers
 from shared.language.documents import parse
 from shared.language.values import canonical_key
 from shared.model.ids import Epoch, Generation, JobId, ProcessorName, VertexId, WorkerIncarnation
@@ -49,6 +49,19 @@ class Deadly(Computation[Seen, NoConfig]):
             raise Died
         state.count += 1
         yield {"id": record.value["id"], "seen": state.count}
+
+
+class DeadlyTimer(Deadly):
+    """Takes records, and ends the process when its timer fires."""
+
+    def process(self, record: Record, state: Seen, timers: Timers) -> Iterator[Document]:
+        """One more, and a timer."""
+        timers.set("t", record.timestamp + 10)
+        yield {"id": record.value["id"]}
+
+    def on_timer(self, timer: Timer, state: Seen, timers: Timers) -> Iterator[Document]:
+        """The end."""
+        raise Died
 
 
 class DeadlyBatches(Computation[Seen, NoConfig]):
@@ -155,6 +168,26 @@ def test_it_is_found_in_an_object_store_too() -> None:
 def test_while_deaths_are_watched_batches_are_applied_record_by_record() -> None:
     """So that the one that kills is told from those beside it."""
     _lives(DeadlyBatches, None)
+
+
+def test_a_timer_that_ends_the_process_is_given_up(tmp_path: Path) -> None:
+    """Its letter says which timer of which key; it stands at no place of the source. The key's records are applied."""
+
+    async def tell(blobs: BlobStore) -> None:
+        outs: list[Out] = []
+        for generation in range(1, 5):
+            task = operator(await begun(blobs, generation), DeadlyTimer)
+            try:
+                outs = [*task.on_batch(rows(0), "rows", ""), *task.on_watermark(MAX_TIME)]
+            except Died:
+                assert generation < 4
+        (letter,) = [d for out in outs if out.port == DLQ for d in documents_of(out.batch)]
+        assert (letter["doc"]["key"], letter["doc"]["timer"]) == ("a", "t")
+        assert letter["_stream_meta"]["source"] == {}
+        assert "ended 2 times" in letter["errInfo"]["reason"]
+        assert ids(outs, OUT) == [0]
+
+    story(tell, tmp_path)
 
 
 def test_deaths_outside_of_callbacks_name_nobody() -> None:
