@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from shared.computation.loading import load_computation
+from shared.computation.problems import ComputationError
 from shared.language.expressions.environment import Environment
 from shared.language.expressions.interpreter import evaluate
 from shared.model.held import Why
@@ -35,7 +36,10 @@ class ComputeOperator:
         stage = spec.stage
         self._spec = spec
         self._context = context
-        computation = load_computation(stage.class_, stage.config)
+        try:
+            computation = load_computation(stage.class_, stage.config)
+        except ComputationError as e:
+            raise ComputationError(f"{stage.path}: {e}") from e
         self._keyed = KeyedComputation(
             computation,
             order=stage.order,

@@ -269,6 +269,22 @@ def test_connections_are_known_and_of_the_right_type() -> None:
     assert parse(EXAMPLE, known_connections=registry).name == "departures-zeitgeist"
 
 
+def test_own_connections_are_of_the_right_type_without_a_registry() -> None:
+    """What the document says of a connection counts always, where its name stands; other names may be the registry's."""
+    own = {"k": {"type": "kafka", "bootstrapServers": "x:1"}}
+    table = {"connectionName": "k", "table": "t"}
+    wrong = [
+        DOCUMENTS,
+        {"$lookup": {"from": table, "localField": "a", "foreignField": "b", "as": "c"}},
+        {"$merge": {"into": table}},
+    ]
+    assert [error.partition(":")[0] for error in _errors({"connections": own, "pipeline": wrong})] == [
+        "pipeline[1].$lookup.from.connectionName",
+        "pipeline[2].$merge.into.connectionName",
+    ]
+    assert parse({"pipeline": wrong}).sinks
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from shared.language.documents.connections import forbid_references, read_connections
@@ -98,8 +99,8 @@ DOCUMENT_OPTIONS: Final = (
 def parse(document: str | Mapping[str, Any], *, known_connections: Mapping[str, Connection] | None = None) -> Processor:
     """The processor of a YAML or JSON text, or of a plain tree.
 
-    With `known_connections` (the registry's), every connection that a stage names must be there or in the document, and of the right
-    type.
+    A connection that a stage names must be of the right type; with `known_connections` (the registry's) it must be there or in the
+    document, otherwise one that the document does not have is left to the registry.
 
     Raises:
         InvalidDocument: with all errors.
@@ -116,9 +117,8 @@ def parse(document: str | Mapping[str, Any], *, known_connections: Mapping[str, 
         forbid_references(tree.get(key), key, problems)
     found = read_options(tree, "", scope, DOCUMENT_OPTIONS, "the document")
     connections = found.get("connections", {})
-    if known_connections is not None:
-        known = {**known_connections, **connections}
-        _check_connections(found.get("pipeline", ()), found.get("options", Options()), known, problems)
+    known = Known({**(known_connections or {}), **connections}, all=known_connections is not None)
+    _check_connections(found.get("pipeline", ()), found.get("options", Options()), known, problems)
     problems.check()
     name = found.get("name")
     return Processor(
@@ -127,6 +127,14 @@ def parse(document: str | Mapping[str, Any], *, known_connections: Mapping[str, 
         options=found.get("options", Options()),
         connections=connections,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Connections by name, and whether there are no others."""
+
+    connections: Mapping[str, Connection]
+    all: bool
 
 
 _WANTED: Final = {
@@ -141,11 +149,11 @@ _WANTED: Final = {
     "FileDlq": ("files",),
     "TableDlq": ("sql",),
 }
+_INSIDE: Final = {"Merge": ".into", "Lookup": ".from", "CachedLookup": ".from"}
+"""Where the name stands, if not in the stage itself."""
 
 
-def _check_connections(
-    pipeline: tuple[Stage, ...], options: Options, known: Mapping[str, Connection], problems: Problems
-) -> None:
+def _check_connections(pipeline: tuple[Stage, ...], options: Options, known: Known, problems: Problems) -> None:
     """Note every name of a connection that is unknown, or of the wrong type."""
     for stage in pipeline:
         if isinstance(stage, Join):
@@ -153,19 +161,22 @@ def _check_connections(
         elif isinstance(stage, Union):
             for inner in stage.pipelines:
                 _check_connections(inner, Options(), known, problems)
-        _check_connection(getattr(stage, "from_", stage), type(stage).__name__, stage.path, known, problems)
+        kind = type(stage).__name__
+        _check_connection(getattr(stage, "from_", stage), kind, stage.path + _INSIDE.get(kind, ""), known, problems)
     if options.dlq is not None:
         _check_connection(options.dlq, type(options.dlq).__name__, "options.dlq", known, problems)
 
 
-def _check_connection(holder: Any, kind: str, path: str, known: Mapping[str, Connection], problems: Problems) -> None:
+def _check_connection(holder: Any, kind: str, path: str, known: Known, problems: Problems) -> None:
     name = getattr(holder, "connection_name", None)
     wanted = _WANTED.get(kind)
     if name is None or wanted is None:
         return
-    connection = known.get(name)
+    connection = known.connections.get(name)
     if connection is None:
-        problems.add(f"{path}.connectionName", f"unknown connection {name}", accepted=sorted(known), found=name)
+        if known.all:
+            names = sorted(known.connections)
+            problems.add(f"{path}.connectionName", f"unknown connection {name}", accepted=names, found=name)
     elif connection.type not in wanted:
         message = f"the connection {name} is of type {connection.type}, expected {' or '.join(wanted)}"
         problems.add(f"{path}.connectionName", message)
