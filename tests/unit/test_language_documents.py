@@ -248,6 +248,16 @@ def test_sinks_and_dead_letters() -> None:
         assert parse({"pipeline": [DOCUMENTS], "options": {"dlq": tree}}).options.dlq == dlq
 
 
+@pytest.mark.parametrize(("acks", "good"), [("all", True), (-1, True), (0, True), (1, True), (2, False), (True, False)])
+def test_acks_are_taken_as_atlas_has_them(acks: Any, good: bool) -> None:
+    """`acks` has no effect here, and what Atlas takes is no error."""
+    emit = {"$emit": {"connectionName": "k", "topic": "t", "config": {"acks": acks}}}
+    if good:
+        assert parse({"pipeline": [DOCUMENTS, emit]}).sinks
+    else:
+        assert "Accepted: all, -1, 0, 1" in _errors({"pipeline": [DOCUMENTS, emit]})[0]
+
+
 def test_references_to_the_environment_stand_in_connections_only() -> None:
     """`${NAME}` elsewhere is an error; in connections it is replaced when asked for, and has to be set."""
     assert "${TOPIC}" in _errors({"pipeline": [{"$source": {"connectionName": "k", "topic": "${TOPIC}"}}]})[0]

@@ -7,6 +7,7 @@ from shared.language.documents.kinds import (
     EXPRESSION,
     PATH,
     STRING,
+    Kind,
     Option,
     Read,
     choice,
@@ -22,6 +23,16 @@ from shared.language.expressions.scope import Scope
 from shared.language.problems import join
 from shared.language.stages.sinks import FileEmit, KafkaEmit, Merge, Sink
 
+
+def _acks(tree: Any, path: str, scope: Scope) -> Any:
+    if type(tree) in (str, int) and tree in _ACKS_KNOWN:
+        return tree
+    scope.problems.add(path, f"unknown value {tree!r}", accepted=[str(known) for known in _ACKS_KNOWN])
+    return None
+
+
+_ACKS_KNOWN: Final = ("all", -1, 0, 1)
+_ACKS: Final = Kind(_acks, {"enum": list(_ACKS_KNOWN)})
 _CONFIG: Final = closed(
     Option("key", EXPRESSION, "the record's key"),
     Option(
@@ -35,7 +46,7 @@ _CONFIG: Final = closed(
         "compression_type", choice("none", "gzip", "snappy", "lz4", "zstd"), "compression of batches (default none)"
     ),
     Option("tombstoneWhen", EXPRESSION, "where it is true the record has no value"),
-    Option("acks", choice("all"), "accepted and without effect: output always waits for all replicas"),
+    Option("acks", _ACKS, "accepted and without effect: output always waits for all replicas"),
 )
 _KAFKA: Final = (
     Option("connectionName", STRING, "the connection to write to", required=True),
