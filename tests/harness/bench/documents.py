@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 
-def windowed(source: str, target: str, *, epoch_ms: int, dedupe: bool = False) -> str:
-    """Count and sum by key and minute of a topic that is read to its present end."""
+def windowed(source: str, target: str, *, epoch_ms: int, dedupe: bool = False, follows: bool = False) -> str:
+    """Count and sum by key and minute of a topic that is read to its present end; with `follows` what comes from now on, without end."""
     reading: dict[str, Any] = {
         "connectionName": "broker",
         "topic": source,
@@ -14,6 +14,9 @@ def windowed(source: str, target: str, *, epoch_ms: int, dedupe: bool = False) -
         "schema": {"key": "string", "ts": "long", "amount": "int"},
         "timeField": {"$toDate": "$ts"},
     }
+    if follows:
+        del reading["until"]
+        reading["config"] = {"auto_offset_reset": "latest"}
     if dedupe:
         # An id that each event has for itself: key, time and amount together would repeat, so the filter keeps what it must.
         reading["recordId"] = {"$concat": ["$key", {"$toString": "$ts"}, {"$toString": "$amount"}]}

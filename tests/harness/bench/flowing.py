@@ -3,18 +3,23 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import aiokafka
 import numpy as np
 
+from shared.adapters.clock import SystemClock
 from shared.adapters.kafka_log import KafkaLog
-from shared.ports.log import TopicPartition
+from shared.model.ids import Offset
+from shared.ports.log import LogRecord, LogUnavailable, TopicPartition
+from shared.runtime.reading import followed, reading
+from shared.wire.messages import decode_mirror_row
 from tests.harness.bench.events import BEGIN_MS
 
 _SLICE_S = 0.005
+_AGAIN_S = 0.05
 _NUMBER_AT = len(b"key-")
 _DIGITS = 12
 
@@ -40,7 +45,8 @@ class Stream:
 
     async def send(self, bootstrap: str, topic: str, seconds: float, partitions: int = 4) -> None:
         """At an even pace, in small batches to all partitions in turn."""
-        producer = aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, acks=1, linger_ms=0)
+        # What is sent again after an outage is in the topic once.
+        producer = aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True, linger_ms=0)
         await producer.start()
         try:
             began, turn = time.monotonic(), 0
@@ -65,25 +71,31 @@ class Stream:
         await producer.send_batch(batch, topic, partition=partition)
 
     async def read(self, log: KafkaLog, topic: str, partitions: int) -> None:
-        """Until cancelled."""
-        reader = await log.reader(committed_only=True)
-        try:
-            await reader.assign(await log.end_offsets([TopicPartition(topic, p) for p in range(partitions)]))
-            self.reading.set()
-            while True:
-                records = await reader.fetch(50_000, 1_000)
-                now_s = time.monotonic()
-                for record in records:
-                    value = record.value or b""
-                    at = value.index(b"key-") + _NUMBER_AT
-                    number = int(value[at : at + _DIGITS])
-                    self.repeats += number in self.seen_s
-                    self.seen_s.setdefault(number, now_s)
-                self._news.set()
-        finally:
-            await reader.close()
+        """Until cancelled, over outages of the broker."""
+        positions = await log.end_offsets([TopicPartition(topic, p) for p in range(partitions)])
+        while True:
+            try:
+                async with reading(log, committed_only=True) as reader:
+                    await reader.assign(positions)
+                    self.reading.set()
+                    while True:
+                        records = await reader.fetch(50_000, 1_000)
+                        self._take(records)
+                        positions.update({TopicPartition(topic, r.partition): Offset(r.offset + 1) for r in records})
+            except LogUnavailable:
+                await asyncio.sleep(_AGAIN_S)
 
-    async def all_seen(self, timeout_s: float = 60.0) -> None:
+    def _take(self, records: Sequence[LogRecord]) -> None:
+        now_s = time.monotonic()
+        for record in records:
+            value = record.value or b""
+            at = value.index(b"key-") + _NUMBER_AT
+            number = int(value[at : at + _DIGITS])
+            self.repeats += number in self.seen_s
+            self.seen_s.setdefault(number, now_s)
+        self._news.set()
+
+    async def all_seen(self, timeout_s: float = 300.0) -> None:
         """Wait until what was sent has come out, at most so long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -97,22 +109,41 @@ class Stream:
         return min(later) - at_s
 
 
+@dataclass
+class Commits:
+    """When a job's checkpoints were committed, monotonic seconds, and by which generation, as its mirror tells."""
+
+    seen: list[tuple[float, int]] = field(default_factory=list)
+
+    async def follow(self, log: KafkaLog, topic: str) -> None:
+        """Until cancelled."""
+        async for record in followed(log, SystemClock(), TopicPartition(topic, 0)):
+            self.seen.append((time.monotonic(), decode_mirror_row(record.value or b"").generation))
+
+    def outage_s(self, at_s: float) -> float:
+        """From a moment until the next generation's first commit."""
+        before = max((generation for seen_s, generation in self.seen if seen_s <= at_s), default=0)
+        return min(seen_s for seen_s, generation in self.seen if seen_s > at_s and generation > before) - at_s
+
+
 async def flowed(
-    bootstrap: str, log: KafkaLog, source: str, target: str, partitions: int, stream: Stream, seconds: float,
+    bootstrap: str, log: KafkaLog, source: str, target: str, partitions: int, stream: Stream, seconds: float, *,
     beside: Callable[[], Awaitable[None]] | None = None,
+    behind: Callable[[], Awaitable[None]] | None = None,
 ) -> None:  # fmt: skip
-    """Send for so long, and read until all has come out; `beside` runs meanwhile."""
-    reading = asyncio.create_task(stream.read(log, target, partitions))
+    """Send for so long, and read until all has come out; `beside` runs meanwhile, `behind` when all was sent."""
+    listening = asyncio.create_task(stream.read(log, target, partitions))
     helping = asyncio.create_task(_awaited(beside))
     try:
-        await _first(stream.reading.wait(), reading)
+        await _first(stream.reading.wait(), listening)
         await stream.send(bootstrap, source, seconds)
         await helping
+        await _awaited(behind)
         await stream.all_seen()
     finally:
-        for task in (reading, helping):
+        for task in (listening, helping):
             task.cancel()
-        await asyncio.gather(reading, helping, return_exceptions=True)
+        await asyncio.gather(listening, helping, return_exceptions=True)
 
 
 async def _first(wanted: Coroutine[Any, Any, Any], failing: "asyncio.Task[None]") -> None:

@@ -13,9 +13,10 @@ from pathlib import Path
 from services.cli.installation import Installation, installation
 from shared.model.ids import ProcessorName
 from shared.model.messages import StopProcessor
+from shared.runtime.topics import Topics
 from tests.harness.bench import documents, results
 from tests.harness.bench.events import Load, preload
-from tests.harness.bench.flowing import Stream, flowed
+from tests.harness.bench.flowing import Commits, Stream, flowed
 from tests.harness.bench.watching import Meter, Profiler, pin
 
 PIPELINE = ("source-0", "operator-0", "spark-0", "sink-0")
@@ -47,6 +48,10 @@ class Flow:
     kills: tuple[str, ...] = ()
     """Places whose processes get SIGKILL, one after the other."""
     between_s: float = 8.0
+    windowed: bool = False
+    """Counted by minute on Spark: it all comes out at the end, and an outage lasts until the next generation's first commit."""
+    at_once: bool = False
+    """Begin before all workers are there: those that the pipeline needs suffice."""
 
 
 @dataclass
@@ -90,8 +95,12 @@ class Rig:
             await preload(self.installed.cluster.bootstrap, load)
             self._loaded.add(load.topic)
 
+    async def ready(self) -> float:
+        """When all workers were up, Spark's session with them; monotonic seconds."""
+        await self._ready()
+        return time.monotonic()
+
     async def _ready(self) -> None:
-        """All workers are up, Spark's session with them."""
         waited = {place for place in self.installed.cluster.pids() if place in PIPELINE} - self._seen
         if waited:
             async for beat in self.installed.client.heartbeats():
@@ -138,9 +147,10 @@ class Rig:
         return began, seconds, status.commits
 
     async def flowing(self, case: Flow) -> tuple[Stream, Stream, list[tuple[str, float]]]:
-        """(a stream through a stateless pipeline, one through none, how long the stream stood still after each kill)."""
+        """(a stream through a pipeline, one through none, how long the stream stood still after each kill)."""
         log, bootstrap = self.installed.log, self.installed.cluster.bootstrap
-        await self._ready()
+        if not case.at_once:
+            await self._ready()
         unique = uuid.uuid4().hex[:8]
         source, target, name = f"in-{unique}", f"out-{unique}", ProcessorName(f"flow-{unique}")
         for topic, partitions in ((source, 4), (target, 1)):
@@ -148,23 +158,41 @@ class Rig:
         floor = Stream(case.rate)
         if case.floor_s:
             await flowed(bootstrap, log, source, source, 4, floor, case.floor_s)
-        document = documents.stateless(source, target, epoch_ms=case.epoch_ms, start="latest")
-        await self.installed.ensure_started(name, document, {})
+        await self.installed.ensure_started(name, self._flow(case, source, target), {})
         await self.installed.until_running(name)
-        stream = Stream(case.rate)
-        outages: list[tuple[str, float]] = []
+        stream, commits = Stream(case.rate), Commits()
+        job = (await self.installed.client.statuses())[name].job
+        following = asyncio.create_task(commits.follow(log, Topics().commits(job)))
+        killed: list[tuple[str, float]] = []
 
         async def kill() -> None:
             for place in case.kills:
                 await asyncio.sleep(case.between_s)
-                outages.append((place, time.monotonic()))
+                killed.append((place, time.monotonic()))
                 self.installed.cluster.kill(place, signal.SIGKILL)
             await asyncio.sleep(case.between_s)
 
-        await flowed(bootstrap, log, source, target, 1, stream, case.seconds, kill if case.kills else None)
-        await self.installed.client.request(StopProcessor(self.installed.client.unique(), name, drain=True, until={}))
-        await self.installed.until_ended(name)
-        return stream, floor, [(place, stream.outage_s(at)) for place, at in outages]
+        async def drain() -> None:
+            await self.installed.client.request(
+                StopProcessor(self.installed.client.unique(), name, drain=True, until={})
+            )
+            await self.installed.until_ended(name)
+
+        try:
+            seconds = max(case.seconds, case.between_s * (len(case.kills) + 1)) if case.kills else case.seconds
+            await flowed(
+                bootstrap, log, source, target, 1, stream, seconds, beside=kill if case.kills else None, behind=drain
+            )
+        finally:
+            following.cancel()
+        outage_s = commits.outage_s if case.windowed else stream.outage_s
+        return stream, floor, [(place, outage_s(at)) for place, at in killed]
+
+    @staticmethod
+    def _flow(case: Flow, source: str, target: str) -> str:
+        if case.windowed:
+            return documents.windowed(source, target, epoch_ms=case.epoch_ms, follows=True)
+        return documents.stateless(source, target, epoch_ms=case.epoch_ms, start="latest")
 
 
 class _Beats:

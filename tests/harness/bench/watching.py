@@ -13,7 +13,7 @@ from typing import Self
 
 import psutil
 
-_SAMPLE_S = 0.25
+_SAMPLE_S = 1.0
 _PROFILE_HZ = 100
 _LINES = 15
 _ALL = 0.9
