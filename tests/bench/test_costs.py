@@ -12,7 +12,7 @@ from tests.harness.bench.expression_costs import EXPRESSIONS, expression_costs
 from tests.harness.bench.machine import described
 from tests.harness.bench.stage_costs import STAGES, Differs, same, stage_costs
 
-RECORDS = 20_000
+RECORDS = 10_000
 OUT = Path(__file__).resolve().parents[2] / "out" / "bench"
 
 
@@ -25,13 +25,13 @@ def _told(name: str, costs: Sequence[Cost]) -> None:
 @pytest.mark.bench
 def test_stages() -> None:
     """A record through each stage, in process: over declared fields and without a schema, with the same result."""
-    _told("stages", stage_costs(RECORDS))
+    _told("stages", stage_costs(RECORDS, rounds=2))
 
 
 @pytest.mark.bench
 def test_expressions() -> None:
     """The commonest expressions on a record: by their kernels and interpreted, with the same values."""
-    _told("expressions", expression_costs(RECORDS))
+    _told("expressions", expression_costs(RECORDS, rounds=2))
 
 
 def test_a_short_measurement_covers_every_stage_and_expression() -> None:
