@@ -4,8 +4,10 @@ import asyncio
 import datetime as dt
 import ipaddress
 import json
+import os
 import random
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,11 +28,11 @@ from shared.adapters.kafka_settings import settings_from
 from shared.language.documents import parse
 from shared.language.stages import Connection
 from shared.model.ids import Offset
-from shared.ports.log import LogError, NewRecord, TopicPartition
+from shared.ports.log import LogError, LogRecord, NewRecord, TopicPartition
 from shared.process.connections import Connections
 from shared.process.outside import kafka_settings
 from shared.process.settings import ProcessSettingsError, read_settings
-from tests.harness.topical import topical
+from shared.runtime.topics import Topics
 
 USER, PASSWORD = "alice", "wonderland-7"
 _JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
@@ -197,13 +199,41 @@ async def test_everything_goes_through_a_password_and_tls(guarded: Guarded, prot
 @pytest.mark.kafka
 @pytest.mark.timeout(120)
 async def test_commands_by_topic_go_through_a_password_and_tls(guarded: Guarded) -> None:
-    """The control service's agents take a command from a broker that wants both, and it is answered on the events topic."""
-    protocol, mechanism = "SASL_SSL", "SCRAM-SHA-512"
-    given = guarded.config(protocol, mechanism)
-    kafka = settings_from(given, "test", bootstrap=guarded.bootstraps[protocol], client="control")
-    async with topical(kafka) as there:
-        await there.create("p", "r1")
-        assert [(a["id"], a["done"]) for a in await there.events("answer", 1)] == [("r1", True)]
+    """The control service's agents take what comes from a broker that wants both, and send back what is no command."""
+    protocol = "SASL_SSL"
+    config = guarded.config(protocol, "SCRAM-SHA-512")
+    topics = Topics("guarded")
+    log = KafkaLog(settings_from(config, "test", bootstrap=guarded.bootstraps[protocol]))
+    environment = {
+        **os.environ,
+        "TIDEMARK_KAFKA": guarded.bootstraps[protocol],
+        "TIDEMARK_KAFKA_CONFIG": json.dumps(config),
+        "TIDEMARK_PREFIX": topics.prefix,
+        "TIDEMARK_PLACE": "control-0",
+        "TIDEMARK_TOKEN": "a-token-of-the-tests",
+        "TIDEMARK_EXTRA": '{"port": 0}',
+    }
+    commands, refused = TopicPartition(topics.control_commands, 0), TopicPartition(topics.control_dead_letters, 0)
+    for at in (commands, refused):
+        await log.create_topic(at.topic, 1, {"retention.ms": "-1"})
+    writer, reader = await log.writer("test"), await log.reader()
+    await (await writer.send(commands, NewRecord(b"no command")))
+    await reader.assign({refused: Offset(0)})
+    # A process of its own, as it runs: its libraries' threads and time-outs end with it.
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.control", env=environment)
+    try:
+        found: Sequence[LogRecord] = []
+        while not found:
+            assert process.returncode is None, "the service has ended"
+            found = await reader.fetch(1, 200)
+    finally:
+        process.kill()
+        await process.wait()
+        await reader.close()
+        await writer.close()
+        await log.close()
+    assert found[0].value == b"no command"
+    assert dict(found[0].headers)["reason"]
 
 
 @pytest.mark.parametrize(
