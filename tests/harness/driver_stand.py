@@ -16,7 +16,7 @@ from shared.adapters.faults import Faults
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_log import MemoryLog
 from shared.adapters.virtual import VirtualWorld
-from shared.model.checkpoint import LineageEntry, TaskHandle, TaskProtocolState
+from shared.model.checkpoint import BlobRef, LineageEntry, TaskHandle, TaskProtocolState
 from shared.model.frames import BarrierFrame, Body, DataFrame, EndFrame, Frame, Header, Inline, WatermarkFrame
 from shared.model.ids import (
     TASK_PART,
@@ -55,6 +55,22 @@ _STEPS_MAX = 2000
 
 def rows(*values: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({TS: pa.array(values, pa.int64())})
+
+
+class SlowBlobs:
+    """A blob store that takes nothing until it is let go."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.open = asyncio.Event()
+
+    async def put(self, name: str, data: bytes) -> BlobRef:
+        await self.open.wait()
+        ref: BlobRef = await self._inner.put(name, data)
+        return ref
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
 
 class WaitingBody:

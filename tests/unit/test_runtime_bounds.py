@@ -1,6 +1,5 @@
 """Every queue, buffer and topic has a bound that a setting names, and reaching it slows down instead of breaking."""
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,6 @@ from shared.adapters.kafka_settings import KafkaSettings
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_log import MemoryLog
 from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.checkpoint import BlobRef
 from shared.model.frames import Inline, Segment
 from shared.model.ids import EdgeId, Epoch, Generation, JobId, Offset, VertexId
 from shared.model.messages import StopProcessor
@@ -33,7 +31,7 @@ from shared.runtime.exchange import Exchange, OutEdge, load_body
 from shared.runtime.reading import followed
 from shared.runtime.settings import RuntimeSettings, SettingsError
 from shared.runtime.topics import Topics
-from tests.harness.driver_stand import Stand, standing
+from tests.harness.driver_stand import SlowBlobs, Stand, standing
 from tests.harness.installation import NAME, Installed, installed, released
 
 KEPT_MS = 121_000
@@ -89,22 +87,6 @@ def test_C12_who_stood_still_for_longer_than_a_topic_is_kept_goes_on_with_what_i
 # --- state that waits to be stored --------------------------------------------------------------------------------------
 
 
-class Shut:
-    """A blob store that takes nothing until it is opened."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-        self.open = asyncio.Event()
-
-    async def put(self, name: str, data: bytes) -> BlobRef:
-        await self.open.wait()
-        ref: BlobRef = await self._inner.put(name, data)
-        return ref
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-
 def test_snapshots_wait_for_the_store_up_to_a_bound_and_then_the_task_waits() -> None:
     """Checkpoints that were given up leave their states to a slow store; no more of them are copied than may wait."""
     settings = RuntimeSettings(state_inline_bytes_max=1, snapshots_waiting_max=2)
@@ -122,7 +104,7 @@ def test_snapshots_wait_for_the_store_up_to_a_bound_and_then_the_task_waits() ->
         assert stand.body.seen == [1, 2, 3, 4, 5, 6]
 
     async def main(world: VirtualWorld) -> None:
-        async with standing(world, wrap_blobs=Shut, settings=settings) as stand:
+        async with standing(world, wrap_blobs=SlowBlobs, settings=settings) as stand:
             await story(stand)
 
     run_virtual(main)

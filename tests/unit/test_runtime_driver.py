@@ -1,7 +1,6 @@
 # ruff: noqa: N802 -- a test carries its rule's name
 """A task's driver keeps the rules that its machine leaves to it: repeats (F2), what is read (F7), zombies (L2), seeks (C4), acks (C7)."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 
 from shared.adapters.faults import Fault
 from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.checkpoint import BlobRef, InputState, TaskProtocolState
+from shared.model.checkpoint import InputState, TaskProtocolState
 from shared.model.frames import BarrierFrame
 from shared.model.ids import Epoch, Offset, Seq
 from shared.ports.log import NewRecord, OffsetOutOfRange, TopicPartition
@@ -19,7 +18,7 @@ from shared.protocol.task.start import TaskLimits
 from shared.runtime.driver import ZombieError
 from shared.runtime.outbox import Outbox, Parcel
 from shared.runtime.settings import RuntimeSettings
-from tests.harness.driver_stand import IN, OUT_EDGE, Stand, standing
+from tests.harness.driver_stand import IN, OUT_EDGE, SlowBlobs, Stand, standing
 
 
 def on_stand(story: Callable[[Stand], Awaitable[None]], **options: Any) -> None:
@@ -289,22 +288,6 @@ def test_C12_a_receiver_whose_log_does_not_reach_back_stops() -> None:
 
 
 # --- C7 -----------------------------------------------------------------------------------------------------------------
-
-
-class SlowBlobs:
-    """A blob store that takes nothing until it is let go."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-        self.open = asyncio.Event()
-
-    async def put(self, name: str, data: bytes) -> BlobRef:
-        await self.open.wait()
-        ref: BlobRef = await self._inner.put(name, data)
-        return ref
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
 
 def test_C7_no_ack_before_the_state_is_durable() -> None:
