@@ -92,6 +92,10 @@ class OperatorBody:
             return self._chain.on_batch(batch, body.content, tag)
         return await self._beside(self._chain.on_batch, batch, body.content, tag)
 
+    async def _work(self, call: Callable[..., T], *args: Any) -> T:
+        """What is not about rows: beside the loop where the chain is more than stages that pass rows on."""
+        return await self._beside(call, *args) if self._long else call(*args)
+
     async def _beside(self, call: Callable[..., T], *args: Any) -> T:
         """On a thread, where the chain may take long."""
 
@@ -113,14 +117,14 @@ class OperatorBody:
 
     async def advance(self, watermark_ms: int) -> Sequence[Out]:
         """The watermark through the chain, which is told the time first: what closes now goes out as of now."""
-        outs = self._chain.on_processing_time(self._now())
-        if self._long:
-            return [*outs, *await self._beside(self._chain.on_watermark, watermark_ms)]
-        return [*outs, *self._chain.on_watermark(watermark_ms)]
+        return await self._work(self._advance, self._now(), watermark_ms)
+
+    def _advance(self, now_ms: int, watermark_ms: int) -> Sequence[Out]:
+        return [*self._chain.on_processing_time(now_ms), *self._chain.on_watermark(watermark_ms)]
 
     async def fire(self, now_ms: int) -> Sequence[Out]:
         """Processing time through the chain."""
-        return self._chain.on_processing_time(self._now(now_ms))
+        return await self._work(self._chain.on_processing_time, self._now(now_ms))
 
     def _now(self, told_ms: int = MIN_TIME) -> int:
         """W5: the wall clock, or what was told, and never less than before, a restored snapshot's time included."""
@@ -130,14 +134,14 @@ class OperatorBody:
     async def flush(self, epoch: Epoch) -> Sequence[Out]:
         """What is held for batching."""
         del epoch
-        return self._chain.before_barrier()
+        return await self._work(self._chain.before_barrier)
 
     async def copy(self, epoch: Epoch, committed: Epoch) -> Copied:
         """The changed parts."""
         del epoch
         if self._deaths is not None:
             self._deaths.committed(committed)
-        return Copied(await self._beside(self._chain.snapshot) if self._long else self._chain.snapshot())
+        return Copied(await self._work(self._chain.snapshot))
 
     def output_watermark(self) -> int:
         """The chain's, ms."""

@@ -99,9 +99,13 @@ class SinkBody:
         assign = self._context.assign
         sink = self._make(vertex, index)
         identity = Identity(assign.job, vertex, index)
-        marker = await self._patiently(
-            lambda: sink.open(identity, assign.last, joins=own and assign.new_identity), "opening", identity
-        )
+        try:
+            marker = await self._patiently(
+                lambda: sink.open(identity, assign.last, joins=own and assign.new_identity), "opening", identity
+            )
+        except BaseException:
+            await sink.close()
+            raise
         _log.info("sink.opened", identity=str(identity), marker=marker, restored_from=assign.last)
         self._releases.append(_Release(identity, sink, ReleaseMachine(assign.job, marker)))
         if marker == assign.last:

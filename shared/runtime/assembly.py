@@ -37,7 +37,7 @@ async def assemble(
     on_released: Callable[[int, Epoch], None],
     on_failed: Callable[[BaseException], None],
 ) -> TaskDriver:
-    """A driver that has restored and stands ready; nothing is read or written yet."""
+    """A driver that has restored and stands ready; nothing is read or written yet. Whatever keeps it from that leaves nothing open."""
     settings = outside.settings
     processor = parse(assign.plan.document)
     running = assign.plan
@@ -47,6 +47,25 @@ async def assemble(
     vertex = plan.vertex(assign.vertex)
     context = TaskContext(outside, assign, plan, vertex, on_released, on_failed)
     body = await service.build(context)
+    try:
+        return await _restored(context, body, on_ack=on_ack, on_ask=on_ask)
+    except BaseException as error:
+        try:
+            await body.close()
+        except Exception as also:  # noqa: BLE001 - what came first is the reason; this is told with it
+            error.add_note(f"and letting go of what was open failed: {also!r}")
+        raise
+
+
+async def _restored(
+    context: TaskContext,
+    body: TaskBody,
+    *,
+    on_ack: Callable[[Epoch, TaskHandle], None],
+    on_ask: Callable[[], None],
+) -> TaskDriver:
+    """The driver of a body, at the state that the assignment names."""
+    outside, assign, plan = context.outside, context.assign, context.plan
     machine = start_task(_task_start(assign, context))
     state = StateStore(
         outside.blobs,
@@ -80,7 +99,7 @@ async def assemble(
         outputs={e.id: bindings[e.id] for e in outputs},
         on_ack=on_ack,
         on_ask=on_ask,
-        on_failed=on_failed,
+        on_failed=context.fail,
         passing=outside.passing,
     )
     driver = SourceDriver(wiring, machine, body) if isinstance(body, SourceBody) else TaskDriver(wiring, machine, body)

@@ -6,7 +6,7 @@ It reads `commands` from where they end when it starts: what was said to an earl
 import asyncio
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +41,7 @@ from shared.model.messages import (
     WorkerUnwanted,
     WorkerWanted,
 )
+from shared.ports.clock import Handle
 from shared.ports.log import LogUnavailable, TopicPartition
 from shared.protocol.task import events as ev
 from shared.runtime.assembly import assemble, failure_of
@@ -63,6 +64,8 @@ class Hosted:
     """A task that this worker has taken: while it is built, `driver` is None."""
 
     assign: Assign
+    starting: Handle | None = None
+    """Builds it. A take-over that waits for its target must not go on beside the next generation's, and fence it (S1)."""
     driver: TaskDriver | None = None
     phase: str = "restoring"
     released: dict[int, Epoch] = field(default_factory=dict)
@@ -110,8 +113,7 @@ class Worker:
             handle.cancel()
         for handle in handles:
             await handle.join()
-        for key in list(self._tasks):
-            await self._close_task(key)
+        await self._close_tasks(list(self._tasks))
         self.report(Deregister(self.incarnation))
         await self._outbox.drain(outside.settings.fetch_timeout_ms)
         await self._outbox.close()
@@ -192,8 +194,7 @@ class Worker:
                 stopped = [k for k, h in self._tasks.items() if k[0] == job and h.assign.generation <= generation]
                 if stopped:
                     self.report(self._heartbeat())  # what they counted since the last one, however short their lives
-                for key in stopped:
-                    await self._close_task(key)
+                await self._close_tasks(stopped)
             case CoordinatorBeat() | WorkerWanted() | WorkerUnwanted():
                 pass  # the one only says that somebody leads, the others are a supervisor's
             case Sample():
@@ -247,14 +248,15 @@ class Worker:
             return
         self._started[key] = assign.generation
         _keep_newest(self._started, self._outside.settings.assignments_kept_max)
-        for old in [
-            k for k in self._tasks if k[0] == assign.job and self._tasks[k].assign.generation < assign.generation
-        ]:
-            await self._close_task(old)
+        await self._close_tasks(
+            [k for k, h in self._tasks.items() if k[0] == assign.job and h.assign.generation < assign.generation]
+        )
         hosted = Hosted(assign)
         self._tasks[key] = hosted
         name = f"start {key[1]}"
-        self._outside.executor.spawn(self._start_task(key, hosted), name, lambda error: self._failed(hosted, error))
+        hosted.starting = self._outside.executor.spawn(
+            self._start_task(key, hosted), name, lambda error: self._failed(hosted, error)
+        )
 
     async def _start_task(self, key: tuple[JobId, TaskId], hosted: Hosted) -> None:
         assign = hosted.assign
@@ -277,9 +279,19 @@ class Worker:
         _log.info("task.restored", task=str(key[1]), job=assign.job, generation=assign.generation, epoch=assign.last)
         self.report(TaskRestored(self.incarnation, assign.job, assign.generation, assign.vertex, assign.index))
 
-    async def _close_task(self, key: tuple[JobId, TaskId]) -> None:
-        hosted = self._tasks.pop(key, None)
-        if hosted is not None and hosted.driver is not None:
+    async def _close_tasks(self, keys: Sequence[tuple[JobId, TaskId]]) -> None:
+        """Those that are here now: while one is closed, a newer generation's may come to the place of another."""
+        for key, hosted in [(key, self._tasks[key]) for key in keys]:
+            await self._close_task(key, hosted)
+
+    async def _close_task(self, key: tuple[JobId, TaskId], hosted: Hosted) -> None:
+        if self._tasks.get(key) is not hosted:
+            return
+        del self._tasks[key]
+        if hosted.starting is not None:
+            hosted.starting.cancel()
+            await hosted.starting.join()
+        if hosted.driver is not None:
             await hosted.driver.close()
 
     def _released(self, hosted: Hosted, index: int, epoch: Epoch) -> None:
@@ -310,7 +322,7 @@ class Worker:
                 self.incarnation, assign.job, assign.generation, assign.vertex, assign.index, reason, permanent, outage
             )
             self.report(failed)
-        closing = self._close_task(key)
+        closing = self._close_task(key, hosted)
         self._outside.executor.spawn(closing, f"close {key[1]}", self._broken)
 
     # --- what goes round --------------------------------------------------------------------------------------------------
@@ -324,8 +336,7 @@ class Worker:
                 self.report(self._heartbeat())
             if clock.monotonic_ms() - self._heard_ms > settings.coordinator_silence_ms_max and self._tasks:
                 _log.error("worker.coordinator_silent", place=self.place, tasks=len(self._tasks))
-                for key in list(self._tasks):
-                    await self._close_task(key)
+                await self._close_tasks(list(self._tasks))
 
     def _heartbeat(self) -> Heartbeat:
         settings = self._outside.settings

@@ -2,14 +2,16 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from services.operator.body import OperatorBody
 from shared.adapters.executor import AsyncExecutor
 from shared.model.held import Hold
-from shared.model.ids import VertexId
+from shared.model.ids import Epoch, StatePart, VertexId
 from shared.model.messages import RunningPlan
 from shared.operators.base import Out
 from shared.operators.chain import Chain
@@ -31,9 +33,24 @@ class Slow(JoinOperator):
         self.noticed = False
 
     def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
+        self._wait()
+        return super().on_watermark(watermark_ms)
+
+    def on_processing_time(self, now_ms: int) -> Sequence[Out]:
+        self._wait()
+        return super().on_processing_time(now_ms)
+
+    def before_barrier(self) -> Sequence[Out]:
+        self._wait()
+        return super().before_barrier()
+
+    def snapshot(self) -> Mapping[StatePart, bytes | None]:
+        self._wait()
+        return super().snapshot()
+
+    def _wait(self) -> None:
         self.began.set()
         self.noticed = self.went_on.wait(5)
-        return super().on_watermark(watermark_ms)
 
     def output_watermark(self) -> int:
         return super().output_watermark() - 1
@@ -66,3 +83,23 @@ async def test_the_loop_goes_on_while_a_watermark_is_worked_on() -> None:
     await advancing
     assert slow.noticed, "the call kept the loop"
     assert body.holds() == [Hold("$join", "match", 1_000, 999)]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda body: body.fire(5),
+        lambda body: body.flush(Epoch(1)),
+        lambda body: body.copy(Epoch(1), Epoch(0)),
+    ],
+    ids=["processing time", "before the barrier", "snapshot"],
+)
+async def test_the_loop_goes_on_whatever_the_chain_is_asked_for(call: Callable[[OperatorBody], Awaitable[Any]]) -> None:
+    """A user's timer of processing time, a step of windows, or the bytes of much state may take as long as a watermark."""
+    slow = Slow()
+    body = body_of(Chain((slow,)))
+    calling = asyncio.ensure_future(call(body))
+    await asyncio.to_thread(slow.began.wait, 5)
+    slow.went_on.set()
+    await calling
+    assert slow.noticed, "the call kept the loop"

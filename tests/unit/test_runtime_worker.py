@@ -145,6 +145,88 @@ def test_R2_a_worker_that_hears_no_coordinator_stops_its_tasks_by_its_own_clock(
     at_work(story, settings=settings)
 
 
+class Opening(WaitingBody):
+    """Says when it is opened and closed, and may wait or fail in either."""
+
+    def __init__(self, name: str, said: list[str], fails: bool = False) -> None:
+        super().__init__(None)  # type: ignore[arg-type]
+        self._name = name
+        self._said = said
+        self._fails = fails
+
+    async def open(self, parts: Any) -> None:
+        self._said.append(f"{self._name} opens")
+        await self._enter("open")
+        if self._fails:
+            raise TargetRefused("the target is another one")
+        self._said.append(f"{self._name} is open")
+
+    async def close(self) -> None:
+        self._said.append(f"{self._name} closes")
+        await self._enter("close")
+
+
+def test_R2_a_task_that_is_still_being_built_ends_before_its_successor_begins() -> None:
+    """A take-over that waits for its target would go on beside the newer one, and fence it when the target comes back."""
+    said: list[str] = []
+    bodies = {generation: Opening(f"generation {generation}", said) for generation in (1, 2)}
+    bodies[1].hold("open")
+
+    async def story(stand: WorkerStand) -> None:
+        await stand.tell(stand.assign(1))
+        await stand.until(lambda: said == ["generation 1 opens"])
+        await stand.tell(stand.assign(2))
+        assert [r.generation for r in await stand.said(TaskRestored)] == [2]
+        bodies[1].let_go("open")
+        await stand.settle()
+        assert said == ["generation 1 opens", "generation 1 closes", "generation 2 opens", "generation 2 is open"]
+
+    at_work(story, make=lambda context: bodies[context.assign.generation])
+
+
+def test_what_was_opened_in_vain_is_closed() -> None:
+    """Readers, producers and connections of a task that could not be restored: an outage of an hour would leave hundreds open."""
+    said: list[str] = []
+
+    async def story(stand: WorkerStand) -> None:
+        await stand.tell(stand.assign(1))
+        (failed,) = await stand.said(TaskFailed)
+        assert failed.permanent
+        assert said == ["it opens", "it closes"]
+
+    at_work(story, make=lambda _: Opening("it", said, fails=True))
+
+
+def test_R2_who_closes_old_tasks_leaves_those_that_came_meanwhile() -> None:
+    """A coordinator may be back, and have assigned the next generation, while the tasks of the last are still being closed."""
+    bodies: list[Opening] = []
+
+    def make(context: Any) -> Opening:
+        bodies.append(Opening(context.task.vertex, []))
+        return bodies[-1]
+
+    async def story(stand: WorkerStand) -> None:
+        await stand.tell(stand.assign(1), stand.assign(1, vertex="dlq"))
+        await stand.said(TaskRestored, 2)
+        bodies[0].hold("close")
+        await stand.until(lambda: "close" in bodies[0].calls)  # the coordinator has been silent for too long
+        await stand.tell(stand.assign(2, vertex="dlq"))
+        await stand.said(TaskRestored, 3)
+        bodies[0].let_go("close")
+        await stand.settle(300)
+        (beat,) = (await stand.reports(Heartbeat))[-1].tasks
+        assert (beat.vertex, beat.generation) == ("dlq", 2)
+
+    settings = RuntimeSettings(
+        collects=True,
+        engine="local",
+        heartbeat_interval_ms=100,
+        heartbeat_timeout_ms=500,
+        coordinator_silence_ms_max=1000,
+    )
+    at_work(story, settings=settings, make=make)
+
+
 def test_R1_a_worker_names_its_place_and_its_incarnation() -> None:
     """By that the coordinator sees that another process is in the place; what was said before it came is not for it."""
 
