@@ -33,22 +33,22 @@ class Slow(JoinOperator):
         self.noticed = False
 
     def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
-        self._wait()
+        self._hold_up()
         return super().on_watermark(watermark_ms)
 
     def on_processing_time(self, now_ms: int) -> Sequence[Out]:
-        self._wait()
+        self._hold_up()
         return super().on_processing_time(now_ms)
 
     def before_barrier(self) -> Sequence[Out]:
-        self._wait()
+        self._hold_up()
         return super().before_barrier()
 
     def snapshot(self) -> Mapping[StatePart, bytes | None]:
-        self._wait()
+        self._hold_up()
         return super().snapshot()
 
-    def _wait(self) -> None:
+    def _hold_up(self) -> None:
         self.began.set()
         self.noticed = self.went_on.wait(5)
 
