@@ -25,7 +25,8 @@ FROM ${PYTHON_IMAGE}
 # The folders exist in the image, so that a new volume on one of them belongs to the service's user.
 RUN groupadd --gid 10001 tidemark \
  && useradd --uid 10001 --gid tidemark --no-create-home --home-dir /tmp --shell /usr/sbin/nologin tidemark \
- && install -d -m 0750 -o tidemark -g tidemark /var/lib/tidemark/blobs /var/lib/tidemark/out /var/lib/tidemark/tokens
+ && install -d -m 0750 -o tidemark -g tidemark /var/lib/tidemark/blobs /var/lib/tidemark/out /var/lib/tidemark/tokens \
+    /var/lib/tidemark/scratch
 COPY --from=build /opt/tidemark /opt/tidemark
 COPY deploy/images/start.sh deploy/images/healthy.py /opt/tidemark/image/
 # Last, as this alone differs from one service's image to the next. Documents' own classes are looked for in /computations.

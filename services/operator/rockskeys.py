@@ -3,6 +3,7 @@
 Neither log nor sync: what it holds is a copy of what the task's snapshots hold, and goes with the task.
 """
 
+import fcntl
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from shared.operators.errors import OperatorError
 
 WRITE_BUFFER_BYTES: Final = 16 * 1024 * 1024
 WRITE_BUFFERS: Final = 2
+_FOLDERS: Final = "tidemark-keys-"
 T = TypeVar("T")
 
 
@@ -94,16 +96,27 @@ class Scratch:
 
     def __init__(self, root: Path, place: str) -> None:
         self._root = root
-        self._prefix = f"tidemark-keys-{place}-"
+        self._prefix = f"{_FOLDERS}{place}-"
 
     def stores(self) -> Stores:
         """For one task."""
         return Stores(self._root, self._prefix)
 
     def sweep(self) -> None:
-        """Remove what a worker of this place left when it was killed; for a folder that one installation has to itself."""
-        for left in self._root.glob(f"{self._prefix}*"):
-            shutil.rmtree(left, ignore_errors=True)
+        """Remove what killed workers left, of this place or of one that is no more; for a folder that one installation has to itself."""
+        for left in self._root.glob(f"{_FOLDERS}*"):
+            if left.name.startswith(self._prefix) or _is_deserted(left):
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def _is_deserted(folder: Path) -> bool:
+    """No process has it open: the library holds a lock as long as one does. A folder without a lock is only being made."""
+    try:
+        with (folder / "LOCK").open("r+b") as lock:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _prefix(group: KeyGroup) -> bytes:

@@ -1,7 +1,10 @@
 """What a store of cold keys owes its computation: whichever it is, what was put is found, group by group and in order."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -55,10 +58,37 @@ def test_a_disk_that_refuses_is_named(tmp_path: Path) -> None:
         rocks.put(ONE, b"a", b"1")
 
 
-def test_what_a_killed_worker_left_goes_with_its_successor(tmp_path: Path) -> None:
-    """Of its own place alone."""
-    first, other = Scratch(tmp_path, "operator-0"), Scratch(tmp_path, "operator-1")
-    for scratch in (first, other):
-        scratch.stores().make().put(ONE, b"a", b"1")
-    Scratch(tmp_path, "operator-0").sweep()
-    assert [left.name.startswith("tidemark-keys-operator-1-") for left in tmp_path.iterdir()] == [True]
+_WORKER: Final = """
+import os, sys
+from pathlib import Path
+from services.operator.rockskeys import Scratch
+store = Scratch(Path(sys.argv[1]), sys.argv[2]).stores().make()
+store.put(1, b"a", b"1")
+print("open", flush=True)
+sys.stdin.read()
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_what_killed_workers_left_goes_when_another_begins(tmp_path: Path) -> None:
+    """Of its own place and of places that are no more, as containers' are; not what a living one has open, or is making."""
+    places = ("operator-0", "operator-1", "operator-2")
+    living = {
+        place: subprocess.Popen(
+            [sys.executable, "-c", _WORKER, str(tmp_path), place], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        for place in places
+    }
+    try:
+        for worker in living.values():
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == b"open\n"
+        for place in places[:2]:
+            living[place].communicate()
+        (tmp_path / "tidemark-keys-operator-3-new").mkdir()
+        Scratch(tmp_path, "operator-0").sweep()
+        left = sorted(folder.name.rpartition("-")[0] for folder in tmp_path.iterdir())
+        assert left == ["tidemark-keys-operator-2", "tidemark-keys-operator-3"]
+    finally:
+        for worker in living.values():
+            worker.communicate()

@@ -103,6 +103,7 @@ def test_data_survive_in_named_volumes() -> None:
         "/var/lib/tidemark/blobs": "blobs",
         "/var/lib/tidemark/out": "out",
         "/var/lib/tidemark/tokens": "tokens",
+        "/var/lib/tidemark/scratch": "scratch",
     }
     for name in SERVICES:
         environment = environment_of(name)
@@ -160,6 +161,8 @@ def test_a_service_takes_its_environment(name: str) -> None:
     elif name == "coordinator":
         assert settings.store.startswith("postgresql://")
         assert msgspec.convert(dict(settings.extra), CoordinatorSettings) == CoordinatorSettings()
+    elif name == "operator":
+        assert f"scratch:{settings.extra['scratch']}" in COMPOSE["services"][name]["volumes"]
     elif name == "spark":
         assert settings.extra == {"master": "local[2]"}
 

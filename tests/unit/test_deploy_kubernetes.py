@@ -99,5 +99,8 @@ def test_a_pod_has_the_settings_that_its_service_takes(name: str) -> None:
     assert place["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}}
     settings = read_settings({**environment, **own})
     assert settings.health_port == next(p["containerPort"] for p in found["ports"] if p["name"] == "health")
+    mounted = {mount["mountPath"] for mount in found["volumeMounts"]}
     if name not in ("control", "gateway"):
-        assert settings.blobs in {mount["mountPath"] for mount in found["volumeMounts"]}
+        assert settings.blobs in mounted
+    if name == "operator":
+        assert settings.extra["scratch"] in mounted
