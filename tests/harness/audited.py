@@ -93,13 +93,13 @@ class Story:
         stored = self.broker._topics[topic][partition].stored
         return [s.record for s in stored if s.record is not None]
 
-    def rewrite(self, topic: str, offset: int, value: bytes) -> None:
-        """A record is another one from now on, at its place."""
+    def rewrite(self, topic: str, offset: int, value: bytes | None) -> None:
+        """A record is another one from now on, at its place; None: it is gone."""
         partition = self.broker._topics[topic][0]
         at = offset - partition.start
         entry = partition.stored[at]
         assert entry.record is not None
-        partition.stored[at] = entry._replace(record=replace(entry.record, value=value))
+        partition.stored[at] = entry._replace(record=None if value is None else replace(entry.record, value=value))
 
     async def append(self, topic: str, value: bytes) -> Offset:
         writer = await self.log.writer("tamper")

@@ -168,6 +168,18 @@ def output_altered(told: Story) -> str:
     return rf"epoch \d+, emit-2: topic usage partition 0 offset {record.offset}: .* does not follow from the epoch's input; missing: "
 
 
+def output_dropped(told: Story) -> str:
+    record = told.records("usage")[7]
+    told.rewrite("usage", record.offset, None)
+    return r"epoch \d+, emit-2: topic usage partition 0: expected \d+ records from offset \d+, found \d+"
+
+
+def letter_altered(told: Story) -> str:
+    record = told.records("late")[1]
+    told.rewrite("late", record.offset, (record.value or b"").replace(b"meter", b"metre"))
+    return rf"epoch \d+, dlq: topic late partition 0 offset {record.offset}: .* does not follow from the epoch's input"
+
+
 def output_swapped(told: Story) -> str:
     """The same documents, in other epochs: what was shown was shown too early."""
     first, last = told.records("usage")[0], told.records("usage")[-1]
@@ -183,6 +195,27 @@ def input_altered(told: Story) -> str:
     content = json.loads(record.value or b"")
     told.rewrite("readings", record.offset, json.dumps({**content, "wh": content["wh"] + 1}).encode())
     return r"epoch \d+, emit-1: .*\.parquet: .* does not follow from the epoch's input; missing: "
+
+
+def input_dropped(told: Story) -> str:
+    record = told.records("readings")[20]
+    told.rewrite("readings", record.offset, None)
+    return r"epoch \d+, emit-1: .*\.parquet: .* does not follow from the epoch's input; missing: "
+
+
+def input_made_anew(told: Story) -> str:
+    """The topic was deleted, and fed once more, with less."""
+    partition = told.broker._topics["readings"][0]
+    end = partition.end
+    del partition.stored[-5:]
+    return rf"topic readings partition 0: it ends at offset {end - 5}, but commit \d+ covers what is below {end}: records were lost"
+
+
+def marker_dropped(told: Story) -> str:
+    topic = next(t for t in told.broker._topics if t.endswith("emit-2.0"))
+    dropped, following = told.records(topic)[3:5]
+    told.rewrite(topic, dropped.offset, None)
+    return rf"{topic} offset {following.offset}: says commit \d+ behind \d+, expected commit \d+ behind \d+"
 
 
 def mirror_changed(told: Story) -> str:
@@ -242,9 +275,14 @@ TAMPERINGS: tuple[Tamper, ...] = (
     snapshot_changed,
     marker_changed,
     marker_repeated,
+    marker_dropped,
     output_altered,
+    output_dropped,
     output_swapped,
+    letter_altered,
     input_altered,
+    input_dropped,
+    input_made_anew,
     mirror_changed,
     positions_changed,
     mirror_row_lost,
