@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from aiokafka import errors
 from aiokafka.consumer.fetcher import READ_COMMITTED, FetchResult, PartitionRecords
+from crc32c import crc32c
 
 from shared.adapters.kafka_batches import HEADER_BYTES, BatchPlace, Records, read_batches
 from shared.adapters.kafka_client import KAFKA_ERRORS
@@ -46,6 +47,9 @@ class RawPartition:
 
 _COUNT_AT: Final = 57
 """In a batch of format 2: how many records it has, 4 bytes."""
+_CRC_AT: Final = 17
+"""In a batch of format 2: the CRC-32C, 4 bytes, of all that follows it."""
+_CHECKED_FROM: Final = 21
 _FORMAT: Final = 2
 _APPEND_TIME: Final = 1
 
@@ -136,6 +140,14 @@ def _state(records: Any) -> tuple[bytes, int]:
     return data, at
 
 
+def _intact(batch: Any, data: bytes, begin: int, end: int) -> bool:
+    """Whether a batch, from begin to end in the data, has the CRC that it names: a tenth of the time that the library takes."""
+    if batch.magic != _FORMAT:
+        return bool(batch.validate_crc())
+    named = int.from_bytes(data[begin + _CRC_AT : begin + _CHECKED_FROM], "big")
+    return bool(crc32c(memoryview(data)[begin + _CHECKED_FROM : end]) == named)
+
+
 class RawRecords(PartitionRecords):  # type: ignore[misc]  # the library has no types
     """The library's fetched batches of one partition, given out batch by batch instead of record by record."""
 
@@ -170,7 +182,7 @@ class RawRecords(PartitionRecords):  # type: ignore[misc]  # the library has no 
             return False
         begin = _state(self._records)[1]
         batch = self._records.next_batch()
-        if not batch.validate_crc():
+        if not _intact(batch, _state(self._records)[0], begin, _state(self._records)[1]):
             raise errors.CorruptRecordException(
                 f"topic {self._tp.topic} partition {self._tp.partition}: the batch at offset {batch.base_offset} does"
                 " not have the CRC that it names"

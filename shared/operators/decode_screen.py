@@ -65,7 +65,7 @@ def strict(lines: pa.Buffer, count: int, schema: Schema) -> bool:
     are one a line.
     """
     names = tuple(f.name for f in schema if f.type in _NUMBERS)
-    if not _may_be_texts(np.frombuffer(lines, dtype=np.uint8), names):
+    if not _may_be_texts(np.frombuffer(lines, dtype=np.uint8), count, names):
         names = ()
     try:
         return len(_decoder(names).decode_lines(lines)) == count
@@ -81,20 +81,25 @@ def _decoder(names: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(msgspec.defstruct("Row", fields, rename=rename, gc=False))
 
 
-def _may_be_texts(data: npt.NDArray[np.uint8], names: tuple[str, ...]) -> bool:
+def _may_be_texts(data: npt.NDArray[np.uint8], count: int, names: tuple[str, ...]) -> bool:
     """Whether a text may stand behind one of these names; True, too, where only parsing could tell: escapes, or space at a colon."""
     if not names or not len(data):
         return False
     if any(name != json.dumps(name)[1:-1] for name in names) or bool((data == _BACKSLASH).any()):
         return True
-    colons = np.flatnonzero(data == _COLON)
-    if not len(colons):
-        return False
-    behind = data[np.minimum(colons + 1, len(data) - 1)]
-    if bool((behind <= _SPACE).any()) or bool((data[colons - 1] <= _SPACE).any()):
+    # Beyond the line ends there may be space in texts, or between tokens.
+    if np.count_nonzero(data <= _SPACE) >= count and _space_at_colon(data):
         return True
-    texts = colons[behind == _QUOTE]
+    text = data[:-1] == _COLON
+    text &= data[1:] == _QUOTE
+    texts = np.flatnonzero(text)
     return any(_named(data, texts, f'"{name}"'.encode()) for name in names)
+
+
+def _space_at_colon(data: npt.NDArray[np.uint8]) -> bool:
+    colons = np.flatnonzero(data == _COLON)
+    behind = data[np.minimum(colons + 1, len(data) - 1)]
+    return bool((behind <= _SPACE).any()) or bool((data[np.maximum(colons - 1, 0)] <= _SPACE).any())
 
 
 def _named(data: npt.NDArray[np.uint8], colons: npt.NDArray[np.intp], key: bytes) -> bool:

@@ -11,6 +11,7 @@ from shared.runtime.settings import RuntimeSettings
 
 _PREFIX = "TIDEMARK_"
 _PORT_MAX = 65_535
+_KEPT_BYTES_MAX = 2**31 - 1
 
 
 class ProcessSettingsError(ValueError):
@@ -45,6 +46,8 @@ class ProcessSettings:
     """TIDEMARK_HEALTH_PORT: of liveness, readiness and metrics; 0: any that is free; not set: none (`health.py`)."""
     health_host: str = "127.0.0.1"
     """TIDEMARK_HEALTH_HOST: where that listens."""
+    kept_bytes: int = 64 << 20
+    """TIDEMARK_KEPT_BYTES: freed memory that the process keeps for what it allocates next, at most (`allocator.py`)."""
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> ProcessSettings:
@@ -80,7 +83,12 @@ def read_settings(environment: Mapping[str, str] | None = None) -> ProcessSettin
     if health_port and not (health_port.isdecimal() and int(health_port) <= _PORT_MAX):
         message = f"{_PREFIX}HEALTH_PORT: expected a port from 0 to {_PORT_MAX}, found {health_port!r}"
         raise ProcessSettingsError(message)
+    kept = text("KEPT_BYTES", str(64 << 20))
+    if not (kept.isdecimal() and 0 < int(kept) <= _KEPT_BYTES_MAX):
+        message = f"{_PREFIX}KEPT_BYTES: expected bytes from 1 to {_KEPT_BYTES_MAX}, found {kept!r}"
+        raise ProcessSettingsError(message)
     return ProcessSettings(
+        kept_bytes=int(kept),
         health_port=int(health_port) if health_port else None,
         health_host=text("HEALTH_HOST", "127.0.0.1"),
         kafka=text("KAFKA"),
