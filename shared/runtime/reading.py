@@ -26,12 +26,15 @@ async def reading(log: Log, *, committed_only: bool = False) -> AsyncIterator[Re
         await reader.close()
 
 
-async def up_to_now(log: Log, partition: TopicPartition, *, committed_only: bool = False) -> AsyncIterator[LogRecord]:
-    """Every record of a partition up to where it ends now. LogUnavailable."""
+async def up_to_now(
+    log: Log, partition: TopicPartition, *, committed_only: bool = False, begin: Offset | None = None
+) -> AsyncIterator[LogRecord]:
+    """Every record of a partition up to where it ends now. LogUnavailable. begin: from there; None: from its beginning."""
     end = (await log.end_offsets([partition]))[partition]
-    begin = await log.begin_offsets([partition])
+    if begin is None:
+        begin = (await log.begin_offsets([partition]))[partition]
     async with reading(log, committed_only=committed_only) as reader:
-        await reader.assign(begin)
+        await reader.assign({partition: begin})
         while reader.position(partition) < end:
             for record in await reader.fetch(_WHOLE_RECORDS_MAX, _FETCH_MS):
                 if record.offset < end:

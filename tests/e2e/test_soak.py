@@ -75,8 +75,8 @@ def _soak(job: Job, faults: int, folder: Path) -> list[Entry]:
         wrong, found, missed = "", list[Struck](), list[Kill]()
         try:
             found, missed = asyncio.run(_struck(job, of, folder / f"run-{number}", control.contents))
-        except AssertionError as error:
-            wrong = str(error)
+        except BaseException as error:
+            wrong = str(error) or type(error).__name__
             raise
         finally:
             entered.append(Entry(code(), job.name, SEED, number, round(time.monotonic() - began), wrong, found))
