@@ -2,9 +2,11 @@
 
 import ctypes
 import hashlib
+import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from shared.computation import Computation, Document, NoConfig, NoState, Record, Timers
 
@@ -68,3 +70,14 @@ class Fragile(Computation[Seen, NoConfig]):
             case _:
                 state.count += 1
                 yield {**record.value, "seen": state.count}
+
+
+class Draws(Computation[NoState, NoConfig]):
+    """Gives each record a number that it never gave before: asked again, it answers otherwise."""
+
+    DRAWN: ClassVar[Iterator[int]] = itertools.count(1)
+    """For all tasks of the process."""
+
+    def process(self, record: Record, state: NoState, timers: Timers) -> Iterator[Document]:
+        """The same, with its number."""
+        yield {**record.value, "answer": next(self.DRAWN)}

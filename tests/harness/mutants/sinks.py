@@ -16,6 +16,7 @@ ON_TASK = ("tests/unit/test_sink_tasks.py",)
 ON_ALL = ("tests/contract/test_sinks_contract.py",)
 ON_KAFKA = ("tests/contract/test_sinks_kafka.py", *ON_ALL)
 ON_FILES = ("tests/contract/test_sinks_files.py", *ON_ALL)
+ON_EFFECTS = ("tests/integration/test_stable_input.py",)
 ON_SQL = ("tests/contract/test_sinks_sql.py", *ON_ALL)
 
 SINKS = (
@@ -33,6 +34,8 @@ SINKS = (
     Mutant("C9", "handles are released without their digest", BODY, "    if digest_of(handle.staged) != handle.digest:", "    if False:", ON_TASK),
     Mutant("C10", "a target that is away fails the task", BODY, '            except TargetUnavailable as error:\n                _log.warning("sink.target_away"', '            except ZeroDivisionError as error:\n                _log.warning("sink.target_away"', ON_TASK),
     Mutant("C7", "the ack does not hold what was staged", BODY, "        return Copied(blobs=blobs_of(staged) if staged else (), staged=staged)", "        return Copied(blobs=blobs_of(staged) if staged else ())", ON_TASK),
+    Mutant("R3", "effects do not wait for the commit of their input", BODY, '        self._context.outside.passing("staged", epoch)\n', '        await sink.release(MirrorRow(self._context.assign.job, epoch, committed, self._context.assign.generation, ()), staged)\n        self._context.outside.passing("staged", epoch)\n', ON_EFFECTS),
+    Mutant("R3", "what an attempt without a commit has answered is used", "shared/protocol/lineage.py", "        return Verdict.COUNTS if epoch <= self.ceilings.get(generation, -1) else Verdict.DISCARDED", "        return Verdict.COUNTS", ON_EFFECTS),
     Mutant("C5", "a handle covers its own epoch alone", STAGING, "        self._staged = [entry for entry in self._staged if entry[0] > committed]", "        self._staged = []", ON_ALL),
     Mutant("C5", "a handle covers what was committed", STAGING, "        self._staged = [entry for entry in self._staged if entry[0] > committed]\n", "", ON_ALL),
     Mutant("S3", "markers are not read back after an initialisation", KAFKA, "            self._marker = await last_marker(self._log, markers_of(identity), self._settings.reading)\n", "            if self._marker is None:\n                self._marker = await last_marker(self._log, markers_of(identity), self._settings.reading)\n", ON_KAFKA),
