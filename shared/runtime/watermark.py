@@ -91,7 +91,7 @@ def _of_task(beat: TaskBeat, tasks: Tasks) -> tuple[list[Step], TaskId | None]:
     steps = [_hold(beat, held, hold) for hold in reversed(held.holds)]
     splits = _splits(beat)
     if splits:
-        return [*steps, *_slowest_split(beat, held, splits)], None
+        return [*steps, *_slowest_split(beat, held, splits, tasks)], None
     if held.sender is None:
         why = (
             "has no input that counts: all of it has ended or is idle" if beat.phase != "restoring" else "is restoring"
@@ -112,15 +112,15 @@ def _hold(beat: TaskBeat, held: TaskHeld, hold: Hold) -> Step:
     return _step(beat, held, hold.output_ms, _span(hold.input_ms, hold.output_ms), f"{hold.operator} {_WHY[hold.why]}")
 
 
-def _slowest_split(beat: TaskBeat, held: TaskHeld, splits: Mapping[str, SplitHeld]) -> Iterable[Step]:
-    """The split that the task's watermark stands for, and what keeps it there."""
+def _slowest_split(beat: TaskBeat, held: TaskHeld, splits: Mapping[str, SplitHeld], tasks: Tasks) -> Iterable[Step]:
+    """The split that the task's watermark stands for, and what keeps it there; other tasks and streams may wait for it."""
     counting = {n: s for n, s in splits.items() if s.status == "active" and not s.finished}
     considered = counting or {n: s for n, s in splits.items() if not s.finished} or splits
     name, split = min(considered.items(), key=lambda item: (item[1].watermark, item[0]))
     if not counting:
         name, split = max(considered.items(), key=lambda item: (item[1].watermark, item[0]))
-    others = [s.watermark for n, s in splits.items() if n != name and not s.finished]
-    ahead = max([*others, split.lastEvent if split.lastEvent is not None else split.watermark])
+    everywhere = [s.watermark for other in tasks.values() for s in _splits(other).values() if not s.finished]
+    ahead = max([*everywhere, split.lastEvent if split.lastEvent is not None else split.watermark])
     yield Step(
         vertex=beat.vertex,
         task=beat.index,

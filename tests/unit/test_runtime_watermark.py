@@ -76,6 +76,19 @@ def test_W2_the_split_that_is_furthest_behind_is_named_with_its_last_event() -> 
     assert "held 10 ms behind" in found.why
 
 
+def test_W3_the_slow_side_of_a_join_is_named_and_not_the_join() -> None:
+    """What one stream is behind another counts where it arises: at its split, not at the operator where they meet."""
+    match = Hold("$join", "match", 100, 98)
+    tasks = dict([
+        beat("source-1", MIN_TIME, 900, TaskHeld(NOW), fast=split(900, 900)),
+        beat("source-2", MIN_TIME, 100, TaskHeld(NOW), slow=split(100, 100, atEnd=True)),
+        beat("window-1", 100, 98, TaskHeld(NOW, (match,), ("source-2", 0, 100))),
+        beat("emit-1", 98, 98, TaskHeld(NOW, (), ("window-1", 0, 98))),
+    ])  # fmt: skip
+    found = culprit(explain_watermark(status(), tasks))
+    assert (found.split, found.keeps_ms) == ("slow", 800)
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
