@@ -14,7 +14,7 @@ from services.control.logs import lines_of
 from services.control.openapi import describe
 from services.control.readmodel import ReadModel
 from services.control.settings import ControlSettings
-from services.control.stats import shown_time, shown_watermark, stats_of
+from services.control.stats import SCALE_MAX, shown_time, shown_watermark, stats_of
 from shared.language.documents import InvalidDocument
 from shared.language.documents.load import load
 from shared.language.redaction import redacted_document
@@ -99,9 +99,9 @@ class Api:
     async def stats(self, request: web.Request, _body: Any) -> web.Response:
         """Atlas' fields."""
         status = self._status(request)
-        verbose = _flag(request, "verbose")
+        verbose, scale = _flag(request, "verbose"), _number(request, "scale", 1, SCALE_MAX)
         now_ms = self.clock.now_ms()
-        return self._told({"stats": stats_of(status, self.model.tasks(status), now_ms, verbose=verbose)})
+        return self._told({"stats": stats_of(status, self.model.tasks(status), now_ms, verbose=verbose, scale=scale)})
 
     async def watermark(self, request: web.Request, _body: Any) -> web.Response:
         """From the sinks to the split that is furthest behind."""

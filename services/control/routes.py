@@ -92,6 +92,7 @@ class Route:
 _LIMIT: Final = Query("limit", "integer", "at most so many", 10)
 _LINES: Final = Query("limit", "integer", "at most so many lines", 100)
 _VERBOSE: Final = Query("verbose", "boolean", "each operator, too", default=False)
+_SCALE: Final = Query("scale", "integer", "sizes in so many bytes: 1024 for KiB", 1)
 _CHANGED: Final = {200: "done; `request` is the id under which a repeat is known", 409: "refused, with the reason"}
 _MADE: Final = {201: "created", 409: "refused, with the reason", 422: "all errors of the document"}
 _JUDGED: Final = {200: "no errors", 422: "all errors of the document"}
@@ -114,7 +115,7 @@ ROUTES: Final = (
     Route("POST", "/v1/processors/{name}/start", "start", "Start it", StartBody, answers=_CHANGED),
     Route("POST", "/v1/processors/{name}/stop", "stop", "Stop or drain it", StopBody, answers=_CHANGED),
     Route("POST", "/v1/processors/{name}/skip", "skip", "Pass over what a target refuses of a commit", SkipBody, answers=_CHANGED),
-    Route("GET", "/v1/processors/{name}/stats", "stats", "Statistics", query=(_VERBOSE,), answers=_ONE),
+    Route("GET", "/v1/processors/{name}/stats", "stats", "Statistics", query=(_VERBOSE, _SCALE), answers=_ONE),
     Route("GET", "/v1/processors/{name}/watermark", "watermark", "What holds its watermark back now", answers=_ONE),
     Route("GET", "/v1/processors/{name}/sample", "sample", "Some output documents of a running processor", query=(_LIMIT,), answers=_SHOWN),
     Route("GET", "/v1/processors/{name}/logs", "logs", "What services have logged about it", query=(_LINES,), answers=_ONE),

@@ -1,6 +1,7 @@
 """Statistics of a processor, with the names that MongoDB Atlas gives them, and what of them is late or slow (W5).
 
-Counts are those of the running generation's tasks, since each began. An operator here is a vertex of the physical plan.
+Counts are those of the running generation's tasks, since each began. An operator here is a vertex of the physical plan, several stages
+that are fused in one; `README.md` says which of Atlas' fields are not here, and which are ours.
 """
 
 from collections import defaultdict
@@ -14,6 +15,7 @@ from shared.model.held import SplitHeld
 from shared.model.ids import TaskId, VertexId
 from shared.model.messages import ProcessorStatus, TaskBeat
 from shared.model.time import MAX_TIME, MIN_TIME
+from shared.operators.base import MAX_OPEN, MIN_OPEN
 from shared.runtime.watermark import Explained
 
 SLOW_MS = 10_000
@@ -21,11 +23,13 @@ SLOW_MS = 10_000
 BEHIND_MS = 60_000
 """Event time that lags further than this, while no work waits, is data that comes late."""
 
+SCALE_MAX = 1024**3
 Tasks = Mapping[TaskId, TaskBeat]
+_SIZES = {"inputMessageSize", "outputMessageSize", "dlqMessageSize", "stateSize", "maxMemoryUsage"}
 
 
-def stats_of(status: ProcessorStatus, tasks: Tasks, now_ms: int, *, verbose: bool) -> dict[str, Any]:
-    """The document. now_ms: UTC."""
+def stats_of(status: ProcessorStatus, tasks: Tasks, now_ms: int, *, verbose: bool, scale: int = 1) -> dict[str, Any]:
+    """The document. now_ms: UTC. scale: sizes are in so many bytes."""
     sources = _of(status, tasks, "source")
     sinks = [beat for beat in _of(status, tasks, "sink") if not is_queue(beat.vertex)]
     queues = [beat for beat in _of(status, tasks, "sink") if is_queue(beat.vertex)]
@@ -34,7 +38,7 @@ def stats_of(status: ProcessorStatus, tasks: Tasks, now_ms: int, *, verbose: boo
         "name": status.name,
         "processorId": status.job,
         "status": status.state,
-        "scaleFactor": 1,
+        "scaleFactor": scale,
         "inputMessageCount": _sum(sources, "inRows"),
         "inputMessageSize": _sum(sources, "inBytes"),
         "outputMessageCount": _sum(sinks, "inRows"),
@@ -53,8 +57,23 @@ def stats_of(status: ProcessorStatus, tasks: Tasks, now_ms: int, *, verbose: boo
     }
     if verbose:
         stats["operatorStats"] = [_operator(status, vertex, beats) for vertex, beats in _by_vertex(tasks).items()]
-        stats["kafkaPartitions"] = [split for beat in sources for split in _splits(beat)]
-    return stats
+        splits = [(name, split) for beat in sources for name, split in _told(beat)]
+        stats["kafkaPartitions"] = [
+            {"topic": s.topic, "partition": int(name.removeprefix(f"{s.topic}-")), **_split(s)}
+            for name, s in splits
+            if s.topic is not None
+        ]
+        stats["splits"] = [{"split": name, **_split(s)} for name, s in splits if s.topic is None]
+    return _scaled(stats, scale)
+
+
+def _scaled(stats: dict[str, Any], scale: int) -> dict[str, Any]:
+    if scale == 1:
+        return stats
+    scaled = {name: value / scale if name in _SIZES else value for name, value in stats.items()}
+    if "operatorStats" in scaled:
+        scaled["operatorStats"] = [_scaled(operator, scale) for operator in scaled["operatorStats"]]
+    return scaled
 
 
 def is_queue(vertex: VertexId) -> bool:
@@ -143,7 +162,10 @@ def _operator(status: ProcessorStatus, vertex: VertexId, beats: list[TaskBeat]) 
         "dlqMessageCount": _sum(beats, "dlqRows"),
         "dlqMessageSize": _sum(beats, "dlqBytes"),
         "stateSize": _sum(beats, "stateBytes"),
+        "maxMemoryUsage": _sum(beats, "stateBytesMax"),
         "executionTimeSecs": _sum(beats, "busyMs") / 1000,
+        "executionTimeMillis": _sum(beats, "busyMs"),
+        **_open_windows(beats),
         "heldBackSecs": _sum(beats, "heldMs") / 1000,
         "inputWatermark": shown_time(min(beat.input_watermark_ms for beat in beats)),
         "watermark": shown_time(min(beat.output_watermark_ms for beat in beats)),
@@ -151,20 +173,29 @@ def _operator(status: ProcessorStatus, vertex: VertexId, beats: list[TaskBeat]) 
     }
 
 
-_NAMED = {"inRows", "inBytes", "outRows", "outBytes", "dlqRows", "dlqBytes", "stateBytes", "busyMs", "heldMs", "lagMs"}
+_NAMED = {
+    "inRows", "inBytes", "outRows", "outBytes", "dlqRows", "dlqBytes", "stateBytes", "stateBytesMax", "busyMs", "heldMs", "lagMs",
+    MIN_OPEN, MAX_OPEN,
+}  # fmt: skip
 
 
-def _splits(beat: TaskBeat) -> Iterable[dict[str, Any]]:
-    for name, split in _told(beat):
-        yield {
-            "partition": name,
-            "currentOffset": split.position,
-            "checkpointOffset": split.checkpoint,
-            "isIdle": split.status == "idle",
-            "atEnd": split.atEnd,
-            "watermark": shown_time(split.watermark),
-            "lateFraction": split.late / split.seen if split.seen else None,
-        }
+def _open_windows(beats: Iterable[TaskBeat]) -> dict[str, str | None]:
+    """Of a vertex with windows that are open."""
+    first = [beat.counters[MIN_OPEN] for beat in beats if MIN_OPEN in beat.counters]
+    last = [beat.counters[MAX_OPEN] for beat in beats if MAX_OPEN in beat.counters]
+    found = {"minOpenWindowStartTime": shown_time(min(first))} if first else {}
+    return {**found, "maxOpenWindowStartTime": shown_time(max(last))} if last else found
+
+
+def _split(split: SplitHeld) -> dict[str, Any]:
+    return {
+        "currentOffset": split.position,
+        "checkpointOffset": split.checkpoint,
+        "isIdle": split.status == "idle",
+        "atEnd": split.atEnd,
+        "watermark": shown_time(split.watermark),
+        "lateFraction": split.late / split.seen if split.seen else None,
+    }
 
 
 def _told(beat: TaskBeat) -> Iterable[tuple[str, SplitHeld]]:

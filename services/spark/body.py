@@ -17,7 +17,7 @@ from shared.model.frames import Body, Inline, Segment
 from shared.model.held import Hold, Why
 from shared.model.ids import TASK_PART, Epoch, StatePart
 from shared.model.time import MAX_TIME, MIN_TIME
-from shared.operators.base import WEND, WSTART, Out
+from shared.operators.base import MAX_OPEN, MIN_OPEN, WEND, WSTART, Out
 from shared.operators.context import TaskContext as OperatorContext
 from shared.operators.sessions import intervals
 from shared.operators.step import Times
@@ -212,8 +212,13 @@ class SparkBody:
         return MAX_TIME
 
     def counters(self) -> Mapping[str, int]:
-        """Steps, jobs, and what was late."""
-        return {**self._counts, "segments": len(self._state.segments)}
+        """Steps, jobs, what was late; and the starts of the first and the last open window, ms, the latter where windows have one size."""
+        counts = {**self._counts, "segments": len(self._state.segments)}
+        if self._state.segments:
+            counts[MIN_OPEN] = min(s.min_start_ms for s in self._state.segments)
+            if not self._plan.sessions:
+                counts[MAX_OPEN] = max(s.max_end_ms for s in self._state.segments) - self._plan.length_ms
+        return counts
 
     def _count(self, result: SparkResult) -> None:
         self._counts["latePartials"] += result.late_partials

@@ -41,6 +41,8 @@ class SplitHeld(Struct, frozen=True):
     watermark: int
     status: str
     """active, idle or finished."""
+    topic: str | None = None
+    """Of a Kafka split, whose name is this, a hyphen and the partition; None for a split of another kind."""
     checkpoint: int | None = None
     """The position of a committed checkpoint, some seconds old; None before the first."""
     until: int | None = None

@@ -53,6 +53,11 @@ WEND: Final = "__we"
 ENGINE_PREFIX: Final = "__"
 
 
+MIN_OPEN: Final = "minOpenWindow"
+MAX_OPEN: Final = "maxOpenWindow"
+"""Among the counters of a window's operator, the only ones that are no counts: starts of the first and the last open window, ms."""
+
+
 @dataclass(frozen=True, slots=True)
 class Out:
     """Rows for the edges of one port of the vertex."""

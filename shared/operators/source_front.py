@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shared.language.stages import KafkaSource
 from shared.model.held import SplitHeld
 from shared.model.ids import SplitId, StatePart, split_part
 from shared.model.plan import OUT
@@ -265,6 +266,7 @@ class SourceFront:
             position=-1,
             watermark=watermark_of(clock, strategy),
             status=held.state.status,
+            topic=split.rpartition("-")[0] if isinstance(self.spec.source, KafkaSource) else None,
             away=held.state.away,
             lastEvent=None if clock.highest_ms == MIN_TIME else clock.highest_ms,
             delay=held_behind(clock, strategy),

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shared.model.frames import Content
 from shared.model.held import Why
 from shared.model.ids import TASK_PART, StatePart
 from shared.model.time import MIN_TIME
-from shared.operators.base import Out
+from shared.operators.base import MAX_OPEN, MIN_OPEN, WSTART, Out
 from shared.operators.context import NOWHERE, TaskContext
 from shared.operators.specs import StepSpec
 from shared.operators.step import EpochInput, Step, StepState, Times
@@ -126,8 +127,17 @@ class StepOperator:
         )
 
     def counters(self) -> Mapping[str, int]:
-        """Totals since the task's start."""
-        return dict(self._counts)
+        """Totals since the task's start; and the starts of the first and the last open window, ms, where there is one."""
+        starts = [
+            table.column(WSTART)
+            for table in (self._state.partials, self._state.rows)
+            if table is not None and table.num_rows
+        ]
+        if not starts:
+            return dict(self._counts)
+        found = [pc.min_max(column) for column in starts]
+        first, last = min(f["min"].as_py() for f in found), max(f["max"].as_py() for f in found)
+        return {**self._counts, MIN_OPEN: first, MAX_OPEN: last}
 
     @property
     def _idles(self) -> bool:

@@ -28,6 +28,8 @@ class Meter:
     held_since_ms: int | None = None
     state_bytes: int = 0
     """Of the last snapshot, what it refers to included."""
+    state_bytes_max: int = 0
+    """Of the largest."""
     snapshot_ms: int = 0
     """From the last snapshot's copy to its acknowledgement."""
     snapshot_since_ms: int = 0
@@ -92,6 +94,7 @@ class Meter:
             if part.blob is not None:
                 holders.add(part.blob.name)
         self.state_bytes = size + sum(blob.size_bytes for blob in blobs if blob.name not in holders)
+        self.state_bytes_max = max(self.state_bytes_max, self.state_bytes)
         self.snapshot_ms = now_ms - self.snapshot_since_ms
 
     def counters(self, now_ms: int, wall_ms: int) -> Mapping[str, int]:
@@ -107,6 +110,7 @@ class Meter:
             "busyMs": self.busy_ms,
             "heldMs": held_ms,
             "stateBytes": self.state_bytes,
+            "stateBytesMax": self.state_bytes_max,
             "snapshotMs": self.snapshot_ms,
             "lagMs": 0 if self.oldest_ms is None else max(0, wall_ms - self.oldest_ms),
         }

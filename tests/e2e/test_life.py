@@ -187,11 +187,13 @@ async def looked_into(there: There) -> None:
         "name", "processorId", "status", "scaleFactor", "inputMessageCount", "inputMessageSize", "outputMessageCount", "outputMessageSize",
         "dlqMessageCount", "dlqMessageSize", "stateSize", "watermark", "operatorStats", "kafkaPartitions",
     }  # fmt: skip
-    operator = {"name", "inputMessageCount", "outputMessageCount", "stateSize", "executionTimeSecs"}
+    operator = {"name", "inputMessageCount", "outputMessageCount", "stateSize", "maxMemoryUsage", "executionTimeSecs"}
     assert stats["operatorStats"][0].keys() >= operator
     partitions = stats["kafkaPartitions"]
-    offsets = {each["partition"]: (each["currentOffset"], each["checkpointOffset"]) for each in partitions}
-    assert offsets == {"life-0": (280, 280), "life-1": (140, 140)}
+    offsets = {
+        (each["topic"], each["partition"]): (each["currentOffset"], each["checkpointOffset"]) for each in partitions
+    }
+    assert offsets == {("life", 0): (280, 280), ("life", 1): (140, 140)}
 
 
 async def culprit(there: There, name: ProcessorName, split: str) -> dict[str, Any]:

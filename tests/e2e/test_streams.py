@@ -15,8 +15,11 @@ import pytest
 from services.cli.collect import committed_records
 from services.cli.feed import Fed, feed
 from services.cli.installation import Installation, installation
+from shared.adapters.clock import SystemClock
 from shared.model.ids import Offset, ProcessorName
 from shared.model.messages import ProcessorStatus, StopProcessor
+from shared.ports.log import TopicPartition
+from shared.runtime.reading import followed
 from tests.e2e.faults import Kill, orders
 from tests.oracle.joins import Row, joined, on_time
 
@@ -110,21 +113,27 @@ async def run(folder: Path, streams: Mapping[str, Splits], kills: Sequence[Kill]
 
 async def _renamed(there: Installation, database: Path) -> None:
     """At every heartbeat all customers have another name: whoever asks again gets another answer."""
-    turn = 0
     async for _ in there.client.heartbeats():
-        turn += 1
-        with contextlib.closing(sqlite3.connect(database, timeout=5)) as opened, opened:
-            opened.execute("UPDATE customer SET name = 'c' || id || '/' || ?", (turn,))
+        _rename(database)
+
+
+def _rename(database: Path) -> None:
+    with contextlib.closing(sqlite3.connect(database, timeout=30)) as opened, opened:
+        opened.execute("UPDATE customer SET name = name || '/'")
 
 
 async def _until_killed(there: Installation, folder: Path, kills: Sequence[Kill]) -> None:
+    """And something has come out, which knows its customers by the names that they had."""
     async for _ in there.client.heartbeats():
         if all(kill.record(folder).exists() for kill in kills):
-            return
+            break
+    async for _ in followed(there.log, SystemClock(), TopicPartition("out", 0), committed_only=True):
+        _rename(folder / "customers.db")
+        return
 
 
 async def _feed(there: Installation, topic: str, splits: Splits, killed: asyncio.Task[None]) -> dict[str, Offset]:
-    """Half of the rows, and the rest once the processes that are to be killed have been."""
+    """Half of the rows, and the rest once the processes that are to be killed have been, and customers were renamed."""
     rows = sorted((row for split in splits for row in split), key=lambda row: row.value)
     records = [
         (r.split, str(r.key).encode(), json.dumps({"at": r.time_ms, "k": r.key, "v": r.value}).encode()) for r in rows

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
 from services.control.events import Events
@@ -13,6 +14,7 @@ from services.control.stats import stats_of
 from shared.adapters.clock import SystemClock
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_log import MemoryLog
+from shared.model.held import SplitHeld
 from shared.model.ids import Epoch, Generation, JobId, Place, ProcessorName, TaskId, VertexId, WorkerIncarnation
 from shared.model.messages import Heartbeat, ProcessorStatus, TaskBeat
 from shared.runtime.topics import Topics
@@ -93,6 +95,40 @@ def test_counts_are_those_of_ends() -> None:
         "emit-1": 0,
         "source-1": 1.5,
     }
+
+
+def test_windows_that_are_open_and_splits_are_told_with_atlas_fields() -> None:
+    """Starts of open windows; a Kafka split by topic and number, another by its name; sizes in the unit asked for."""
+    partition = SplitHeld(position=7, watermark=NOW_MS, status="active", topic="t-1", checkpoint=5)
+    file = SplitHeld(position=9, watermark=NOW_MS, status="idle")
+    details = {f"split:{name}": msgspec.json.encode(s).decode() for name, s in (("t-1-3", partition), ("a-2", file))}
+    found = tasks(
+        msgspec.structs.replace(beat(SOURCE, NOW_MS, inRows=1, inBytes=2_048), details=details),
+        beat(
+            "window-1",
+            NOW_MS,
+            minOpenWindow=NOW_MS,
+            maxOpenWindow=NOW_MS + 1_000,
+            stateBytes=1_024,
+            stateBytesMax=4_096,
+        ),
+    )
+    stats = stats_of(STATUS, found, NOW_MS, verbose=True, scale=1_024)
+    assert (stats["scaleFactor"], stats["inputMessageSize"], stats["inputMessageCount"]) == (1_024, 2, 1)
+    window = next(o for o in stats["operatorStats"] if o["name"] == "window-1")
+    assert (window["stateSize"], window["maxMemoryUsage"]) == (1, 4)
+    assert window["minOpenWindowStartTime"] == "2023-11-14T22:13:20.000Z"
+    assert window["maxOpenWindowStartTime"] == "2023-11-14T22:13:21.000Z"
+    assert window["counters"] == {}
+    (split,) = stats["kafkaPartitions"]
+    assert [split[name] for name in ("topic", "partition", "currentOffset", "checkpointOffset", "isIdle")] == [
+        "t-1",
+        3,
+        7,
+        5,
+        False,
+    ]
+    assert [(s["split"], s["currentOffset"], s["isIdle"]) for s in stats["splits"]] == [("a-2", 9, True)]
 
 
 def told(events: Events) -> list[dict[str, Any]]:

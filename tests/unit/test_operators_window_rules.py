@@ -10,7 +10,7 @@ from shared.language.documents import parse
 from shared.model.plan import DLQ, OUT
 from shared.model.time import MAX_TIME, MIN_TIME
 from shared.model.values import Document
-from shared.operators.base import TS, WSTART, Out
+from shared.operators.base import MAX_OPEN, MIN_OPEN, TS, WSTART, Out
 from shared.operators.batches import documents_of
 from shared.operators.step import EpochInput, Step, StepState, Times
 from shared.operators.window_plan import WindowPlan
@@ -89,6 +89,19 @@ def test_W6_the_output_watermark_waits_for_an_earlier_output_time() -> None:
     assert taken.output_watermark_ms == 10
     held = spec(StepState(), EpochInput(partials), Times(MIN_TIME, 8))
     assert held.output_watermark_ms == 3
+
+
+def test_open_windows_are_told_among_the_counters() -> None:
+    """The starts of the first and the last that is open; nothing where none is."""
+    made = world(pipeline(10), [record(5), record(25), record(38)])
+    made.feed(0, 1)
+    made.epoch()
+    assert (made.step_counters()[MIN_OPEN], made.step_counters()[MAX_OPEN]) == (0, 0)
+    made.feed(0, 2)
+    made.epoch()
+    assert (made.step_counters()[MIN_OPEN], made.step_counters()[MAX_OPEN]) == (30, 30)
+    made.finish()
+    assert not {MIN_OPEN, MAX_OPEN} & made.step_counters().keys()
 
 
 # --- P3 ---------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from shared.language.documents import parse
 from shared.model.frames import Inline, Segment
 from shared.model.ids import TASK_PART, Epoch, Generation, TaskId, VertexId
 from shared.model.time import MAX_TIME, MIN_TIME
-from shared.operators.base import WEND, WSTART
+from shared.operators.base import MAX_OPEN, MIN_OPEN, WEND, WSTART
 from shared.operators.context import TaskContext as OperatorContext
 from shared.operators.step import Times
 from shared.operators.window_plan import WindowPlan
@@ -123,8 +123,12 @@ def test_P2_the_snapshot_is_the_manifest_and_attempts_have_names_of_their_own() 
         first, second = Stub(), Stub()
         body = body_of(world, blobs, first, generation=2)
         await body.open({})
-        await body.apply("", [partial(0, 10)])
+        assert MIN_OPEN not in body.counters()
+        await body.apply("", [partial(0, 3_600_000), partial(3_600_000, 7_200_000)])
         await body.flush(Epoch(1))
+        assert (body.counters()[MIN_OPEN], body.counters()[MAX_OPEN]) == (0, 3_600_000), (
+            "windows that are open are told"
+        )
         copied = await body.copy(Epoch(1), Epoch(0))
         (listed,) = copied.blobs
         assert (await blobs.get(listed)) != b""
