@@ -67,10 +67,13 @@ class Problems:
 
 
 _SHOWN_MAX = 40
+_NAME_MAX_CHARS = 100
 
 
 def nearest_of(found: str, names: Sequence[str]) -> str | None:
     """The name that is most like what was found, in any case; None if none is."""
+    if len(found) > _NAME_MAX_CHARS:  # a look at each would take as long as the text is
+        return None
     close = difflib.get_close_matches(found, names, n=1, cutoff=0.6)
     if not close:
         lower = {name.lower(): name for name in names}

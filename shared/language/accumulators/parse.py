@@ -23,11 +23,12 @@ _ONE: Final = Literal(1)
 
 
 def _plain(name: str, tree: Any, path: str, scope: Scope) -> Accumulator | None:
-    if type(tree) is list and len(tree) != 1 and name not in ("$push", "$addToSet", "$first", "$last"):
-        scope.problems.add(path, f"the accumulator {name} takes one expression, found a list of {len(tree)}")
+    if type(tree) is list:
+        scope.problems.add(
+            path,
+            f"the accumulator {name} takes one expression, found a list of {len(tree)} ({{$concatArrays: [[…]]}} makes an array)",
+        )
         return None
-    if type(tree) is list and len(tree) == 1 and name not in ("$push", "$addToSet", "$first", "$last"):
-        tree = tree[0]
     return Accumulator(name, parse_expression(tree, path, scope), path)
 
 

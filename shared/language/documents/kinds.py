@@ -13,6 +13,7 @@ from shared.language.problems import join
 from shared.language.query.parse import parse_predicate
 from shared.language.stages.base import UNITS_MS
 from shared.language.values.extended_json import ExtendedJsonError, from_json
+from shared.language.values.types import is_integral
 from shared.model.values import Date
 
 DURATION_MAX_MS: Final = 2**53
@@ -96,14 +97,17 @@ def integer(least: int, most: int = 2**53) -> Kind:
 
     def read(tree: Any, path: str, scope: Scope) -> int | None:
         value = tree
-        if type(tree) is dict and set(tree) <= {"$numberInt", "$numberLong"} and len(tree) == 1:
+        if type(tree) is dict and len(tree) == 1 and set(tree) <= _NUMBERS:
             value = _extended(tree)
-        if type(value) in (int, float) and least <= value <= most and value == int(value):
+        if is_integral(value) and least <= value <= most:
             return int(value)
         _wrong(tree, path, scope, f"a whole number from {least} to {most}")
         return None
 
     return Kind(read, {"type": "integer", "minimum": least, "maximum": most})
+
+
+_NUMBERS: Final = frozenset({"$numberInt", "$numberLong", "$numberDouble", "$numberDecimal"})
 
 
 def _extended(tree: Any) -> Any:
@@ -200,7 +204,7 @@ DATE: Final = Kind(_date, {"type": "object", "required": ["$date"]})
 def read_names(tree: Any, path: str, scope: Scope) -> tuple[str, ...] | None:
     """A dotted field path, without a leading dollar, as its names."""
     names = tuple(tree.split(".")) if type(tree) is str else ()
-    if not names or not all(names) or names[0].startswith("$"):
+    if not names or not all(names) or any(name.startswith("$") for name in names):
         _wrong(tree, path, scope, "a field path such as a.b")
         return None
     return names

@@ -33,12 +33,14 @@ from shared.language.stages.windows import (
     TumblingWindow,
     Window,
 )
+from shared.model.values import INT64_MAX
 
 
 def _group(tree: Any, path: str, scope: Scope) -> Group | None:
     if type(tree) is not dict or "_id" not in tree:
         scope.problems.add(path, "$group needs _id, the key (null for one group of all)")
         return None
+    _constants(tree["_id"], join(path, "_id"), scope)
     key = parse_expression(tree["_id"], join(path, "_id"), scope)
     fields = []
     for name, item in tree.items():
@@ -54,19 +56,34 @@ def _group(tree: Any, path: str, scope: Scope) -> Group | None:
     return Group(path=path, id=key, fields=tuple(fields))
 
 
+def _constants(tree: Any, path: str, scope: Scope) -> None:
+    """`_id: {a: 1}` looks like a projection, and would be the same key for all: as in the reference it is an error."""
+    if type(tree) is not dict or any(name.startswith("$") for name in tree):
+        return
+    for name, item in tree.items():
+        number = type(item) is dict and len(item) == 1 and next(iter(item)).startswith("$number")
+        if number or type(item) in (bool, int, float):
+            scope.problems.add(
+                join(path, name),
+                f"a field of the key is an expression such as '$field', found {item!r} ({{$literal: …}} is a constant)",
+            )
+
+
 def _sort(tree: Any, path: str, scope: Scope) -> Sort | None:
     keys = parse_sort_keys(tree, path, scope)
     return Sort(path=path, keys=keys) if keys else None
 
 
 def _limit(tree: Any, path: str, scope: Scope) -> Limit | None:
-    limit = integer(1).read(tree, path, scope)
+    limit = integer(1, INT64_MAX).read(tree, path, scope)
     return None if limit is None else Limit(path=path, limit=limit)
 
 
 def _count(tree: Any, path: str, scope: Scope) -> Count | None:
-    if type(tree) is not str or not tree or tree.startswith("$") or "." in tree:
-        scope.problems.add(path, f"$count takes the name of the output field, without $ and dots; found {tree!r}")
+    if type(tree) is not str or not tree or tree.startswith("$") or "." in tree or tree == "_id":
+        scope.problems.add(
+            path, f"$count takes the name of the output field, without $ and dots, not _id; found {tree!r}"
+        )
         return None
     return Count(path=path, field=tree)
 

@@ -176,8 +176,10 @@ def parse_sort_keys(tree: Any, path: str, scope: Scope) -> tuple[SortKey, ...]:
     keys = []
     for name, direction in tree.items():
         names = tuple(name.split("."))
-        if not all(names) or name.startswith("$"):
-            scope.problems.add(join(path, name), f"{name!r} is no field path")
+        if not all(names) or any(part.startswith("$") for part in names):
+            scope.problems.add(
+                join(path, name), f"{name!r} is no field path: its names must not be empty nor start with $"
+            )
         elif not _is_direction(direction):
             scope.problems.add(
                 join(path, name), f"a sort direction is 1 or -1, found {direction!r}", accepted=("1", "-1")

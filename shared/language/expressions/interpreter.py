@@ -29,7 +29,7 @@ from shared.language.expressions.errors import NO_BRANCH, TYPE, ExpressionError
 from shared.language.expressions.library import OPERATORS
 from shared.language.expressions.paths import read_path
 from shared.language.expressions.registry import ABSENT, Named
-from shared.language.expressions.sorting import sort_items
+from shared.language.expressions.sorting import sort_array
 from shared.language.values.types import is_integral, truth, type_name
 from shared.model.values import MISSING, Value
 
@@ -174,7 +174,7 @@ def _reduce(expr: ReduceArray, env: Environment) -> Value:
 
 def _sort_array(expr: SortArray, env: Environment) -> Value:
     items = _items(expr.source, env, "$sortArray", expr.path)
-    return None if items is None else sort_items(items, expr.keys)
+    return None if items is None else sort_array(items, expr.keys)
 
 
 _EVALUATE: Final[dict[type, Callable[[Any, Environment], Value]]] = {

@@ -1,10 +1,10 @@
-"""Sorting documents and items by keys, as `$sort` and `$sortArray` do.
+"""Sorting documents by keys as `$sort` does, and items as `$sortArray` does.
 
-Null and missing are equal. An array counts by its least item in ascending order and by its greatest in descending order; an empty one
-is below null.
+Null and missing are equal. For `$sort` an array counts by its least item in ascending order and by its greatest in descending order; an
+empty one is below null. For `$sortArray` an array is a value like any other, and paths do not look into it but by index.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from shared.language.expressions.ast import SortKey
@@ -45,8 +45,30 @@ def key_of(value: Value, key: SortKey) -> tuple[Any, ...]:
 
 
 def sort_items(items: Sequence[Any], keys: Sequence[SortKey]) -> list[Any]:
-    """Items in the order of the keys; equal ones stay as they stood."""
+    """Documents in the order of the keys; equal ones stay as they stood."""
+    return _sorted(items, keys, key_of)
+
+
+def sort_array(items: Sequence[Any], keys: Sequence[SortKey]) -> list[Any]:
+    """The items of an array in the order of the keys; equal ones stay as they stood."""
+    return _sorted(items, keys, _plain_key)
+
+
+def _plain_key(value: Value, key: SortKey) -> tuple[Any, ...]:
+    """The orderable form of what stands at a path that goes through no array."""
+    for name in key.names:
+        if type(value) is dict:
+            value = value.get(name, MISSING)
+        else:
+            at = index_of(name, value) if type(value) is list else None
+            value = MISSING if at is None else value[at]
+    return _NULL if value is MISSING else sort_key(value)
+
+
+def _sorted(
+    items: Sequence[Any], keys: Sequence[SortKey], read: Callable[[Value, SortKey], tuple[Any, ...]]
+) -> list[Any]:
     ordered = list(items)
     for key in reversed(keys):
-        ordered.sort(key=lambda item, key=key: key_of(item, key), reverse=key.descending)  # type: ignore[misc]
+        ordered.sort(key=lambda item, key=key: read(item, key), reverse=key.descending)  # type: ignore[misc]
     return ordered

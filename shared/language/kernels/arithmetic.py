@@ -141,7 +141,7 @@ def absolute(args: Sequence[Column]) -> Column:
 
 
 def rounder(function: Any) -> Callable[[Sequence[Column]], Column]:
-    """`$floor` and `$ceil`; a zero comes out positive."""
+    """`$floor` and `$ceil`; a zero keeps the sign of what it was made of."""
 
     def apply(args: Sequence[Column]) -> Column:
         (arg,) = args
@@ -149,6 +149,6 @@ def rounder(function: Any) -> Callable[[Sequence[Column]], Column]:
             return Column(arg.type, arg.values)
         if arg.type != "double":
             raise Unvectorised
-        return Column("double", pc.add(function(arg.values), 0.0))
+        return Column("double", function(arg.values))
 
     return apply

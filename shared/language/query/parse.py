@@ -153,6 +153,9 @@ def _regex(tree: Any, options: Any, path: str, scope: Scope) -> Test | None:
         scope.problems.add(path, "$regex takes a string, and $options a string")
         return None
     if options is not None:
+        if value.options:
+            scope.problems.add(path, "options stand in the regular expression or in $options, not in both")
+            return None
         value = Regex(value.pattern, "".join(sorted(options)))
     return regex_test(value, path, scope)
 
@@ -230,6 +233,9 @@ def _all(names: tuple[str, ...], tree: Any, path: str, scope: Scope) -> Predicat
         scope.problems.add(path, "$all takes a list")
         return None
     tests = []
+    matching = [type(item) is dict and list(item) == ["$elemMatch"] for item in tree]
+    if any(matching) and not all(matching):
+        scope.problems.add(path, "$all takes values, or $elemMatch in each of its items: they do not mix")
     for i, item in enumerate(tree):
         place = f"{path}[{i}]"
         if type(item) is dict and list(item) == ["$elemMatch"]:

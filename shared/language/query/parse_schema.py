@@ -42,8 +42,9 @@ def parse_json_schema(tree: Any, path: str, scope: Scope) -> SchemaNode | None:
             scope.problems.add(
                 join(path, keyword), f"unknown keyword {keyword} of $jsonSchema", accepted=_KEYWORDS, found=keyword
             )
-        elif reader[0]:
-            found[reader[0]] = reader[1](item, join(path, keyword), scope.deeper())
+        else:
+            value = reader[1](item, join(path, keyword), scope.deeper())
+            found.update({reader[0]: value} if reader[0] else {})
     if "type" in tree and "bsonType" in tree:
         scope.problems.add(path, "type and bsonType do not stand together")
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):

@@ -35,11 +35,14 @@ def width(value: Any) -> int:
 
 
 def decimal_of(value: Any) -> Decimal:
-    """A number as a decimal: ints exactly, doubles to 15 significant digits (as MongoDB converts them), decimals to 34."""
+    """A number as a decimal: ints exactly, doubles to 15 significant digits, zeros included (as MongoDB converts them), decimals to 34."""
     if type(value) is Decimal:
         return _NAN if value.is_nan() else QUIET.create_decimal(value)
     if type(value) is float:
-        return _DOUBLE_DIGITS.create_decimal_from_float(value) if math.isfinite(value) else Decimal(value)
+        if not math.isfinite(value):
+            return Decimal(value)
+        near = _DOUBLE_DIGITS.create_decimal_from_float(value)
+        return near.quantize(Decimal((0, (1,), near.adjusted() - 14)), context=_DOUBLE_DIGITS) if near else near
     return Decimal(int(value))
 
 

@@ -174,8 +174,12 @@ def _rounder(name: str, doc: str, on_double: Callable[[float], float], mode: str
     positional(name, 1)(apply)
 
 
-_rounder("$ceil", "The least whole number that is not below.", lambda x: float(math.ceil(x)), "ROUND_CEILING")
-_rounder("$floor", "The greatest whole number that is not above.", lambda x: float(math.floor(x)), "ROUND_FLOOR")
+_rounder(
+    "$ceil", "The least whole number that is not below.", lambda x: math.copysign(math.ceil(x), x), "ROUND_CEILING"
+)
+_rounder(
+    "$floor", "The greatest whole number that is not above.", lambda x: math.copysign(math.floor(x), x), "ROUND_FLOOR"
+)
 
 _PLACES: Final = (-20, 100)
 
@@ -197,6 +201,8 @@ def _at_place(name: str, value: Value, place: Value, mode: str) -> Value:
     exact = value if wide == DEC else Decimal(value)
     rounded = exact.quantize(Decimal(1).scaleb(-int(place)), rounding=mode, context=_WIDE)
     if wide <= LONG:
+        if not INT64_MIN <= rounded <= INT64_MAX:
+            raise fail(f"{name} of {value} at the place {place} is out of the range of long", OVERFLOW)
         return whole(int(rounded), wide)
     return float(rounded) if wide == DOUBLE else decimal_of(rounded)
 
@@ -292,7 +298,7 @@ _real(
     "$sigmoid",
     "1 / (1 + e to −x).",
     lambda x: 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x)),
-    None,
+    lambda x: QUIET.divide(Decimal(1), QUIET.add(Decimal(1), QUIET.exp(QUIET.minus(x)))),
 )
 
 

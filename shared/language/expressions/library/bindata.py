@@ -14,7 +14,7 @@ from shared.model.values import Binary, Value, long
 
 UUID_SUBTYPE: Final = 4
 _UUID_BYTES: Final = 16
-_PREDEFINED_MAX: Final = 8
+_PREDEFINED_MAX: Final = 9
 _CUSTOM: Final = 128
 FORMATS: Final = ("auto", "base64", "base64url", "hex", "utf8", "uuid")
 ORDERS: Final = ("little", "big")
@@ -39,9 +39,9 @@ def order_of(value: Value) -> str:
 
 
 def subtype_of(value: Value) -> int:
-    """A `subtype`: 0 to 8, and 128 to 255, which are the user's."""
+    """A `subtype`: 0 to 9, and 128 to 255, which are the user's."""
     if not is_integral(value) or not (0 <= value <= _PREDEFINED_MAX or _CUSTOM <= value <= 0xFF):  # noqa: PLR2004 - a byte
-        raise fail(f"the subtype of $convert is a number from 0 to 8 or from 128 to 255, found {value!r}", TYPE)
+        raise fail(f"the subtype of $convert is a number from 0 to 9 or from 128 to 255, found {value!r}", TYPE)
     return int(value)
 
 
@@ -60,9 +60,15 @@ def _from_uuid(text: str) -> bytes:
     return uuid.UUID(text).bytes
 
 
+def _from_base64url(text: str) -> bytes:
+    if "+" in text or "/" in text:
+        raise ValueError("letters of base64 alone")
+    return base64.b64decode(_padded(text.rstrip("=")), altchars=b"-_", validate=True)
+
+
 _READ: Final[dict[str, Callable[[str], bytes]]] = {
     "base64": lambda text: base64.b64decode(text, validate=True),
-    "base64url": lambda text: base64.b64decode(_padded(text.rstrip("=")), altchars=b"-_", validate=True),
+    "base64url": _from_base64url,
     "hex": binascii.unhexlify,
     "utf8": str.encode,
     "uuid": _from_uuid,

@@ -24,7 +24,7 @@ def instant(name: str, value: Value) -> int:
     if type(value) is Timestamp:
         return value.seconds * 1000
     if type(value) is ObjectId:
-        return int.from_bytes(value.data[:4], "big") * 1000
+        return int.from_bytes(value.data[:4], "big", signed=True) * 1000
     raise fail(f"{name} takes a date, found {type_name(value)}", TYPE)
 
 

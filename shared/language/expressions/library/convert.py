@@ -1,12 +1,13 @@
 """Types and conversions between them."""
 
+import math
 import re
 import uuid
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
-from shared.language.expressions.errors import CONVERSION, TYPE, ExpressionError, UnknownName, fail
+from shared.language.expressions.errors import CONVERSION, TYPE, VALUE, ExpressionError, UnknownName, fail
 from shared.language.expressions.library import bindata
 from shared.language.expressions.library.arithmetic import is_null
 from shared.language.expressions.library.parse_date import parse_date
@@ -28,7 +29,7 @@ from shared.model.values import (
     long,
 )
 
-_WHOLE: Final = re.compile(r"[-+]?[0-9]+")
+_WHOLE: Final = re.compile(r"([-+]?)(?=[0-9])0*([0-9]*)")
 _NUMBER: Final = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?(nan|inf|infinity)", re.IGNORECASE)
 _BY_NUMBER: Final = {number: alias for alias, number in TYPE_NUMBERS.items()}
 
@@ -81,10 +82,22 @@ def _whole(value: Value, low: int, high: int, to: str) -> int:
     if type(value) is bool:
         return int(value)
     if type(value) is str:
-        if not _WHOLE.fullmatch(value) or len(value) > 40:  # noqa: PLR2004 - no 64 bits have so many digits
+        found = _WHOLE.fullmatch(value)
+        if found is None or len(found[2]) > 40:  # noqa: PLR2004 - no 64 bits have so many digits
             raise _bad(value, to)
-        return _within(int(value), low, high, to)
+        return _within(int(found[1] + (found[2] or "0")), low, high, to)
+    if type(value) is Binary:
+        return int(bindata.to_number(value, to, "little"))
     raise _unsupported(value, to)
+
+
+def _in_range(text: str, number: Any, to: str) -> Any:
+    """The number of a text, unless it became infinite or zero only because it is too large or too small for the type."""
+    digits = re.split("[eE]", text, maxsplit=1)[0]
+    vanished = not number and re.search("[1-9]", digits)
+    if vanished or (number in (math.inf, -math.inf) and re.search("[0-9]", digits)):
+        raise fail(f"{text[:60]!r} is out of the range of {to}", CONVERSION)
+    return number
 
 
 def to_int(value: Value) -> Value:
@@ -109,7 +122,9 @@ def to_double(value: Value) -> Value:
     if type(value) is str:
         if not _NUMBER.fullmatch(value):
             raise _bad(value, "double")
-        return float(value)
+        return _in_range(value, float(value), "double")
+    if type(value) is Binary:
+        return bindata.to_number(value, "double", "little")
     raise _unsupported(value, "double")
 
 
@@ -123,7 +138,7 @@ def to_decimal(value: Value) -> Value:
         if not _NUMBER.fullmatch(value):
             raise _bad(value, "decimal")
         try:
-            return DECIMAL.create_decimal(value)
+            return _in_range(value, DECIMAL.create_decimal(value), "decimal")
         except InvalidOperation:
             raise _bad(value, "decimal") from None
     raise _unsupported(value, "decimal")
@@ -142,7 +157,7 @@ def to_date(value: Value) -> Value:
     if kind is str:
         return parse_date(value)
     if kind is ObjectId:
-        return Date(int.from_bytes(value.data[:4], "big") * 1000)
+        return Date(int.from_bytes(value.data[:4], "big", signed=True) * 1000)
     if kind is Timestamp:
         return Date(value.seconds * 1000)
     if type_name(value) == "int":
@@ -237,7 +252,11 @@ _to("$toUUID", to_uuid)
 def target_of(to: Value) -> str | None:
     """The alias of a target type; None for null."""
     if type(to) is dict:
-        to = to.get("type")
+        if set(to) - {"type", "subtype"} or is_null(to.get("type")):
+            raise fail(
+                f"to of $convert is a type, or an object {{type, subtype}}; found the keys {list(to)[:5]}", VALUE
+            )
+        to = to["type"]
     if is_null(to):
         return None
     alias = _BY_NUMBER.get(int(to)) if is_integral(to) else to

@@ -134,7 +134,7 @@ def read_date(text: str, form: str, zone: tzinfo) -> Date:
             raise fail("a date that says its offset takes no timezone", CONVERSION)
         if "Z" in fields:
             return checked(ms - int(fields["Z"]) * 60_000)
-        return checked(to_utc(zone_named(fields["z"].upper()), ms))
+        return checked(to_utc(UTC if fields["z"] in "Zz" else zone_named(fields["z"]), ms))
     return checked(to_utc(zone, ms))
 
 

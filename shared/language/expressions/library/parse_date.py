@@ -70,7 +70,7 @@ def parse_date(text: str, zone: tzinfo = UTC) -> Date:
     """The instant of a text; `zone` where the text says none. Beside a zone other than UTC the text must not say one."""
     if zone is UTC and (iso := parse_iso(text)) is not None:
         return Date(iso)
-    for by in _read(text.strip()):
+    for by in _read(text.rstrip()):
         ms = _local_ms(by)
         if ms is None:
             break
@@ -82,5 +82,5 @@ def parse_date(text: str, zone: tzinfo = UTC) -> Date:
         hours = _ABBREVIATIONS.get(where)
         if hours is not None:
             return checked(to_utc(timezone(timedelta(hours=hours)), ms))
-        return checked(to_utc(zone_named("UTC" if where == "GMT" else where), ms))
+        return checked(to_utc(zone_named("UTC" if where in ("GMT", "Z") else where), ms))
     raise fail(f"{text[:60]!r} is no date, such as 2024-03-05T12:00:00Z", CONVERSION)

@@ -19,7 +19,7 @@ def program_of(name: str, regex: Value, options: Value) -> Any:
     if is_null(regex):
         return None
     if type(regex) is Regex:
-        if regex.options and given:
+        if regex.options and options is not ABSENT and not is_null(options):
             raise fail(f"{name}: options stand in the regular expression or in options, not in both", VALUE)
         pattern, letters = regex.pattern, regex.options or given
     elif type(regex) is str:
@@ -62,6 +62,15 @@ def _regex_find(value: Value, regex: Value, options: Value) -> Value:
 
 @named("$regexFindAll", "input regex", "options")
 def _regex_find_all(value: Value, regex: Value, options: Value) -> list[Any]:
-    """All matches: an array of {match, idx, captures}."""
+    """All matches: an array of {match, idx, captures}; none is looked for at the end of a string that is not empty."""
     program = _prepared("$regexFindAll", value, regex, options)
-    return [] if program is None else [_found(match) for match in program.finditer(value)]
+    if program is None:
+        return []
+    found: list[Any] = []
+    start = 0
+    for match in program.finditer(value):
+        if start >= len(value) > 0:
+            break
+        found.append(_found(match))
+        start = match.end() + (match.end() == match.start())
+    return found

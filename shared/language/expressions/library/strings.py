@@ -2,14 +2,15 @@
 
 import string
 from collections.abc import Callable
-from typing import Any, Final
+from decimal import Decimal
+from typing import Final
 
 from shared.language.expressions.errors import TYPE, VALUE, fail
 from shared.language.expressions.library.arithmetic import is_null
 from shared.language.expressions.library.text import text_of
 from shared.language.expressions.registry import ABSENT, named, positional
 from shared.language.values.types import is_finite, is_integral, is_number, type_name
-from shared.model.values import Value
+from shared.model.values import INT32_MAX, INT32_MIN, Value
 
 _UPPER: Final = str.maketrans(string.ascii_lowercase, string.ascii_uppercase)
 _LOWER: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
@@ -27,6 +28,8 @@ def need_whole(name: str, what: str, value: Value) -> int:
     """A whole number, or a failure that names the operator."""
     if not is_integral(value):
         raise fail(f"the {what} of {name} is a whole number, found {type_name(value)}", TYPE)
+    if not INT32_MIN <= value <= INT32_MAX:
+        raise fail(f"the {what} of {name} is a whole number of 32 bits, found {value}", VALUE)
     return int(value)
 
 
@@ -94,9 +97,17 @@ def _substr_bytes(value: Value, start: Value, length: Value) -> str:
 
 
 def _cut(what: str, value: Value) -> int:
-    """A number of bytes; unlike all other positions one that is not whole is cut."""
+    """A number of bytes; unlike all other positions a double that is not whole is cut, a decimal rounded, half to even.
+
+    A decimal that is no number of 32 bits counts as negative.
+    """
+    if type(value) is Decimal:
+        near = round(value) if value.is_finite() and abs(value) <= INT32_MAX + 1 else INT32_MIN
+        return near if INT32_MIN <= near <= INT32_MAX else INT32_MIN
     if not is_number(value) or not is_finite(value):
         raise fail(f"the {what} of $substrBytes is a number, found {type_name(value)}", TYPE)
+    if type(value) is float and not INT32_MIN <= value <= INT32_MAX:
+        raise fail(f"the {what} of $substrBytes is a number of 32 bits, found {value}", VALUE)
     return int(value)
 
 
@@ -117,9 +128,11 @@ def _split(value: Value, delimiter: Value) -> Value:
 
 def _trimmer(name: str, doc: str, trim: Callable[[str, str], str]) -> None:
     def apply(value: Value, chars: Value) -> Value:
-        if is_null(value) or is_null(chars):
+        if is_null(value):
             return None
         text = need_string(name, value)
+        if is_null(chars):
+            return None
         return trim(text, _BLANKS if chars is ABSENT else need_string(name, chars))
 
     apply.__doc__ = doc
@@ -140,21 +153,28 @@ def _bounds(name: str, size: int, start: Value, end: Value) -> tuple[int, int] |
     return None if first > size or first > last else (first, min(last, size))
 
 
-def _index_of(name: str, doc: str, form: Callable[[str], Any]) -> None:
-    def apply(value: Value, part: Value, start: Value = ABSENT, end: Value = ABSENT) -> Value:
-        if is_null(value):
-            return None
-        text = form(need_string(name, value))
-        wanted = form(need_string(name, part))
-        bounds = _bounds(name, len(text), start, end)
-        return -1 if bounds is None else text.find(wanted, *bounds)
+@positional("$indexOfCP", 2, 4)
+def _index_of_cp(value: Value, part: Value, start: Value = ABSENT, end: Value = ABSENT) -> Value:
+    """Where a string begins first between start and end, by code points; -1 for nowhere."""
+    if is_null(value):
+        return None
+    text, wanted = need_string("$indexOfCP", value), need_string("$indexOfCP", part)
+    bounds = _bounds("$indexOfCP", len(text), start, end)
+    if bounds is None:
+        return -1
+    # As in the reference, what is found may end behind `end`, and nothing begins at it, not even the empty string; but "" in "" does.
+    found = text.find(wanted, bounds[0])
+    return found if found < bounds[1] or not (text or wanted) else -1
 
-    apply.__doc__ = doc
-    positional(name, 2, 4)(apply)
 
-
-_index_of("$indexOfCP", "Where a string is found first, by code points; -1 for nowhere.", str)
-_index_of("$indexOfBytes", "Where a string is found first, by UTF-8 bytes; -1 for nowhere.", str.encode)
+@positional("$indexOfBytes", 2, 4)
+def _index_of_bytes(value: Value, part: Value, start: Value = ABSENT, end: Value = ABSENT) -> Value:
+    """Where a string is found first, by UTF-8 bytes; -1 for nowhere."""
+    if is_null(value):
+        return None
+    text, wanted = need_string("$indexOfBytes", value).encode(), need_string("$indexOfBytes", part).encode()
+    bounds = _bounds("$indexOfBytes", len(text), start, end)
+    return -1 if bounds is None else text.find(wanted, *bounds)
 
 
 def _replace(name: str, value: Value, find: Value, replacement: Value, count: int) -> Value:

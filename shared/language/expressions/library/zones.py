@@ -22,7 +22,7 @@ _LAST_MS: Final = 253_000_000_000_000
 @lru_cache(maxsize=1024)
 def zone_named(name: str) -> tzinfo:
     """The zone of a name; ExpressionError for an unknown one."""
-    if name in ("UTC", "Z"):
+    if name == "UTC":
         return UTC
     offset = _OFFSET.fullmatch(name)
     if offset is not None:
