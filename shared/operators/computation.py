@@ -174,21 +174,22 @@ class KeyedComputation:
         return self._sorted(done)
 
     def on_processing_time(self, now_ms: int) -> Applied:
-        """Processing time is now this: the timers that it has reached fire, by (time, key, name); what they set waits for the next call."""
+        """Processing time is now this: the timers that it has reached fire, each key's by (time, name). What they set waits."""
         done = Applied()
         floor_ms = self.output_watermark()
-        due: list[tuple[Pending, Key]] = []
+        found: set[bytes] = set()
         while self._clock_due and self._clock_due[0][0] <= now_ms:
-            time_ms, data = heapq.heappop(self._clock_due)
+            found.add(heapq.heappop(self._clock_due)[1])
+        for data in sorted(found):
+            self._keys.settle()
             key = self._keys.find(data)
-            if key is not None and key.noted_clock_ms == time_ms:
+            if key is not None and key.noted_clock_ms is not None and key.noted_clock_ms <= now_ms:
                 key.noted_clock_ms = None
-                due.extend((p, key) for p in key.timers.all() if p.domain == "processing" and p.due_ms <= now_ms)
-        for pending, key in sorted(due, key=lambda d: (d[0].due_ms, d[1].data, d[0].name)):
-            if key.timers.is_pending(pending):
-                self._timer(key, pending, max(floor_ms, pending.output_ms), done)
-                self._advance(key, self._watermark_ms, done)
-            self._note(key)
+                for pending in [p for p in key.timers.all() if p.domain == "processing" and p.due_ms <= now_ms]:
+                    if key.timers.is_pending(pending):
+                        self._timer(key, pending, max(floor_ms, pending.output_ms), done)
+                        self._advance(key, self._watermark_ms, done)
+                self._note(key)
         self._keys.settle()
         return self._sorted(done)
 
@@ -213,6 +214,7 @@ class KeyedComputation:
         """The earliest time of what waits: no document of a waiting record or timer is before it; MAX_TIME for nothing."""
         while self._due:
             time_ms, data = self._due[0]
+            self._keys.settle()
             key = self._keys.find(data)
             if key is not None and key.noted_ms == time_ms:
                 return time_ms
@@ -227,6 +229,7 @@ class KeyedComputation:
         """When `on_processing_time` next has something to do; MAX_TIME for never."""
         while self._clock_due:
             time_ms, data = self._clock_due[0]
+            self._keys.settle()
             key = self._keys.find(data)
             if key is not None and key.noted_clock_ms == time_ms:
                 return time_ms

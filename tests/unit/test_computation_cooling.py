@@ -36,11 +36,26 @@ class Remembering(Computation[Log, NoConfig]):
         yield {"seen": [*state.seen, timer.name]}
 
 
+class Counting(MemoryColdKeys):
+    """Notes how many keys are in memory whenever one is looked for here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.task: KeyedComputation | None = None
+        self.in_memory_max = 0
+
+    def get(self, group: KeyGroup, key: bytes) -> bytes | None:
+        if self.task is not None:
+            self.in_memory_max = max(self.in_memory_max, len(self.task._keys))
+        return super().get(group, key)
+
+
 class Stand:
     def __init__(self) -> None:
-        self.store = MemoryColdKeys()
+        self.store = Counting()
         cooling = Cooling(16, lambda: self.store)
         self.task = KeyedComputation(make_computation(Remembering), order="arrival", groups=GROUPS, cooling=cooling)
+        self.store.task = self.task
 
     def cold(self) -> int:
         return sum(1 for group in range(GROUPS) for _ in self.store.of_group(KeyGroup(group)))
@@ -65,6 +80,37 @@ def test_a_cold_key_s_timer_fires_when_it_is_due(domain: str) -> None:
     assert len(fire(1_010).outputs) in (10, 11)
     assert len(fire(2_000).outputs) == KEYS - (10 if domain == "event" else 11)
     assert fire(3_000).outputs == []
+
+
+@pytest.mark.parametrize("domain", ["event", "processing"])
+def test_keys_whose_time_has_come_do_not_all_come_to_memory(domain: str) -> None:
+    """Nor those that once were due then: timers that were moved, as of who was quiet and is no more, are looked through."""
+    stand = Stand()
+    for moved in (1_000, 2_000):
+        for k in range(KEYS):
+            stand.task.on_records([row_of(k, {"n": "a", "at": moved + k, "domain": domain}, k)])
+    asked = stand.task.hold if domain == "event" else stand.task.next_processing_time
+    assert asked() == 2_000
+    fire = stand.task.on_watermark if domain == "event" else stand.task.on_processing_time
+    assert len(fire(3_000).outputs) == KEYS
+    assert 0 < stand.store.in_memory_max <= 16 + 1
+
+
+def test_a_timer_that_another_sets_for_the_same_time_fires_in_the_next_call() -> None:
+    """Also of a key that was away between the two."""
+
+    class Setting(Remembering):
+        def on_timer(self, timer: Timer, state: Log, timers: Timers) -> Iterator[Document]:
+            if timer.name == "t":
+                timers.set("again", timer.time, "processing")
+            yield {"name": timer.name}
+
+    cooling = Cooling(2, MemoryColdKeys)
+    task = KeyedComputation(make_computation(Setting), order="arrival", groups=GROUPS, cooling=cooling)
+    task.on_records([row_of(k, {"n": "a", "at": 1_000, "domain": "processing"}, k) for k in range(10)])
+    for expected in ("t", "again"):
+        assert [o.value["name"] for o in task.on_processing_time(2_000).outputs] == [expected] * 10
+    assert task.on_processing_time(3_000).outputs == []
 
 
 def test_a_key_with_nothing_to_keep_is_not_put_away() -> None:

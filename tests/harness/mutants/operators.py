@@ -42,7 +42,7 @@ OPERATORS = (
     Mutant("P4", "lateness is judged by the watermark behind the batch", LATENESS, "    before: Int64s = batch.column(WM).to_numpy()\n", "    before: Int64s = np.full(batch.num_rows, int(batch.column(TS).to_numpy().max()), dtype=np.int64)\n", ON_WINDOWS),
     Mutant("P4", "a step forgets what was open", STEP, "        tables = [] if state.partials is None else [state.partials]", "        tables: list[pa.Table] = []", ON_WINDOWS),
     Mutant("P4", "a closed window emits again", STEP, "left.append(None if table is None else table.filter(pc.invert(mask)))", "left.append(table)", ON_WINDOWS),
-    Mutant("W5", "timers fire before their time", COMPUTATION, 'if p.domain == "processing" and p.due_ms <= now_ms)', 'if p.domain == "processing")', ON_COMPUTATION),
+    Mutant("W5", "timers fire before their time", COMPUTATION, 'if p.domain == "processing" and p.due_ms <= now_ms]', 'if p.domain == "processing"]', ON_COMPUTATION),
     Mutant("E1", "processing-time timers fire first", COMPUTATION, 'for domain in ("event", "processing"):', 'for domain in ("processing", "event"):', ON_COMPUTATION),
     Mutant("E1", "what the end sets stays", COMPUTATION, "                key.timers.take(timer)\n                self.counters.timers_discarded += 1", "                pass", ON_COMPUTATION),
     Mutant("E1", "pending timers are forgotten at the end", COMPUTATION, "                self._end(floor_ms, done)", "                pass", ON_COMPUTATION),
