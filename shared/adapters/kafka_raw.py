@@ -155,8 +155,12 @@ class RawRecords(PartitionRecords):  # type: ignore[misc]  # the library has no 
 
     @classmethod
     def of(cls, fetched: Any) -> "RawRecords":
-        """The same batches, position and aborted transactions as those of the library's object, not yet begun."""
-        return cls(
+        """The same batches, position and aborted transactions as those of the library's object, not yet begun.
+
+        Each has an iterator that knows it, which the library lets go at its end. Here nobody iterates: they are let go now. Else every
+        fetched buffer, megabytes each, would lie in a cycle until the collector comes to its oldest generation, which is seldom.
+        """
+        made = cls(
             fetched._tp,  # noqa: SLF001
             fetched._records,  # noqa: SLF001
             fetched._aborted_transactions,  # noqa: SLF001
@@ -166,6 +170,8 @@ class RawRecords(PartitionRecords):  # type: ignore[misc]  # the library has no 
             fetched._check_crcs,  # noqa: SLF001
             fetched._isolation_level,  # noqa: SLF001
         )
+        made._records_iterator = fetched._records_iterator = None  # noqa: SLF001
+        return made
 
     def columns(self) -> _Columns:
         """What comes from here on, not yet taken."""

@@ -1,5 +1,8 @@
 """Taking batches apart: offsets with gaps, positions within a batch, control batches, corruption."""
 
+import gc
+import weakref
+
 import pytest
 from aiokafka import TopicPartition as TheirPartition
 from aiokafka.consumer.fetcher import PartitionRecords
@@ -46,6 +49,22 @@ def take(
     while raw.next_into(columns):
         pass
     return columns.finish(PARTITION, with_keys=True), raw.next_fetch_offset
+
+
+def test_a_buffer_that_is_used_up_goes_without_the_collector() -> None:
+    """Neither the library's object nor ours is part of a cycle: megabytes that were fetched do not wait for a collection."""
+    theirs = PartitionRecords(
+        TheirPartition("t", 0), MemoryRecords(bytes(batch((0, None, b"a")))), [], 0, None, None, True, 1
+    )
+    raw = RawRecords.of(theirs)
+    assert raw.next_into(raw.columns())
+    alive = [weakref.ref(theirs), weakref.ref(raw)]
+    gc.disable()
+    try:
+        del theirs, raw
+        assert [found() for found in alive] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_gaps_of_compaction_keep_their_offsets() -> None:
