@@ -100,6 +100,7 @@ class LocalCluster:
         (self.settings.data_dir / ADDRESS_FILE).unlink(missing_ok=True)
         self._broker = LocalBroker(BrokerSettings(data_dir=self.settings.data_dir / "kafka", port=self.settings.port))
         if self.settings.environment:
+            self._environment_file().touch(mode=0o600)  # its owner's alone: passwords may be among it
             self._environment_file().write_text(json.dumps(dict(self.settings.environment), indent=2))
         await self._broker.start(self._start_beside)
         self._watch(BROKER, self._keep_broker(self._broker))

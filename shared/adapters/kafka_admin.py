@@ -9,6 +9,7 @@ from aiokafka import errors
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 
 from shared.adapters.kafka_client import KAFKA_ERRORS, require_topics, translated
+from shared.adapters.kafka_denied import why_not
 from shared.adapters.kafka_reader import KafkaReader, partition_name, theirs
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.model.ids import Offset
@@ -146,8 +147,10 @@ class KafkaAdmin:
                     admin = AIOKafkaAdminClient(**self._settings.connection("admin"))
                     try:
                         await admin.start()
-                    except BaseException:
+                    except BaseException as error:
                         await admin.close()
+                        if isinstance(error, KAFKA_ERRORS):
+                            raise await why_not(self._settings, error, doing) from error
                         raise
                     self._admin = admin
             return await work(self._admin)

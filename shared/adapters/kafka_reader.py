@@ -12,6 +12,7 @@ import aiokafka
 from aiokafka import errors
 
 from shared.adapters.kafka_client import KAFKA_ERRORS, Heard, require_topics, translated
+from shared.adapters.kafka_denied import why_not
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.model.ids import Offset
 from shared.ports.log import LogError, LogRecord, LogUnavailable, OffsetOutOfRange, TopicPartition
@@ -60,13 +61,14 @@ class KafkaReader:
         return self._consumer
 
     async def start(self) -> None:
-        """Connect; LogUnavailable if no broker answers."""
+        """Connect; LogUnavailable if no broker answers, LogDenied if one refuses."""
         try:
             await self._consumer.start()
         except BaseException as error:
             await self.close()
             if isinstance(error, KAFKA_ERRORS):
-                raise translated(error, f"reader: connecting to {self._settings.bootstrap}") from error
+                doing = f"reader: connecting to {self._settings.bootstrap}"
+                raise await why_not(self._settings, error, doing) from error
             raise
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:

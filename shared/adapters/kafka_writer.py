@@ -14,6 +14,7 @@ from typing import Any
 import aiokafka
 
 from shared.adapters.kafka_client import KAFKA_ERRORS, discard, require_topics, seal, translated
+from shared.adapters.kafka_denied import why_not
 from shared.adapters.kafka_reader import partition_name
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.model.ids import Offset
@@ -46,11 +47,11 @@ class Producer:
             async with asyncio.timeout(self.settings.delivery_timeout_ms / 1000):
                 await self.raw.start()
         except BaseException as error:
-            failure = translated(error, f"{self.name}: opening at {self.settings.bootstrap}")
-            self.broken(failure)
+            doing = f"{self.name}: opening at {self.settings.bootstrap}"
+            self.broken(translated(error, doing))
             await self.close()
             if isinstance(error, KAFKA_ERRORS):
-                raise failure from error
+                raise await why_not(self.settings, error, doing) from error
             raise
 
     def check(self) -> None:

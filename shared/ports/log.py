@@ -1,7 +1,7 @@
 """The log: topics of partitions of records with offsets. Kafka, or memory. No consumer groups: readers are told what to read.
 
-Errors: `LogUnavailable` for what may pass by waiting (no broker, no leader), `LogError` for what will not. After either from a
-writer the writer is unusable: close it and open a new one (F2).
+Errors: `LogUnavailable` for what may pass by waiting (no broker, no leader), `LogError` for what will not, `LogDenied` among it: a wrong
+password. After any of them from a writer the writer is unusable: close it and open a new one (F2).
 """
 
 from collections.abc import Awaitable, Mapping, Sequence
@@ -17,6 +17,10 @@ class LogError(Exception):
 
 class LogUnavailable(LogError):
     """The log cannot be reached now; waiting may help."""
+
+
+class LogDenied(LogError):
+    """The log refuses who asks: a password, a certificate. Waiting does not mend it, but it is tried as often as any failure (C10)."""
 
 
 class OffsetOutOfRange(LogError):

@@ -14,6 +14,10 @@ class TargetUnavailable(Exception):
     """The target is away; waiting may help (C10: does not count)."""
 
 
+class TargetDenied(Exception):
+    """The target refuses who asks: a password, a user. It is no outage: the task fails, and after some tries the processor (C10)."""
+
+
 class TargetRefused(Exception):
     """The target refuses for good at release: the processor is FAILED, naming epoch and record (S6)."""
 

@@ -13,6 +13,10 @@ class TableUnavailable(Exception):
     """The table is away; waiting may help (C10: does not count)."""
 
 
+class TableDenied(Exception):
+    """The table refuses who asks: a password, a user. It is no outage: the task fails, and after some tries the processor (C10)."""
+
+
 class TableRefused(Exception):
     """The table cannot be read as asked: the message says what was expected, and what to do."""
 

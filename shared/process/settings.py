@@ -66,7 +66,8 @@ def read_settings(environment: Mapping[str, str] | None = None) -> ProcessSettin
         try:
             return msgspec.json.decode(raw, type=dict[str, Any])
         except msgspec.DecodeError as error:
-            message = f"{_PREFIX}{name}: expected a JSON object, found {raw[:80]!r} ({error})"
+            # What was found is not shown: it may hold a password.
+            message = f"{_PREFIX}{name}: expected a JSON object; found {len(raw)} characters that are none ({error})"
             raise ProcessSettingsError(message) from error
 
     try:

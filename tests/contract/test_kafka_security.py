@@ -7,7 +7,7 @@ import json
 import os
 import random
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,56 +22,89 @@ from services.local.broker import LocalBroker
 from services.local.broker_settings import LOOPBACK, BrokerSettings, Port, java_arguments
 from services.local.jars import ensure_jars
 from services.local.java import find_java
+from services.sink.connecting import RealSinks
+from services.sink.service import SinkService
+from services.source.connecting import RealSources
+from services.source.service import SourceService
+from shared.adapters.clock import SystemClock
+from shared.adapters.executor import AsyncExecutor
 from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_raw import RawReader
 from shared.adapters.kafka_settings import settings_from
 from shared.language.documents import parse
 from shared.language.stages import Connection
 from shared.model.ids import Offset
-from shared.ports.log import LogError, LogRecord, NewRecord, TopicPartition
+from shared.model.messages import StartProcessor
+from shared.ports.log import LogDenied, LogRecord, NewRecord, TopicPartition
 from shared.process.connections import Connections
 from shared.process.outside import kafka_settings
 from shared.process.settings import ProcessSettingsError, read_settings
+from shared.protocol.coordinator.settings import CoordinatorSettings
+from shared.runtime.context import Service
 from shared.runtime.topics import Topics
+from tests.harness.installation import NAME, installed
 
 USER, PASSWORD = "alice", "wonderland-7"
 _JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-_MECHANISMS = ("PLAIN", "SCRAM-SHA-512")
-WAYS = [("SASL_SSL", "PLAIN"), ("SASL_SSL", "SCRAM-SHA-512"), ("SASL_PLAINTEXT", "SCRAM-SHA-512")]
-"""Protocols and mechanisms that are tried."""
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+CERTIFICATE = "certificate"
+WAYS = [
+    ("SASL_SSL", "PLAIN"),
+    ("SASL_SSL", "SCRAM-SHA-256"),
+    ("SASL_SSL", "SCRAM-SHA-512"),
+    ("SASL_PLAINTEXT", "SCRAM-SHA-512"),
+    ("SSL", CERTIFICATE),
+]
+"""Protocols and mechanisms that are tried; over plain TLS the broker wants a client's certificate."""
 
 
 @dataclass(frozen=True)
 class Guarded:
-    """The broker's guarded addresses by protocol, and the certificate that signs it."""
+    """The broker's guarded addresses by protocol, and where certificates lie."""
 
     bootstraps: dict[str, str]
-    ca_file: Path
+    folder: Path
 
     def config(self, protocol: str, mechanism: str, **changed: object) -> dict[str, object]:
         """As a user writes it."""
+        asked: dict[str, object] = {"sasl_mechanism": mechanism, "sasl_username": USER, "sasl_password": PASSWORD}
+        if mechanism == CERTIFICATE:
+            asked = self.client("client")
         return {
             "security_protocol": protocol,
-            "sasl_mechanism": mechanism,
-            "sasl_username": USER,
-            "sasl_password": PASSWORD,
-            "ssl_ca_file": str(self.ca_file),
+            "ssl_ca_file": str(self.folder / "broker.pem"),
             "request_timeout_ms": 3_000,
             "delivery_timeout_ms": 5_000,
+            **asked,
             **changed,
         }
 
+    def client(self, name: str) -> dict[str, object]:
+        """The certificate of a client and its key, which is locked."""
+        return {
+            "ssl_certificate_file": str(self.folder / f"{name}.pem"),
+            "ssl_key_file": str(self.folder / f"{name}.key"),
+            "ssl_key_password": PASSWORD,
+        }
 
-def _certificate() -> tuple[str, str]:
-    """Certificate and key, PEM, for the loopback address; signed by itself."""
+    def wrong(self, protocol: str, mechanism: str) -> list[dict[str, object]]:
+        """What must be refused."""
+        wrong: list[dict[str, object]] = [{"ssl_ca_file": None}] if protocol.endswith("SSL") else []
+        if mechanism == CERTIFICATE:
+            return [*wrong, self.client("stranger"), dict.fromkeys(self.client("client"))]
+        return [*wrong, {"sasl_password": "other"}, {"sasl_mechanism": "SCRAM-SHA-256", "sasl_username": "nobody"}]
+
+
+def _certificate(folder: Path, name: str, *, locked: bool = True) -> tuple[str, str]:
+    """Certificate and key, PEM, for the loopback address; signed by itself, and written to a folder."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tests")])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     day = dt.datetime.now(dt.UTC)
     made = (
         x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
+        .subject_name(subject)
+        .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(day - dt.timedelta(days=1))
@@ -80,14 +113,18 @@ def _certificate() -> tuple[str, str]:
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return made.public_bytes(serialization.Encoding.PEM).decode(), private.decode()
+    lock: serialization.KeySerializationEncryption = serialization.NoEncryption()
+    if locked:
+        lock = serialization.BestAvailableEncryption(PASSWORD.encode())
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, lock)
+    public = made.public_bytes(serialization.Encoding.PEM)
+    (folder / f"{name}.pem").write_bytes(public)
+    (folder / f"{name}.key").write_bytes(private)
+    return public.decode(), private.decode()
 
 
-def _overrides(certificate: str, key: str, ports: dict[str, int]) -> dict[str, str]:
-    """Two listeners that ask for a password, one of them with TLS, besides the plain one and the controller's."""
+def _overrides(certificate: str, key: str, trusted: str, ports: dict[str, int]) -> dict[str, str]:
+    """Two listeners that ask for a password, one of them with TLS, and one for a certificate, besides those of any broker."""
     listeners = ",".join(f"{name}://{LOOPBACK}:{port}" for name, port in ports.items())
     advertised = ",".join(f"{name}://{LOOPBACK}:{port}" for name, port in ports.items() if name != "CONTROLLER")
     protocols = ",".join(f"{name}:{'PLAINTEXT' if name == 'CONTROLLER' else name}" for name in ports)
@@ -104,13 +141,16 @@ def _overrides(certificate: str, key: str, ports: dict[str, int]) -> dict[str, s
         "ssl.keystore.type": "PEM",
         "ssl.keystore.certificate.chain": certificate.replace("\n", "\\n"),
         "ssl.keystore.key": key.replace("\n", "\\n"),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": trusted.replace("\n", "\\n"),
+        "listener.name.ssl.ssl.client.auth": "required",
     }
 
 
-async def _make_user(settings: BrokerSettings, bootstrap: str) -> None:
-    """SCRAM's secrets lie in the cluster: Kafka's own tool puts them there."""
+async def _make_user(settings: BrokerSettings, bootstrap: str, mechanism: str) -> None:
+    """SCRAM's secrets lie in the cluster: Kafka's own tool puts them there, one at a time."""
     command = java_arguments(settings, find_java().executable, ensure_jars(), "kafka.admin.ConfigCommand")
-    secret = f"SCRAM-SHA-512=[iterations=4096,password={PASSWORD}]"
+    secret = f"{mechanism}=[iterations=4096,password={PASSWORD}]"
     words = ["--alter", "--add-config", secret, "--entity-type", "users", "--entity-name", USER]
     process = await asyncio.create_subprocess_exec(*command, "--bootstrap-server", bootstrap, *words)
     assert await process.wait() == 0
@@ -119,19 +159,21 @@ async def _make_user(settings: BrokerSettings, bootstrap: str) -> None:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def _guarded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Guarded]:
     folder = tmp_path_factory.mktemp("guarded")
-    certificate, key = _certificate()
-    (folder / "ca.pem").write_text(certificate)
-    names = ("PLAINTEXT", "CONTROLLER", "SASL_SSL", "SASL_PLAINTEXT")
+    certificate, key = _certificate(folder, "broker", locked=False)
+    trusted, _ = _certificate(folder, "client")
+    _certificate(folder, "stranger")
+    names = ("PLAINTEXT", "CONTROLLER", "SASL_SSL", "SASL_PLAINTEXT", "SSL")
     ports = dict(zip(names, random.SystemRandom().sample(range(20_000, 30_000), len(names)), strict=True))
     settings = BrokerSettings(
         data_dir=folder / "kafka",
         port=Port(ports["PLAINTEXT"]),
         controller_port=Port(ports["CONTROLLER"]),
-        overrides=_overrides(certificate, key, ports),
+        overrides=_overrides(certificate, key, trusted, ports),
     )
     broker = LocalBroker(settings)
-    await _make_user(settings, await broker.start())
-    yield Guarded({name: f"{LOOPBACK}:{port}" for name, port in ports.items()}, folder / "ca.pem")
+    bootstrap = await broker.start()
+    await asyncio.gather(*(_make_user(settings, bootstrap, name) for name in _MECHANISMS if name != "PLAIN"))
+    yield Guarded({name: f"{LOOPBACK}:{port}" for name, port in ports.items()}, folder)
     broker.kill()
 
 
@@ -146,7 +188,7 @@ def guarded(_guarded: Guarded) -> Guarded:
 async def test_everything_goes_through_a_password_and_tls(guarded: Guarded, protocol: str, mechanism: str) -> None:
     """Topics, plain and transactional writes, and both readers work with the settings of a process and of a document's connection.
 
-    Another password, and a broker whose certificate nobody signs, are refused.
+    Another password or certificate, none, and a broker whose certificate nobody signs, are refused, which is told from an outage.
     """
     bootstrap, given = guarded.bootstraps[protocol], guarded.config(protocol, mechanism)
     environment = {
@@ -183,14 +225,12 @@ async def test_everything_goes_through_a_password_and_tls(guarded: Guarded, prot
     while rows < 2:
         rows += sum(len(part.values) for part in await raw.fetch(1_000_000, 500))
     await raw.close()
-    wrong: list[dict[str, object]] = [{"sasl_password": "other"}]
-    if protocol == "SASL_SSL":
-        wrong.append({"ssl_ca_file": None})
-    for changed in wrong:
+    for changed in guarded.wrong(protocol, mechanism):
         refused = KafkaLog(settings_from({**given, **changed}, "test", bootstrap=bootstrap, client="x"))
-        with pytest.raises(LogError) as raised:
-            await refused.list_topics()
-        assert PASSWORD not in str(raised.value)
+        for attempt in (refused.list_topics(), refused.reader(), refused.transactional_writer("i")):
+            with pytest.raises(LogDenied) as raised:
+                await attempt
+            assert PASSWORD not in str(raised.value)
         await refused.close()
     await connections.close()
     await log.close()
@@ -234,6 +274,39 @@ async def test_commands_by_topic_go_through_a_password_and_tls(guarded: Guarded)
         await log.close()
     assert found[0].value == b"no command"
     assert dict(found[0].headers)["reason"]
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("end", ["source", "target"])
+async def test_a_wrong_password_fails_the_processor(guarded: Guarded, tmp_path: Path, end: str) -> None:
+    """It is not waited for like an outage: after the tries that any failure has the processor is FAILED, and says what was refused."""
+    protocol, mechanism = "SASL_PLAINTEXT", "SCRAM-SHA-512"
+    config = guarded.config(protocol, mechanism, sasl_password="other")
+    (tmp_path / "in.json").write_text('{"n": 1}\n')
+    files = str(tmp_path / "in.json"), str(tmp_path / "out")
+    source = {"path": files[0], "format": "json"} if end == "target" else {"connectionName": "k", "topic": "t"}
+    emit = {"path": files[1], "format": "json"} if end == "source" else {"connectionName": "k", "topic": "t"}
+    connection = {"type": "kafka", "bootstrapServers": guarded.bootstraps[protocol], "config": config}
+    real: dict[str, Callable[[], Service]] = {
+        "source": lambda: SourceService(RealSources(Connections("source"))),
+        "sink": lambda: SinkService(RealSinks(Connections("sink"))),
+    }
+    tries = CoordinatorSettings(adopt_wait_ms=100, failures_max=2, backoff_base_ms=10, backoff_max_ms=10)
+    async with installed(
+        SystemClock(),
+        AsyncExecutor(),
+        services=("source", "sink"),
+        coordinator=tries,
+        wrap=lambda service: real[service.name](),
+    ) as there:
+        await there.create({"connections": {"k": connection}, "pipeline": [{"$source": source}, {"$emit": emit}]})
+        await there.client.request(StartProcessor(there.client.unique(), NAME, resume=True))
+        async for status in there.client.watch(NAME):
+            if status.state == "FAILED":
+                break
+    assert "LogDenied" in status.reason
+    assert "Authentication failed" in status.reason
+    assert "correct the password" in status.reason
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession, web
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from services.cli.__main__ import app
 from services.cli.process import quiet
+from services.control.events import Events
 from services.control.openapi import describe
+from services.control.readmodel import ReadModel
 from services.control.routes import ROUTES
 from services.control.server import application
 from services.control.service import ControlService
@@ -146,6 +149,65 @@ async def test_secrets_are_not_shown(asked: Asked, tmp_path: Path) -> None:
     assert "sasl_password" in told[2]
     assert "***" in told[1]
     assert "u:***@h" in told[3]
+
+
+def misplaced() -> list[dict[str, Any]]:
+    """Connections that are wrong, with a secret where it does not belong."""
+    address = f"postgresql://u:{SECRET}@h/d"
+    return [
+        {"type": "sql", "url": [address]},
+        {"type": "sql", "url": {"password": SECRET}},
+        {"type": "kafka", "bootstrapServers": "b:1", "sasl_password": SECRET},
+        {"type": "kafka", "bootstrapServers": "b:1", "config": f"sasl_password={SECRET}"},
+        {"type": "kafka", "bootstrapServers": {"password": SECRET}, "config": [SECRET]},
+        {"config": {"sasl_password": SECRET}},
+    ]
+
+
+async def test_no_output_shows_a_secret(asked: Asked, tmp_path: Path) -> None:
+    """No answer of a route, no event, no log line, no error of a wrong document has it, of what runs, waits for a target or is refused."""
+    there, made = asked.there, document(tmp_path)
+    topics = there.outside.topics
+    events = Events(MemoryLog(there.broker), topics, there.clock, ControlSettings())
+    model = ReadModel(MemoryLog(there.broker), topics, there.clock, on_status=events.status)
+    away = {"type": "sql", "url": f"postgresql://u:{SECRET}@127.0.0.1:1/d"}
+    merge = {"into": {"connectionName": "s", "table": "t"}, "on": ["n"], "whenMatched": "replace"}
+    waits = {"connections": {"s": away}, "pipeline": [made["pipeline"][0], {"$merge": merge}]}
+    told: list[str] = []
+    quiet(logging.DEBUG)
+    with capture_logs() as logged:
+        handles = [*model.start(there.outside.executor, raise_), *events.start(there.outside.executor, model, raise_)]
+        for name, tree in (("p", made), ("q", waits)):
+            body = {"name": name, "document": tree, "start": True}
+            assert (await asked.ask("POST", "/v1/processors", body))[0] == 201
+        assert (await asked.ask("PUT", "/v1/connections/k", away))[0] == 200
+        await asked.until("p", "RUNNING")
+        await there.committed(2, "p")  # type: ignore[arg-type]
+        while not any(line["event"] == "sink.target_away" for line in logged):
+            await there.clock.sleep_ms(10)
+        for wrong in misplaced():
+            body = {"document": {"connections": {"k": wrong}, "pipeline": made["pipeline"][:1]}}
+            for method, path, given in (
+                ("POST", "/v1/validate", body),
+                ("POST", "/v1/processors", {"name": "r", **body}),
+                ("PUT", "/v1/connections/k", wrong),
+            ):
+                status, answer = await asked.ask(method, path, given)
+                assert status == 422
+                told.append(json.dumps(answer))
+        for route in ROUTES:
+            for name in ("p", "q") if route.method == "GET" else ():
+                url = asked.url + route.path.replace("{name}", name)
+                async with asked.session.get(url, headers=BEARER) as answered:
+                    told.append(f"{route.path}: {await answered.text()}")
+        stored = there.broker._topics[topics.events][0].stored
+        told += [str(entry.record.value) for entry in stored if entry.record is not None]
+        for handle in handles:
+            handle.cancel()
+            await handle.join()
+    told += map(repr, logged)
+    assert len(stored) > 2
+    assert [text for text in told if SECRET in text] == []
 
 
 async def test_errors_say_place_expectation_and_finding(asked: Asked) -> None:

@@ -13,10 +13,11 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from services.operator.tables.sqlvalues import NOTHING, Parameter, cell_reader, parameter_of
+from shared.adapters.sql_denied import is_denied
 from shared.model.tables import Found
 from shared.model.values import Document, Value
 from shared.ports.clock import Executor
-from shared.ports.tables import Names, TableRefused, TableUnavailable
+from shared.ports.tables import Names, TableDenied, TableRefused, TableUnavailable
 from shared.runtime.settings import LookupSettings
 
 DIALECTS: Final = ("postgresql", "sqlite")
@@ -118,6 +119,8 @@ class SqlTable:
 
     def _failure(self, error: exc.DBAPIError) -> Exception:
         text = f"table {self._name}: {error.orig}"
+        if is_denied(error):
+            return TableDenied(f"{text}; correct the connection's url")
         passing = isinstance(error, exc.OperationalError | exc.InterfaceError) or error.connection_invalidated
         if self._engine.dialect.name == "sqlite":
             passing = passing and any(word in text.lower() for word in _SQLITE_PASSING)

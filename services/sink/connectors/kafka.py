@@ -31,7 +31,16 @@ from services.sink.connectors.staging import Part, PartStore, Staging, decode_ha
 from shared.language.stages.sinks import KafkaEmit
 from shared.model.checkpoint import MirrorRow
 from shared.model.ids import Epoch
-from shared.ports.log import Fenced, Log, LogError, LogUnavailable, RecordColumns, TopicPartition, TransactionalWriter
+from shared.ports.log import (
+    Fenced,
+    Log,
+    LogDenied,
+    LogError,
+    LogUnavailable,
+    RecordColumns,
+    TopicPartition,
+    TransactionalWriter,
+)
 from shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailable
 
 
@@ -250,6 +259,8 @@ class KafkaSink:
             match error:
                 case Fenced():
                     self._fenced = error
+                    raise
+                case LogDenied():
                     raise
                 case LogUnavailable():
                     raise TargetUnavailable(f"kafka, {doing} for {self._identity}: {error}") from error

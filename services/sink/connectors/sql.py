@@ -24,13 +24,14 @@ from services.sink.connectors.markers import check_open, is_due
 from services.sink.connectors.sqlvalues import Misfit, RowMaker
 from services.sink.connectors.sqlwrites import MergeWriter, Unwanted
 from services.sink.connectors.staging import Part, PartStore, Staging, decode_handle
+from shared.adapters.sql_denied import is_denied
 from shared.language.stages.sinks import Merge
 from shared.language.values import CodecError, decode_doc, encode_doc
 from shared.model.checkpoint import MirrorRow
 from shared.model.ids import Epoch
 from shared.operators.batches import documents_of
 from shared.ports.clock import Executor
-from shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailable
+from shared.ports.sink import Identity, Rejected, TargetDenied, TargetRefused, TargetUnavailable
 
 MARKERS_TABLE: Final = "tidemark_released"
 DIALECTS: Final = ("postgresql", "sqlite")
@@ -365,6 +366,8 @@ class SqlSink:
             raise TargetRefused(f"{self._place}: {doing}: {unwanted}") from unwanted
         except exc.DBAPIError as error:
             sentence = f"{self._place}: {doing}: {str(error.orig).strip()}"
+            if is_denied(error):
+                raise TargetDenied(f"{sentence}; correct the connection's url") from error
             if self._is_permanent(error):
                 raise TargetRefused(sentence) from error
             raise TargetUnavailable(sentence) from error

@@ -4,30 +4,48 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shared.language.documents.kinds import DOCUMENT, STRING, Option, choice, read_options
+from shared.language.documents.kinds import DOCUMENT, STRING, Kind, Option, choice, read_options
 from shared.language.expressions.scope import Scope
 from shared.language.problems import Problems, join
 from shared.language.stages.source import Connection
 
 REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
+
+def _unshown(kind: Kind, expected: str) -> Kind:
+    """The same kind, but an error says what kind of thing was found, not what: a secret may stand in the wrong place, too."""
+
+    def read(tree: Any, path: str, scope: Scope) -> Any:
+        if type(tree) is (str if kind is STRING else dict) and tree != "":
+            return kind.read(tree, path, scope)
+        named = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+        scope.problems.add(
+            path, f"expected {expected}, found {named.get(type(tree), 'a number')}; it is not shown here"
+        )
+        return None
+
+    return Kind(read, kind.schema)
+
+
+_TEXT: Final = _unshown(STRING, "a non-empty string")
+_TABLE: Final = _unshown(DOCUMENT, "an object")
 _TYPE: Final = Option("type", choice("kafka", "files", "sql", "gateway"), "what is at the other end", required=True)
 SETTINGS: Final = {
     "kafka": (
-        Option("bootstrapServers", STRING, "host:port, separated by commas", required=True),
-        Option("config", DOCUMENT, "of the client: security_protocol, sasl_mechanism, …"),
+        Option("bootstrapServers", _TEXT, "host:port, separated by commas", required=True),
+        Option("config", _TABLE, "of the client: security_protocol, sasl_mechanism, …"),
     ),
     "gateway": (
-        Option("bootstrapServers", STRING, "of the broker that the gateway writes to", required=True),
-        Option("config", DOCUMENT, "of the client"),
+        Option("bootstrapServers", _TEXT, "of the broker that the gateway writes to", required=True),
+        Option("config", _TABLE, "of the client"),
     ),
     "files": (
-        Option("path", STRING, "the folder, or a URL such as s3://bucket/prefix", required=True),
-        Option("config", DOCUMENT, "of the file system: endpoint, key, …"),
+        Option("path", _TEXT, "the folder, or a URL such as s3://bucket/prefix", required=True),
+        Option("config", _TABLE, "of the file system: endpoint, key, …"),
     ),
     "sql": (
-        Option("url", STRING, "postgresql://… or sqlite:///…", required=True),
-        Option("config", DOCUMENT, "of the engine"),
+        Option("url", _TEXT, "postgresql://… or sqlite:///…", required=True),
+        Option("config", _TABLE, "of the engine"),
     ),
 }
 """The options of each type of connection."""

@@ -170,4 +170,4 @@ class Connection:
 
     name: str
     type: Literal["kafka", "files", "sql", "gateway"]
-    settings: Mapping[str, Value] = field(default_factory=dict)
+    settings: Mapping[str, Value] = field(default_factory=dict, repr=False)

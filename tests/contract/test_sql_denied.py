@@ -1,0 +1,66 @@
+"""A database that refuses who asks is told from one that is away: the one ends the task, the other is waited for."""
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from services.operator.tables.sql import SqlTable
+from services.operator.tables.sql import engine_of as table_engine
+from services.sink.connectors.sql import engine_of as sink_engine
+from shared.adapters.executor import AsyncExecutor
+from shared.adapters.sql_denied import is_denied
+from shared.model.ids import Epoch
+from shared.ports.log import LogDenied
+from shared.ports.sink import TargetDenied
+from shared.ports.tables import TableDenied
+from shared.runtime.assembly import failure_of
+from shared.runtime.settings import LookupSettings
+from tests.contract.sinks_support import IDENTITY
+from tests.contract.sinks_targets import SqlWorld
+
+FATAL = 'connection to server at "127.0.0.1", port 5432 failed: FATAL:  '
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("wrong", [{"username": "nobody"}, {"database": "nowhere"}], ids=str)
+async def test_a_sink_and_a_table_are_told_that_they_may_not(postgres_url: str, wrong: dict[str, str]) -> None:
+    """A user or a database that is not there is named, with what to correct, to who writes and to who looks up."""
+    right = postgres_url.replace("postgresql://", "postgresql+psycopg://")
+    refused = sa.make_url(right).set(**wrong).render_as_string(hide_password=False)  # type: ignore[arg-type]
+    world = SqlWorld(right)
+    sink = world.sink()
+    sink._engine = sink_engine(refused)
+    table = SqlTable(table_engine(refused, {}, 1_000), "t", AsyncExecutor(), LookupSettings())
+    try:
+        with pytest.raises(TargetDenied, match=r"does not exist; correct the connection's url"):
+            await sink.open(IDENTITY, Epoch(0))
+        with pytest.raises(TableDenied, match=r"does not exist; correct the connection's url"):
+            await table.find([], [])
+    finally:
+        sink._engine.dispose()
+        world.engine.dispose()
+        await table.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "denied"),
+    [
+        (FATAL + 'password authentication failed for user "u"', True),
+        ("connection failed: fe_sendauth: no password supplied", True),
+        (FATAL + 'no pg_hba.conf entry for host "10.0.0.7", user "u", database "d", no encryption', True),
+        (FATAL + 'role "u" is not permitted to log in', True),
+        ("connection refused: is the server running on that host?", False),
+        (FATAL + "the database system is starting up", False),
+        (FATAL + "sorry, too many clients already", False),
+    ],
+)
+def test_refusals_are_known_by_the_servers_words(said: str, denied: bool) -> None:
+    """Of an error of connecting the driver gives the server's sentence and no code."""
+    assert is_denied(exc.OperationalError("connect", None, psycopg.OperationalError(said))) == denied
+
+
+@pytest.mark.parametrize("error", [LogDenied("no"), TargetDenied("no"), TableDenied("no")], ids=repr)
+def test_a_refusal_counts_towards_failed(error: Exception) -> None:
+    """It is no outage, which would be waited out for ever, and not for good at its first word (C10)."""
+    assert failure_of(error) == (False, False)
