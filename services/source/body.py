@@ -149,7 +149,7 @@ class SourceTaskBody:
         tasks, known = assign.plan.tasks[assign.vertex], {status.split for status in self._source.status()}
         found = {s: o for s, o in (await self.splits()).items() if o % tasks == assign.index and s not in known}
         self._looked_ms = now_ms
-        if not found:
+        if not found or self._draining:  # the input has been ended meanwhile: what is new has none
             return
         await self._source.open(dict.fromkeys(found))
         _log.warning("source.splits_added", task=str(self._context.task), splits=sorted(found))

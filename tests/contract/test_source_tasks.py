@@ -1,7 +1,8 @@
 # ruff: noqa: N802 -- a test carries its rule's name
 """A source's task over Kafka, in memory and on a real broker: when a split is idle (W4), and how the input ends (E1, E2)."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from shared.adapters.kafka_settings import KafkaSettings
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_log import MemoryLog
 from shared.language.stages.source import StartAt
+from shared.model.ids import Offset, SplitId
 from shared.model.time import MAX_TIME
 from shared.ports.log import Log, NewRecord, TopicPartition
 from tests.harness.source_stand import IDLE_MS, SourceStand, feed, record
@@ -212,6 +214,27 @@ async def test_E2_a_drain_at_named_offsets_reads_up_to_them_and_no_further(clust
     await cluster.feed(1, 15)
     assert await read(stand, 1) == [30]
     await at_end(stand)
+    assert stand.body.ended()
+
+
+async def test_E2_a_split_that_comes_while_the_input_is_being_ended_is_not_read(cluster: Cluster) -> None:
+    """Nobody has said where it ends: the drain would wait for ever."""
+    stand = await cluster.stand()
+    await stand.take()
+    known, opened = await stand.source.splits(), list[SplitId]()
+
+    async def splits() -> dict[SplitId, int]:
+        stand.body.drain({})
+        return {**known, SplitId("new-0"): 2}
+
+    async def open_(positions: Mapping[SplitId, Offset | None]) -> None:
+        opened.extend(positions)
+
+    stand.body._source = SimpleNamespace(
+        splits=splits, open=open_, status=stand.source.status, end_at=stand.source.end_at, fetch=stand.source.fetch
+    )
+    await stand.take(after_ms=10**6)
+    assert opened == []
     assert stand.body.ended()
 
 
