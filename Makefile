@@ -14,6 +14,7 @@ BIN := $(VENV)/bin
 # One stamp for each step of the set-up: a second run finds it and does nothing. Each lies in what it speaks for.
 PACKAGES := $(VENV)/.packages-installed
 JARS := .tidemark/kafka/.jars-verified
+CLASSES := .tidemark/classes/.archived
 LOG := .tidemark/setup.log
 
 # Everything that needs neither broker nor Spark runs first, on both cores: most mistakes show there within a minute.
@@ -27,7 +28,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: $(PACKAGES) $(JARS) ## virtual environment, locked packages, the broker's jars; nothing if they are there
+setup: $(PACKAGES) $(JARS) $(CLASSES) ## virtual environment, locked packages, the broker's jars; nothing if they are there
 
 .PHONY: doctor
 doctor: ## look for what a set-up needs: Python 3.11, Java 17, disk
@@ -51,6 +52,12 @@ $(JARS): deploy/broker/jars.lock | $(PACKAGES)
 	@echo 'Setting up: the jars of the Kafka broker (42 MiB)'
 	@$(BIN)/python -m services.local.jars
 	@mkdir -p $(@D)
+	@touch $@
+
+$(CLASSES): $(PACKAGES) $(JARS)
+	@echo 'Setting up: archives of the classes that the broker and Spark load, which halve the time of their starts'
+	@for package in services.local spark_stages; do \
+	  $(BIN)/python -m $$package.archive 2>> $(LOG) || { echo 'All that was printed: $(LOG)' >&2; exit 1; }; done
 	@touch $@
 
 .PHONY: demo
@@ -137,4 +144,4 @@ clean: ## remove what tests and the demo wrote; data of running jobs stay
 
 .PHONY: distclean
 distclean: clean ## remove the set-up as well
-	rm -rf $(VENV) .tidemark/kafka *.egg-info
+	rm -rf $(VENV) .tidemark/kafka .tidemark/classes *.egg-info

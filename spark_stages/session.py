@@ -6,10 +6,13 @@ Settings are those that short, frequent jobs need: few shuffle partitions, no ad
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
 
+ARCHIVE: Final = "TIDEMARK_SPARK_CLASSES"
+"""Names the archive of the JVM's classes (archive.py), where it is not in the project's own folder."""
 SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
@@ -28,12 +31,25 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.codegen.cache.maxEntries": "1000",
 }
+OPTIONS: Final = "spark.driver.extraJavaOptions"
 LOCAL: Final[Mapping[str, str]] = {
     # Steps are many and short: the second compiler would take more time than the steps, and never be done.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
+    OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
     "spark.python.daemon.module": "spark_stages.daemon",
 }
 """Of local mode, where driver and executor are one JVM beside everything else of the machine."""
+
+
+def archive_path() -> Path:
+    """Where the archive of the JVM's classes lies, or would."""
+    named = os.environ.get(ARCHIVE)
+    return Path(named) if named else Path(__file__).resolve().parents[1] / ".tidemark" / "classes" / "spark.jsa"
+
+
+def archive_options() -> str:
+    """The JVM's options to use the archive; "" where there is none, or where Spark would cut its path at a space."""
+    path = archive_path()
+    return f" -XX:SharedArchiveFile={path}" if path.exists() and " " not in str(path) else ""
 
 
 def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> SparkSession:
@@ -42,7 +58,7 @@ def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
     builder = builder.remote(master) if master.startswith("sc://") else builder.master(master)
-    own = LOCAL if master.startswith("local") else {}
+    own = {**LOCAL, OPTIONS: LOCAL[OPTIONS] + archive_options()} if master.startswith("local") else {}
     for key, value in {**SETTINGS, **own, **(settings or {})}.items():
         builder = builder.config(key, value)
     # Python workers import the product's packages, wherever the driver was started.

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NewType
 
+from services.local.jars import default_cache
+
 Port = NewType("Port", int)
 
 FREE_PORT: Final = Port(0)
@@ -34,6 +36,8 @@ class BrokerSettings:
     free_disk_mib_min: int = 512
     start_timeout_s: float = 60.0
     stop_timeout_s: float = 15.0
+    # Of the JVM. Empty: to use the archive of its classes, where there is one (archive.py).
+    jvm_options: tuple[str, ...] = ()
     # Server properties that overrule the ones made here.
     overrides: Mapping[str, str] = field(default_factory=dict)
 
@@ -96,6 +100,16 @@ def server_properties(settings: BrokerSettings, port: Port, controller_port: Por
     return properties | dict(settings.overrides)
 
 
+def archive_path() -> Path:
+    """Where the archive of the broker's classes lies, or would."""
+    return default_cache().parent / "classes" / "broker.jsa"
+
+
+def _archive_options() -> tuple[str, ...]:
+    path = archive_path()
+    return (f"-XX:SharedArchiveFile={path}",) if path.exists() else ()
+
+
 def java_arguments(settings: BrokerSettings, java: Path, jars: Sequence[Path], main_class: str) -> list[str]:
     """A JVM of bounded size that runs ``main_class`` of the broker; its own arguments follow."""
     return [
@@ -105,6 +119,7 @@ def java_arguments(settings: BrokerSettings, java: Path, jars: Sequence[Path], m
         # It shares a machine's few cores with all else: the second compiler took a third of the broker's time in the first minutes.
         "-XX:TieredStopAtLevel=1",
         "-XX:+UseSerialGC",
+        *(settings.jvm_options or _archive_options()),
         "-XX:+ExitOnOutOfMemoryError",
         f"-XX:ErrorFile={settings.diagnostics_dir}/crash-%p.log",
         "-Djava.awt.headless=true",
