@@ -40,21 +40,21 @@ async def _use(bootstrap: str) -> None:
     await consumer.stop()
 
 
-async def write_archive(path: Path) -> bool:
-    """Write it anew, by a broker of its own; False where this JVM writes none, and says why. BrokerError where no broker starts at all."""
+async def _live(folder: Path, made: Path) -> None:
+    """A broker's life, at whose end its JVM writes the archive."""
+    options = ("-Xlog:disable", f"-XX:ArchiveClassesAtExit={made}")
+    broker = LocalBroker(BrokerSettings(data_dir=folder, jvm_options=options, stop_timeout_s=_DUMP_TIMEOUT_S))
+    await _use(await broker.start())
+    await broker.stop()
+
+
+def write_archive(path: Path) -> bool:
+    """Write it anew, by a broker of its own; False where this JVM writes none. BrokerError where no broker starts at all."""
     path.unlink(missing_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
-        options = (
-            "-Xlog:disable",
-            f"-XX:ArchiveClassesAtExit={made}",
-        )
-        broker = LocalBroker(
-            BrokerSettings(data_dir=Path(folder) / "data", jvm_options=options, stop_timeout_s=_DUMP_TIMEOUT_S)
-        )
-        await _use(await broker.start())
-        await broker.stop()
+        asyncio.run(_live(Path(folder) / "data", made))
         if made.exists():
             made.replace(path)
     return path.exists()
@@ -64,7 +64,7 @@ def main() -> int:
     """Write it; without one everything works as well, so that only a broker that does not start is a failure."""
     path = archive_path()
     try:
-        written = asyncio.run(write_archive(path))
+        written = write_archive(path)
     except BrokerError as error:
         sys.stderr.write(f"{error}\n")
         return 1

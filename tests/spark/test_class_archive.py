@@ -1,6 +1,5 @@
 """Archives of classes: what the broker's and Spark's JVMs load is taken from them, and a start without one works as ever."""
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -60,11 +59,11 @@ def test_no_option_without_an_archive(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.kafka
-async def test_the_broker_takes_its_classes_from_the_archive(tmp_path: Path) -> None:
+def test_the_broker_takes_its_classes_from_the_archive(tmp_path: Path) -> None:
     """As written by a broker that ends; told by the JVM itself."""
     archive = tmp_path / "broker.jsa"
-    assert await broker_archive.write_archive(archive)
+    assert broker_archive.write_archive(archive)
     settings = BrokerSettings(data_dir=tmp_path, jvm_options=(f"-XX:SharedArchiveFile={archive}", "-Xlog:class+load"))
     command = java_arguments(settings, find_java().executable, ensure_jars(), "kafka.Kafka")
-    told = (await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)).stdout
+    told = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     assert "kafka.Kafka$ source: shared objects file (top)" in told
