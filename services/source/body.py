@@ -177,11 +177,12 @@ class SourceTaskBody:
         if self._chain.next_processing_time() <= now_ms:
             outs += self._chain.on_processing_time(now_ms)
         outs += self._chain.on_watermark(self._front.output_watermark())
-        self._moved = fetched.paced and before != self._front.split_watermarks()
+        rows = self._steps.rows_too and bool(with_rows)
+        self._moved = fetched.paced and (rows or before != self._front.split_watermarks())
         return outs
 
     def settle_ms(self) -> int | None:
-        """What has moved no watermark and no clock is seen by nobody before the next step."""
+        """What has moved no watermark and no clock is seen by nobody before the next step, unless rows alone count."""
         return self._steps.settle_ms if self._moved or self._steps.settle_ms else None
 
     def _within(self, batch: RawBatch) -> RawBatch:

@@ -4,7 +4,7 @@ import uuid
 
 from services.source.body import SourceTaskBody
 from services.source.connecting import RealSources, SourceConnectors
-from services.source.steps import Steps, looks_at_time, sets_clock
+from services.source.steps import Steps, looks_at_time, rows_close, sets_clock
 from shared.language.documents import Processor, parse
 from shared.language.stages import DocumentsSource, FileSource, KafkaSource, ScriptSource, Source
 from shared.model.ids import Place, WorkerIncarnation
@@ -66,7 +66,7 @@ def _steps(context: TaskContext, processor: Processor, stage: Source, connectors
     """Steps are taken one by one where it matters; a clock that they set is seen everywhere after two ticks, for one may be under way."""
     one_by_one = isinstance(stage, DocumentsSource | ScriptSource) and looks_at_time(processor)
     settle_ms = 2 * context.outside.settings.tick_interval_ms if sets_clock(stage) else 0
-    return Steps(connectors.set_time, one_by_one, settle_ms)
+    return Steps(connectors.set_time, one_by_one, one_by_one and rows_close(processor), settle_ms)
 
 
 async def build(settings: ProcessSettings) -> Worker:

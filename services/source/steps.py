@@ -17,6 +17,7 @@ from shared.language.stages import (
     Join,
     ProcessingTimeStep,
     ScriptSource,
+    SessionWindow,
     Source,
     WatermarkStep,
     Window,
@@ -38,6 +39,8 @@ class Steps:
     """Puts the wall clock of all tasks to this, ms; raises ClockNotSettable where nobody can."""
     one_by_one: bool
     """What a step changes is to be covered by a checkpoint before the next is read."""
+    rows_too: bool
+    """So is every step with rows: a session that comes too late joins what comes behind it only if both are looked at together."""
     settle_ms: int
     """The checkpoint may be asked for after so long, ms: what a clock that is set takes to be seen everywhere; 0 where none is."""
 
@@ -90,6 +93,11 @@ def looks_at_time(processor: Processor) -> bool:
     return any(
         isinstance(s, timed) or (isinstance(s, Source) and sets_clock(s)) for s in all_stages(processor.pipeline)
     )
+
+
+def rows_close(processor: Processor) -> bool:
+    """Whether what became of one row may depend on the next one in the same epoch: sessions of event time merge."""
+    return any(isinstance(s, SessionWindow) and s.boundary == "eventTime" for s in all_stages(processor.pipeline))
 
 
 def sets_clock(stage: Source) -> bool:

@@ -64,7 +64,7 @@ class SourceStand:
         assign.index, assign.handles = index, ()
         outside = SimpleNamespace(settings=RuntimeSettings(fetch_timeout_ms=50), clock=self.clock)
         context: Any = SimpleNamespace(assign=assign, outside=outside, task=TaskId(VertexId("read"), index))
-        steps = Steps(lambda _ms: None, one_by_one=False, settle_ms=0)
+        steps = Steps(lambda _ms: None, one_by_one=False, rows_too=False, settle_ms=0)
         chain = build_chain((), operators)
         self.body = SourceTaskBody(context, self.source, self.front, chain, IDLE_MS, steps, bounded=until is not None)
 

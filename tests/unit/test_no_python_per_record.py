@@ -125,7 +125,7 @@ class Path:
             SourceFront(front, operators),
             build_chain(tuple(behind), operators),
             None,
-            Steps(lambda _t: None, one_by_one=False, settle_ms=0),
+            Steps(lambda _t: None, one_by_one=False, rows_too=False, settle_ms=0),
             bounded=False,
         )
         self.exchange = Exchange(JobId("j"), Generation(1), 128, [OutEdge(edge, 1)], outside.blobs, lambda: "u", 2**30)
