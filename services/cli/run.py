@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +14,10 @@ from services.cli.installation import Installation, installation
 from services.cli.view import View
 from services.local.broker_settings import FREE_PORT
 from services.local.supervisor import ADDRESS_FILE, CONTROL, TOKEN_FILE
-from shared.language.documents import parse
+from shared.language.documents import FileDlq, KafkaDlq, Processor, parse
+from shared.language.documents.model import TableDlq
+from shared.language.expressions.ast import Literal
+from shared.language.stages import FileEmit, KafkaEmit
 from shared.model.ids import ProcessorName
 from shared.model.messages import ProcessorStatus, StopProcessor
 
@@ -43,10 +47,47 @@ async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: 
                 await showing
             with contextlib.suppress(asyncio.CancelledError):
                 await telling
-    Console(stderr=True).print(f"{name}: {status.state} {status.reason}")
+    said = Console(stderr=True, soft_wrap=True)
+    said.print(f"{name}: {status.state} {status.reason}".rstrip())
     if status.state == "FAILED":
         message = f"{name}: {status.reason}"
         raise RunFailed(message)
+    for line in outputs(processor):
+        said.print(line, highlight=False)
+
+
+def outputs(processor: Processor) -> list[str]:
+    """Where what it wrote lies, a line a place."""
+
+    def inside(connection: str | None, what: str) -> str:
+        known = processor.connections.get(connection or "")
+        root = os.path.expandvars(str(known.settings.get("path", ""))) if known is not None else ""
+        return f"{root.rstrip('/')}/{what}" if root else what
+
+    found = []
+    for stage in processor.sinks:
+        match stage:
+            case FileEmit():
+                place = (
+                    f"files in {inside(stage.connection_name, stage.file_path)} (_manifest.json lists those that count)"
+                )
+            case KafkaEmit(topic=Literal(value=str() as topic)):
+                place = f"topic {topic} of {stage.connection_name}"
+            case KafkaEmit():
+                place = f"topics of {stage.connection_name}, by an expression"
+            case _:
+                place = f"table {stage.table} of {stage.connection_name}"
+        found.append(f"results: {place}")
+    match processor.options.dlq:
+        case FileDlq(file_path=path, connection_name=connection):
+            found.append(f"dead letters, if any: files in {inside(connection, path)}")
+        case KafkaDlq(topic=name, connection_name=connection):
+            found.append(f"dead letters, if any: topic {name} of {connection}")
+        case TableDlq(table=name, connection_name=connection):
+            found.append(f"dead letters, if any: table {name} of {connection}")
+        case None:
+            pass
+    return found
 
 
 async def _tell_address(data_dir: Path) -> None:

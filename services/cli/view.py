@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,13 +18,16 @@ from services.cli.feed import Fed
 from services.cli.installation import Installation
 from shared.adapters.clock import SystemClock
 from shared.adapters.kafka_log import KafkaLog
-from shared.model.ids import ProcessorName
+from shared.model.ids import ProcessorName, VertexId
 from shared.model.messages import Heartbeat, TaskBeat
 from shared.model.time import MAX_TIME, MIN_TIME
 from shared.ports.log import TopicPartition
 from shared.runtime.reading import followed
 
 _ALERTS_SHOWN = 8
+_LOOK_S = 0.5
+_RATE_LOOKS = 10
+"""A rate is taken over so many looks: heartbeats come in between."""
 
 
 @dataclass(slots=True)
@@ -38,12 +42,22 @@ class Seen:
     alerts: list[dict[str, Any]] = field(default_factory=list)
     alert_count: int = 0
     fed: Fed = field(default_factory=Fed)
+    services: dict[VertexId, str] = field(default_factory=dict)
+    """By vertex."""
     event_ms: int = 0
     """Event time of what was fed last, ms."""
 
     def total(self, counter: str) -> int:
         """Sum of a counter over the tasks of sources."""
         return sum(beat.counters.get(counter, 0) for place, beat in self.beats.items() if place.startswith("source"))
+
+    def written(self) -> int:
+        """Rows that sinks took, dead letters apart."""
+        return sum(
+            beat.counters.get("inRows", 0)
+            for beat in self.beats.values()
+            if self.services.get(beat.vertex) == "sink" and not beat.vertex.startswith("dlq")
+        )
 
     def watermark_ms(self) -> int:
         """The lowest output watermark of the sources, ms; MIN_TIME before any."""
@@ -74,7 +88,7 @@ def _append(path: Path, line: str) -> str:
 
 
 class View:
-    """Follows one processor while `run` is awaited beside."""
+    """Follows one processor while `run` is awaited beside. Without a topic of alerts nothing is fed, either: that is the demo's."""
 
     def __init__(
         self, installed: Installation, name: ProcessorName, alerts_topic: str | None, series: Path | None
@@ -85,8 +99,7 @@ class View:
         self._series = series
         self.seen = Seen()
         self._began = time.monotonic()
-        self._records_before = 0
-        self._rate = 0.0
+        self._looks: deque[int] = deque([0], maxlen=_RATE_LOOKS + 1)
         self._trouble = ""
 
     async def run(self) -> None:
@@ -109,6 +122,7 @@ class View:
         async for status in self._installed.client.watch(self._name):
             self.seen.state, self.seen.epoch = status.state, status.last
             self.seen.commits, self.seen.generation = status.commits, status.generation
+            self.seen.services = dict(status.services)
 
     async def _follow_beats(self) -> None:
         async for beat in self._installed.client.heartbeats():
@@ -131,14 +145,13 @@ class View:
             else _Lines(console) as live
         ):
             while True:
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(_LOOK_S)
                 self._measure()
                 live.update(self._table() if console.is_terminal else self._line())
 
     def _measure(self) -> None:
         records = self.seen.total("records")
-        self._rate = max(0.0, (records - self._records_before) / 0.5)
-        self._records_before = records
+        self._looks.append(records)
         if self._series is not None and self.seen.beats:
             point = {
                 "t": round(time.monotonic() - self._began, 2),
@@ -152,16 +165,18 @@ class View:
             self._trouble = _append(self._series, json.dumps(point) + "\n")
 
     def _facts(self) -> list[tuple[str, str]]:
-        seen = self.seen
-        lag = max(0, seen.fed.sent - seen.total("records"))
+        seen, fed = self.seen, self._alerts_topic is not None
+        rate = max(0, self._looks[-1] - self._looks[0]) / (_LOOK_S * max(1, len(self._looks) - 1))
+        behind = f", {max(0, seen.fed.sent - seen.total('records')):,} behind" if fed else ""
         return [
             ("state", f"{seen.state} (generation {seen.generation})"),
-            ("fed", f"{seen.fed.sent:,}"),
-            ("read", f"{seen.total('records'):,} ({self._rate:,.0f}/s), {lag:,} behind"),
+            *([("fed", f"{seen.fed.sent:,}")] if fed else []),
+            ("read", f"{seen.total('records'):,} ({rate:,.0f}/s){behind}"),
+            *([] if fed else [("written", f"{seen.written():,}")]),
             ("watermark", shown_time(seen.watermark_ms())),
             ("epochs committed", f"{seen.commits}"),
             ("late / repeated", f"{seen.total('late'):,} / {seen.total('duplicates'):,}"),
-            ("alerts", f"{seen.alert_count:,}"),
+            *([("alerts", f"{seen.alert_count:,}")] if fed else []),
             *(("trouble", said) for said in [*self._installed.cluster.troubles(), self._trouble] if said),
         ]
 
@@ -196,4 +211,4 @@ class _Lines:
         """Print some of them."""
         self._count += 1
         if self._count % 4 == 0:
-            self._console.print(line, highlight=False)
+            self._console.print(line, highlight=False, soft_wrap=True)

@@ -7,9 +7,10 @@ from typing import Self, TextIO
 import pytest
 import typer
 
-from services.cli import view
+from services.cli import run, view
 from services.cli.saying import finish, sentence
 from services.local.supervisor import LocalCluster, LocalSettings
+from shared.language.documents import parse
 from shared.ports.log import LogUnavailable
 
 
@@ -63,6 +64,34 @@ async def test_a_disk_that_fills_stops_no_supervisor(tmp_path: Path, monkeypatch
     assert ["No space left on device" in said for said in cluster.troubles()] == [True]
     cluster._write_state()
     assert cluster.troubles() == []
+
+
+def test_a_run_says_where_its_results_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files by their folder, topics and tables by their connection; and where dead letters would lie."""
+    monkeypatch.setenv("OUT", "/data")
+    kafka = {"type": "kafka", "bootstrapServers": "b:1"}
+    document = {
+        "connections": {
+            "out": {"type": "files", "path": "${OUT}"},
+            "b": kafka,
+            "db": {"type": "sql", "url": "sqlite:///x"},
+        },
+        "pipeline": [
+            {"$source": {"documents": []}},
+            {"$emit": {"connectionName": "out", "path": "delays", "format": "json"}},
+            {"$emit": {"connectionName": "b", "topic": "t"}},
+            {"$emit": {"connectionName": "b", "topic": "$k"}},
+            {"$merge": {"into": {"connectionName": "db", "table": "r"}}},
+        ],
+        "options": {"dlq": {"connectionName": "out", "path": "late"}},
+    }
+    assert run.outputs(parse(document)) == [
+        "results: files in /data/delays (_manifest.json lists those that count)",
+        "results: topic t of b",
+        "results: topics of b, by an expression",
+        "results: table r of db",
+        "dead letters, if any: files in /data/late",
+    ]
 
 
 def test_a_line_of_figures_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
