@@ -88,7 +88,21 @@ def computed_tree(tree: Any, path: str, scope: Scope) -> Branch | None:
         (names, Computed(parse_expression(item, place, scope)), place)
         for names, item, place in _entries(tree, path, scope, ())
     ]
+    for name, item in tree.items():
+        _no_dots_within(item, join(path, name), scope)
     return _build(entries, scope)
+
+
+def _no_dots_within(tree: Any, path: str, scope: Scope) -> None:
+    """A dotted path of `$addFields` stands at the top alone: within an object it would be a field of that name, which no document has."""
+    if not _is_nested(tree):
+        return
+    for name, item in tree.items():
+        if "." in name:
+            scope.problems.add(
+                join(path, name), f"{name!r} is no field name: a path with dots stands at the top of the stage"
+            )
+        _no_dots_within(item, join(path, name), scope)
 
 
 def drop_tree(texts: list[Any], path: str, scope: Scope) -> Branch | None:

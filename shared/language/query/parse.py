@@ -129,7 +129,7 @@ def _operators(names: tuple[str, ...], tree: dict[str, Any], path: str, scope: S
 def _test(op: str, tree: Any, around: dict[str, Any], path: str, scope: Scope) -> Test | None:
     """A test that is no negation."""
     if op == "$regex":
-        return _regex(tree, around.get("$options"), path, scope)
+        return _regex(tree, around.get("$options", ""), path, scope)
     if op == "$elemMatch":
         return _elem_match(tree, path, scope)
     simple = SIMPLE.get(op)
@@ -149,10 +149,10 @@ def _regex(tree: Any, options: Any, path: str, scope: Scope) -> Test | None:
         return None
     if type(value) is str:
         value = Regex(value)
-    if type(value) is not Regex or (options is not None and type(options) is not str):
+    if type(value) is not Regex or type(options) is not str:
         scope.problems.add(path, "$regex takes a string, and $options a string")
         return None
-    if options is not None:
+    if options:
         if value.options:
             scope.problems.add(path, "options stand in the regular expression or in $options, not in both")
             return None
@@ -165,6 +165,9 @@ def _elem_match(tree: Any, path: str, scope: Scope) -> Test | None:
         scope.problems.add(path, "$elemMatch takes an object of operators, or a query")
         return None
     first = next(iter(tree), "")
+    if "$expr" in tree:
+        scope.problems.add(path, "$expr looks at the whole document: it does not stand in $elemMatch")
+        return None
     if not _is_operators(tree) or first in ("$and", "$or", "$nor", "$expr", "$jsonSchema"):
         predicate = parse_predicate(tree, path, scope)
         return None if predicate is None else ElemMatch(predicate, ())

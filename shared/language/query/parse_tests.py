@@ -19,7 +19,7 @@ from shared.language.query.ast import (
 )
 from shared.language.values.extended_json import ExtendedJsonError, from_json
 from shared.language.values.types import TYPE_NUMBERS, is_finite, is_integral, is_number
-from shared.model.values import Binary, Regex, Value
+from shared.model.values import INT64_MAX, INT64_MIN, Binary, Regex, Value
 
 _BY_NUMBER: Final = {number: alias for alias, number in TYPE_NUMBERS.items()}
 _BITS_MAX: Final = 2**31
@@ -92,8 +92,10 @@ def _type(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
 
 def _mod(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
     values = [constant(item, path, scope)[0] for item in tree] if type(tree) is list else []
-    if len(values) != 2 or not all(is_number(v) and is_finite(v) for v in values):  # noqa: PLR2004
-        scope.problems.add(path, f"{op} takes [divisor, remainder], both numbers")
+    if len(values) != 2 or not all(  # noqa: PLR2004
+        is_number(v) and is_finite(v) and INT64_MIN <= v <= INT64_MAX for v in values
+    ):
+        scope.problems.add(path, f"{op} takes [divisor, remainder], both numbers within 64 bits")
         return None
     divisor, remainder = (int(v) for v in values)
     if divisor == 0:
