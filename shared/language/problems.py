@@ -68,16 +68,22 @@ class Problems:
 
 _SHOWN_MAX = 40
 _NAME_MAX_CHARS = 100
+_STEM_CHARS = 3
+_ALIKE, _VERY_ALIKE = 0.6, 0.8
 
 
 def nearest_of(found: str, names: Sequence[str]) -> str | None:
     """The name that is most like what was found, in any case; None if none is."""
     if len(found) > _NAME_MAX_CHARS:  # a look at each would take as long as the text is
         return None
-    close = difflib.get_close_matches(found, names, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(found, names, n=1, cutoff=_ALIKE)
+    if not close or difflib.SequenceMatcher(None, found, close[0]).ratio() < _VERY_ALIKE:
+        # `integer` is meant to be `int`, though more letters are those of `dbPointer`.
+        begun = [name for name in names if len(name) >= _STEM_CHARS and found.lower().startswith(name.lower())]
+        close = sorted(begun, key=len)[-1:] or close
     if not close:
         lower = {name.lower(): name for name in names}
-        close = [lower[c] for c in difflib.get_close_matches(found.lower(), lower, n=1, cutoff=0.6)]
+        close = [lower[c] for c in difflib.get_close_matches(found.lower(), lower, n=1, cutoff=_ALIKE)]
     return close[0] if close else None
 
 
