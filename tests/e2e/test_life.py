@@ -70,6 +70,8 @@ class There:
         self.installed = installed
         self.control = control
         self.sent = 0
+        self.generation = 0
+        """Of the last plan."""
 
     async def send(self, topic: str, count: int, partition: int = 0, at: int = 0) -> None:
         """So many records with numbers of their own, a tenth of a second apart, acknowledged."""
@@ -103,7 +105,8 @@ class There:
     async def modify_running(self, *stages: Mapping[str, Any]) -> None:
         """Another plan, while it runs: a new generation at a checkpoint."""
         version = await self.modify(*stages)
-        await self.when(LIFE, lambda s: s.plan_version == version and s.state == "RUNNING")
+        running = await self.when(LIFE, lambda s: s.plan_version == version and s.state == "RUNNING")
+        self.generation = running.generation
 
     async def start(self, name: ProcessorName) -> None:
         """From its checkpoint, until it runs."""
@@ -178,7 +181,8 @@ async def looked_into(there: There) -> None:
     def counted(found: Any) -> bool:
         told = found["stats"]
         settled = all(each["checkpointOffset"] == each["currentOffset"] for each in told["kafkaPartitions"])
-        return bool(told["outputMessageCount"] >= 140 and settled)
+        begun_anew = told["generation"] > there.generation  # by an outage: counts are those of the tasks that run
+        return bool((told["outputMessageCount"] >= 140 or begun_anew) and settled)
 
     shown = await there.installed.client.sample(LIFE, 3, wait_ms=5_000)
     assert [set(row) for row in shown] == [{"k", "n", "at", "seen"}] * 3
