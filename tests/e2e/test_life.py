@@ -7,7 +7,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,7 +18,14 @@ from services.cli.remote import Remote, find
 from services.local.supervisor import ADDRESS_FILE
 from shared.adapters.clock import SystemClock
 from shared.model.ids import ProcessorName
-from shared.model.messages import DropProcessor, ModifyProcessor, ProcessorStatus, StartProcessor, StopProcessor
+from shared.model.messages import (
+    DropProcessor,
+    ModifyProcessor,
+    ProcessorStatus,
+    Request,
+    StartProcessor,
+    StopProcessor,
+)
 from shared.ports.log import LogUnavailable, TopicPartition
 from shared.runtime.client import RequestRefused
 from shared.runtime.reading import followed
@@ -26,6 +33,7 @@ from shared.runtime.reading import followed
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 LIFE, MEETS = ProcessorName("life"), ProcessorName("meets")
 WORKERS = {"coordinator": 1, "source": 1, "operator": 1, "sink": 1, "spark": 0, "control": 1}
+T = TypeVar("T")
 KEYS = 7
 BEGIN_MS = 1_700_000_000_000
 """2023-11-14T22:13:20Z."""
@@ -80,12 +88,28 @@ class There:
         await feed(self.installed.log, topic, records, count, 0.0, Fed())
         self.sent += count
 
-    async def rows(self, topic: str) -> list[dict[str, Any]]:
-        """What a reader of committed records sees; an outage of the broker, as a loaded machine has them, is waited out."""
+    async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """An answer; outages of the broker, as a loaded machine has them, are waited out. A repeated request is carried out once."""
         async for _ in self.installed.client.heartbeats():
             with contextlib.suppress(LogUnavailable):
-                return [json.loads(r.value or b"") async for r in committed_records(self.installed.log, topic)]
+                return await ask()
         raise AssertionError("nobody beats")
+
+    async def request(self, request: Request) -> None:
+        """RequestRefused."""
+        await self.patiently(lambda: self.installed.client.request(request))
+
+    async def statuses(self) -> Mapping[ProcessorName, ProcessorStatus]:
+        """All processors."""
+        return await self.patiently(self.installed.client.statuses)
+
+    async def rows(self, topic: str) -> list[dict[str, Any]]:
+        """What a reader of committed records sees."""
+
+        async def read() -> list[dict[str, Any]]:
+            return [json.loads(r.value or b"") async for r in committed_records(self.installed.log, topic)]
+
+        return await self.patiently(read)
 
     async def until_out(self, topic: str, count: int) -> None:
         """Wait until so many are out."""
@@ -98,8 +122,8 @@ class There:
     async def modify(self, *stages: Mapping[str, Any]) -> int:
         """Another document, which resumes from the checkpoint; the version of its plan. RequestRefused."""
         client = self.installed.client
-        version = (await client.statuses())[LIFE].plan_version
-        await client.request(ModifyProcessor(client.unique(), LIFE, document(*stages)))
+        version = (await self.statuses())[LIFE].plan_version
+        await self.request(ModifyProcessor(client.unique(), LIFE, document(*stages)))
         return version + 1
 
     async def modify_running(self, *stages: Mapping[str, Any]) -> None:
@@ -111,13 +135,13 @@ class There:
     async def start(self, name: ProcessorName) -> None:
         """From its checkpoint, until it runs."""
         request = self.installed.client.unique()
-        await self.installed.client.request(StartProcessor(request, name))
+        await self.request(StartProcessor(request, name))
         await self.when(name, lambda s: request in dict(s.answers) and s.state == "RUNNING")
 
     async def stop(self, name: ProcessorName, *, drain: bool) -> None:
         """Until it has ended, with its input's end or at a checkpoint."""
         request, ended = self.installed.client.unique(), "FINISHED" if drain else "STOPPED"
-        await self.installed.client.request(StopProcessor(request, name, drain))
+        await self.request(StopProcessor(request, name, drain))
         await self.when(name, lambda s: request in dict(s.answers) and s.state == ended)
 
     async def when(self, name: ProcessorName, holds: Callable[[ProcessorStatus], bool]) -> ProcessorStatus:
@@ -244,7 +268,7 @@ async def stopped_and_changed(there: There) -> None:
     await there.stop(MEETS, drain=True)
     assert len(await there.rows("pairs")) == 100, "a drain gives what has found no match"
     with pytest.raises(RequestRefused, match="finished and cannot be resumed"):
-        await client.request(StartProcessor(client.unique(), MEETS))
+        await there.request(StartProcessor(client.unique(), MEETS))
     await there.stop(LIFE, drain=False)
     sent = there.sent
     await there.send("life", 70)
@@ -264,13 +288,14 @@ async def dropped(there: There) -> None:
     """What runs is not dropped; what is dropped is gone with all that it had, and its output stays."""
     client = there.installed.client
     with pytest.raises(RequestRefused, match="running: stop it"):
-        await client.request(DropProcessor(client.unique(), LIFE))
+        await there.request(DropProcessor(client.unique(), LIFE))
     await there.stop(LIFE, drain=False)
-    jobs = [status.job for status in (await client.statuses()).values()]
+    jobs = [status.job for status in (await there.statuses()).values()]
     for name in (LIFE, MEETS):
-        await client.request(DropProcessor(client.unique(), name))
-    assert await client.statuses() == {}
-    left = [topic for topic in await there.installed.log.list_topics() if any(job in topic for job in jobs)]
+        await there.request(DropProcessor(client.unique(), name))
+    assert await there.statuses() == {}
+    topics = await there.patiently(there.installed.log.list_topics)
+    left = [topic for topic in topics if any(job in topic for job in jobs)]
     assert left == []
     assert len(await there.rows("out")) == 455
 
