@@ -16,6 +16,7 @@ from shared.operators.build import build_chain, build_operator
 from shared.operators.cold_keys import Cooling
 from shared.operators.specs import ComputeSpec, KeyBySpec
 from shared.planning import LookupHead
+from shared.process.allocator import arrow_on_heaps
 from shared.process.connections import Connections
 from shared.process.outside import make_outside
 from shared.process.settings import ProcessSettings
@@ -63,9 +64,10 @@ class OperatorService:
 
 async def build(settings: ProcessSettings) -> Worker:
     """A worker of this service. TIDEMARK_EXTRA: `scratch`, a folder for keyed state beyond memory; "": the system's for temporary files."""
+    arrow_on_heaps()
     outside = make_outside(settings)
     given = settings.extra.get("scratch", "")
-    scratch = Scratch(Path(given or tempfile.gettempdir()), settings.place)
+    scratch = Scratch(Path(given or tempfile.gettempdir()), settings.place, settings.runtime.keys_buffer_bytes)
     if given:
         scratch.sweep()
     return Worker(

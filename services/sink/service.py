@@ -8,6 +8,7 @@ from services.sink.connecting import RealSinks, SinkConnectors
 from shared.language.documents import parse
 from shared.model.ids import Place, WorkerIncarnation
 from shared.planning import DeadLetterHead
+from shared.process.allocator import arrow_on_heaps
 from shared.process.connections import Connections
 from shared.process.outside import make_outside
 from shared.process.settings import ProcessSettings
@@ -39,5 +40,6 @@ class SinkService:
 
 async def build(settings: ProcessSettings) -> Worker:
     """A worker of this service."""
+    arrow_on_heaps()
     service = SinkService(RealSinks(Connections(settings.place)))
     return Worker(Place(settings.place), WorkerIncarnation(uuid.uuid4().hex), service, make_outside(settings))

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TextIO, cast
 import structlog
 
 from shared.language.redaction import redacted
-from shared.process.allocator import keep_freed
+from shared.process.allocator import few_heaps, keep_freed
 from shared.process.lines import Lines
 from shared.process.settings import ProcessSettings, ProcessSettingsError, read_settings
 from shared.runtime.settings import SettingsError
@@ -72,6 +72,7 @@ def serve(build: Callable[[ProcessSettings], Awaitable[Stoppable]]) -> int:
         return USAGE_STATUS
     configure_logs(settings)
     keep_freed(settings.kept_bytes)
+    few_heaps(settings.heaps)
     return asyncio.run(_run(settings, build))
 
 

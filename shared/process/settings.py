@@ -12,6 +12,7 @@ from shared.runtime.settings import RuntimeSettings
 _PREFIX = "TIDEMARK_"
 _PORT_MAX = 65_535
 _KEPT_BYTES_MAX = 2**31 - 1
+_HEAPS_MAX = 1024
 
 
 class ProcessSettingsError(ValueError):
@@ -47,7 +48,9 @@ class ProcessSettings:
     health_host: str = "127.0.0.1"
     """TIDEMARK_HEALTH_HOST: where that listens."""
     kept_bytes: int = 64 << 20
-    """TIDEMARK_KEPT_BYTES: freed memory that the process keeps for what it allocates next, at most (`allocator.py`)."""
+    """TIDEMARK_KEPT_BYTES: freed memory that the process keeps for what it allocates next, at most, a heap (`allocator.py`)."""
+    heaps: int = 2
+    """TIDEMARK_HEAPS: heaps that all threads of the process share."""
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> ProcessSettings:
@@ -88,8 +91,13 @@ def read_settings(environment: Mapping[str, str] | None = None) -> ProcessSettin
     if not (kept.isdecimal() and 0 < int(kept) <= _KEPT_BYTES_MAX):
         message = f"{_PREFIX}KEPT_BYTES: expected bytes from 1 to {_KEPT_BYTES_MAX}, found {kept!r}"
         raise ProcessSettingsError(message)
+    heaps = text("HEAPS", "2")
+    if not (heaps.isdecimal() and 0 < int(heaps) <= _HEAPS_MAX):
+        message = f"{_PREFIX}HEAPS: expected a number from 1 to {_HEAPS_MAX}, found {heaps!r}"
+        raise ProcessSettingsError(message)
     return ProcessSettings(
         kept_bytes=int(kept),
+        heaps=int(heaps),
         health_port=int(health_port) if health_port else None,
         health_host=text("HEALTH_HOST", "127.0.0.1"),
         kafka=text("KAFKA"),
