@@ -15,8 +15,8 @@ from rocksdict import Options, Rdict, WriteOptions
 from shared.model.ids import KeyGroup
 from shared.operators.errors import OperatorError
 
-WRITE_BUFFER_BYTES: Final = 16 * 1024 * 1024
 WRITE_BUFFERS: Final = 2
+"""While one is written to the disk the other is filled."""
 _FOLDERS: Final = "tidemark-keys-"
 T = TypeVar("T")
 
@@ -24,11 +24,12 @@ T = TypeVar("T")
 class RocksKeys:
     """`ColdKeys` in a folder, made here, which `close` removes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, buffer_bytes: int = 16 << 20) -> None:
+        """`buffer_bytes`: of what is written, in memory; twice that at the most."""
         self._folder = folder
         options = Options(raw_mode=True)
         options.create_if_missing(True)
-        options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+        options.set_write_buffer_size(buffer_bytes)
         options.set_max_write_buffer_number(WRITE_BUFFERS)
         options.set_keep_log_file_num(1)
         unlogged = WriteOptions()
@@ -74,15 +75,17 @@ class RocksKeys:
 class Stores:
     """The stores of one task: made as its operators ask, closed with it."""
 
-    def __init__(self, root: Path, prefix: str) -> None:
+    def __init__(self, root: Path, prefix: str, buffer_bytes: int) -> None:
         self._root = root
         self._prefix = prefix
+        self._buffer_bytes = buffer_bytes
         self._made: list[RocksKeys] = []
 
     def make(self) -> RocksKeys:
         """One more. OSError where the folder cannot be made."""
         self._root.mkdir(parents=True, exist_ok=True)
-        self._made.append(RocksKeys(Path(tempfile.mkdtemp(prefix=self._prefix, dir=self._root))))
+        folder = Path(tempfile.mkdtemp(prefix=self._prefix, dir=self._root))
+        self._made.append(RocksKeys(folder, self._buffer_bytes))
         return self._made[-1]
 
     def close(self) -> None:
@@ -94,13 +97,14 @@ class Stores:
 class Scratch:
     """Where the tasks of one worker have their stores."""
 
-    def __init__(self, root: Path, place: str) -> None:
+    def __init__(self, root: Path, place: str, buffer_bytes: int = 16 << 20) -> None:
         self._root = root
+        self._buffer_bytes = buffer_bytes
         self._prefix = f"{_FOLDERS}{place}-"
 
     def stores(self) -> Stores:
         """For one task."""
-        return Stores(self._root, self._prefix)
+        return Stores(self._root, self._prefix, self._buffer_bytes)
 
     def sweep(self) -> None:
         """Remove what killed workers left, of this place or of one that is no more; for a folder that one installation has to itself."""

@@ -1,7 +1,9 @@
 """Wiring of a Spark stage's process: one session for all of its tasks."""
 
 import uuid
+from dataclasses import dataclass
 
+import msgspec
 from pyspark.sql import SparkSession
 
 from services.spark.body import SparkBody
@@ -10,12 +12,12 @@ from shared.operators.context import TaskContext as OperatorContext
 from shared.operators.window_plan import WindowPlan
 from shared.planning import StepHead
 from shared.process.outside import make_outside
-from shared.process.settings import ProcessSettings
+from shared.process.settings import ProcessSettings, ProcessSettingsError
 from shared.runtime.body import TaskBody
 from shared.runtime.context import TaskContext
 from shared.runtime.worker import Worker
 from spark_stages.session import open_session
-from spark_stages.step import SparkStep
+from spark_stages.step import GATHERED_ROWS_MAX, SEGMENTS_MAX, SparkStep
 from spark_stages.warmup import warm_up
 
 
@@ -48,13 +50,41 @@ class KeptSession:
             self._session = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBounds:
+    """Of every step in one process (TIDEMARK_EXTRA, JSON)."""
+
+    master: str = "local[2]"
+    """A master, or a Spark Connect address."""
+    segments_max: int = SEGMENTS_MAX
+    """Segments of a stage's state beyond which they are compacted."""
+    gathered_rows_max: int = GATHERED_ROWS_MAX
+    """Rows of one step beyond which Spark shuffles them, instead of a few tasks reading them whole: lower it where memory is short."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what cannot work."""
+        for name in ("segments_max", "gathered_rows_max"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"spark setting {name}: expected a positive number, found {getattr(self, name)}")
+
+
+def step_bounds(settings: ProcessSettings) -> StepBounds:
+    """From the process' settings. ProcessSettingsError."""
+    try:
+        return msgspec.convert(settings.extra, StepBounds)
+    except (msgspec.ValidationError, ValueError) as error:
+        message = f"TIDEMARK_EXTRA: {error}"
+        raise ProcessSettingsError(message) from error
+
+
 class SparkService:
     """Builds tasks of Spark stages, all on one session. `keeps`: the session outlives the service."""
 
     name = "spark"
 
-    def __init__(self, session: KeptSession, *, keeps: bool = False) -> None:
+    def __init__(self, session: KeptSession, bounds: StepBounds | None = None, *, keeps: bool = False) -> None:
         self._session = session
+        self._bounds = bounds or StepBounds()
         self._keeps = keeps
 
     async def build(self, context: TaskContext) -> TaskBody:
@@ -67,7 +97,15 @@ class SparkService:
 
     def make(self, plan: WindowPlan, root: str, operators: OperatorContext) -> SparkStep:
         """A step on the session; blocks while the session starts."""
-        return SparkStep(self._session.get(), plan, root, operators)
+        bounds = self._bounds
+        return SparkStep(
+            self._session.get(),
+            plan,
+            root,
+            operators,
+            segments_max=bounds.segments_max,
+            gathered_rows_max=bounds.gathered_rows_max,
+        )
 
     async def close(self) -> None:
         """Stop the session, unless it is kept."""
@@ -77,7 +115,8 @@ class SparkService:
 
 async def build(settings: ProcessSettings) -> Worker:
     """A worker of this service; its session is up before it registers."""
-    session = KeptSession(str(settings.extra.get("master", "local[2]")))
+    bounds = step_bounds(settings)
+    session = KeptSession(bounds.master)
     outside = make_outside(settings)
     await outside.executor.blocking(session.get)
-    return Worker(Place(settings.place), WorkerIncarnation(uuid.uuid4().hex), SparkService(session), outside)
+    return Worker(Place(settings.place), WorkerIncarnation(uuid.uuid4().hex), SparkService(session, bounds), outside)

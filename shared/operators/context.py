@@ -25,6 +25,8 @@ class TaskContext:
     """Where keys of computations lie that nobody has asked for lately; None: in memory, all of them."""
     waiting_records_max: int = 5_000_000
     """Records that may wait for the watermark in one task of a keyed computation."""
+    held_groups_max: int = 200_000
+    """Partials, one for a window and a key, that a sender holds for its next barrier; beyond it they are given out before."""
     letter_bytes_max: int = 256 * 1024
     """Of a dead letter's document, as it is stored: its text may take four times as much, which a Kafka record of a megabyte holds."""
     guard: CallGuard | None = None

@@ -8,8 +8,8 @@ Rules (architecture.md, Spark stages; protocol P3, W1):
   left out (AWAY), in either mode.
 - PA3 Everything else is put into its windows here, and travels as partials; as rows with WSTART and WEND where the window's
   pipeline needs rows.
-- PA4 Partials are held until the barrier or `max_groups`; the output watermark stands meanwhile at that of the last time nothing was held,
-  so that no receiver closes a window that a held partial belongs to. At the end of input all is given out.
+- PA4 Partials are held until the barrier or `held_groups_max`; the output watermark stands meanwhile at that of the last time nothing was
+  held, so that no receiver closes a window that a held partial belongs to. At the end of input all is given out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -175,7 +175,7 @@ class PartialAggregate:
         if self._held_rows > max(2 * self._compact_rows, MERGE_BEHIND_ROWS):
             self._held = [self._merged()]
             self._held_rows = self._compact_rows = self._held[0].num_rows
-        if self._held_rows > self.spec.max_groups:
+        if self._held_rows > self.context.held_groups_max:
             outs += self.before_barrier()
         return outs
 

@@ -69,8 +69,6 @@ class PartialSpec:
     """The sender's half of a window."""
 
     window: WindowSpec
-    max_groups: int = 200_000
-    """Held (window, key) pairs beyond which partials are given out before the barrier."""
 
 
 @dataclass(frozen=True, slots=True)

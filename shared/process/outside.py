@@ -39,7 +39,7 @@ def make_outside(settings: ProcessSettings) -> Outside:
         raise ProcessSettingsError(message)
     kafka = kafka_settings(settings)
     settings.runtime.check_frames(kafka.message_bytes_max)
-    executor = AsyncExecutor()
+    executor = AsyncExecutor(settings.runtime.threads, settings.runtime.calls_waiting_max)
     passing = {"passing": killing_at(settings.place, settings.kill_at)} if settings.kill_at else {}
     return Outside(
         log=KafkaLog(kafka),

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, fields
 from typing import Final, Literal
 
 from shared.protocol.task.start import TaskLimits
+from shared.wire.frames import FRAME_BYTES_MAX
 
 HEADER_BYTES_MAX: Final = 16 * 1024
 """Of a frame: its header, and what surrounds its rows."""
@@ -82,12 +83,20 @@ class RuntimeSettings:
     """Rows that one task of a `$join` may keep in memory; beyond it the task fails, with what to do."""
     keys_in_memory: int = 500_000
     """Keys of a computation that one task has at hand; the others lie packed in RocksDB, below the operator's scratch folder."""
+    keys_buffer_bytes: int = 16 << 20
+    """Of what is written to such a RocksDB, in memory; twice that at the most."""
     waiting_records_max: int = 5_000_000
     """Records that may wait for the watermark in one task of a keyed computation; beyond it the task fails, with what to do."""
+    held_groups_max: int = 200_000
+    """Partials, one for a window and a key, that a sender holds for its next barrier; beyond it they are sent before, and count (F8)."""
     letter_bytes_max: int = 256 * 1024
     """Of a document larger than this its dead letter has the beginning; at most a quarter of what the queue's target takes."""
     lookup: LookupSettings = field(default_factory=LookupSettings)
     deaths: DeathSettings = field(default_factory=DeathSettings)
+    threads: int = 8
+    """Of a process, for what blocks: files, databases, users' computations."""
+    calls_waiting_max: int = 1_024
+    """Blocking calls of a process that may run or wait for a thread; one more is an error."""
     slots: int = 4
     """Processors of which this worker hosts tasks at the same time."""
     limits: TaskLimits = field(default_factory=TaskLimits)
@@ -114,6 +123,9 @@ class RuntimeSettings:
                 f"{self.coordinator_silence_ms_max}: what a worker has still to read would be gone before it gives up"
             )
             raise SettingsError(message)
+        if self.calls_waiting_max < self.threads:
+            message = f"calls_waiting_max={self.calls_waiting_max} must not be below threads={self.threads}: some would never work"
+            raise SettingsError(message)
         self._check_sizes()
 
     def _check_sizes(self) -> None:
@@ -127,6 +139,12 @@ class RuntimeSettings:
             message = (
                 f"inline_bytes_max={self.inline_bytes_max} must not be above limits.ahead_bytes_max="
                 f"{self.limits.ahead_bytes_max}: one frame would be more than a sender may be ahead"
+            )
+            raise SettingsError(message)
+        if self.inline_bytes_max + HEADER_BYTES_MAX > FRAME_BYTES_MAX:
+            message = (
+                f"inline_bytes_max={self.inline_bytes_max} and a header of up to {HEADER_BYTES_MAX} bytes must not be above"
+                f" {FRAME_BYTES_MAX} bytes: no receiver takes a larger frame (F6)"
             )
             raise SettingsError(message)
         if self.join_bytes_max < 4 * self.limits.ahead_bytes_max:

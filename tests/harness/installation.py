@@ -23,6 +23,7 @@ from services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
 from services.source.connectors.raw import LogRawReader
 from services.source.service import SourceService
 from shared.adapters.blobs import MemoryBlobs
+from shared.adapters.directory_blobs import DirectoryBlobs
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
 from shared.adapters.memory_log import MemoryLog
@@ -38,6 +39,7 @@ from shared.model.messages import (
     StartProcessor,
     StopProcessor,
 )
+from shared.ports.blobs import BlobStore
 from shared.ports.clock import Clock, Executor
 from shared.ports.source import Source as SourcePort
 from shared.process.connections import Connections
@@ -60,7 +62,7 @@ class Installed:
 
     outside: Outside
     broker: MemoryBroker
-    blobs: MemoryBlobs
+    blobs: BlobStore
     store: MemoryCommitState
     client: Client
     clock: Clock
@@ -151,11 +153,17 @@ async def installed(
     coordinator: CoordinatorSettings | None = None,
     settings: RuntimeSettings | None = None,
     wrap: Callable[[Service], Service] = lambda service: service,
+    spark: Callable[[], Service] | None = None,
+    folder: Path | None = None,
 ) -> AsyncIterator[Installed]:
-    """Start everything, stop it at the end; what broke is raised there. `wrap`: what a test makes of a service."""
+    """Start everything, stop it at the end; what broke is raised there. `wrap`: what a test makes of a service.
+
+    `spark`: the service of stages, where windows run on it; its executors read blobs as files, so these lie in `folder`.
+    """
     broker = MemoryBroker(clock)
     numbers = itertools.count(1)
-    blobs, store = MemoryBlobs(executor), MemoryCommitState()
+    blobs = MemoryBlobs(executor) if folder is None else DirectoryBlobs(folder, executor, fsync=False)
+    store = MemoryCommitState()
 
     def unique() -> str:
         return f"{next(numbers):032x}"
@@ -163,7 +171,7 @@ async def installed(
     of_workers = settings or RuntimeSettings(engine="local")
     outside = Outside(MemoryLog(broker), blobs, clock, executor, Topics(), of_workers, unique)
     machine = CoordinatorMachine(coordinator or CoordinatorSettings(adopt_wait_ms=100), unique)
-    planner = partial(plan_for_coordinator, "local")
+    planner = partial(plan_for_coordinator, of_workers.engine)
 
     def own() -> Outside:
         return replace(outside, log=MemoryLog(broker))
@@ -173,6 +181,8 @@ async def installed(
         "operator": lambda: OperatorService(Connections("operator")),
         "sink": lambda: SinkService(RealSinks(MemoryConnections("sink", MemoryLog(broker)))),
     }
+    if spark is not None:
+        made["spark"] = spark
     parts: dict[str, CoordinatorDriver | Worker] = {
         "coordinator": CoordinatorDriver("c", own(), MemoryCommitStore(store), planner, machine),
         **{s: Worker(Place(f"{s}-0"), WorkerIncarnation(unique()), wrap(made[s]()), own()) for s in services},
@@ -188,4 +198,5 @@ async def installed(
         for task in running:
             await task
         await outside.log.close()
-        await blobs.close()
+        if isinstance(blobs, MemoryBlobs):
+            await blobs.close()

@@ -248,6 +248,9 @@ def test_F7_the_faster_side_of_a_join_waits_for_the_slower(tmp_path: Path) -> No
         ({"snapshots_waiting_max": 0}, "snapshots_waiting_max=0 must be at least 1"),
         ({"limits": TaskLimits(waiting_bytes_max=0)}, "limits.waiting_bytes_max=0 must be at least 1"),
         ({"limits": TaskLimits(ahead_bytes_max=100_000)}, r"inline_bytes_max=262144 .* limits.ahead_bytes_max=100000"),
+        ({"held_groups_max": 0}, "held_groups_max=0 must be at least 1"),
+        ({"threads": 9, "calls_waiting_max": 8}, "calls_waiting_max=8 must not be below threads=9"),
+        ({"inline_bytes_max": 8 << 20}, r"inline_bytes_max=8388608 .* above 8388608 bytes: no receiver takes"),
         ({"join_bytes_max": 1 << 20}, r"join_bytes_max=1048576 .* limits.ahead_bytes_max=8388608"),
     ],
 )

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from services.spark.body import SparkBody
+from services.spark.service import SparkService, step_bounds
 from shared.adapters.blobs import MemoryBlobs
 from shared.adapters.virtual import START_MS, VirtualWorld, run_virtual
 from shared.language.documents import parse
@@ -21,6 +22,7 @@ from shared.operators.step import Times
 from shared.operators.window_plan import WindowPlan
 from shared.planning import StepHead, plan_processor
 from shared.ports.blobs import BlobError
+from shared.process.settings import ProcessSettings, ProcessSettingsError
 from shared.runtime.body import Announced
 from shared.wire.arrow import encode_batch
 from spark_stages.manifest import StageState, StateSegment
@@ -186,3 +188,27 @@ def test_P2_a_restore_names_a_segment_that_was_changed() -> None:
             await body_of(world, blobs, Stub(), generation=3, last=1).open({TASK_PART: state})
 
     on_stage(story)
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"gathered_rows_max": 0}, "TIDEMARK_EXTRA: spark setting gathered_rows_max: expected a positive number, found 0"),
+        ({"segments_max": "many"}, r"TIDEMARK_EXTRA: Expected `int`, got `str` - at `\$.segments_max`"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_wrong_bounds_of_steps_are_refused_at_the_start(extra: dict[str, Any], said: str) -> None:
+    """The message names the setting, what is expected and what was found."""
+    with pytest.raises(ProcessSettingsError, match=said):
+        step_bounds(ProcessSettings(kafka="k:1", blobs="b", store="", place="spark-0", extra=extra))
+
+
+def test_bounds_of_steps_reach_the_step() -> None:
+    """What is set is what a step is made with."""
+    settings = ProcessSettings(kafka="k:1", blobs="b", store="", place="spark-0", extra={"gathered_rows_max": 7})
+    kept: Any = SimpleNamespace(get=lambda: None)
+    head = plan_processor(parse(DOCUMENT), collects=True).vertices[1].head
+    assert isinstance(head, StepHead)
+    step = SparkService(kept, step_bounds(settings)).make(WindowPlan(head.step.window), "root", OperatorContext("p"))
+    assert step.gathered_rows_max == 7
