@@ -1,16 +1,23 @@
-"""A control service and a coordinator on topics of their own of a real broker: commands by topic, answers and events."""
+"""A control service and a coordinator on topics of their own of a real broker: commands by topic, answers and events.
 
+The service is a process, as it runs: what its library leaves on a loop, and its threads, end with it, and hold up no test.
+"""
+
+import asyncio
 import json
+import os
+import signal
+import sys
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from services.control.agents import Agents
-from services.control.service import ControlService
-from services.control.settings import ControlSettings
+from aiohttp import ClientSession
+
 from services.coordinator.planning import plan_for_coordinator
 from shared.adapters.blobs import MemoryBlobs
 from shared.adapters.clock import SystemClock
@@ -22,6 +29,7 @@ from shared.model.ids import Offset
 from shared.ports.log import LogRecord, NewRecord, TopicPartition
 from shared.protocol.coordinator.machine import CoordinatorMachine
 from shared.protocol.coordinator.settings import CoordinatorSettings
+from shared.runtime.client import Client
 from shared.runtime.context import Outside
 from shared.runtime.coordinator import CoordinatorDriver
 from shared.runtime.settings import RuntimeSettings
@@ -40,13 +48,19 @@ class Topical:
     log: KafkaLog
     topics: Topics
     store: MemoryCommitState
-    service: ControlService
+    process: asyncio.subprocess.Process
+    url: str
+    session: ClientSession
 
-    @property
-    def agents(self) -> Agents:
-        """The service's."""
-        assert self.service.agents is not None
-        return self.service.agents
+    def crash_agents(self) -> None:
+        """Break the agents' library, with a RuntimeError "made by the test"."""
+        self.process.send_signal(signal.SIGUSR1)
+
+    async def agents(self) -> str:
+        """Their state, as the service tells it."""
+        assert self.process.returncode is None, "the service has ended"
+        async with self.session.get(f"{self.url}/readyz") as answer:
+            return str(json.loads(await answer.read())["agents"])
 
     async def command(self, value: bytes) -> None:
         """Onto the topic of commands."""
@@ -75,15 +89,16 @@ class Topical:
         """So many events of a type."""
         return [json.loads(record.value or b"") for record in await self.until(self.topics.events, count, kind)]
 
-    async def until_agents_run(self) -> None:
-        """Commands are taken."""
-        while self.agents.state != "running":
-            await SystemClock().sleep_ms(50)
+    async def until_agents(self, enough: Callable[[str], bool]) -> str:
+        """Their state, once it is as asked."""
+        while not enough(state := await self.agents()):
+            await SystemClock().sleep_ms(20)
+        return state
 
 
 @asynccontextmanager
-async def topical(kafka: KafkaSettings) -> AsyncIterator[Topical]:
-    """Started, and stopped at the end; nothing may have broken."""
+async def topical(kafka: KafkaSettings, folder: Path) -> AsyncIterator[Topical]:
+    """Started, and stopped at the end; nothing may have broken. The service's log is in the folder."""
     topics = Topics(f"tm-{uuid.uuid4().hex[:8]}")
     clock, executor = SystemClock(), AsyncExecutor()
 
@@ -96,18 +111,47 @@ async def topical(kafka: KafkaSettings) -> AsyncIterator[Topical]:
     machine = CoordinatorMachine(CoordinatorSettings(topic_prefix=topics.prefix), unique)
     planner = partial(plan_for_coordinator, "local")
     coordinator = CoordinatorDriver("c", outside, MemoryCommitStore(store), planner, machine)
-    control = ControlSettings(port=0, engine="local", command_timeout_ms=5_000)
-    service = ControlService(KafkaLog(kafka), topics, clock, executor, control, TOKEN, kafka)
     errors: list[BaseException] = []
-    running = [executor.spawn(part.run(), "part", errors.append) for part in (coordinator, service)]
+    running = executor.spawn(coordinator.run(), "coordinator", errors.append)
     log = KafkaLog(replace(kafka, client="test"))
-    await service.client.ready(60_000)
-    there = Topical(log, topics, store, service)
-    await there.until_agents_run()
-    yield there
-    for part in (service, coordinator):
-        part.stop()
-    for handle in running:
-        await handle.join()
-    await log.close()
+    await Client(log, topics, clock, unique).ready(60_000)
+    process = await _started(kafka, topics, folder)
+    try:
+        url = await _address(process, folder)
+        async with ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as session:
+            there = Topical(log, topics, store, process, url, session)
+            await there.until_agents(lambda state: state == "running")
+            yield there
+        assert process.returncode is None, "the service has ended"
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        coordinator.stop()
+        await running.join()
+        await log.close()
     assert errors == []
+
+
+async def _started(kafka: KafkaSettings, topics: Topics, folder: Path) -> asyncio.subprocess.Process:
+    extra = {"port": 0, "engine": "local", "command_timeout_ms": 5_000, "address_file": str(folder / "address.json")}
+    environment = {
+        **os.environ,
+        "TIDEMARK_KAFKA": kafka.bootstrap,
+        "TIDEMARK_PREFIX": topics.prefix,
+        "TIDEMARK_PLACE": "control-0",
+        "TIDEMARK_TOKEN": TOKEN,
+        "TIDEMARK_EXTRA": json.dumps(extra),
+    }
+    with (folder / "control.log").open("wb") as said:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.harness.crashing_control", env=environment, stdout=said, stderr=said
+        )
+
+
+async def _address(process: asyncio.subprocess.Process, folder: Path) -> str:
+    """Where it listens, once it does."""
+    while not (folder / "address.json").exists():
+        assert process.returncode is None, (folder / "control.log").read_text()
+        await SystemClock().sleep_ms(20)
+    return str(json.loads((folder / "address.json").read_text())["url"])
