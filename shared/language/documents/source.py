@@ -46,6 +46,7 @@ from shared.language.stages.source import (
     Watermark,
     WatermarkStep,
 )
+from shared.model.values import INT64_MAX
 
 _STRATEGIES: Final = {
     "maxSeen": (),
@@ -223,7 +224,8 @@ def _step(tree: Any, path: str, scope: Scope) -> ScriptStep | None:
     if kinds[0] == "data":
         return DataStep(value, partition or 0)
     if kinds[0] == "watermark":
-        return WatermarkStep(int(value), partition)
+        # The maximum itself says that the input has ended.
+        return WatermarkStep(min(int(value), INT64_MAX - 1), partition)
     return ProcessingTimeStep(int(value)) if kinds[0] == "processingTime" else IdleStep(partition)
 
 

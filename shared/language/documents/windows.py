@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from shared.language.accumulators.parse import ACCUMULATOR_NAMES, parse_accumulator, with_key
 from shared.language.documents.kinds import (
+    DURATION_MAX_MS,
     EXPRESSION,
     Kind,
     Option,
@@ -182,6 +183,10 @@ def _build(name: str, o: Read, path: str) -> Window:
     return SessionWindow(path=path, gap_ms=o["gap"], partition_by=o.get("partitionBy"), **_common(o))
 
 
+WINDOWS_OF_ONE_MAX: Final = 100_000
+"""In how many overlapping windows one document may be: it makes a row in each."""
+
+
 def _window(name: str, doc: str, options: tuple[Option, ...]) -> StageSpec:
     def read(tree: Any, path: str, scope: Scope) -> Window | None:
         before = len(scope.problems.errors)
@@ -190,6 +195,12 @@ def _window(name: str, doc: str, options: tuple[Option, ...]) -> StageSpec:
             for banned in ("allowedLateness", "idleTimeout"):
                 if banned in tree:
                     scope.problems.add(join(path, banned), f"{banned} cannot be set where boundary is processingTime")
+        if found.get("interval", 0) > WINDOWS_OF_ONE_MAX * found.get("hopSize", DURATION_MAX_MS):
+            scope.problems.add(
+                join(path, "hopSize"),
+                f"the interval has more than {WINDOWS_OF_ONE_MAX} hops: every document would be in as many windows; "
+                "take a longer hop, or windows of windows",
+            )
         return None if len(scope.problems.errors) > before else _build(name, found, path)
 
     return StageSpec(doc, read, closed_schema(options))
