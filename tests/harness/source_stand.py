@@ -9,6 +9,7 @@ from services.source.body import SourceTaskBody
 from services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
 from services.source.steps import Steps
 from shared.adapters.clock import SystemClock
+from shared.adapters.executor import AsyncExecutor
 from shared.language.documents import parse
 from shared.language.stages.source import StartAt
 from shared.model.ids import Epoch, StatePart, TaskId, VertexId
@@ -62,7 +63,8 @@ class SourceStand:
         self.front = build_front(FrontSpec(parse({"pipeline": [{"$source": document}]}).source), operators)
         assign = SimpleNamespace(plan=SimpleNamespace(tasks={VertexId("read"): tasks}), vertex=VertexId("read"))
         assign.index, assign.handles = index, ()
-        outside = SimpleNamespace(settings=RuntimeSettings(fetch_timeout_ms=50), clock=self.clock)
+        runtime = RuntimeSettings(fetch_timeout_ms=50)
+        outside = SimpleNamespace(settings=runtime, clock=self.clock, executor=AsyncExecutor())
         context: Any = SimpleNamespace(assign=assign, outside=outside, task=TaskId(VertexId("read"), index))
         steps = Steps(lambda _ms: None, one_by_one=False, rows_too=False, settle_ms=0)
         chain = build_chain((), operators)

@@ -19,10 +19,10 @@ from services.source.body import SourceTaskBody
 from services.source.steps import Steps
 from shared.adapters.blobs import MemoryBlobs
 from shared.adapters.clock import SystemClock
-from shared.adapters.executor import AsyncExecutor
 from shared.adapters.kafka_batches import BatchPlace, read_batches
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_log import MemoryLog
+from shared.adapters.virtual import InlineExecutor
 from shared.language.documents import parse
 from shared.model.checkpoint import LineageEntry
 from shared.model.ids import (
@@ -106,7 +106,7 @@ class Path:
             vertex.id,
             0,
         )
-        executor = AsyncExecutor()
+        executor = InlineExecutor()
         outside = Outside(
             MemoryLog(MemoryBroker(SystemClock())),
             MemoryBlobs(executor),
