@@ -35,6 +35,7 @@ from shared.operators.dead_letters import Failure
 from shared.operators.keygroups import murmur2_column
 from shared.operators.keys import canonical_column
 from shared.operators.rows import environments, evaluate_rows
+from shared.operators.stage_columns import evaluated
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -186,6 +187,9 @@ class Dedupe:
         at = batch.schema.get_field_index(expr.names[0]) if isinstance(expr, FieldPath) and len(expr.names) == 1 else -1
         if at >= 0 and not batch.column(at).null_count:
             return canonical_column(batch.column(at), batch.schema.field(at)), []
+        array = evaluated(expr, batch)
+        if array is not None:
+            return canonical_column(array, pa.field("", array.type)), []
         values, failures = evaluate_rows(expr, environments(batch, documents_of(batch), self.topic))
         keys = [None if v is None or v is MISSING else canonical_key(v) for v in values]
         return pa.array(keys, type=pa.binary()), failures
