@@ -142,8 +142,8 @@ async def finished_run(world: VirtualWorld, out: Path) -> Saved:
             await feed(log, READINGS[first : first + PER_PART])
             await it.committed()
         await it.stop(drain=True)
-        names = await it.blobs.list("")
-        blobs = {name: it.blobs._fs.cat_file(it.blobs._path(name)) for name in names}
+        kept = it.memory_blobs
+        blobs = {name: kept._fs.cat_file(kept._path(name)) for name in await kept.list("")}
         files = {path: path.read_bytes() for path in out.glob("**/*") if path.is_file()}
         return Saved(out, files, deepcopy(it.broker._topics), deepcopy(it.store), blobs)
 

@@ -69,6 +69,12 @@ class Installed:
     parts: Mapping[str, CoordinatorDriver | Worker]
     """By service."""
 
+    @property
+    def memory_blobs(self) -> MemoryBlobs:
+        """The blobs of an installation that has no folder for them."""
+        assert isinstance(self.blobs, MemoryBlobs)
+        return self.blobs
+
     async def create(self, document: dict[str, Any], name: ProcessorName = NAME, **tasks: int) -> None:
         """A processor of this document."""
         await self.client.request(CreateProcessor(self.client.unique(), name, json.dumps(document), tasks))

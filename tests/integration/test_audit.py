@@ -353,7 +353,7 @@ def test_a_restore_names_a_snapshot_that_was_changed(tmp_path: Path) -> None:
             await feed(log, READINGS[:PER_PART])
             await it.committed()
             await it.stop()
-            told = Story(it.broker, it.store, it.blobs, tmp_path, log)
+            told = Story(it.broker, it.store, it.memory_blobs, tmp_path, log)
             named = snapshot_changed(told).rpartition("*")[2]
             await it.client.request(StartProcessor(it.client.unique(), NAME))
             return named, (await it.when(lambda status: status.state == "FAILED")).reason
