@@ -186,7 +186,7 @@ def test_a_union_of_three_is_one_stream_to_a_window(
     """A window holds the rows of all streams, in the order of (time, partition, stream, position), under any schedule."""
     window = {"$tumblingWindow": {
         "interval": ms(10), "allowedLateness": 0,
-        "pipeline": [{"$group": {"_id": None, "rows": {"$push": ["$stream", "$v"]}}},
+        "pipeline": [{"$group": {"_id": None, "rows": {"$push": {"$concatArrays": [["$stream", "$v"]]}}}},
                      {"$addFields": {"start": {"$meta": "stream.window.start"}}}],
     }}  # fmt: skip
     branches = [[source(delay), {"$addFields": {"stream": number}}] for number in (1, 2)]
