@@ -8,7 +8,7 @@ from tests.harness.bench.events import Load
 from tests.harness.bench.machine import described
 from tests.harness.bench.rig import Case, Figures, as_json, rig, table
 
-EVENTS = 6_000_000
+EVENTS = 12_000_000
 LONG_EVENTS = 24_000_000
 """Enough for one checkpoint or two of 10 s."""
 OUT = Path(__file__).resolve().parents[2] / "out" / "bench"
