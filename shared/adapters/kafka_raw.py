@@ -188,14 +188,15 @@ class RawRecords(PartitionRecords):  # type: ignore[misc]  # the library has no 
             return False
         begin = _state(self._records)[1]
         batch = self._records.next_batch()
-        if not _intact(batch, _state(self._records)[0], begin, _state(self._records)[1]):
+        data, end = _state(self._records)
+        if not _intact(batch, data, begin, end):
             raise errors.CorruptRecordException(
                 f"topic {self._tp.topic} partition {self._tp.partition}: the batch at offset {batch.base_offset} does"
                 " not have the CRC that it names"
             )
         if self._visible(batch):
             try:
-                columns.take(batch, begin, _state(self._records)[1])
+                columns.take(batch, begin, end)
             except Exception as error:
                 raise errors.CorruptRecordException(
                     f"topic {self._tp.topic} partition {self._tp.partition}: the batch at offset {batch.base_offset} cannot be read"

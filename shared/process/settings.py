@@ -11,7 +11,9 @@ from shared.runtime.settings import RuntimeSettings
 
 _PREFIX = "TIDEMARK_"
 _PORT_MAX = 65_535
+_KEPT_BYTES = 64 << 20
 _KEPT_BYTES_MAX = 2**31 - 1
+_HEAPS = 2
 _HEAPS_MAX = 1024
 
 
@@ -47,9 +49,9 @@ class ProcessSettings:
     """TIDEMARK_HEALTH_PORT: of liveness, readiness and metrics; 0: any that is free; not set: none (`health.py`)."""
     health_host: str = "127.0.0.1"
     """TIDEMARK_HEALTH_HOST: where that listens."""
-    kept_bytes: int = 64 << 20
+    kept_bytes: int = _KEPT_BYTES
     """TIDEMARK_KEPT_BYTES: freed memory that the process keeps for what it allocates next, at most, a heap (`allocator.py`)."""
-    heaps: int = 2
+    heaps: int = _HEAPS
     """TIDEMARK_HEAPS: heaps that all threads of the process share."""
 
 
@@ -63,6 +65,13 @@ def read_settings(environment: Mapping[str, str] | None = None) -> ProcessSettin
             message = f"{_PREFIX}{name} is not set; README.md of shared/process says what it holds"
             raise ProcessSettingsError(message)
         return value
+
+    def number(name: str, default: int, what: str, least: int, most: int) -> int:
+        value = text(name, str(default))
+        if not (value.isdecimal() and least <= int(value) <= most):
+            message = f"{_PREFIX}{name}: expected {what} from {least} to {most}, found {value!r}"
+            raise ProcessSettingsError(message)
+        return int(value)
 
     def table(name: str) -> dict[str, Any]:
         raw = env.get(_PREFIX + name, "{}")
@@ -83,22 +92,10 @@ def read_settings(environment: Mapping[str, str] | None = None) -> ProcessSettin
     if log_format not in ("json", "text"):
         message = f"{_PREFIX}LOG: expected json or text, found {log_format!r}"
         raise ProcessSettingsError(message)
-    health_port = text("HEALTH_PORT", "")
-    if health_port and not (health_port.isdecimal() and int(health_port) <= _PORT_MAX):
-        message = f"{_PREFIX}HEALTH_PORT: expected a port from 0 to {_PORT_MAX}, found {health_port!r}"
-        raise ProcessSettingsError(message)
-    kept = text("KEPT_BYTES", str(64 << 20))
-    if not (kept.isdecimal() and 0 < int(kept) <= _KEPT_BYTES_MAX):
-        message = f"{_PREFIX}KEPT_BYTES: expected bytes from 1 to {_KEPT_BYTES_MAX}, found {kept!r}"
-        raise ProcessSettingsError(message)
-    heaps = text("HEAPS", "2")
-    if not (heaps.isdecimal() and 0 < int(heaps) <= _HEAPS_MAX):
-        message = f"{_PREFIX}HEAPS: expected a number from 1 to {_HEAPS_MAX}, found {heaps!r}"
-        raise ProcessSettingsError(message)
     return ProcessSettings(
-        kept_bytes=int(kept),
-        heaps=int(heaps),
-        health_port=int(health_port) if health_port else None,
+        kept_bytes=number("KEPT_BYTES", _KEPT_BYTES, "bytes", 1, _KEPT_BYTES_MAX),
+        heaps=number("HEAPS", _HEAPS, "a number", 1, _HEAPS_MAX),
+        health_port=number("HEALTH_PORT", 0, "a port", 0, _PORT_MAX) if text("HEALTH_PORT", "") else None,
         health_host=text("HEALTH_HOST", "127.0.0.1"),
         kafka=text("KAFKA"),
         blobs=text("BLOBS", ""),
