@@ -14,7 +14,7 @@ from services.cli.installation import Installation, installation
 from services.cli.view import View
 from services.local.broker_settings import FREE_PORT
 from services.local.supervisor import ADDRESS_FILE, CONTROL, TOKEN_FILE
-from shared.language.documents import FileDlq, KafkaDlq, Processor, parse
+from shared.language.documents import FileDlq, KafkaDlq, Processor, parse, resolve
 from shared.language.documents.model import TableDlq
 from shared.language.expressions.ast import Literal
 from shared.language.stages import FileEmit, KafkaEmit
@@ -61,7 +61,7 @@ def outputs(processor: Processor) -> list[str]:
 
     def inside(connection: str | None, what: str) -> str:
         known = processor.connections.get(connection or "")
-        root = os.path.expandvars(str(known.settings.get("path", ""))) if known is not None else ""
+        root = str(resolve(known, os.environ).settings.get("path", "")) if known is not None else ""
         return f"{root.rstrip('/')}/{what}" if root else what
 
     found = []
