@@ -1,0 +1,159 @@
+"""`shared/process/LIMITS.md` names every limit there is: settings with their defaults, and what is fixed, with the reason."""
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = "shared/process/LIMITS.md"
+SCANNED: tuple[str, ...] = ()
+"""Packages of which every constant that bounds something stands on the page, as a setting's default or among what is fixed."""
+OF_COMMANDS = {"DemoSettings"}
+"""Settings that are a command's arguments alone."""
+_BOUNDING = re.compile(
+    r"(^|_)(MAX|LIMIT|ATTEMPTS|TRIES|TIMEOUT|RETRY|WAIT|ROWS|BYTES|RECORDS|CHARS|DIGITS|TASKS|KEYS|RUNS|MS|S)(_|$)"
+)
+_DEQUE = re.compile(r"\bdeque\((?!.*maxlen)|default_factory=deque\b")
+_SETTINGS = re.compile(r"^([A-Z]\w+Settings|StepBounds|TaskLimits|MarkerReading|Limits)$")
+_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+
+
+def product() -> Iterator[Path]:
+    """The modules of the product."""
+    for top in ("shared", "services", "spark_stages"):
+        yield from sorted((ROOT / top).rglob("*.py"))
+
+
+def shown(name: str, value: float) -> str:
+    """A default as the page writes it: `16 MiB`, `5,000`."""
+    if "bytes" in name and isinstance(value, int):
+        for unit, size in _UNITS:
+            if value >= size and value % size == 0:
+                return f"{value // size:,} {unit}"
+    return f"{value:,}"
+
+
+def settings_classes() -> dict[str, Any]:
+    """Every class of settings, by name."""
+    found = {}
+    for path in product():
+        tree = ast.parse(path.read_text("utf-8"))
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and _SETTINGS.match(node.name) and node.name not in OF_COMMANDS:
+                module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+                found[node.name] = getattr(module, node.name)
+    return found
+
+
+def numbers(settings: Any) -> dict[str, str]:
+    """The numbers of a class of settings with their defaults, as the page shows them."""
+    rows = {}
+    for each in fields(settings):
+        default = each.default_factory() if each.default_factory is not MISSING else each.default
+        if type(default) in (int, float):
+            rows[each.name] = shown(each.name, default)
+        elif each.type in (int, float, "int", "float"):
+            rows[each.name] = "–"
+    return rows
+
+
+def sections() -> dict[str, dict[str, tuple[str, ...]]]:
+    """The page's tables, by the first name in code of their heading: rows by their first cell."""
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    rows: dict[str, tuple[str, ...]] = {}
+    for line in (ROOT / PAGE).read_text("utf-8").splitlines():
+        if line.startswith("## "):
+            named = re.search(r"`(\w+)`", line)
+            rows = found.setdefault(named[1] if named else line[3:], {})
+        elif line.startswith("| `"):
+            first, *others = (cell.strip() for cell in line.strip("|").split(" | "))
+            assert first.strip("`") not in rows, f"{PAGE}: {first} stands twice in one table"
+            rows[first.strip("`")] = tuple(others)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), settings_classes().items(), ids=lambda x: x if isinstance(x, str) else ""
+)
+def test_every_setting_is_on_the_page_with_its_default(name: str, settings: Any) -> None:
+    """The table of a class of settings has all its numbers, with their defaults, and no other."""
+    assert is_dataclass(settings)
+    rows = sections().get(name, {})
+    assert {row: cells[0] for row, cells in rows.items()} == numbers(settings), f"{PAGE}, section `{name}`"
+    assert all(len(cells) > 1 and cells[1] for cells in rows.values()), (
+        f"{PAGE}, section `{name}`: each row says what it bounds"
+    )
+
+
+def test_every_table_of_settings_is_of_a_class_that_exists() -> None:
+    """A class that is gone leaves no table behind."""
+    named = {name for name in sections() if re.fullmatch(r"[A-Z][a-z]\w*", name)}
+    assert named == {*settings_classes(), "Fixed"}
+
+
+# --- what is fixed ------------------------------------------------------------------------------------------------------
+
+
+def is_number(node: ast.expr | None) -> bool:
+    """Whether an expression is a number, as far as it can be read: literals, and other constants, joined by operators."""
+    match node:
+        case ast.Constant(value=value):
+            return type(value) in (int, float)
+        case ast.BinOp(left=left, right=right):
+            return is_number(left) and is_number(right)
+        case ast.UnaryOp(operand=operand):
+            return is_number(operand)
+        case ast.Name(id=name):
+            return name.isupper()
+    return False
+
+
+def bounding(path: Path) -> Iterator[str]:
+    """What bounds something in a module: constants that are numbers, caches of functions, deques without a length."""
+    place, tree = str(path.relative_to(ROOT)), ast.parse(path.read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and any("cache(" in ast.unparse(each) for each in node.decorator_list):
+            yield f"{place}: {node.name}"
+        if not isinstance(node, ast.AnnAssign | ast.Assign):
+            continue
+        target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+        constant = isinstance(target, ast.Name) and target.id.isupper() and _BOUNDING.search(target.id)
+        unbounded = node.value is not None and _DEQUE.search(ast.unparse(node.value))
+        if unbounded or (constant and is_number(node.value)):
+            yield f"{place}: {ast.unparse(target).removeprefix('self.')}"
+
+
+def fixed() -> Mapping[str, tuple[str, ...]]:
+    """Rows of what is fixed: `file: name`."""
+    return sections().get("Fixed", {})
+
+
+def test_every_bounding_constant_is_on_the_page() -> None:
+    """A bound that no setting names says why on the page."""
+    scanned = [path for path in product() if any(path.is_relative_to(ROOT / package) for package in SCANNED)]
+    found = {name for path in scanned for name in bounding(path)}
+    assert sorted(found - set(fixed())) == [], f"{PAGE}, section `Fixed`: make a setting of it, or say why it is fixed"
+
+
+def test_what_is_fixed_exists() -> None:
+    """The page names no constant that is gone, and gives a reason for each that is there."""
+    found = {name for path in product() for name in bounding(path)}
+    assert sorted(set(fixed()) - found) == []
+    assert all(cells and cells[0] for cells in fixed().values())
+
+
+def test_a_constant_without_a_setting_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search sees constants, caches and deques."""
+    (tmp_path / "example.py").write_text(
+        "ROWS_MAX: Final = 7 << 2\nNAME_MAX = 'x'\nOTHER = 3\n@lru_cache(maxsize=9)\ndef asked(x): return x\n"
+        "class A:\n    def __init__(self):\n        self.held = deque()\n        self.last = deque(maxlen=3)\n"
+    )
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    found = [name.partition(": ")[2] for name in bounding(tmp_path / "example.py")]
+    assert found == ["ROWS_MAX", "asked", "held"]
