@@ -64,7 +64,7 @@ class Row(NamedTuple):
 
 
 class Output(NamedTuple):
-    """A document that was yielded; with `order: eventTime` no two share (time, key, sequence)."""
+    """A document that was yielded. No two share (time, key, sequence), but for late ones with `order: arrival`, whose key was forgotten."""
 
     timestamp_ms: int
     key: bytes
@@ -171,6 +171,7 @@ class KeyedComputation:
             self._watermark_ms = watermark_ms
             if watermark_ms == MAX_TIME:
                 self._end(floor_ms, done)
+            self._keys.pass_over(watermark_ms)
         return self._sorted(done)
 
     def on_processing_time(self, now_ms: int) -> Applied:
@@ -244,6 +245,7 @@ class KeyedComputation:
         """Become what the snapshot says, at the input watermark that belongs to it; called once, before anything else."""
         self._keys.restore(groups, self._restored)
         self._watermark_ms = watermark_ms
+        self._keys.pass_over(watermark_ms)
 
     def _restored(self, key: Key) -> None:
         self._waiting += len(key.waiting)

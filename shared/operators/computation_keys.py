@@ -1,7 +1,9 @@
 """The keys of a keyed computation: what is kept for each, and its bytes in a snapshot.
 
 A key group is one state part: a version, then its keys in the order of their bytes, so equal state has equal bytes. A key without
-anything worth keeping (fresh state, no timer, no waiting record) is not kept.
+anything worth keeping (fresh state, no timer, no waiting record) is not kept, but for its sequence: as long as something may yet be
+yielded for the time of what it yielded last, it lingers. So no two documents share (time, key, sequence), as a processing-time timer's
+would that fires again while the watermark stands.
 
 With `Cooling`, keys that have not been asked for lately lie packed in a store, as they would in a snapshot (`settle`). Whoever holds a
 `Key` lets go of it before the next `settle`.
@@ -22,7 +24,9 @@ from shared.model.time import MIN_TIME
 from shared.operators.cold_keys import Cooling
 from shared.operators.keygroups import key_group
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
+_FORMATS_READ: Final = (1, 2)
+"""1 had no `highest`: there the highest that is known is the sequence."""
 
 OrderKey = tuple[int, int]
 """(ordinal of the split or sender's sequence, position): how records of one key and time follow one another."""
@@ -50,6 +54,7 @@ class _KeySnapshot(msgspec.Struct, array_like=True):
     sequence: int
     timers: list[Pending]
     waiting: list[tuple[int, OrderKey, bytes]]
+    highest: int = 0
 
 
 class _GroupSnapshot(msgspec.Struct, array_like=True):
@@ -74,6 +79,7 @@ class Key:
         "_state",
         "data",
         "group",
+        "highest",
         "noted_clock_ms",
         "noted_ms",
         "output_ms",
@@ -90,8 +96,10 @@ class Key:
         """As the computation sees it."""
         self.group = group
         self.output_ms = MIN_TIME
-        """The time of what the key yielded last, and how many it has yielded for that time."""
+        """The latest time that the key has yielded for, and the last sequence given there."""
         self.sequence = 0
+        self.highest = 0
+        """The highest sequence given for any time."""
         self.timers = Timers()
         self.waiting: list[Waiting] = []
         """A heap."""
@@ -114,9 +122,13 @@ class Key:
         return None if timer is None else timer.due_ms
 
     def next_sequence(self, time_ms: int) -> int:
-        """The place of a document among those that the key yields for this time, from 0."""
+        """The place of a document among those that the key yields for this time, from 0; where time goes back, a number never given."""
+        if time_ms < self.output_ms:
+            self.highest += 1
+            return self.highest
         self.sequence = self.sequence + 1 if time_ms == self.output_ms else 0
         self.output_ms = time_ms
+        self.highest = max(self.highest, self.sequence)
         return self.sequence
 
     def state(self) -> Any:
@@ -142,8 +154,12 @@ class Key:
         self._state, self._packed = None, packed
 
     def is_worth_keeping(self, fresh: bytes) -> bool:
-        """Whether a snapshot without this key would lose anything."""
+        """Whether a snapshot without this key would lose anything but its sequence."""
         return bool(self.waiting) or len(self.timers) > 0 or self.pack() not in (None, fresh)
+
+    def may_repeat(self, passed_ms: int) -> bool:
+        """Whether it may yield once more for the time that it yielded for last, where nothing comes out below `passed_ms` any more."""
+        return self.output_ms != MIN_TIME and self.output_ms >= passed_ms
 
 
 class Keys:
@@ -160,6 +176,10 @@ class Keys:
         self._fresh = codec.encode(codec.fresh())
         self._cooling = cooling
         self._cold = None if cooling is None else cooling.make()
+        self._passed_ms = MIN_TIME
+        self._lingering: list[tuple[int, bytes]] = []
+        """Heap of (time, key): kept for its sequence alone until the watermark is above the time. One entry a key."""
+        self._lingering_keys: set[bytes] = set()
 
     def __len__(self) -> int:
         """Those in memory."""
@@ -202,10 +222,31 @@ class Keys:
         staying = cooling.keys_in_memory - cooling.keys_in_memory // _SETTLED_PART
         for data in list(self._keys)[: len(self._keys) - staying]:
             key = self._forgotten(data)
-            if key.is_worth_keeping(self._fresh):
+            if self._stays(key):
                 cold.put(key.group, data, _packed(key))
             else:
                 cold.remove(key.group, data)
+
+    def pass_over(self, passed_ms: int) -> None:
+        """Nothing is yielded below this time any more: keys that lingered for it can go with the next snapshot."""
+        self._passed_ms = passed_ms
+        while self._lingering and self._lingering[0][0] < passed_ms:
+            _, data = heapq.heappop(self._lingering)
+            self._lingering_keys.discard(data)
+            key = self.find(data)
+            if key is not None and not self._stays(key):
+                self._dirty.add(key.group)
+            self.settle()
+
+    def _stays(self, key: Key) -> bool:
+        """Whether the key is kept; one that is for its sequence alone is looked at again when the watermark has passed it."""
+        if key.is_worth_keeping(self._fresh):
+            return True
+        stays = key.may_repeat(self._passed_ms)
+        if stays and key.data not in self._lingering_keys:
+            self._lingering_keys.add(key.data)
+            heapq.heappush(self._lingering, (key.output_ms, key.data))
+        return stays
 
     def _forgotten(self, data: bytes) -> Key:
         key = self._keys.pop(data)
@@ -236,12 +277,15 @@ class Keys:
                 raise StateError(
                     f"key group {group}: the snapshot's {len(data)} bytes are no state of a computation: {e}"
                 ) from e
-            if stored.format != _FORMAT:
-                raise StateError(f"key group {group}: snapshot format {stored.format}, this version reads {_FORMAT}")
+            if stored.format not in _FORMATS_READ:
+                raise StateError(
+                    f"key group {group}: snapshot format {stored.format}, this version reads {' and '.join(map(str, _FORMATS_READ))}"
+                )
             for number, item in enumerate(keys):
                 key = self._unpacked(group, item)
                 if number == 0:
                     key.state()  # state of another version is found now, not hours later
+                self._stays(key)
                 restored(key)
             self._stored.add(group)
             self.settle()
@@ -250,7 +294,7 @@ class Keys:
         keys = self._by_group.get(group, {})
         found = {} if self._cold is None else {d: packed for d, packed in self._cold.of_group(group) if d not in keys}
         for data, key in list(keys.items()):
-            if key.is_worth_keeping(self._fresh):
+            if self._stays(key):
                 found[data] = _packed(key)
                 continue
             self._forgotten(data)
@@ -266,6 +310,7 @@ class Keys:
             )
         key.restore(item.state)
         key.output_ms, key.sequence = item.output_ms, item.sequence
+        key.highest = max(item.highest, item.sequence)
         key.timers = Timers(item.timers)
         # Before whatever comes now: numbers of arrival are from 1 on.
         key.waiting = [
@@ -281,5 +326,5 @@ def _packed(key: Key) -> bytes:
     waiting = [(w.timestamp_ms, w.order, w.packed) for w in sorted(key.waiting)]
     value = encode_value(key.value)
     return _ENCODER.encode(
-        _KeySnapshot(key.data, value, key.pack(), key.output_ms, key.sequence, key.timers.all(), waiting)
+        _KeySnapshot(key.data, value, key.pack(), key.output_ms, key.sequence, key.timers.all(), waiting, key.highest)
     )

@@ -114,7 +114,7 @@ def test_a_timer_that_another_sets_for_the_same_time_fires_in_the_next_call() ->
 
 
 def test_a_key_with_nothing_to_keep_is_not_put_away() -> None:
-    """Nor does it stay where it was put before."""
+    """Nor does it stay where it was put before, once the watermark has passed what it yielded."""
 
     class Passing(Remembering):
         def process(self, record: Record, state: Log, timers: Timers) -> Iterator[Document]:
@@ -126,5 +126,8 @@ def test_a_key_with_nothing_to_keep_is_not_put_away() -> None:
     task.on_records([row_of(k, {"n": "a"}, k) for k in range(3)])
     assert len(list(store.of_group(KeyGroup(0)))) >= 2
     task.on_records([row_of(k, {"n": "clear"}, k) for k in range(3)])
-    assert task.snapshot_groups() == {}
+    assert task.snapshot_groups()[KeyGroup(0)] is not None
+    assert len(list(store.of_group(KeyGroup(0)))) >= 2
+    task.on_watermark(3)
+    assert task.snapshot_groups() == {KeyGroup(0): None}
     assert list(store.of_group(KeyGroup(0))) == []
