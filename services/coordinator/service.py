@@ -25,8 +25,9 @@ async def build(settings: ProcessSettings) -> CoordinatorDriver:
         message = f"TIDEMARK_EXTRA: {error}"
         raise ProcessSettingsError(message) from error
     settings.runtime.check_alignment(decisions.checkpoint_timeout_ms)
+    settings.runtime.check_commits(decisions.unreleased_max)
     machine = CoordinatorMachine(decisions, lambda: uuid.uuid4().hex)
-    store = SqlCommitStore(settings.store)
+    store = SqlCommitStore(settings.store, settings.store_config)
     return CoordinatorDriver(
         settings.place, make_outside(settings), store, partial(plan_for_coordinator, settings.runtime.engine), machine
     )

@@ -23,6 +23,7 @@ from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.model.messages import WorkerUnwanted, WorkerWanted
 from shared.ports.log import TopicPartition
+from shared.process.settings import read_runtime
 from shared.runtime.reading import followed
 from shared.runtime.topics import Topics
 from shared.wire.messages import decode_command
@@ -168,9 +169,10 @@ class LocalCluster:
     async def _follow_wishes(self, log: KafkaLog) -> None:
         """A worker is added when the coordinator finds no free slot, and removed when it hosts nothing."""
         topics, clock = Topics(self._environment_value("TIDEMARK_PREFIX", "tidemark")), SystemClock()
+        runtime = read_runtime({**os.environ, **self.settings.environment})
         await log.create_topic(topics.commands, 1, topics.plain()[topics.commands])
-        async for record in followed(log, clock, TopicPartition(topics.commands, 0), from_end=True):
-            match decode_command(record.value or b""):
+        async for record in followed(log, clock, TopicPartition(topics.commands, 0), runtime, from_end=True):
+            match decode_command(record.value or b"", runtime.wire):
                 case WorkerWanted(service=service, there=there):
                     self._follow_wish(service, frozenset(there))
                 case WorkerUnwanted(place=place) if place in self._children:

@@ -73,6 +73,6 @@ async def build(settings: ProcessSettings) -> Worker:
     return Worker(
         Place(settings.place),
         WorkerIncarnation(uuid.uuid4().hex),
-        OperatorService(Connections(settings.place), scratch),
+        OperatorService(Connections(settings.place, settings.runtime.connections_max), scratch),
         outside,
     )

@@ -36,7 +36,6 @@ from shared.wire.messages import decode_mirror_row
 T = TypeVar("T")
 _log = structlog.get_logger()
 _TARGET_WAIT_MS = 500
-_ROWS_MAX = 500
 SAMPLE_ROWS: Final = 100
 """Kept of the last batch, for samples."""
 SAMPLE_BYTES_MAX: Final = 256 * 1024
@@ -106,8 +105,9 @@ class SinkBody:
         except BaseException:
             await sink.close()
             raise
+        waiting_max = self._context.outside.settings.commits_waiting_max
         _log.info("sink.opened", identity=str(identity), marker=marker, restored_from=assign.last)
-        self._releases.append(_Release(identity, sink, ReleaseMachine(assign.job, marker)))
+        self._releases.append(_Release(identity, sink, ReleaseMachine(assign.job, marker, waiting_max)))
         if marker == assign.last:
             self._context.released(index, marker)
 
@@ -129,8 +129,10 @@ class SinkBody:
                 async with reading(outside.log) as reader:
                     await reader.assign({self._topic: self._position})
                     while not enough():
-                        for record in await reader.fetch(_ROWS_MAX, outside.settings.fetch_timeout_ms):
-                            row = decode_mirror_row(record.value or b"")
+                        for record in await reader.fetch(
+                            outside.settings.topic_records_max, outside.settings.fetch_timeout_ms
+                        ):
+                            row = decode_mirror_row(record.value or b"", outside.settings.wire)
                             for release in self._releases:
                                 await self._mirrored(release, row)
                             self._position = Offset(record.offset + 1)
@@ -166,8 +168,9 @@ class SinkBody:
         """Rows go into the current epoch; what the target would refuse goes to the dead letters (S6)."""
         del tag
         outs: list[Out] = []
+        outside = self._context.outside
         for body in bodies:
-            batch = await load_body(self._context.outside.blobs, body)
+            batch = await load_body(outside.blobs, body, outside.settings.wire)
             sink = self._sink()
             async with self._lock:
                 accept = partial(sink.accept, batch)

@@ -41,5 +41,5 @@ class SinkService:
 async def build(settings: ProcessSettings) -> Worker:
     """A worker of this service."""
     arrow_on_heaps()
-    service = SinkService(RealSinks(Connections(settings.place)))
+    service = SinkService(RealSinks(Connections(settings.place, settings.runtime.connections_max)))
     return Worker(Place(settings.place), WorkerIncarnation(uuid.uuid4().hex), service, make_outside(settings))

@@ -71,5 +71,5 @@ def _steps(context: TaskContext, processor: Processor, stage: Source, connectors
 
 async def build(settings: ProcessSettings) -> Worker:
     """A worker of this service."""
-    service = SourceService(RealSources(Connections(settings.place)))
+    service = SourceService(RealSources(Connections(settings.place, settings.runtime.connections_max)))
     return Worker(Place(settings.place), WorkerIncarnation(uuid.uuid4().hex), service, make_outside(settings))

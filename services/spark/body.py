@@ -150,7 +150,10 @@ class SparkBody:
         closed = max(self._state.closed_to_ms, self._plan.closed_to(max(self._stepped_ms, self._state.forced_ms)))
         letters: list[Out] = []
         tables: list[pa.Table] = []
-        batches = [await load_body(self._context.outside.blobs, body) for body in self._rows]
+        batches = [
+            await load_body(self._context.outside.blobs, body, self._context.outside.settings.wire)
+            for body in self._rows
+        ]
         open_ = await self._open_sessions(batches, added, closed) if self._plan.sessions else NO_SESSIONS
         for batch in batches:
             if self._plan.sessions and tables:

@@ -16,16 +16,14 @@ from fsspec.asyn import sync
 from fsspec.implementations.memory import MemoryFileSystem
 
 from shared.adapters.faults import Fault, Faults
+from shared.adapters.store_settings import BlobSettings
 from shared.model.checkpoint import BlobRef
 from shared.ports.blobs import BlobError, BlobStore, BlobUnavailable, Note
 from shared.ports.clock import Executor
 
 T = TypeVar("T")
 
-CHUNK_BYTES: Final = 1 << 20
-"""Read at once when an object is only looked through for its digest."""
-DELETE_MAX: Final = 1000
-"""Names in one request of S3."""
+_DEFAULT: Final = BlobSettings()
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _FOR_GOOD: Final = (PermissionError, IsADirectoryError, NotADirectoryError)
 
@@ -62,7 +60,9 @@ class FsspecBlobs:
         *,
         scheme: str = "",
         retried_puts: bool = False,
+        settings: BlobSettings = _DEFAULT,
     ) -> None:
+        self._settings = settings
         self._fs = filesystem
         self._root = root.rstrip("/")
         self._executor = executor
@@ -168,7 +168,7 @@ class FsspecBlobs:
 
     def _seal(self, name: str) -> BlobRef:
         with self._fs.open(self._path(name), "rb") as file:
-            size, digest = digest_of(iter(lambda: file.read(CHUNK_BYTES), b""))
+            size, digest = digest_of(iter(lambda: file.read(self._settings.chunk_bytes), b""))
         return BlobRef(name, size, digest)
 
     # --- errors
@@ -215,17 +215,22 @@ class ObjectNote:
 class S3Blobs(FsspecBlobs):
     """`BlobStore` in S3, or what speaks like it and knows `If-None-Match` on writes."""
 
-    def __init__(self, url: str, executor: Executor, **options: Any) -> None:
+    def __init__(self, url: str, executor: Executor, settings: BlobSettings = _DEFAULT, **options: Any) -> None:
         """Open below `url`, an `s3://bucket/prefix`; the options are those of s3fs (key, secret, endpoint_url)."""
         if not url.startswith("s3://") or not url.removeprefix("s3://").strip("/"):
             raise BlobError(f"blob store {url!r}: expected s3://bucket/prefix")
+        wait_s = settings.request_timeout_ms / 1000
+        waits = {"connect_timeout": wait_s, "read_timeout": wait_s}
+        options = {**options, "config_kwargs": {**waits, **options.get("config_kwargs", {})}}
         # Listings must not be remembered: others write too.
         filesystem = fsspec.filesystem("s3", use_listings_cache=False, skip_instance_cache=True, **options)
-        super().__init__(filesystem, url.removeprefix("s3://"), executor, scheme="s3://", retried_puts=True)
+        root = url.removeprefix("s3://")
+        super().__init__(filesystem, root, executor, scheme="s3://", retried_puts=True, settings=settings)
 
     def _delete(self, _: str, names: Sequence[str]) -> None:
-        for start in range(0, len(names), DELETE_MAX):
-            paths = [self._path(name) for name in names[start : start + DELETE_MAX]]
+        most = self._settings.delete_names_max
+        for start in range(0, len(names), most):
+            paths = [self._path(name) for name in names[start : start + most]]
             sync(self._fs.loop, self._fs._bulk_delete, paths)  # noqa: SLF001 - `rm` asks for each whether it is there
 
 

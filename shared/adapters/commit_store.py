@@ -25,6 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from shared.adapters import commit_schema as schema
 from shared.adapters.commit_rules import check_commit, check_new_generation, check_update, stale
+from shared.adapters.store_settings import StoreSettings
 from shared.model.checkpoint import CommitRow, LineageEntry
 from shared.model.ids import Epoch, Generation, JobId, LeaderToken
 from shared.model.processors import Expected, ProcessorRow
@@ -32,10 +33,7 @@ from shared.ports.commits import Ambiguous, Stale, StoreUnavailable
 
 T = TypeVar("T")
 
-TIMEOUT_MS: Final = 15_000
-"""For one transaction up to its COMMIT, and again for the COMMIT, by default."""
-CONNECTIONS_MAX: Final = 4
-"""Connections to the database, by default."""
+_DEFAULT: Final = StoreSettings()
 _SETUP_LOCK: Final = 7_433_171
 """PostgreSQL's advisory lock under which tables are made."""
 _TROUBLE: Final = (SQLAlchemyError, OSError, TimeoutError)
@@ -48,9 +46,9 @@ class UnsafeStore(Exception):
 class SqlCommitStore:
     """`CommitStore` on SQLAlchemy; `url` is `sqlite:///path` or `postgresql://user:password@host/database`."""
 
-    def __init__(self, url: str, *, timeout_ms: int = TIMEOUT_MS, connections_max: int = CONNECTIONS_MAX) -> None:
-        self._timeout_s = timeout_ms / 1000
-        self._engine = _engine(url, timeout_ms, connections_max)
+    def __init__(self, url: str, settings: StoreSettings = _DEFAULT) -> None:
+        self._timeout_s = settings.timeout_ms / 1000
+        self._engine = _engine(url, settings.timeout_ms, settings.connections_max)
         self._sqlite = self._engine.dialect.name == "sqlite"
 
     async def open(self) -> None:

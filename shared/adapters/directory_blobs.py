@@ -16,16 +16,14 @@ from typing import Final
 import fsspec
 
 from shared.adapters.blobs import FsspecBlobs, check_name, digest_of
+from shared.adapters.store_settings import BlobSettings
 from shared.model.checkpoint import BlobRef
 from shared.ports.blobs import BlobError, Note
 from shared.ports.clock import Executor
 
 _TEMPORARY: Final = ".tmp"
 _LEFT_OVER_S: Final = 24 * 3600
-_DURABLE_MAX: Final = 10_000
-"""Folders that are remembered as durable."""
-_LINK_TRIES: Final = 5
-"""A folder may be removed, as empty, between being made and being used."""
+_DEFAULT: Final = BlobSettings()
 
 
 class DirectoryBlobs(FsspecBlobs):
@@ -34,8 +32,11 @@ class DirectoryBlobs(FsspecBlobs):
     fsync: whether objects survive a loss of power; without it they survive the process only.
     """
 
-    def __init__(self, root: Path, executor: Executor, *, fsync: bool = True) -> None:
-        super().__init__(fsspec.filesystem("file", skip_instance_cache=True), str(root.absolute()), executor)
+    def __init__(
+        self, root: Path, executor: Executor, settings: BlobSettings = _DEFAULT, *, fsync: bool = True
+    ) -> None:
+        filesystem = fsspec.filesystem("file", skip_instance_cache=True)
+        super().__init__(filesystem, str(root.absolute()), executor, settings=settings)
         self._fsync = fsync
         self._folder = root.absolute()
         self._temporary = self._folder / _TEMPORARY
@@ -60,13 +61,13 @@ class DirectoryBlobs(FsspecBlobs):
         return BlobRef(name, size, digest)
 
     def _link(self, temporary: Path, target: Path) -> None:
-        for attempt in range(_LINK_TRIES):
+        for attempt in range(self._settings.link_tries_max):
             known = self._known(target.parent)
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.link(temporary, target)
             except FileNotFoundError:
-                if attempt + 1 == _LINK_TRIES:
+                if attempt + 1 == self._settings.link_tries_max:
                     raise
             except OSError as error:
                 if isinstance(error, FileExistsError) or error.errno is None:
@@ -86,7 +87,7 @@ class DirectoryBlobs(FsspecBlobs):
         """Make a folder's entries durable, and its own entry in each folder above, up to one that is known to be durable."""
         if not self._fsync:
             return
-        if len(self._durable) > _DURABLE_MAX:
+        if len(self._durable) >= self._settings.folders_kept_max:
             self._durable.clear()
         while True:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -105,12 +106,12 @@ class DirectoryBlobs(FsspecBlobs):
 
     def _open_note(self, name: str) -> int:
         path = Path(self._path(name))
-        for attempt in range(_LINK_TRIES):
+        for attempt in range(self._settings.link_tries_max):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
             except FileNotFoundError:
-                if attempt + 1 == _LINK_TRIES:
+                if attempt + 1 == self._settings.link_tries_max:
                     raise
         raise AssertionError(path)
 

@@ -169,19 +169,17 @@ class LogLid(logging.Filter):
     The library logs about a hundred errors a second while a broker is away.
     """
 
-    KINDS_MAX: Final = 1000
-    """Messages told apart; beyond that all counts begin anew."""
-
-    def __init__(self, interval_s: float = 10.0) -> None:
+    def __init__(self, interval_s: float = 10.0, kinds_max: int = 1_000) -> None:
         super().__init__()
+        self.kinds_max = kinds_max
         self._interval_s = interval_s
         self._seen: dict[tuple[str, int, str], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Pass the first, then one an interval, with the number held back."""
-        if len(self._seen) > self.KINDS_MAX:
-            self._seen.clear()
         kind = (record.name, record.levelno, str(record.msg))
+        if kind not in self._seen and len(self._seen) >= self.kinds_max:
+            self._seen.clear()
         now = time.monotonic()
         passed_at, held = self._seen.get(kind, (None, 0))
         if passed_at is not None and now - passed_at < self._interval_s:
@@ -196,8 +194,9 @@ class LogLid(logging.Filter):
 _LID: Final = LogLid()
 
 
-def quiet_library_log() -> None:
-    """Put the lid on every logger of the library; again is harmless. A parent's filter does not see its children."""
+def quiet_library_log(kinds_max: int) -> None:
+    """Put the lid on every logger of the library; again is harmless, the last bound counts. A parent's filter does not see its children."""
+    _LID.kinds_max = kinds_max
     for name in list(logging.root.manager.loggerDict):
         if name == "aiokafka" or name.startswith("aiokafka."):
             logging.getLogger(name).addFilter(_LID)

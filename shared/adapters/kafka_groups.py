@@ -11,9 +11,6 @@ from shared.adapters.kafka_settings import KafkaSettings
 from shared.model.ids import Offset
 from shared.ports.log import TopicPartition
 
-GROUPS_MAX = 64
-"""Connections that are kept open, one a group; beyond it the oldest is closed."""
-
 
 class KafkaGroups:
     """One consumer a group, with partitions assigned by hand, so that it joins nothing and fetches nothing."""
@@ -34,7 +31,7 @@ class KafkaGroups:
     async def _consumer(self, group: str, offsets: Mapping[TopicPartition, Offset]) -> Any:
         consumer = self._consumers.get(group)
         if consumer is None:
-            while len(self._consumers) >= GROUPS_MAX:
+            while len(self._consumers) >= self._settings.groups_max:
                 await self._drop(next(iter(self._consumers)))
             consumer = aiokafka.AIOKafkaConsumer(
                 **self._settings.connection("groups"), group_id=group, enable_auto_commit=False

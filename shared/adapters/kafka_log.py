@@ -22,7 +22,7 @@ class KafkaLog:
 
     def __init__(self, settings: KafkaSettings) -> None:
         """Raise LogError if the certificates that the settings name cannot be read."""
-        quiet_library_log()
+        quiet_library_log(settings.log_kinds_max)
         try:
             settings.ssl_context()
         except OSError as error:

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from shared.adapters.store_settings import check_positive
+
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER"]
 
@@ -58,6 +60,12 @@ class KafkaSettings:
     """Of one record, and of one batch: at most the topics' `max.message.bytes`."""
     batches_in_flight_max: int = 64
     """Batches of a transaction that wait for their acknowledgement."""
+    records_in_flight_max: int = 100_000
+    """Records of a writer that are not acknowledged; the next waits."""
+    groups_max: int = 64
+    """Consumer groups to which offsets are noted, a connection each; beyond it the oldest is closed."""
+    log_kinds_max: int = 1_000
+    """Messages of the client library that are told apart, so that each is logged once in a while; beyond it counting begins anew."""
     compression: Literal["gzip", "snappy", "lz4", "zstd"] | None = None
 
     def __post_init__(self) -> None:
@@ -69,10 +77,23 @@ class KafkaSettings:
                 f"kafka settings: {self.security_protocol} with {self.sasl_mechanism} needs sasl_username and"
                 " sasl_password"
             )
+        check_positive(
+            self, "kafka", but=frozenset({"replication", "topic_wait_ms", "fetch_wait_ms", "outage_after_ms"})
+        )
         if self.partition_fetch_bytes_max < self.message_bytes_max:
             raise ValueError(
                 f"kafka settings: partition_fetch_bytes_max {self.partition_fetch_bytes_max} is below"
                 f" message_bytes_max {self.message_bytes_max}: such a record could never be read"
+            )
+        if self.transaction_timeout_ms < self.request_timeout_ms:
+            raise ValueError(
+                f"kafka settings: transaction_timeout_ms {self.transaction_timeout_ms} is below request_timeout_ms"
+                f" {self.request_timeout_ms}: a slow answer would end every transaction"
+            )
+        if self.fetch_bytes_max < self.partition_fetch_bytes_max:
+            raise ValueError(
+                f"kafka settings: fetch_bytes_max {self.fetch_bytes_max} is below partition_fetch_bytes_max"
+                f" {self.partition_fetch_bytes_max}: no answer could hold what one partition may bring"
             )
         if self.delivery_timeout_ms < self.request_timeout_ms:
             raise ValueError(

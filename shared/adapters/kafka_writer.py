@@ -105,6 +105,7 @@ class KafkaWriter:
         """Hand over a record; waits only for room in the buffer. The result is its offset, once all replicas have it."""
         doing = f"{self._producer.name}: writing to {partition_name(partition)}"
         async with self._lanes.setdefault(partition, asyncio.Lock()):
+            await self._room()
             self._producer.check()
             try:
                 await self._producer.admit(partition, record)
@@ -127,6 +128,18 @@ class KafkaWriter:
         self._watch(result)
         sent.add_done_callback(lambda f: self._answered(f, result, doing))
         return result
+
+    async def _room(self) -> None:
+        """Wait while as many records as may be are on their way; an error wakes all that wait."""
+        while len(self._pending) >= self._producer.settings.records_in_flight_max:
+            oldest = self._pending[0][1]
+            if not oldest.done():
+                await asyncio.wait({oldest})
+            self._forget_done()
+
+    def _forget_done(self) -> None:
+        while self._pending and self._pending[0][1].done():
+            self._pending.popleft()
 
     def _answered(self, sent: "asyncio.Future[Any]", result: "asyncio.Future[Offset]", doing: str) -> None:
         error = None if sent.cancelled() else sent.exception()
@@ -154,8 +167,7 @@ class KafkaWriter:
     def _watch(self, result: "asyncio.Future[Offset]") -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._producer.settings.delivery_timeout_ms / 1000
-        while self._pending and self._pending[0][1].done():
-            self._pending.popleft()
+        self._forget_done()
         self._pending.append((deadline, result))
         if self._timer is None:
             self._timer = loop.call_at(deadline, self._look)
@@ -164,8 +176,7 @@ class KafkaWriter:
         """The timer: break the writer if the oldest record is overdue, else look again when it would be."""
         self._timer = None
         loop = asyncio.get_running_loop()
-        while self._pending and self._pending[0][1].done():
-            self._pending.popleft()
+        self._forget_done()
         if not self._pending:
             return
         deadline = self._pending[0][0]

@@ -6,17 +6,34 @@ from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings, settings_from
 from shared.language.documents import Processor, resolve
 from shared.language.stages import Connection
+from shared.runtime.settings import RuntimeSettings
 
 
 class ConnectionMissing(Exception):
     """The document names a connection that it does not have."""
 
 
+class TooManyConnections(Exception):
+    """The process holds as many clients as it may."""
+
+
+def check_room(clients: int, clients_max: int, what: str) -> None:
+    """TooManyConnections if there is none for another client."""
+    if clients >= clients_max:
+        message = (
+            f"{what}: this process holds {clients} different ones already (connections_max={clients_max});"
+            " raise connections_max in TIDEMARK_RUNTIME, or start the process again: it lets go of those that nobody uses any more"
+        )
+        raise TooManyConnections(message)
+
+
 class Connections:
     """Kafka clients by address: tasks of one process share them."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, clients_max: int = RuntimeSettings().connections_max) -> None:
+        """`clients_max`: Kafka clusters, or identities at one."""
         self._place = place
+        self._clients_max = clients_max
         # By all settings, secrets too: who has another password is another client, even under the same name.
         self._logs: dict[KafkaSettings, KafkaLog] = {}
 
@@ -39,9 +56,10 @@ class Connections:
         )
 
     def log(self, connection: Connection) -> KafkaLog:
-        """The client of a Kafka connection."""
+        """The client of a Kafka connection. TooManyConnections."""
         settings = self.kafka_settings(connection)
         if settings not in self._logs:
+            check_room(len(self._logs), self._clients_max, f"Kafka connection {connection.name!r}")
             self._logs[settings] = KafkaLog(settings)
         return self._logs[settings]
 

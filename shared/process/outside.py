@@ -9,6 +9,7 @@ from shared.adapters.directory_blobs import DirectoryBlobs
 from shared.adapters.executor import AsyncExecutor
 from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings, settings_from
+from shared.adapters.store_settings import BlobSettings
 from shared.ports.blobs import BlobStore
 from shared.ports.clock import Executor
 from shared.process.killing import killing_at
@@ -27,9 +28,11 @@ def kafka_settings(settings: ProcessSettings) -> KafkaSettings:
         raise ProcessSettingsError(str(error)) from error
 
 
-def open_blobs(place: str, executor: Executor) -> BlobStore:
+def open_blobs(place: str, executor: Executor, settings: BlobSettings) -> BlobStore:
     """The blob store at `s3://bucket/prefix`, or in a directory."""
-    return S3Blobs(place, executor) if place.startswith("s3://") else DirectoryBlobs(Path(place), executor)
+    if place.startswith("s3://"):
+        return S3Blobs(place, executor, settings)
+    return DirectoryBlobs(Path(place), executor, settings)
 
 
 def make_outside(settings: ProcessSettings) -> Outside:
@@ -43,7 +46,7 @@ def make_outside(settings: ProcessSettings) -> Outside:
     passing = {"passing": killing_at(settings.place, settings.kill_at)} if settings.kill_at else {}
     return Outside(
         log=KafkaLog(kafka),
-        blobs=open_blobs(settings.blobs, executor),
+        blobs=open_blobs(settings.blobs, executor, settings.blobs_config),
         clock=SystemClock(),
         executor=executor,
         topics=Topics(settings.prefix),

@@ -2,12 +2,16 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields, is_dataclass
+from difflib import get_close_matches
+from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
+from shared.adapters.store_settings import BlobSettings, StoreSettings
 from shared.runtime.settings import RuntimeSettings
+
+T = TypeVar("T")
 
 _PREFIX = "TIDEMARK_"
 _PORT_MAX = 65_535
@@ -37,6 +41,10 @@ class ProcessSettings:
     """TIDEMARK_PREFIX: of topics."""
     kafka_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """TIDEMARK_KAFKA_CONFIG: JSON; fields of `KafkaSettings`, e.g. `{"security_protocol": "SASL_SSL", …}`."""
+    store_config: StoreSettings = field(default_factory=StoreSettings)
+    """TIDEMARK_STORE_CONFIG: JSON; fields of `StoreSettings`."""
+    blobs_config: BlobSettings = field(default_factory=BlobSettings)
+    """TIDEMARK_BLOBS_CONFIG: JSON; fields of `BlobSettings`."""
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
     """TIDEMARK_RUNTIME: JSON; fields of `RuntimeSettings`."""
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -74,20 +82,9 @@ def read_settings(environment: Mapping[str, str] | None = None) -> ProcessSettin
         return int(value)
 
     def table(name: str) -> dict[str, Any]:
-        raw = env.get(_PREFIX + name, "{}")
-        try:
-            return msgspec.json.decode(raw, type=dict[str, Any])
-        except msgspec.DecodeError as error:
-            # What was found is not shown: it may hold a password.
-            message = f"{_PREFIX}{name}: expected a JSON object; found {len(raw)} characters that are none ({error})"
-            raise ProcessSettingsError(message) from error
+        return _table(env, name)
 
-    try:
-        runtime = msgspec.convert(table("RUNTIME"), RuntimeSettings)
-    except msgspec.ValidationError as error:
-        message = f"{_PREFIX}RUNTIME: {error}"
-        raise ProcessSettingsError(message) from error
-    runtime.check()
+    runtime = read_runtime(env)
     log_format = text("LOG", "json")
     if log_format not in ("json", "text"):
         message = f"{_PREFIX}LOG: expected json or text, found {log_format!r}"
@@ -103,8 +100,52 @@ def read_settings(environment: Mapping[str, str] | None = None) -> ProcessSettin
         place=text("PLACE"),
         prefix=text("PREFIX", "tidemark"),
         kafka_config=table("KAFKA_CONFIG"),
+        store_config=settings_of(table("STORE_CONFIG"), StoreSettings, f"{_PREFIX}STORE_CONFIG"),
+        blobs_config=settings_of(table("BLOBS_CONFIG"), BlobSettings, f"{_PREFIX}BLOBS_CONFIG"),
         runtime=runtime,
         extra=table("EXTRA"),
         kill_at=text("KILL_AT", ""),
         log_format=log_format,
     )
+
+
+def read_runtime(environment: Mapping[str, str]) -> RuntimeSettings:
+    """TIDEMARK_RUNTIME alone, its relations checked. Raises ProcessSettingsError, SettingsError."""
+    runtime = settings_of(_table(environment, "RUNTIME"), RuntimeSettings, f"{_PREFIX}RUNTIME")
+    runtime.check()
+    return runtime
+
+
+def _table(environment: Mapping[str, str], name: str) -> dict[str, Any]:
+    raw = environment.get(_PREFIX + name) or "{}"
+    try:
+        return msgspec.json.decode(raw, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        # What was found is not shown: it may hold a password.
+        message = f"{_PREFIX}{name}: expected a JSON object; found {len(raw)} characters that are none ({error})"
+        raise ProcessSettingsError(message) from error
+
+
+def settings_of(table: Mapping[str, Any], kind: type[T], place: str, *, others: bool = False) -> T:
+    """A dataclass of settings from a table of the user's. ProcessSettingsError names what is unknown or wrong, and where.
+
+    others: what is unknown at the top may be another service's, for all may be given one table.
+    """
+    _check_known(table, kind, place, others=others)
+    try:
+        return msgspec.convert(table, kind)
+    except (msgspec.ValidationError, ValueError) as error:
+        message = f"{place}: {error}"
+        raise ProcessSettingsError(message) from error
+
+
+def _check_known(table: Mapping[str, Any], kind: Any, place: str, *, others: bool) -> None:
+    known = {each.name for each in fields(kind)}
+    hints = get_type_hints(kind)
+    for name, value in table.items():
+        if name not in known and not others:
+            near = get_close_matches(name, known, 1)
+            message = f"{place}.{name}: no such setting" + (f"; did you mean {near[0]}?" if near else "")
+            raise ProcessSettingsError(message)
+        if is_dataclass(hints.get(name)) and isinstance(value, dict):
+            _check_known(value, hints[name], f"{place}.{name}", others=False)

@@ -92,6 +92,7 @@ async def _restored(
             outside.blobs,
             outside.unique,
             outside.settings.inline_bytes_max,
+            outside.settings.wire,
         ),
         state=state,
         inputs={e.id: bindings[e.id] for e in plan.inputs_of(assign.vertex)},

@@ -1,20 +1,21 @@
 """How users reach the coordinator: requests and their answers, the registry, the workers' heartbeats. All over topics, without groups."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from shared.model.ids import ProcessorName
 from shared.model.messages import Heartbeat, ProcessorStatus, PutConnection, Request, SampleProcessor
 from shared.ports.clock import Clock
-from shared.ports.log import Log, NewRecord, TopicPartition
+from shared.ports.log import Log, LogRecord, NewRecord, Reader, TopicPartition
 from shared.runtime.reading import followed, reading, up_to_now
+from shared.runtime.settings import RuntimeSettings
 from shared.runtime.topics import Topics
+from shared.wire.limits import WireLimits
 from shared.wire.messages import decode_answer, decode_report, decode_sample, decode_status, encode_message
 
-_FETCH_MS = 200
-_RECORDS_MAX = 1000
+_DEFAULT: Final = RuntimeSettings()
 
 
 class RequestRefused(Exception):
@@ -28,10 +29,13 @@ class RequestTimeout(Exception):
 class Client:
     """Requests and views. Holds no state that must last."""
 
-    def __init__(self, log: Log, topics: Topics, clock: Clock, unique: Callable[[], str]) -> None:
+    def __init__(
+        self, log: Log, topics: Topics, clock: Clock, unique: Callable[[], str], settings: RuntimeSettings = _DEFAULT
+    ) -> None:
         self._log = log
         self._topics = topics
         self._clock = clock
+        self._settings = settings
         self.unique = unique
 
     async def request(self, request: Request, timeout_ms: int = 60_000) -> None:
@@ -39,11 +43,11 @@ class Client:
         answers = TopicPartition(self._topics.answers, 0)
         async with reading(self._log) as reader:
             await reader.assign(await self._log.end_offsets([answers]))
-            await self._send(encode_message(request))
+            await self._send(encode_message(request, self._settings.wire))
             deadline_ms = self._clock.monotonic_ms() + timeout_ms
             while self._clock.monotonic_ms() < deadline_ms:
-                for record in await reader.fetch(_RECORDS_MAX, _FETCH_MS):
-                    answer = decode_answer(record.value or b"")
+                for record in await self._fetch(reader):
+                    answer = decode_answer(record.value or b"", self._settings.wire)
                     if answer.request == request.request:
                         if answer.error:
                             raise RequestRefused(answer.error)
@@ -52,6 +56,9 @@ class Client:
             f"no coordinator answered within {timeout_ms / 1000:g} s; is one running? Its log says what it waits for"
         )
         raise RequestTimeout(message)
+
+    async def _fetch(self, reader: Reader) -> list[LogRecord]:
+        return await reader.fetch(self._settings.topic_records_max, self._settings.fetch_timeout_ms)
 
     async def _send(self, data: bytes) -> None:
         writer = await self._log.writer("client")
@@ -64,7 +71,7 @@ class Client:
         """All processors, as the registry has them now."""
         found: dict[ProcessorName, ProcessorStatus] = {}
         for name, value in await self._compacted(self._topics.registry):
-            apply_status(found, name, value)
+            apply_status(found, name, value, self._settings.wire)
         return found
 
     async def sample(self, name: ProcessorName, limit: int, wait_ms: int = 3_000) -> list[Any]:
@@ -81,8 +88,8 @@ class Client:
             await self.request(request)
             deadline_ms = self._clock.monotonic_ms() + wait_ms
             while waiting and self._clock.monotonic_ms() < deadline_ms:
-                for record in await reader.fetch(_RECORDS_MAX, _FETCH_MS):
-                    sampled = decode_sample(record.value or b"")
+                for record in await self._fetch(reader):
+                    sampled = decode_sample(record.value or b"", self._settings.wire)
                     if sampled.request == request.request:
                         found += [msgspec.json.decode(document) for document in sampled.documents]
                         waiting.discard((sampled.vertex, sampled.index))
@@ -106,20 +113,23 @@ class Client:
     async def _compacted(self, topic: str) -> list[tuple[str, bytes | None]]:
         """All records of a topic's one partition, up to where it ends now: (key, value)."""
         partition = TopicPartition(topic, 0)
-        return [((r.key or b"").decode(), r.value) async for r in up_to_now(self._log, partition)]
+        return [((r.key or b"").decode(), r.value) async for r in up_to_now(self._log, partition, self._settings)]
 
     async def watch(self, name: ProcessorName) -> AsyncIterator[ProcessorStatus]:
         """A processor's status now, and every change after."""
         found: dict[ProcessorName, ProcessorStatus] = {}
-        async for record in followed(self._log, self._clock, TopicPartition(self._topics.registry, 0)):
-            if apply_status(found, (record.key or b"").decode(), record.value) == name and name in found:
+        async for record in followed(self._log, self._clock, TopicPartition(self._topics.registry, 0), self._settings):
+            if (
+                apply_status(found, (record.key or b"").decode(), record.value, self._settings.wire) == name
+                and name in found
+            ):
                 yield found[name]
 
     async def heartbeats(self) -> AsyncIterator[Heartbeat]:
         """What workers say from now on."""
         reports = TopicPartition(self._topics.reports, 0)
-        async for record in followed(self._log, self._clock, reports, from_end=True):
-            report = decode_report(record.value or b"")
+        async for record in followed(self._log, self._clock, reports, self._settings, from_end=True):
+            report = decode_report(record.value or b"", self._settings.wire)
             if isinstance(report, Heartbeat):
                 yield report
 
@@ -131,14 +141,16 @@ class Client:
             if self._clock.monotonic_ms() > deadline_ms:
                 message = f"no coordinator was there within {timeout_ms / 1000:g} s; its log says why"
                 raise RequestTimeout(message)
-            await self._clock.sleep_ms(_FETCH_MS)
+            await self._clock.sleep_ms(self._settings.retry_ms)
 
 
-def apply_status(found: dict[ProcessorName, ProcessorStatus], key: str, value: bytes | None) -> ProcessorName:
+def apply_status(
+    found: dict[ProcessorName, ProcessorStatus], key: str, value: bytes | None, wire: WireLimits = _DEFAULT.wire
+) -> ProcessorName:
     """Take a record of the registry in; the name that it is about."""
     name = ProcessorName(key)
     if value is None:
         found.pop(name, None)
     else:
-        found[name] = decode_status(value)
+        found[name] = decode_status(value, wire)
     return name

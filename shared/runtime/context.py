@@ -20,7 +20,6 @@ from shared.runtime.settings import RuntimeSettings
 from shared.runtime.topics import Topics
 
 _log = structlog.get_logger()
-_RETRY_MS = 300
 Phase = Literal[
     "snapshot-taken",
     "state-durable",
@@ -63,7 +62,7 @@ async def ensure_topics(outside: Outside) -> None:
                 await outside.log.create_topic(name, 1, config)
         except LogUnavailable as error:
             _log.warning("process.waiting", what="broker", reason=str(error))
-            await outside.clock.sleep_ms(_RETRY_MS)
+            await outside.clock.sleep_ms(outside.settings.retry_ms)
         else:
             return
 

@@ -27,8 +27,9 @@ from shared.ports.log import (
 from shared.protocol.coordinator import commands as do
 from shared.protocol.coordinator import events as ev
 from shared.protocol.coordinator.machine import CoordinatorMachine
-from shared.protocol.coordinator.retention import blob_may_go
 from shared.protocol.coordinator.status import status_of
+from shared.protocol.errors import LocalError
+from shared.runtime.clearing import delete
 from shared.runtime.context import Outside, ensure_topics
 from shared.runtime.measures import Measure, of_processor
 from shared.runtime.mirror import MirrorWriter, read_mirror
@@ -42,7 +43,6 @@ from shared.wire.messages import decode_report, encode_message
 
 _log = structlog.get_logger()
 _TICK_MS = 50
-_RETRY_MS = 300
 _PUBLISHED = EdgeId("published")
 
 Planner = Callable[[str, dict[str, int], Any, Mapping[str, str]], ev.PlannedPipeline]
@@ -83,11 +83,14 @@ class CoordinatorDriver:
         waiting_max = outside.settings.writes_waiting_max
         self._store_queue: asyncio.Queue[tuple[int, Write]] = asyncio.Queue(waiting_max)
         self._mirror_queue: asyncio.Queue[tuple[int, do.AppendMirror]] = asyncio.Queue(waiting_max)
-        self._outbox = Outbox(outside.log, outside.clock, f"coordinator {holder}", lambda _p, _o: None)
+        self._wire = outside.settings.wire
+        self._outbox = Outbox(
+            outside.log, outside.clock, f"coordinator {holder}", lambda _p, _o: None, outside.settings
+        )
         self._seq = 0
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None
-        self._mirror = MirrorWriter(outside.log, outside.topics.commits)
+        self._mirror = MirrorWriter(outside.log, outside.topics.commits, outside.settings.assignments_kept_max)
         self._waits_for = "the store and the brokers"
         self._undecided: dict[str, Offset] = {}
         self._requests_read = Offset(0)
@@ -147,7 +150,7 @@ class CoordinatorDriver:
                 await self._store.open()
             except StoreUnavailable as error:
                 _log.warning("coordinator.waiting", what="store", reason=str(error))
-                await self._outside.clock.sleep_ms(_RETRY_MS)
+                await self._outside.clock.sleep_ms(self._outside.settings.retry_ms)
             else:
                 return
 
@@ -157,6 +160,9 @@ class CoordinatorDriver:
         return self._outside.clock.monotonic_ms()
 
     def _post(self, term: int, event: ev.CoordinatorEvent) -> None:
+        if len(self._inbox) >= self._outside.settings.events_waiting_max:
+            self._broken(LocalError(f"{len(self._inbox)} events wait for the coordinator (events_waiting_max)"))
+            return
         self._inbox.append((term, event))
         self._wake.set()
 
@@ -180,23 +186,29 @@ class CoordinatorDriver:
                 self._token = None
                 self._lead_now.set()
             case do.Publish(message):
-                self._publish(self._outside.topics.commands, None, encode_message(message))
+                self._publish(self._outside.topics.commands, None, encode_message(message, self._wire))
             case do.PublishStatus(status):
-                self._publish(self._outside.topics.registry, status.name.encode(), encode_message(status))
+                self._publish(self._outside.topics.registry, status.name.encode(), encode_message(status, self._wire))
             case do.RetractStatus(name):
                 self._publish(self._outside.topics.registry, name.encode(), None)
             case do.Answer(request, name, error):
                 _log.info("coordinator.answer", request=request, processor=name, error=error)
-                self._publish(self._outside.topics.answers, None, encode_message(Answered(request, name, error)))
+                self._publish(
+                    self._outside.topics.answers, None, encode_message(Answered(request, name, error), self._wire)
+                )
                 self._outside.executor.spawn(self._decided(request), "decided", self._broken)
             case do.AppendMirror():
                 self._mirror_queue.put_nowait((term, command))
             case do.SpawnWorker(service, there):
                 _log.info("coordinator.worker_wanted", service=service)
-                self._publish(self._outside.topics.commands, None, encode_message(WorkerWanted(service, there)))
+                self._publish(
+                    self._outside.topics.commands, None, encode_message(WorkerWanted(service, there), self._wire)
+                )
             case do.RetireWorker(place, worker):
                 _log.info("coordinator.worker_unwanted", worker=place)
-                self._publish(self._outside.topics.commands, None, encode_message(WorkerUnwanted(place, worker)))
+                self._publish(
+                    self._outside.topics.commands, None, encode_message(WorkerUnwanted(place, worker), self._wire)
+                )
             case (
                 do.StoreCreate()
                 | do.StoreUpdate()
@@ -234,7 +246,7 @@ class CoordinatorDriver:
                 continue
             row = command.row
             try:
-                await self._mirror.append(row.job, encode_message(row))
+                await self._mirror.append(row.job, encode_message(row, self._wire))
             except LogError as error:
                 _log.warning("mirror.failed", job=row.job, epoch=row.epoch, reason=str(error))
                 self._post(term, ev.MirrorFailed(self._now(), row.job, row.epoch))
@@ -256,7 +268,7 @@ class CoordinatorDriver:
                 else:
                     self._post(term, ev.BlobsWritten(self._now(), op, refs))
             case do.DeleteTopics() | do.DeleteRecords() | do.DeleteBlobs():
-                await self._delete(term, command)
+                self._post(term, await delete(command, self._outside))
             case _:
                 message = f"the driver knows no {type(command).__name__}"
                 raise TypeError(message)
@@ -290,33 +302,6 @@ class CoordinatorDriver:
         else:
             self._post(term, ev.TopicsReady(self._now(), op))
 
-    async def _delete(self, term: int, command: do.DeleteTopics | do.DeleteRecords | do.DeleteBlobs) -> None:
-        """C12: only ever what the machine names."""
-        try:
-            match command:
-                case do.DeleteTopics(_, topics):
-                    await self._outside.log.delete_topics(topics)
-                case do.DeleteRecords(_, floors):
-                    before = {TopicPartition(f.topic, f.partition): f.offset for f in floors}
-                    await self._outside.log.delete_records(before)
-                case do.DeleteBlobs(_, job, up_to, keep):
-                    names = await self._outside.blobs.list(f"{job}/")
-                    doomed = [n for n in names if blob_may_go(n, job, up_to, keep)]
-                    await self._outside.blobs.delete(doomed)
-                    if up_to is None:
-                        await self._forget_job(job)
-        except (LogError, BlobError) as error:
-            _log.warning("cleanup.failed", command=type(command).__name__, reason=str(error))
-            self._post(term, ev.DeletionFailed(self._now(), command.op, str(error)))
-        else:
-            self._post(term, ev.Deleted(self._now(), command.op))
-
-    async def _forget_job(self, job: JobId) -> None:
-        """Its mirror and the release markers in this cluster go; those at other targets name a job that will never be again."""
-        topics, log = self._outside.topics, self._outside.log
-        markers = [t for t in await log.list_topics() if t.startswith(topics.markers(job))]
-        await log.delete_topics([topics.commits(job), *markers])
-
     # --- leadership -----------------------------------------------------------------------------------------------------------
 
     async def _lead(self) -> None:
@@ -330,7 +315,7 @@ class CoordinatorDriver:
             else:
                 self._waits_for = ""
             self._lead_now.clear()
-            await clock.sleep_ms(self._lease_ms // 4 if self._token is not None else _RETRY_MS)
+            await clock.sleep_ms(self._lease_ms // 4 if self._token is not None else self._outside.settings.retry_ms)
 
     async def _lead_once(self) -> None:
         now_ms = self._outside.clock.now_ms()
@@ -359,7 +344,7 @@ class CoordinatorDriver:
 
     async def _mirrored(self, job: JobId) -> Epoch:
         """C9: this job's last row of the mirror, read to its end."""
-        rows = await read_mirror(self._outside.log, self._outside.topics.commits(job))
+        rows = await read_mirror(self._outside.log, self._outside.topics.commits(job), self._outside.settings)
         return max((row.epoch for _, row in rows if row.job == job), default=Epoch(0))
 
     # --- what comes in ----------------------------------------------------------------------------------------------------------
@@ -376,7 +361,9 @@ class CoordinatorDriver:
                 has_room = self._outbox.backlog() < settings.reports_waiting_max
                 if has_room and self._now() - beat_ms >= settings.heartbeat_interval_ms:
                     beat_ms = self._now()
-                    self._publish(self._outside.topics.commands, None, encode_message(CoordinatorBeat(self._token)))
+                    self._publish(
+                        self._outside.topics.commands, None, encode_message(CoordinatorBeat(self._token), self._wire)
+                    )
 
     async def _read_reports(self) -> None:
         topic = TopicPartition(self._outside.topics.reports, 0)
@@ -390,7 +377,7 @@ class CoordinatorDriver:
                 return (await ask([topic]))[topic]
             except LogUnavailable as error:
                 _log.warning("coordinator.log_away", topic=topic.topic, reason=str(error))
-                await self._outside.clock.sleep_ms(_RETRY_MS)
+                await self._outside.clock.sleep_ms(self._outside.settings.retry_ms)
 
     async def _read_requests(self) -> None:
         """Every leader reads all requests that are still there: what was decided has been deleted, or is known by its id."""
@@ -407,24 +394,25 @@ class CoordinatorDriver:
         return self._token is not None and self._term == term
 
     async def _follow(self, topic: TopicPartition, position: Offset, go_on: Callable[[], bool]) -> None:
+        settings = self._outside.settings
         while go_on():
             try:
                 async with reading(self._outside.log) as reader:
                     await reader.assign({topic: position})
                     while go_on():
-                        for record in await reader.fetch(500, self._outside.settings.fetch_timeout_ms):
+                        for record in await reader.fetch(settings.topic_records_max, settings.fetch_timeout_ms):
                             position = Offset(record.offset + 1)
                             self._hear(record)
             except LogUnavailable as error:
                 _log.warning("coordinator.log_away", topic=topic.topic, reason=str(error))
                 self._post(self._term, ev.OutageSeen(self._now()))
-                await self._outside.clock.sleep_ms(_RETRY_MS)
+                await self._outside.clock.sleep_ms(self._outside.settings.retry_ms)
             except OffsetOutOfRange:
                 position = await self._offset(topic, self._outside.log.begin_offsets)
 
     def _hear(self, record: LogRecord) -> None:
         try:
-            message = decode_report(record.value or b"")
+            message = decode_report(record.value or b"", self._wire)
         except WireError as error:
             _log.error("coordinator.unreadable", topic=record.topic, offset=record.offset, reason=str(error))
             return

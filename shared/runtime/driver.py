@@ -36,7 +36,6 @@ from shared.runtime.state import StateStore, blobs_of
 from shared.wire.errors import WireError
 from shared.wire.frames import decode_frame, encode_frame
 
-_OUTAGE_WAIT_MS = 200
 _NOTE_INTERVAL_MS = 1_000
 """Lag tools are told of commits no oftener."""
 WorkCommand = do.Apply | do.Advance | do.FireProcessingTime | do.Flush | do.TakeSnapshot
@@ -96,7 +95,8 @@ class TaskDriver:
         self._positions: dict[Epoch, bytes] = {}
         """A source's, of snapshots that are not acknowledged yet; bounded as they are (C10)."""
         self._handles: list[Handle] = []
-        self._outbox = Outbox(wiring.log, wiring.clock, f"{machine.sender.job}.{wiring.task}", self._acked)
+        client = f"{machine.sender.job}.{wiring.task}"
+        self._outbox = Outbox(wiring.log, wiring.clock, client, self._acked, wiring.settings)
         self.read_offsets: dict[EdgeId, Offset] = {}
         """Per in edge, all below has been taken from the log (F7)."""
         self._failed = False
@@ -133,7 +133,10 @@ class TaskDriver:
         await self.body.close()
 
     def post(self, event: ev.Event) -> None:
-        """Hand in an event from outside."""
+        """Hand in an event from outside. The task fails where more than `events_waiting_max` wait: its machine stands still."""
+        if len(self._inbox) >= self.wiring.settings.events_waiting_max:
+            self._fail(LocalError(f"{self.wiring.task}: {len(self._inbox)} events wait (events_waiting_max)"))
+            return
         self._inbox.append(event)
         self._wake.set()
 
@@ -170,7 +173,7 @@ class TaskDriver:
         place = f"topic {record.topic} partition {record.partition} offset {record.offset}"
         data = record.value or b""
         try:
-            frame = decode_frame(data)
+            frame = decode_frame(data, self.wiring.settings.wire)
         except WireError as error:
             message = f"{place}: {error}"
             raise PeerError(message) from error
@@ -188,7 +191,7 @@ class TaskDriver:
         match command:
             case do.Send(edge, partition, frame):
                 topic = TopicPartition(self.wiring.outputs[edge].topic, partition)
-                self._outbox.send(Parcel(edge, topic, frame.header.seq, encode_frame(frame)))
+                self._outbox.send(Parcel(edge, topic, frame.header.seq, encode_frame(frame, self.wiring.settings.wire)))
             case do.Apply() | do.Advance() | do.FireProcessingTime() | do.Flush() | do.TakeSnapshot():
                 if self._given is not None:
                     message = f"{self.wiring.task}: {command} is given while {self._given} waits"
@@ -292,7 +295,7 @@ class TaskDriver:
                     await self._read_with(reader)
             except LogUnavailable as error:
                 self._log.warning("task.log_away", reason=str(error))
-                await self.wiring.clock.sleep_ms(_OUTAGE_WAIT_MS)
+                await self.wiring.clock.sleep_ms(self.wiring.settings.retry_ms)
 
     async def _read_with(self, reader: Reader) -> None:
         index = self.wiring.task.index
@@ -357,7 +360,7 @@ class SourceDriver(TaskDriver):
                 fetched = await self.source.fetch()
             except LogUnavailable as error:
                 self._log.warning("source.log_away", reason=str(error))
-                await self.wiring.clock.sleep_ms(_OUTAGE_WAIT_MS)
+                await self.wiring.clock.sleep_ms(self.wiring.settings.retry_ms)
                 continue
             self._fetched.append(fetched)
             self._room.clear()

@@ -19,7 +19,8 @@ from shared.operators.base import GROUP, TS, WEND, WSTART
 from shared.ports.blobs import BlobStore
 from shared.protocol.task.events import Emission
 from shared.runtime.body import Announced, Given
-from shared.wire.arrow import decode_batch, split_batch
+from shared.wire.arrow import decode_batch, divide_batch, split_batch
+from shared.wire.limits import DEFAULT, WireLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class Exchange:
         blobs: BlobStore,
         unique: Callable[[], str],
         inline_bytes_max: int,
+        wire: WireLimits = DEFAULT,
     ) -> None:
         self._job = job
         self._generation = generation
@@ -71,6 +73,7 @@ class Exchange:
         self._blobs = blobs
         self._unique = unique
         self._inline_bytes_max = inline_bytes_max
+        self._wire = wire
         self._turn: dict[EdgeId, int] = {}
 
     async def emissions(self, outs: Sequence[Given], epoch: Epoch) -> tuple[Emission, ...]:
@@ -126,10 +129,12 @@ class Exchange:
     async def _encode(
         self, edge: Edge, partition: int, content: Content, batch: pa.RecordBatch, epoch: Epoch
     ) -> list[Emission]:
+        made: list[Emission] = []
         if edge.by_reference and batch.nbytes > self._inline_bytes_max:
-            segment = await self._segment(edge, content, batch, epoch)
-            return [Emission(edge.id, partition, (segment,), segment.size_bytes)]
-        made = []
+            for part in divide_batch(batch, self._wire.batch_bytes_max):
+                segment = await self._segment(edge, content, part, epoch)
+                made.append(Emission(edge.id, partition, (segment,), segment.size_bytes))
+            return made
         for part, data in split_batch(batch, self._inline_bytes_max):
             if len(data) > self._inline_bytes_max:
                 # One row that cannot be split, and that no frame might hold: by reference, whatever the edge.
@@ -147,11 +152,11 @@ class Exchange:
         return Segment(content, ref.name, batch.num_rows, ref.size_bytes, ref.digest, low, high)
 
 
-async def load_body(blobs: BlobStore, body: Body) -> pa.RecordBatch:
+async def load_body(blobs: BlobStore, body: Body, wire: WireLimits = DEFAULT) -> pa.RecordBatch:
     """The rows of a body; those of a segment are checked against its digest (BlobError)."""
     match body:
         case Inline(_, _, ipc):
-            return decode_batch(ipc)
+            return decode_batch(ipc, wire)
         case Segment(_, name, _, size_bytes, digest, _, _):
             data = await blobs.get(BlobRef(name, size_bytes, digest))
             table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).combine_chunks()

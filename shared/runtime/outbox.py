@@ -10,9 +10,10 @@ import structlog
 from shared.model.ids import EdgeId, Offset, Seq
 from shared.ports.clock import Clock, Executor, Handle
 from shared.ports.log import Log, LogError, LogUnavailable, NewRecord, TopicPartition, Writer
+from shared.protocol.errors import LocalError
+from shared.runtime.settings import RuntimeSettings
 
 _log = structlog.get_logger()
-_BACK_OFF_MS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +32,17 @@ class Outbox:
 
     When the log is away, the writer is replaced and everything unacknowledged is sent again, the same bytes in the
     same order: receivers drop what they have seen by its seq. Memory is bounded by flow control (F7): the machine
-    takes no input while too much is unread.
+    takes no input while too much is unread; and by `parcels_waiting_max`.
     """
 
-    def __init__(self, log: Log, clock: Clock, client: str, on_acked: Callable[[Parcel, Offset], None]) -> None:
+    def __init__(
+        self, log: Log, clock: Clock, client: str, on_acked: Callable[[Parcel, Offset], None], settings: RuntimeSettings
+    ) -> None:
         self._log = log
         self._clock = clock
         self._client = client
         self._on_acked = on_acked
+        self._settings = settings
         self._unsent: deque[Parcel] = deque()
         self._unacked: deque[tuple[Parcel, Awaitable[Offset]]] = deque()
         self._wake = asyncio.Event()
@@ -51,8 +55,14 @@ class Outbox:
         self._handle = executor.spawn(self._run(), f"outbox {self._client}", on_error)
 
     def send(self, parcel: Parcel) -> None:
-        """Queue a frame; never waits."""
+        """Queue a frame; never waits. LocalError where too many wait already: whoever sends does not see that nobody reads."""
         if not self._dropped:
+            if self.backlog() >= self._settings.parcels_waiting_max:
+                message = (
+                    f"{self._client}: {self.backlog()} frames or messages wait for the brokers (parcels_waiting_max);"
+                    " it begins anew when they are back"
+                )
+                raise LocalError(message)
             self._unsent.append(parcel)
             self._wake.set()
 
@@ -85,7 +95,7 @@ class Outbox:
             except LogUnavailable as error:
                 _log.warning("outbox.replaced", client=self._client, reason=str(error), unacked=len(self._unacked))
                 await self._give_up_writer()
-                await self._clock.sleep_ms(_BACK_OFF_MS)
+                await self._clock.sleep_ms(self._settings.retry_ms)
 
     async def _pump(self) -> None:
         """Hand over what is queued, then wait for the oldest answer: what is queued meanwhile goes together."""

@@ -2,18 +2,17 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 import structlog
 
 from shared.model.ids import Offset
 from shared.ports.clock import Clock
 from shared.ports.log import Log, LogRecord, LogUnavailable, OffsetOutOfRange, Reader, TopicPartition
+from shared.runtime.settings import RuntimeSettings
 
 _log = structlog.get_logger()
-_FETCH_MS = 200
-_RECORDS_MAX = 1000
-_WHOLE_RECORDS_MAX = 5000
-_RETRY_MS = 300
+_DEFAULT: Final = RuntimeSettings()
 
 
 @asynccontextmanager
@@ -27,7 +26,12 @@ async def reading(log: Log, *, committed_only: bool = False) -> AsyncIterator[Re
 
 
 async def up_to_now(
-    log: Log, partition: TopicPartition, *, committed_only: bool = False, begin: Offset | None = None
+    log: Log,
+    partition: TopicPartition,
+    settings: RuntimeSettings = _DEFAULT,
+    *,
+    committed_only: bool = False,
+    begin: Offset | None = None,
 ) -> AsyncIterator[LogRecord]:
     """Every record of a partition up to where it ends now. LogUnavailable. begin: from there; None: from its beginning."""
     end = (await log.end_offsets([partition]))[partition]
@@ -36,13 +40,19 @@ async def up_to_now(
     async with reading(log, committed_only=committed_only) as reader:
         await reader.assign({partition: begin})
         while reader.position(partition) < end:
-            for record in await reader.fetch(_WHOLE_RECORDS_MAX, _FETCH_MS):
+            for record in await reader.fetch(settings.topic_records_max, settings.fetch_timeout_ms):
                 if record.offset < end:
                     yield record
 
 
 async def followed(
-    log: Log, clock: Clock, partition: TopicPartition, *, from_end: bool = False, committed_only: bool = False
+    log: Log,
+    clock: Clock,
+    partition: TopicPartition,
+    settings: RuntimeSettings = _DEFAULT,
+    *,
+    from_end: bool = False,
+    committed_only: bool = False,
 ) -> AsyncIterator[LogRecord]:
     """Every record of a partition, for ever; outages are waited out, and what was let go of meanwhile is passed over."""
     position: Offset | None = None
@@ -54,12 +64,12 @@ async def followed(
             async with reading(log, committed_only=committed_only) as reader:
                 await reader.assign({partition: position})
                 while True:
-                    for record in await reader.fetch(_RECORDS_MAX, _FETCH_MS):
+                    for record in await reader.fetch(settings.topic_records_max, settings.fetch_timeout_ms):
                         yield record
                         position = Offset(record.offset + 1)
         except LogUnavailable as error:
             _log.warning("log.away", topic=partition.topic, reason=str(error))
-            await clock.sleep_ms(_RETRY_MS)
+            await clock.sleep_ms(settings.retry_ms)
         except OffsetOutOfRange as error:
             # It stood still for longer than the topic is kept (`trimming.py`): what counts now is told again.
             _log.warning("log.overtaken", topic=partition.topic, reason=str(error))

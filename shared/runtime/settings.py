@@ -1,13 +1,15 @@
 """Bounds and intervals of workers and tasks. Every one has a name, a unit and a default; `check` holds their relations."""
 
 from dataclasses import dataclass, field, fields
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from shared.protocol.task.start import TaskLimits
-from shared.wire.frames import FRAME_BYTES_MAX
+from shared.wire.limits import WireLimits
 
 HEADER_BYTES_MAX: Final = 16 * 1024
 """Of a frame: its header, and what surrounds its rows."""
+TEXT_BYTES_MIN: Final = 512
+"""What the longest name within a frame may take: a segment's, which holds a job, an edge and two unique names."""
 
 
 class SettingsError(ValueError):
@@ -53,8 +55,16 @@ class RuntimeSettings:
     """How long commands, reports, answers and read positions stay in their topics (`trimming.py`)."""
     reports_waiting_max: int = 10_000
     """Messages of one process that the broker has not acknowledged; when there are more, no heartbeat is added to them."""
+    parcels_waiting_max: int = 200_000
+    """Frames or messages of a task, a worker or the coordinator that are not acknowledged; one more ends whose they are: it begins anew."""
+    events_waiting_max: int = 100_000
+    """Events that wait for a task's machine, or for the coordinator's; one more ends whose they are: it begins anew."""
     assignments_kept_max: int = 10_000
-    """Tasks and jobs of which a worker remembers the last generation that it was given (R2)."""
+    """Tasks and jobs of which a worker remembers the last generation that it was given (R2); jobs whose mirror a coordinator knows."""
+    commits_waiting_max: int = 10_000
+    """Commits that wait for their release in one sink task; the coordinator holds checkpoints back long before (C11)."""
+    connections_max: int = 256
+    """Clients that a process holds for documents' connections: of Kafka clusters so many, of databases so many."""
     snapshots_waiting_max: int = 3
     """Snapshots of a task that are not durable yet; before the next is copied the task waits for room."""
     writes_waiting_max: int = 10_000
@@ -64,6 +74,11 @@ class RuntimeSettings:
     flow_interval_ms: int = 100
     """How often read positions are told to senders (F7)."""
     fetch_timeout_ms: int = 200
+    """How long a fetch waits where there is nothing."""
+    retry_ms: int = 300
+    """Between two tries of what is away: the log, the store."""
+    topic_records_max: int = 1_000
+    """Of commands, reports, requests, answers, positions and mirrors, per fetch."""
     fetch_records_max: int = 500
     fetch_bytes_max: int = 4 * 1024 * 1024
     """Of a source, per fetch."""
@@ -100,6 +115,8 @@ class RuntimeSettings:
     slots: int = 4
     """Processors of which this worker hosts tasks at the same time."""
     limits: TaskLimits = field(default_factory=TaskLimits)
+    wire: WireLimits = field(default_factory=WireLimits)
+    """The same in every process of an installation."""
     work_bytes_per_s_min: int = 1024 * 1024
     """What a task works off at the least: bounds how long a barrier stands behind what senders may be ahead (F7)."""
 
@@ -126,10 +143,42 @@ class RuntimeSettings:
         if self.calls_waiting_max < self.threads:
             message = f"calls_waiting_max={self.calls_waiting_max} must not be below threads={self.threads}: some would never work"
             raise SettingsError(message)
+        if self.parcels_waiting_max <= self.reports_waiting_max:
+            message = (
+                f"parcels_waiting_max={self.parcels_waiting_max} must be above reports_waiting_max={self.reports_waiting_max}:"
+                " heartbeats alone would end a worker in an outage"
+            )
+            raise SettingsError(message)
         self._check_sizes()
+        self._check_wire()
+
+    def _groups(self) -> tuple[tuple[str, Any], ...]:
+        groups = {"limits": self.limits, "wire": self.wire, "lookup": self.lookup, "deaths": self.deaths}
+        return (("", self), *((f"{name}.", group) for name, group in groups.items()))
+
+    def _check_wire(self) -> None:
+        wire = self.wire
+        if self.inline_bytes_max + HEADER_BYTES_MAX > wire.frame_bytes_max:
+            message = (
+                f"inline_bytes_max={self.inline_bytes_max} and a header of up to {HEADER_BYTES_MAX} bytes must not be above"
+                f" wire.frame_bytes_max={wire.frame_bytes_max}: no receiver takes a larger frame (F6)"
+            )
+            raise SettingsError(message)
+        if wire.batch_bytes_max < self.inline_bytes_max:
+            message = (
+                f"wire.batch_bytes_max={wire.batch_bytes_max} must not be below inline_bytes_max={self.inline_bytes_max}:"
+                " no receiver would take a full batch out of its frame (F6)"
+            )
+            raise SettingsError(message)
+        if wire.text_bytes_max < TEXT_BYTES_MIN:
+            message = (
+                f"wire.text_bytes_max={wire.text_bytes_max} must be at least {TEXT_BYTES_MIN}:"
+                " the names of tasks and of segments would not fit"
+            )
+            raise SettingsError(message)
 
     def _check_sizes(self) -> None:
-        for path, group in (("", self), ("limits.", self.limits), ("lookup.", self.lookup), ("deaths.", self.deaths)):
+        for path, group in self._groups():
             for each in fields(group):
                 value = getattr(group, each.name)
                 if type(value) is int and value < 1:
@@ -139,12 +188,6 @@ class RuntimeSettings:
             message = (
                 f"inline_bytes_max={self.inline_bytes_max} must not be above limits.ahead_bytes_max="
                 f"{self.limits.ahead_bytes_max}: one frame would be more than a sender may be ahead"
-            )
-            raise SettingsError(message)
-        if self.inline_bytes_max + HEADER_BYTES_MAX > FRAME_BYTES_MAX:
-            message = (
-                f"inline_bytes_max={self.inline_bytes_max} and a header of up to {HEADER_BYTES_MAX} bytes must not be above"
-                f" {FRAME_BYTES_MAX} bytes: no receiver takes a larger frame (F6)"
             )
             raise SettingsError(message)
         if self.join_bytes_max < 4 * self.limits.ahead_bytes_max:
@@ -160,6 +203,15 @@ class RuntimeSettings:
             message = (
                 f"inline_bytes_max={self.inline_bytes_max} and a header of up to {HEADER_BYTES_MAX} bytes must not be above"
                 f" message_bytes_max={message_bytes_max} of the Kafka settings: no broker would take such a frame"
+            )
+            raise SettingsError(message)
+
+    def check_commits(self, unreleased_max: int) -> None:
+        """C11: checkpoints are held back before a sink has more commits waiting than it takes. Raises SettingsError."""
+        if self.commits_waiting_max <= unreleased_max:
+            message = (
+                f"commits_waiting_max={self.commits_waiting_max} must be above unreleased_max={unreleased_max} of the coordinator:"
+                " a sink whose target is slow would fail instead of waiting"
             )
             raise SettingsError(message)
 

@@ -88,7 +88,9 @@ class Worker:
         self._started: dict[tuple[JobId, TaskId], Generation] = {}
         self._ended: dict[JobId, Generation] = {}
         self._reports = TopicPartition(outside.topics.reports, 0)
-        self._outbox = Outbox(outside.log, outside.clock, f"worker {place}", lambda _parcel, _offset: None)
+        self._outbox = Outbox(
+            outside.log, outside.clock, f"worker {place}", lambda _parcel, _offset: None, outside.settings
+        )
         self._seq = 0
         self._heard_ms = 0
         self._registered = False
@@ -150,12 +152,14 @@ class Worker:
     def report(self, report: Report) -> None:
         """Tell the coordinator; sent in order, again after an outage."""
         self._seq += 1
-        self._outbox.send(Parcel(_REPORTS, self._reports, Seq(self._seq), encode_message(report)))
+        self._outbox.send(
+            Parcel(_REPORTS, self._reports, Seq(self._seq), encode_message(report, self._outside.settings.wire))
+        )
 
     # --- commands ---------------------------------------------------------------------------------------------------------
 
     async def _read_commands(self) -> None:
-        topic = TopicPartition(self._outside.topics.commands, 0)
+        topic, settings = TopicPartition(self._outside.topics.commands, 0), self._outside.settings
         position: Offset | None = None
         while True:
             try:
@@ -165,12 +169,12 @@ class Worker:
                         self._register()
                     await reader.assign({topic: position})
                     while True:
-                        for record in await reader.fetch(100, self._outside.settings.fetch_timeout_ms):
+                        for record in await reader.fetch(settings.topic_records_max, settings.fetch_timeout_ms):
                             position = Offset(record.offset + 1)
-                            await self._command(decode_command(record.value or b""))
+                            await self._command(decode_command(record.value or b"", settings.wire))
             except LogUnavailable as error:
                 _log.warning("worker.log_away", place=self.place, reason=str(error))
-                await self._outside.clock.sleep_ms(self._outside.settings.fetch_timeout_ms)
+                await self._outside.clock.sleep_ms(settings.retry_ms)
             except WireError as error:
                 message = f"topic {topic.topic} partition 0 offset {position}: {error}"
                 raise WireError(message) from error
@@ -210,7 +214,9 @@ class Worker:
         for (job, task), hosted in self._tasks.items():
             if job == sample.job and hosted.driver is not None and isinstance(hosted.driver.body, SampledBody):
                 documents = tuple(hosted.driver.body.sample(sample.limit))
-                data = encode_message(Sampled(sample.request, task.vertex, task.index, documents))
+                data = encode_message(
+                    Sampled(sample.request, task.vertex, task.index, documents), self._outside.settings.wire
+                )
                 self._seq += 1
                 self._outbox.send(Parcel(_REPORTS, topic, Seq(self._seq), data))
 
@@ -371,12 +377,12 @@ class Worker:
             self._told = told
             if news:
                 self._seq += 1
-                data = encode_message(ReadPositions(tuple(news)))
+                data = encode_message(ReadPositions(tuple(news)), self._outside.settings.wire)
                 self._outbox.send(Parcel(EdgeId("flow"), flow, Seq(self._seq), data))
 
     async def _read_positions(self) -> None:
         """F7, the sender's side. What was told during an outage is read after it: a sender that waits for it is told nothing twice."""
-        flow = TopicPartition(self._outside.topics.flow, 0)
+        flow, settings = TopicPartition(self._outside.topics.flow, 0), self._outside.settings
         position: Offset | None = None
         while True:
             try:
@@ -385,12 +391,12 @@ class Worker:
                         position = (await self._outside.log.end_offsets([flow]))[flow]
                     await reader.assign({flow: position})
                     while True:
-                        for record in await reader.fetch(500, self._outside.settings.fetch_timeout_ms):
+                        for record in await reader.fetch(settings.topic_records_max, settings.fetch_timeout_ms):
                             position = Offset(record.offset + 1)
-                            self._spread_positions(decode_positions(record.value or b""))
+                            self._spread_positions(decode_positions(record.value or b"", settings.wire))
             except LogUnavailable as error:
                 _log.warning("worker.log_away", place=self.place, reason=str(error))
-                await self._outside.clock.sleep_ms(self._outside.settings.fetch_timeout_ms)
+                await self._outside.clock.sleep_ms(settings.retry_ms)
 
     def _spread_positions(self, positions: ReadPositions) -> None:
         for hosted in self._tasks.values():

@@ -1,14 +1,11 @@
 """Record batches to Arrow IPC streams and back."""
 
 from collections.abc import Iterator
-from typing import Final
 
 import pyarrow as pa
 
 from shared.wire.errors import WireError
-
-BATCH_BYTES_MAX: Final = 64 * 1024 * 1024
-"""The largest decoded batch that is accepted, bytes."""
+from shared.wire.limits import DEFAULT, WireLimits
 
 
 def encode_batch(batch: pa.RecordBatch) -> bytes:
@@ -19,7 +16,7 @@ def encode_batch(batch: pa.RecordBatch) -> bytes:
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
-def decode_batch(data: bytes) -> pa.RecordBatch:
+def decode_batch(data: bytes, limits: WireLimits = DEFAULT) -> pa.RecordBatch:
     """The one batch of an IPC stream; WireError if there is none, or it does not hold what its schema says (F6)."""
     try:
         with pa.ipc.open_stream(data) as reader:
@@ -28,8 +25,10 @@ def decode_batch(data: bytes) -> pa.RecordBatch:
     except (pa.ArrowException, StopIteration, OSError) as error:
         message = f"expected an Arrow IPC stream of one batch, found {len(data)} bytes that do not decode: {error!r}"
         raise WireError(message) from error
-    if batch.nbytes > BATCH_BYTES_MAX:
-        message = f"expected a batch of at most {BATCH_BYTES_MAX} bytes, found {batch.nbytes}"
+    if batch.nbytes > limits.batch_bytes_max:
+        message = (
+            f"expected a batch of at most {limits.batch_bytes_max} bytes (wire.batch_bytes_max), found {batch.nbytes}"
+        )
         raise WireError(message)
     return batch
 
@@ -46,3 +45,13 @@ def split_batch(batch: pa.RecordBatch, bytes_max: int) -> Iterator[tuple[pa.Reco
     half = batch.num_rows // 2
     yield from split_batch(batch.slice(0, half), bytes_max)
     yield from split_batch(batch.slice(half), bytes_max)
+
+
+def divide_batch(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """Slices of a batch that take at most so much memory each, in order; a single row above the limit is given as it is."""
+    if batch.nbytes <= bytes_max or batch.num_rows <= 1:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from divide_batch(batch.slice(0, half), bytes_max)
+    yield from divide_batch(batch.slice(half), bytes_max)

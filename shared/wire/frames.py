@@ -4,6 +4,7 @@ DATA carries bodies ([0, content, rows, ipc] or [1, content, name, rows, bytes, 
 idle flag, BARRIER the last committed checkpoint. Rules: F1, F6.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgpack
@@ -22,23 +23,27 @@ from shared.model.frames import (
 )
 from shared.model.ids import Epoch, Generation, Incarnation, JobId, Seq, TaskId, VertexId
 from shared.wire.errors import WireError
+from shared.wire.limits import DEFAULT, WireLimits
 
 VERSION: Final = 1
-FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
-"""The largest frame that is written or read; the broker's message.max.bytes must be above it."""
-_TEXT_BYTES_MAX: Final = 1024
-_BODIES_MAX: Final = 4096
 _DATA, _WATERMARK, _BARRIER, _END = 0, 1, 2, 3
+_FIELDS: Final = 11
+"""Ten of the header, one by kind."""
 _CONTENTS: Final[tuple[Content, ...]] = ("rows", "partials")
 
 
-def encode_frame(frame: Frame) -> bytes:
-    """The bytes of a frame. Raises WireError if they exceed FRAME_BYTES_MAX: the sender splits batches before."""
+def encode_frame(frame: Frame, limits: WireLimits = DEFAULT) -> bytes:
+    """The bytes of a frame. Raises WireError if no receiver would take them: the sender splits batches before."""
     h = frame.header
+    _check_names((h.job, h.edge, h.sender.vertex), limits)
     head = [VERSION, 0, h.job, h.edge, h.generation, h.sender.vertex, h.sender.index, h.seq, h.epoch, h.watermark_ms]
     match frame:
         case DataFrame(_, bodies):
             head[1] = _DATA
+            if len(bodies) > limits.bodies_max:
+                message = f"a frame of {len(bodies)} bodies exceeds the limit of {limits.bodies_max} (wire.bodies_max)"
+                raise WireError(message)
+            _check_names([b.name for b in bodies if isinstance(b, Segment)], limits)
             head.append([_body(b) for b in bodies])
         case WatermarkFrame(_, idle):
             head[1] = _WATERMARK
@@ -50,10 +55,19 @@ def encode_frame(frame: Frame) -> bytes:
             head[1] = _END
             head.append(None)
     data: bytes = msgpack.packb(head)
-    if len(data) > FRAME_BYTES_MAX:
-        message = f"a frame of {len(data)} bytes exceeds the limit of {FRAME_BYTES_MAX} bytes"
+    if len(data) > limits.frame_bytes_max:
+        message = (
+            f"a frame of {len(data)} bytes exceeds the limit of {limits.frame_bytes_max} bytes (wire.frame_bytes_max)"
+        )
         raise WireError(message)
     return data
+
+
+def _check_names(names: Sequence[str], limits: WireLimits) -> None:
+    for name in names:
+        if len(name.encode()) > limits.text_bytes_max:
+            message = f"the name {name[:80]!r} in a frame exceeds the limit of {limits.text_bytes_max} bytes (wire.text_bytes_max)"
+            raise WireError(message)
 
 
 def _body(body: Body) -> list[Any]:
@@ -64,18 +78,20 @@ def _body(body: Body) -> list[Any]:
             return [1, content, name, rows, size, digest, low, high]
 
 
-def decode_frame(data: bytes) -> Frame:
+def decode_frame(data: bytes, limits: WireLimits = DEFAULT) -> Frame:
     """The frame in these bytes; WireError for anything that `encode_frame` does not write."""
-    if len(data) > FRAME_BYTES_MAX:
-        message = f"expected a frame of at most {FRAME_BYTES_MAX} bytes, found {len(data)}"
+    if len(data) > limits.frame_bytes_max:
+        message = (
+            f"expected a frame of at most {limits.frame_bytes_max} bytes (wire.frame_bytes_max), found {len(data)}"
+        )
         raise WireError(message)
     try:
         fields = msgpack.unpackb(
             data,
             strict_map_key=True,
-            max_str_len=_TEXT_BYTES_MAX,
-            max_bin_len=FRAME_BYTES_MAX,
-            max_array_len=_BODIES_MAX,
+            max_str_len=limits.text_bytes_max,
+            max_bin_len=limits.frame_bytes_max,
+            max_array_len=max(limits.bodies_max, _FIELDS),
             max_map_len=0,
             max_ext_len=0,
         )
@@ -86,7 +102,7 @@ def decode_frame(data: bytes) -> Frame:
         found = fields[0] if isinstance(fields, list) and fields else type(fields).__name__
         message = f"expected a frame of version {VERSION}, found {found!r}"
         raise WireError(message)
-    if len(fields) != 11 or not _well_typed(fields):  # noqa: PLR2004 - ten of the header, one by kind
+    if len(fields) != _FIELDS or not _well_typed(fields):
         message = f"expected the eleven fields of a frame, found {[type(f).__name__ for f in fields]}"
         raise WireError(message)
     return _frame(fields)

@@ -20,7 +20,7 @@ from shared.adapters.faults import Fault, Faults
 from shared.model.checkpoint import BlobRef
 from shared.ports.blobs import BlobError, BlobStore, BlobUnavailable
 
-CREDENTIALS = {"key": "test", "secret": "test"}
+CREDENTIALS: dict[str, Any] = {"key": "test", "secret": "test"}
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from shared.adapters import commit_schema as schema
 from shared.adapters.commit_store import SqlCommitStore, UnsafeStore, _write
 from shared.adapters.faults import Fault, Faults
 from shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
+from shared.adapters.store_settings import StoreSettings
 from shared.model.ids import Epoch, LeaderToken
 from shared.ports.commits import Ambiguous, CommitStore, StoreUnavailable
 from tests.contract.commit_support import JOB, LEASE_MS, NAME, NOW_MS, begin, commit, expected_of, lead
@@ -155,7 +156,7 @@ async def test_C8_errors_before_the_commit_change_nothing(
 async def test_a_row_locked_for_too_long_is_an_outage(tmp_path: Path) -> None:
     """Who cannot get the lock in time is told that nothing was changed."""
     url = f"sqlite:///{tmp_path / 'store.db'}"
-    patient, hasty = SqlCommitStore(url), SqlCommitStore(url, timeout_ms=100)
+    patient, hasty = SqlCommitStore(url), SqlCommitStore(url, StoreSettings(timeout_ms=100))
     await patient.open()
     row = await begin(patient)
     pending = patient._engine.connect()
@@ -174,7 +175,7 @@ async def test_a_row_locked_for_too_long_is_an_outage(tmp_path: Path) -> None:
 async def test_an_unreachable_database_is_an_outage(tmp_path: Path) -> None:
     """No server, or no folder: StoreUnavailable, without the password."""
     for url in ("postgresql://user:hunter2@127.0.0.1:9/db", f"sqlite:///{tmp_path}/no/such/folder.db"):
-        store = SqlCommitStore(url, timeout_ms=2_000)
+        store = SqlCommitStore(url, StoreSettings(timeout_ms=2_000))
         with pytest.raises(StoreUnavailable) as caught:
             await store.open()
         assert "hunter2" not in str(caught.value)

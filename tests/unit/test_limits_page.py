@@ -20,7 +20,7 @@ _BOUNDING = re.compile(
     r"(^|_)(MAX|LIMIT|ATTEMPTS|TRIES|TIMEOUT|RETRY|WAIT|ROWS|BYTES|RECORDS|CHARS|DIGITS|TASKS|KEYS|RUNS|MS|S)(_|$)"
 )
 _DEQUE = re.compile(r"\bdeque\((?!.*maxlen)|default_factory=deque\b")
-_SETTINGS = re.compile(r"^([A-Z]\w+Settings|StepBounds|TaskLimits|MarkerReading|Limits)$")
+_SETTINGS = re.compile(r"^([A-Z]\w+Settings|StepBounds|TaskLimits|WireLimits|MarkerReading|Limits)$")
 _UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
@@ -56,7 +56,7 @@ def numbers(settings: Any) -> dict[str, str]:
     rows = {}
     for each in fields(settings):
         default = each.default_factory() if each.default_factory is not MISSING else each.default
-        if type(default) in (int, float):
+        if isinstance(default, int | float) and not isinstance(default, bool):
             rows[each.name] = shown(each.name, default)
         elif each.type in (int, float, "int", "float"):
             rows[each.name] = "–"

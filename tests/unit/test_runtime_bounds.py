@@ -31,6 +31,7 @@ from shared.runtime.exchange import Exchange, OutEdge, load_body
 from shared.runtime.reading import followed
 from shared.runtime.settings import RuntimeSettings, SettingsError
 from shared.runtime.topics import Topics
+from shared.wire.limits import WireLimits
 from tests.harness.driver_stand import SlowBlobs, Stand, standing
 from tests.harness.installation import NAME, Installed, installed, released
 
@@ -250,7 +251,18 @@ def test_F7_the_faster_side_of_a_join_waits_for_the_slower(tmp_path: Path) -> No
         ({"limits": TaskLimits(ahead_bytes_max=100_000)}, r"inline_bytes_max=262144 .* limits.ahead_bytes_max=100000"),
         ({"held_groups_max": 0}, "held_groups_max=0 must be at least 1"),
         ({"threads": 9, "calls_waiting_max": 8}, "calls_waiting_max=8 must not be below threads=9"),
-        ({"inline_bytes_max": 8 << 20}, r"inline_bytes_max=8388608 .* above 8388608 bytes: no receiver takes"),
+        (
+            {"inline_bytes_max": 8 << 20},
+            r"inline_bytes_max=8388608 .* above wire.frame_bytes_max=8388608: no receiver takes",
+        ),
+        (
+            {"wire": WireLimits(frame_bytes_max=270_000)},
+            r"inline_bytes_max=262144 .* above wire.frame_bytes_max=270000",
+        ),
+        ({"wire": WireLimits(batch_bytes_max=262_143)}, r"wire.batch_bytes_max=262143 .* inline_bytes_max=262144"),
+        ({"wire": WireLimits(text_bytes_max=100)}, "wire.text_bytes_max=100 must be at least 512"),
+        ({"wire": WireLimits(bodies_max=0)}, "wire.bodies_max=0 must be at least 1"),
+        ({"parcels_waiting_max": 10_000}, "parcels_waiting_max=10000 must be above reports_waiting_max=10000"),
         ({"join_bytes_max": 1 << 20}, r"join_bytes_max=1048576 .* limits.ahead_bytes_max=8388608"),
     ],
 )
@@ -266,9 +278,16 @@ def test_F6_a_frame_fits_into_a_record_of_the_brokers() -> None:  # noqa: N802
         RuntimeSettings().check_frames(262_144)
 
 
+def test_C11_checkpoints_are_held_back_before_a_sink_fails() -> None:  # noqa: N802
+    """Said at the start of the coordinator, with both names."""
+    with pytest.raises(SettingsError, match=r"commits_waiting_max=8 must be above unreleased_max=8"):
+        RuntimeSettings(commits_waiting_max=8).check_commits(8)
+
+
 def test_the_defaults_agree() -> None:
     """Of workers and of the coordinator."""
     RuntimeSettings().check()
     RuntimeSettings().check_frames(KafkaSettings(bootstrap="b:1").message_bytes_max)
     RuntimeSettings().check_alignment(CoordinatorSettings().checkpoint_timeout_ms)
+    RuntimeSettings().check_commits(CoordinatorSettings().unreleased_max)
     assert Topics().plain()[Topics().reports]["retention.ms"] == "-1"

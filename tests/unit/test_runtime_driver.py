@@ -67,7 +67,9 @@ def test_F2_many_unanswered_frames_are_sent_again_in_their_order(fault: Fault) -
 
     async def story(stand: Stand) -> None:
         acked: list[int] = []
-        outbox = Outbox(stand.driver.wiring.log, stand.world.clock, "outbox", lambda p, _: acked.append(p.seq))
+        outbox = Outbox(
+            stand.driver.wiring.log, stand.world.clock, "outbox", lambda p, _: acked.append(p.seq), RuntimeSettings()
+        )
         stand.faults.plan("send", fault)
         outbox.open(stand.world.executor, stand.errors.append)
         for number in range(8):

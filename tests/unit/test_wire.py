@@ -15,12 +15,11 @@ from shared.model.frames import BarrierFrame, DataFrame, EndFrame, Frame, Header
 from shared.model.ids import Epoch, Generation, Incarnation, JobId, Seq, TaskId, VertexId
 from shared.model.messages import StartCheckpoint
 from shared.model.time import MAX_TIME, MIN_TIME
-from shared.wire import frames
-from shared.wire.arrow import decode_batch, encode_batch, split_batch
+from shared.wire.arrow import decode_batch, divide_batch, encode_batch, split_batch
 from shared.wire.errors import WireError
 from shared.wire.frames import decode_frame, encode_frame
+from shared.wire.limits import WireLimits
 from shared.wire.messages import (
-    MESSAGE_BYTES_MAX,
     decode_command,
     decode_mirror_row,
     decode_report,
@@ -112,15 +111,47 @@ def test_F6_what_is_no_frame_is_named(change: Callable[[list[object]], object], 
         decode_frame(_fields(change))
 
 
-def test_F6_a_frame_above_the_limit_is_refused_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_F6_a_frame_above_the_limit_is_refused_on_both_sides() -> None:
     """Neither written nor read."""
-    frame = DataFrame(HEADER, (Inline("rows", 1, b"x" * 2000),))
+    frame, limits = DataFrame(HEADER, (Inline("rows", 1, b"x" * 2000),)), WireLimits(frame_bytes_max=1000)
     data = encode_frame(frame)
-    monkeypatch.setattr(frames, "FRAME_BYTES_MAX", 1000)
     with pytest.raises(WireError, match="exceeds the limit of 1000"):
-        encode_frame(frame)
+        encode_frame(frame, limits)
     with pytest.raises(WireError, match="at most 1000"):
-        decode_frame(data)
+        decode_frame(data, limits)
+
+
+@pytest.mark.parametrize(
+    ("frame", "limits", "written"),
+    [
+        (DataFrame(HEADER, (Inline("rows", 1, b"x"),) * 20), WireLimits(bodies_max=19), "20 bodies .* limit of 19"),
+        (
+            DataFrame(HEADER, (Segment("rows", "n" * 600, 1, 2, "d", 0, 0),)),
+            WireLimits(text_bytes_max=599),
+            "limit of 599",
+        ),
+    ],
+)
+def test_F6_what_no_receiver_would_take_is_not_sent(frame: DataFrame, limits: WireLimits, written: str) -> None:
+    """Neither too many bodies nor names that are too long; at the limits themselves both are sent and read."""
+    with pytest.raises(WireError, match=written):
+        encode_frame(frame, limits)
+    with pytest.raises(WireError, match="do not decode"):
+        decode_frame(encode_frame(frame), limits)
+    allowed = WireLimits(bodies_max=20, text_bytes_max=600)
+    assert decode_frame(encode_frame(frame, allowed), allowed) == frame
+
+
+def test_F6_a_batch_above_the_limit_is_refused_and_can_be_divided() -> None:
+    """Its memory counts, not its bytes on the wire."""
+    batch = pa.RecordBatch.from_pydict({"n": list(range(10_000))})
+    limits = WireLimits(batch_bytes_max=30_000)
+    with pytest.raises(WireError, match=r"at most 30000 bytes \(wire.batch_bytes_max\), found 80000"):
+        decode_batch(encode_batch(batch), limits)
+    parts = list(divide_batch(batch, limits.batch_bytes_max))
+    assert [part.nbytes for part in parts] == [20_000] * 4
+    assert [n for part in parts for n in part.column("n").to_pylist()] == list(range(10_000))
+    assert len(list(divide_batch(batch.slice(0, 1), 1))) == 1, "a row cannot be divided"
 
 
 def test_F6_a_large_batch_is_split_in_order() -> None:
@@ -151,5 +182,10 @@ def test_messages_are_decoded_by_type() -> None:
         decode_report(encode_message(command))
     with pytest.raises(WireError, match="a command"):
         decode_command(b"\xc1")
-    with pytest.raises(WireError, match="at most"):
-        decode_command(b"\x00" * (MESSAGE_BYTES_MAX + 1))
+    size = len(encode_message(command))
+    assert decode_command(encode_message(command, WireLimits(message_bytes_max=size))) == command
+    few = WireLimits(message_bytes_max=size - 1)
+    with pytest.raises(WireError, match=f"at most {size - 1} bytes"):
+        decode_command(encode_message(command), few)
+    with pytest.raises(WireError, match=rf"StartCheckpoint of {size} bytes exceeds .*message_bytes_max"):
+        encode_message(command, few)
