@@ -89,5 +89,6 @@ def file_source(connections: Connections, outside: Outside, processor: Processor
         ordered=stage.ordered,
         follow=stage.follow,
         types={field.name: field.type for field in stage.schema.fields},
+        record_bytes_max=processor.options.limits.record_bytes_max,
     )
     return FileSource(settings, filesystem, outside.executor, outside.clock)

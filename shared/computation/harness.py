@@ -12,11 +12,13 @@ what the next one gets, watermarks included.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from shared.computation.base import Computation
 from shared.computation.loading import make_computation
 from shared.computation.records import Order, Record
+from shared.language.limits import DEFAULTS, Limits
 from shared.model.ids import KeyGroup
 from shared.model.time import MAX_TIME, MIN_TIME
 from shared.model.values import Document
@@ -38,12 +40,13 @@ class Harness:
         order: Order = "eventTime",
         groups: int = 16,
         attempts: int = 1,
+        limits: Limits = DEFAULTS,
     ) -> None:
         self._kind = kind
         self._config = config
         self._order: Order = order
         self._groups_max = groups
-        self._attempts = attempts
+        self._limits = replace(limits, attempts_max=attempts)
         self._key = key
         self._task = self._make()
         self._groups: dict[KeyGroup, bytes] = {}
@@ -105,7 +108,7 @@ class Harness:
 
     def _make(self) -> KeyedComputation:
         computation = make_computation(self._kind, self._config)
-        return KeyedComputation(computation, order=self._order, groups=self._groups_max, attempts=self._attempts)
+        return KeyedComputation(computation, order=self._order, groups=self._groups_max, limits=self._limits)
 
     def _row(self, document: Document, at: int, order: tuple[int, int]) -> Row:
         key = document.get(self._key) if isinstance(self._key, str) else self._key(document)

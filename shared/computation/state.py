@@ -5,14 +5,14 @@ computation's `migrate`; a field that does not fit the declared type is an error
 """
 
 import dataclasses
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from shared.computation.problems import StateError
+from shared.language.limits import DEFAULTS
 from shared.model.values import Date, Long
 
-STATE_MAX_BYTES: Final = 8 * 1024 * 1024
 """Encoded state that one key may have."""
 
 
@@ -50,11 +50,15 @@ def _by_type(key: Any) -> tuple[str, Any]:
 class StateCodec:
     """Encodes and decodes the state of one computation class."""
 
-    __slots__ = ("_decoder", "_encoder", "_kind", "_owner", "_version")
+    __slots__ = ("_bytes_max", "_decoder", "_encoder", "_kind", "_owner", "_version")
 
-    def __init__(self, owner: Any) -> None:
-        """`owner`: the computation; StateError if its `State` cannot be made without arguments, encoded or checked."""
+    def __init__(self, owner: Any, bytes_max: int = DEFAULTS.state_bytes_max) -> None:
+        """`owner`: the computation; `bytes_max`: of one key's state.
+
+        StateError if its `State` cannot be made without arguments, encoded or checked.
+        """
         self._owner = owner
+        self._bytes_max = bytes_max
         self._kind: type[Any] = owner.State
         self._version: int = owner.state_version
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_encode_value, order="deterministic")
@@ -73,14 +77,15 @@ class StateCodec:
         return self._kind()
 
     def encode(self, state: Any) -> bytes:
-        """Bytes of a state; StateError if it holds what has no encoding or is beyond STATE_MAX_BYTES."""
+        """Bytes of a state; StateError if it holds what has no encoding or is beyond the limit."""
         try:
             data = bytes(self._encoder.encode((self._version, msgspec.Raw(self._packed(state)))))
         except (TypeError, ValueError, OverflowError, RecursionError) as e:
             raise StateError(f"{self._name()}: its state does not encode: {e}") from e
-        if len(data) > STATE_MAX_BYTES:
+        if len(data) > self._bytes_max:
             raise StateError(
-                f"{self._name()}: the state of one key has {len(data)} bytes, at most {STATE_MAX_BYTES} are allowed"
+                f"{self._name()}: the state of one key has {len(data)} bytes, at most {self._bytes_max} are allowed; keep less, or set "
+                "options.limits.stateBytes"
             )
         return data
 

@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple
 
 from shared.computation.problems import TimerError
 from shared.computation.records import Domain
+from shared.language.limits import DEFAULTS
 from shared.model.time import MAX_TIME, MIN_TIME
 
-TIMERS_MAX: Final = 10_000
-"""Pending timers that one key may have."""
+_SLACK: Final = 16
 NAME_MAX: Final = 200
 """Characters of a timer's name."""
 
@@ -39,9 +39,11 @@ class Pending(NamedTuple):
 class Timers:
     """The timers of a key. Made by the operator; a computation uses `set`, `cancel` and `time_of`."""
 
-    __slots__ = ("_behind_ms", "_heap", "_now_ms", "_pending")
+    __slots__ = ("_behind_ms", "_heap", "_most", "_now_ms", "_pending")
 
-    def __init__(self, pending: Iterable[Pending] = ()) -> None:
+    def __init__(self, pending: Iterable[Pending] = (), most: int = DEFAULTS.timers_max) -> None:
+        """`most`: timers that may be pending."""
+        self._most = most
         self._pending: dict[str, Pending] = {p.name: p for p in pending}
         self._heap: list[Pending] = [p for p in self._pending.values() if p.domain == "event"]
         heapq.heapify(self._heap)
@@ -49,10 +51,13 @@ class Timers:
         self._behind_ms: int | None = None
 
     def set(self, name: str, time: int, domain: Domain = "event") -> None:
-        """Set the timer of this name to `time`, UTC ms; TimerError for a bad name or time, or beyond TIMERS_MAX."""
+        """Set the timer of this name to `time`, UTC ms; TimerError for a bad name or time, or one too many."""
         _check(name, time, domain)
-        if len(self._pending) >= TIMERS_MAX and name not in self._pending:
-            raise TimerError(f"timer {name!r}: this key has {TIMERS_MAX} timers already, and more are not allowed")
+        if len(self._pending) >= self._most and name not in self._pending:
+            raise TimerError(
+                f"timer {name!r}: this key has {self._most} timers already, and more are not allowed; set fewer, or "
+                "options.limits.timersPerKey"
+            )
         self._add(self._timed(name, int(time), domain))
 
     def cancel(self, name: str) -> None:
@@ -116,8 +121,13 @@ class Timers:
 
     def _add(self, pending: Pending) -> None:
         self._pending[pending.name] = pending
-        if pending.domain == "event":
-            heapq.heappush(self._heap, pending)
+        if pending.domain != "event":
+            return
+        heapq.heappush(self._heap, pending)
+        if len(self._heap) > 2 * len(self._pending) + _SLACK:
+            # A timer that is set again and again leaves one behind each time: they go when they are as many as those that count.
+            self._heap = [p for p in self._pending.values() if p.domain == "event"]
+            heapq.heapify(self._heap)
 
 
 def _check(name: Any, time: Any, domain: Any) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.accumulators.base import OrderKey
+from shared.language.accumulators.base import OrderKey, TooManyValues
 from shared.language.apply import apply_count, apply_group, apply_limit, apply_sort
 from shared.language.expressions.environment import Environment
 from shared.language.expressions.errors import ExpressionError
@@ -26,6 +26,7 @@ from shared.operators.batches import batch_of, concat, documents_of, one_batch, 
 from shared.operators.context import TaskContext
 from shared.operators.dead_letters import Failure, dead_letters
 from shared.operators.documents import through
+from shared.operators.errors import OperatorError
 from shared.operators.keygroups import murmur2_column
 from shared.operators.rows import environments
 from shared.operators.window_plan import FIRST, LAST, SESSION, SESSION_KEY, WindowPlan
@@ -208,7 +209,10 @@ def _grouped(stage: Group, rows: _Rows, env: Environment) -> tuple[list[Document
                 kept.append(row)
             else:
                 failures.append(Failure(i, error.reason, error.code, error.path or stage.path))
-        return apply_group(stage, kept, env), failures
+        try:
+            return apply_group(stage, kept, env), failures
+        except TooManyValues as e:
+            raise OperatorError(f"{stage.path}: {e.reason}; or make groups smaller") from e
 
 
 def _error(call: Callable[[], Any]) -> ExpressionError | None:

@@ -16,10 +16,10 @@ Rules (language.md, Computations; protocol W1, E1):
 - A7 End of input: the watermark MAX_TIME. What is left is applied as ever up to a key's last record. The event-time timers then pending
   fire once, then the processing-time ones; what is set meanwhile is discarded and counted.
   So a timer that sets the next goes on while records follow, by whatever steps the watermark came there.
-- A8 A callback happens whole or not at all. One that raises is tried again, `attempts` times in all, each time with the state and timers of
-  before; then it is reported as a failure, for the dead letter queue, and the rest goes on.
-- A9 One timer that sets itself for a passed time again and again would never end: after CHAIN_MAX such firings without time
-  moving on it fails as in A8.
+- A8 A callback happens whole or not at all. One that raises is tried again, `attempts_max` times in all, each time with the state and
+  timers of before; then it is reported as a failure, for the dead letter queue, and the rest goes on.
+- A9 One timer that sets itself for a passed time again and again would never end: after `passed_timers_max` such firings without
+  time moving on it fails as in A8.
 - A10 A callback in which the process has died too often, as the guard counts, is not called again: it fails as in A8.
 """
 
@@ -34,6 +34,7 @@ from shared.computation.problems import DeathError, TimerError
 from shared.computation.records import Order, Record, Timer
 from shared.computation.state import StateCodec
 from shared.computation.timers import Pending
+from shared.language.limits import DEFAULTS, Limits
 from shared.language.values import canonical_key, encode_value
 from shared.model.ids import KeyGroup
 from shared.model.time import MAX_TIME, MIN_TIME
@@ -41,11 +42,10 @@ from shared.model.values import Document
 from shared.operators import computation_batch
 from shared.operators.cold_keys import Cooling
 from shared.operators.computation_keys import Key, Keys, OrderKey, Waiting
+from shared.operators.due import Due
 from shared.operators.errors import OperatorError
 from shared.operators.guard import CallGuard
 
-ATTEMPTS: Final = 3
-CHAIN_MAX: Final = 10_000
 WAITING_MAX: Final = 5_000_000
 """Records of one task that may wait for the watermark, by default."""
 
@@ -119,7 +119,7 @@ class KeyedComputation:
         *,
         order: Order = "eventTime",
         groups: int = 128,
-        attempts: int = ATTEMPTS,
+        limits: Limits = DEFAULTS,
         waiting_max: int = WAITING_MAX,
         cooling: Cooling | None = None,
         guard: CallGuard | None = None,
@@ -129,13 +129,13 @@ class KeyedComputation:
         self._waiting = 0
         self._computation = computation
         self._by_event_time = order == "eventTime"
-        self._attempts = attempts
-        self._keys = Keys(StateCodec(computation), groups, cooling)
+        self._limits = limits
+        self._keys = Keys(StateCodec(computation, limits.state_bytes_max), groups, limits.timers_max, cooling)
         self._watermark_ms = MIN_TIME
-        self._due: list[tuple[int, bytes]] = []
-        """Heap of (time, key): the key has something to apply then. Entries may be stale: a key's own times decide."""
-        self._clock_due: list[tuple[int, bytes]] = []
-        """The same for processing-time timers."""
+        self._due = Due()
+        """By event time."""
+        self._clock_due = Due()
+        """By processing time: timers."""
         self._count = 0
         self.counters = Counters()
 
@@ -178,14 +178,10 @@ class KeyedComputation:
         """Processing time is now this: the timers that it has reached fire, each key's by (time, name). What they set waits."""
         done = Applied()
         floor_ms = self.output_watermark()
-        found: set[bytes] = set()
-        while self._clock_due and self._clock_due[0][0] <= now_ms:
-            found.add(heapq.heappop(self._clock_due)[1])
-        for data in sorted(found):
+        for data in self._clock_due.take(now_ms + 1):
             self._keys.settle()
             key = self._keys.find(data)
-            if key is not None and key.noted_clock_ms is not None and key.noted_clock_ms <= now_ms:
-                key.noted_clock_ms = None
+            if key is not None:
                 for pending in [p for p in key.timers.all() if p.domain == "processing" and p.due_ms <= now_ms]:
                     if key.timers.is_pending(pending):
                         self._timer(key, pending, max(floor_ms, pending.output_ms), done)
@@ -213,14 +209,7 @@ class KeyedComputation:
 
     def hold(self) -> int:
         """The earliest time of what waits: no document of a waiting record or timer is before it; MAX_TIME for nothing."""
-        while self._due:
-            time_ms, data = self._due[0]
-            self._keys.settle()
-            key = self._keys.find(data)
-            if key is not None and key.noted_ms == time_ms:
-                return time_ms
-            heapq.heappop(self._due)
-        return MAX_TIME
+        return self._due.first_ms()
 
     def output_watermark(self) -> int:
         """min(input watermark, hold): no document that follows is before it (W1), but for records that `order: arrival` takes behind it."""
@@ -228,14 +217,7 @@ class KeyedComputation:
 
     def next_processing_time(self) -> int:
         """When `on_processing_time` next has something to do; MAX_TIME for never."""
-        while self._clock_due:
-            time_ms, data = self._clock_due[0]
-            self._keys.settle()
-            key = self._keys.find(data)
-            if key is not None and key.noted_clock_ms == time_ms:
-                return time_ms
-            heapq.heappop(self._clock_due)
-        return MAX_TIME
+        return self._clock_due.first_ms()
 
     def snapshot_groups(self) -> dict[KeyGroup, bytes | None]:
         """State of the key groups that changed since the last call; None for one that is gone."""
@@ -249,7 +231,6 @@ class KeyedComputation:
 
     def _restored(self, key: Key) -> None:
         self._waiting += len(key.waiting)
-        key.noted_ms = key.noted_clock_ms = None
         self._note(key)
 
     # --- applying -------------------------------------------------------------------------------------------
@@ -271,7 +252,7 @@ class KeyedComputation:
             elif timer is not None and timer.due_ms < watermark_ms:
                 chain = chain + 1 if timer.due_ms <= last_ms else 0
                 last_ms = max(last_ms, timer.due_ms)
-                if chain > CHAIN_MAX:  # A9
+                if chain > self._limits.passed_timers_max:  # A9
                     self._give_up(key, timer, done)
                 else:
                     self._timer(key, timer, timer.output_ms, done)
@@ -294,7 +275,10 @@ class KeyedComputation:
         together = self._guard is None or not self._guard.watching
         if together:
             error = self._try(
-                key, run[-1].timestamp_ms, lambda: computation_batch.call(self._computation, key, run), done
+                key,
+                run[-1].timestamp_ms,
+                lambda: computation_batch.call(self._computation, key, run, self._limits.outputs_max),
+                done,
             )
         if error is not None or not together:
             # One of them may be at fault: each by itself, so that only that one becomes a dead letter.
@@ -306,7 +290,7 @@ class KeyedComputation:
         self.counters.records += 1
         if self._computation.batch_schema is not None:
             alone = [Waiting(record.timestamp, order, b"", 0, record.value)]
-            call = partial(computation_batch.call, self._computation, key, alone)
+            call = partial(computation_batch.call, self._computation, key, alone, self._limits.outputs_max)
         else:
             call = partial(self._timed, key, record)
         error = self._guarded(("record", key.data, record.timestamp, order), key, record.timestamp, call, done)
@@ -315,7 +299,7 @@ class KeyedComputation:
 
     def _timed(self, key: Key, record: Record) -> list[tuple[int, Document]]:
         found = self._computation.process(record, key.state(), key.timers)
-        return computation_batch.documents(found, record.timestamp)
+        return computation_batch.documents(found, record.timestamp, self._limits.outputs_max)
 
     def _timer(self, key: Key, pending: Pending, output_ms: int, done: Applied) -> None:
         """Fire a timer. Whatever becomes of it, it is pending no more."""
@@ -326,7 +310,9 @@ class KeyedComputation:
             ("timer", key.data, pending.name, pending.time_ms if pending.domain == "event" else None),
             key,
             output_ms,
-            lambda: computation_batch.documents(self._computation.on_timer(timer, key.state(), key.timers), output_ms),
+            lambda: computation_batch.documents(
+                self._computation.on_timer(timer, key.state(), key.timers), output_ms, self._limits.outputs_max
+            ),
             done,
         )
         if error is not None:
@@ -336,7 +322,8 @@ class KeyedComputation:
         key.timers.take(pending)
         self._keys.changed(key)
         error = TimerError(
-            f"timer {pending.name!r} was set for a time that had passed {CHAIN_MAX} times without an end"
+            f"timer {pending.name!r} was set for a time that had passed {self._limits.passed_timers_max} times without an end; "
+            "options.limits.passedTimersInARow sets how often it may"
         )
         self._fail(Failure(key.value, error, timer=Timer(pending.name, pending.time_ms, pending.domain)), done)
 
@@ -367,7 +354,7 @@ class KeyedComputation:
         state, timers = key.pack(), key.timers.pending()
         key.timers.begin(now_ms, None if self._by_event_time else self._watermark_ms)
         error: Exception | None = None
-        for _ in range(self._attempts):
+        for _ in range(self._limits.attempts_max):
             try:
                 yielded = callback()
                 key.touched()
@@ -410,31 +397,21 @@ class KeyedComputation:
 
     def _note(self, key: Key) -> None:
         """Remember when this key next has something to apply."""
-        hold_ms = key.hold_ms()
-        if hold_ms is not None and hold_ms != key.noted_ms:
-            heapq.heappush(self._due, (hold_ms, key.data))
-        key.noted_ms = hold_ms
-        clock_ms = key.clock_ms()
-        if clock_ms is not None and clock_ms != key.noted_clock_ms:
-            heapq.heappush(self._clock_due, (clock_ms, key.data))
-        key.noted_clock_ms = clock_ms
+        self._due.note(key.data, key.hold_ms())
+        self._clock_due.note(key.data, key.clock_ms())
 
     def _due_keys(self, watermark_ms: int) -> Iterator[Key]:
         """The keys that have something to apply below this watermark, in the order of their bytes; each is noted anew before the next."""
-        found: set[bytes] = set()
-        while self._due and self._due[0][0] < watermark_ms:
-            found.add(heapq.heappop(self._due)[1])
-        for data in sorted(found):
+        for data in self._due.take(watermark_ms):
             self._keys.settle()
             key = self._keys.find(data)
-            if key is not None and key.noted_ms is not None and key.noted_ms < watermark_ms:
-                key.noted_ms = None
+            if key is not None:
                 yield key
         self._keys.settle()
 
     def _all_with_timers(self) -> Iterator[Key]:
         """The keys that something was noted of, in the order of their bytes."""
-        for data in sorted({data for _, data in (*self._due, *self._clock_due)}):
+        for data in sorted(self._due.keys() | self._clock_due.keys()):
             self._keys.settle()
             key = self._keys.find(data)
             if key is not None:

@@ -12,12 +12,15 @@ from shared.model.values import Date, Document
 from shared.operators.computation_keys import Key, Waiting
 
 TIMESTAMP: Final = "timestamp"
-OUTPUTS_MAX: Final = 100_000
-"""Documents that one callback may yield."""
 
 
-def call(computation: Computation[Any, Any], key: Key, run: Sequence[Waiting]) -> list[tuple[int, Document]]:
-    """Run `process_batch` on records of one key; (time, document) of each row that it gives. ComputationError for a batch out of order."""
+def call(
+    computation: Computation[Any, Any], key: Key, run: Sequence[Waiting], outputs_max: int
+) -> list[tuple[int, Document]]:
+    """Run `process_batch` on records of one key; (time, document) of each row that it gives.
+
+    outputs_max: for each record. ComputationError for a batch that is out of order or too large.
+    """
     schema = computation.batch_schema
     assert schema is not None
     columns = [pa.array([w.value.get(f.name) for w in run], f.type) for f in schema]
@@ -26,6 +29,8 @@ def call(computation: Computation[Any, Any], key: Key, run: Sequence[Waiting]) -
     found = computation.process_batch(batch, key.state(), key.timers)
     if found is None or found.num_rows == 0:
         return []
+    if found.num_rows > outputs_max * len(run):
+        raise _too_many(outputs_max)
     return _rows(found, run[0].timestamp_ms, run[-1].timestamp_ms)
 
 
@@ -56,14 +61,20 @@ def _values(column: pa.Array) -> list[Any]:
     return list(column.to_pylist())
 
 
-def documents(found: Iterable[Document] | None, time_ms: int) -> list[tuple[int, Document]]:
+def documents(found: Iterable[Document] | None, time_ms: int, outputs_max: int) -> list[tuple[int, Document]]:
     """What a callback yielded, checked to be documents of the language's values."""
     timed: list[tuple[int, Document]] = []
     for document in found or ():
         if type(document) is not dict:
             raise ComputationError(f"a computation yields documents (dicts), not a {type(document).__name__}")
-        if len(timed) == OUTPUTS_MAX:
-            raise ComputationError(f"one callback yielded more than {OUTPUTS_MAX} documents")
+        if len(timed) == outputs_max:
+            raise _too_many(outputs_max)
         encode_doc(document)
         timed.append((time_ms, document))
     return timed
+
+
+def _too_many(outputs_max: int) -> ComputationError:
+    return ComputationError(
+        f"one callback yielded more than {outputs_max} documents; yield fewer, or set options.limits.outputsPerCall"
+    )

@@ -80,8 +80,6 @@ class Key:
         "data",
         "group",
         "highest",
-        "noted_clock_ms",
-        "noted_ms",
         "output_ms",
         "sequence",
         "timers",
@@ -89,7 +87,7 @@ class Key:
         "waiting",
     )
 
-    def __init__(self, data: bytes, value: Any, group: KeyGroup, codec: StateCodec) -> None:
+    def __init__(self, data: bytes, value: Any, group: KeyGroup, codec: StateCodec, timers: Timers) -> None:
         self.data = data
         """Canonical bytes."""
         self.value = value
@@ -100,12 +98,9 @@ class Key:
         self.sequence = 0
         self.highest = 0
         """The highest sequence given for any time."""
-        self.timers = Timers()
+        self.timers = timers
         self.waiting: list[Waiting] = []
         """A heap."""
-        self.noted_ms: int | None = None
-        """Under which time the task's heap has this key; None: under none."""
-        self.noted_clock_ms: int | None = None
         self._codec = codec
         self._state: Any = None
         self._packed: bytes | None = None
@@ -165,8 +160,9 @@ class Key:
 class Keys:
     """All keys of a task by key group, and which groups changed since the last snapshot."""
 
-    def __init__(self, codec: StateCodec, groups: int, cooling: Cooling | None = None) -> None:
+    def __init__(self, codec: StateCodec, groups: int, timers_max: int, cooling: Cooling | None = None) -> None:
         self._codec = codec
+        self._timers_max = timers_max
         self._groups = groups
         self._keys: dict[bytes, Key] = {}
         """With cooling: those asked for lately, the latest last."""
@@ -201,7 +197,8 @@ class Keys:
         """The key of these canonical bytes; its group is dirty from here on."""
         key = self.find(data)
         if key is None:
-            key = self._added(Key(data, value, KeyGroup(key_group(data, self._groups)), self._codec))
+            group = KeyGroup(key_group(data, self._groups))
+            key = self._added(Key(data, value, group, self._codec, Timers((), self._timers_max)))
         self._dirty.add(key.group)
         return key
 
@@ -303,7 +300,9 @@ class Keys:
         return [msgspec.Raw(found[data]) for data in sorted(found)]
 
     def _unpacked(self, group: KeyGroup, item: _KeySnapshot) -> Key:
-        key = Key(item.key, decode_value(item.value), KeyGroup(key_group(item.key, self._groups)), self._codec)
+        timers = Timers(item.timers, self._timers_max)
+        own = KeyGroup(key_group(item.key, self._groups))
+        key = Key(item.key, decode_value(item.value), own, self._codec, timers)
         if key.group != group:
             raise StateError(
                 f"key group {group}: the snapshot has a key of group {key.group}; the number of groups is fixed for a job"
@@ -311,14 +310,12 @@ class Keys:
         key.restore(item.state)
         key.output_ms, key.sequence = item.output_ms, item.sequence
         key.highest = max(item.highest, item.sequence)
-        key.timers = Timers(item.timers)
         # Before whatever comes now: numbers of arrival are from 1 on.
         key.waiting = [
             Waiting(ts, order, data, i - len(item.waiting), decode_value(data))
             for i, (ts, order, data) in enumerate(item.waiting)
         ]
         heapq.heapify(key.waiting)
-        key.noted_ms, key.noted_clock_ms = key.hold_ms(), key.clock_ms()
         return self._added(key)
 
 

@@ -46,6 +46,7 @@ class ComputeOperator:
             groups=spec.key_groups,
             cooling=context.cooling,
             guard=context.guard,
+            limits=stage.limits,
             waiting_max=context.waiting_records_max,
         )
         self._split_lateness = spec.lateness == "split" and spec.from_source

@@ -21,6 +21,8 @@ class TaskContext:
     """The source's topic; for `_stream_meta`. Of several, partition p of topic i is the split with the ordinal p · topics + i."""
     join_bytes_max: int = 1024 * 1024 * 1024
     """Rows that one task of a `$join` may keep in memory."""
+    join_pairs_max: int = 10_000_000
+    """Documents that one watermark may let out of one task of a `$join`."""
     cooling: Cooling | None = None
     """Where keys of computations lie that nobody has asked for lately; None: in memory, all of them."""
     waiting_records_max: int = 5_000_000

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from shared.language.accumulators.base import AnyImplementation, OrderKey
+from shared.language.accumulators.base import AnyImplementation, OrderKey, TooManyValues
 from shared.language.accumulators.table import accumulator_input, implementation
 from shared.language.expressions.environment import Environment
 from shared.language.expressions.errors import ExpressionError
@@ -22,6 +22,7 @@ from shared.operators.base import ARRIVAL, KEY, PART, POS, TS, WEND, WSTART
 from shared.operators.batches import documents_of, one_batch
 from shared.operators.context import Topics
 from shared.operators.dead_letters import Failure
+from shared.operators.errors import OperatorError
 from shared.operators.general_columns import REFUSING, members
 from shared.operators.rows import environments
 from shared.operators.sessions import assign_sessions
@@ -62,13 +63,15 @@ def partials(plan: WindowPlan, rows: pa.RecordBatch, topic: Topics = None) -> tu
         try:
             value, inputs = _inputs(group, env)
             for i in refusing:
-                accumulators[i].add(accumulators[i].init(), inputs[i], order)
+                _take_alone(accumulators[i], inputs[i], order)
             key = canonical_key(value)
             entry = entries.get((window, key))
             if entry is None:
                 states = [a.init() for a in accumulators]
                 entry = _Entry(window, key, value, order, 0, states, [None] * len(extras))
             _add(entry, accumulators, inputs, order)
+        except TooManyValues as e:
+            raise _too_large(plan, e) from e
         except ExpressionError as e:
             failures.append(Failure(row, e.reason, e.code, e.path or group.path))
             continue
@@ -97,8 +100,8 @@ def _on_columns(plan: WindowPlan, rows: pa.RecordBatch) -> pa.Table | None:
                 for value, order in zip(values, group.orders, strict=True):
                     state = add(state, value, order)
                 states[i] = state
-        except ExpressionError:  # a group that is too large: which row is too much, only row by row can tell
-            return None
+        except TooManyValues as e:
+            raise _too_large(plan, e) from e
         key, rows_in = canonical_key(group.value), len(group.orders)
         entry = _Entry(group.window, key, group.value, group.orders[0], rows_in, states, [None] * len(group.extras))
         for cells in zip(*group.extras, strict=True):
@@ -118,9 +121,12 @@ def merge(plan: WindowPlan, table: pa.Table) -> pa.Table:
         if entry.order < known.order:
             known.value, known.order = entry.value, entry.order
         known.rows += entry.rows
-        known.states = [
-            a.merge(left, right) for a, left, right in zip(accumulators, known.states, entry.states, strict=True)
-        ]
+        try:
+            known.states = [
+                a.merge(left, right) for a, left, right in zip(accumulators, known.states, entry.states, strict=True)
+            ]
+        except TooManyValues as e:
+            raise _too_large(plan, e) from e
         _extend(plan, known, entry.extras)
     return _table(plan, accumulators, entries.values())
 
@@ -148,6 +154,18 @@ def order_keys(plan: WindowPlan, rows: pa.RecordBatch) -> list[OrderKey]:
 
 
 # --- inside -----------------------------------------------------------------------------------------------------------
+
+
+def _take_alone(accumulator: AnyImplementation, value: Value, order: OrderKey) -> None:
+    """ExpressionError where the accumulator refuses the value whatever else it keeps: that is the row's."""
+    try:
+        accumulator.add(accumulator.init(), value, order)
+    except TooManyValues as e:
+        raise ExpressionError(e.reason, e.code, e.path) from e
+
+
+def _too_large(plan: WindowPlan, error: TooManyValues) -> OperatorError:
+    return OperatorError(f"{plan.group.path}: {error.reason}; or make groups smaller")
 
 
 def _accumulators(group: Group) -> list[AnyImplementation]:

@@ -17,8 +17,8 @@ Rules:
   the task fails, and says what to do.
 """
 
-import heapq
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice
 from typing import Final
 
 import msgspec
@@ -35,6 +35,7 @@ from shared.operators.base import ARRIVAL, GROUP, KEY, PART, POS, RAW, REST, TS,
 from shared.operators.batches import documents_of, int64s, select, user_columns
 from shared.operators.context import NOWHERE, TaskContext
 from shared.operators.dead_letters import LATE, LATE_CODE, Failure, dead_letters
+from shared.operators.due import Due
 from shared.operators.errors import OperatorError
 from shared.operators.join_keys import LEFT, RIGHT, Found, JoinKey, KeySnapshot, Side, Waiting
 from shared.operators.keygroups import murmur2_column
@@ -69,9 +70,9 @@ class JoinOperator:
         self._by_group: dict[KeyGroup, dict[bytes, JoinKey]] = {}
         self._dirty: set[KeyGroup] = set()
         self._stored: set[KeyGroup] = set()
-        self._due: list[tuple[int, bytes]] = []
-        """Heap of (time, key): the key has something to do once the watermark is above it. Entries may be stale: a key's own says."""
-        self._holds: list[tuple[int, bytes]] = []
+        self._due = Due()
+        """The keys that have something to do once the watermark is above a time."""
+        self._holds = Due()
         """The same for J4."""
         self._bytes = 0
         self._counts = {"late": 0, "pairs": 0, "unmatchedLeft": 0, "unmatchedRight": 0}
@@ -99,10 +100,17 @@ class JoinOperator:
             return ()
         self._watermark_ms = watermark_ms
         found: list[Found] = []
-        for key in self._take_due():
+        most = self._context.join_pairs_max
+        for data in self._due.take(watermark_ms):
+            key = self._keys[data]
             before = key.size_bytes
-            found += key.apply(watermark_ms, self._reach_ms)
-            found += key.expire(watermark_ms, self._reach_ms, self._outer)
+            done = (key.apply(watermark_ms, self._reach_ms), key.expire(watermark_ms, self._reach_ms, self._outer))
+            found += islice(chain(*done), most + 1 - len(found))
+            if len(found) > most:
+                raise OperatorError(
+                    f"{self._spec.path}: the watermark {watermark_ms} lets more than {most} documents out at once, and join_pairs_max"
+                    " allows no more: see whether the keys tell rows apart, shorten `within`, or raise join_pairs_max in TIDEMARK_RUNTIME"
+                )
             self._bytes += key.size_bytes - before
             self._dirty.add(key.group)
             self._note(key)
@@ -119,13 +127,7 @@ class JoinOperator:
 
     def output_watermark(self) -> int:
         """J4, ms."""
-        while self._holds:
-            hold_ms, data = self._holds[0]
-            key = self._keys.get(data)
-            if key is not None and key.noted_hold_ms == hold_ms:
-                return min(self._watermark_ms, hold_ms)
-            heapq.heappop(self._holds)
-        return self._watermark_ms
+        return min(self._watermark_ms, self._holds.first_ms())
 
     def held_by(self) -> tuple[str, Why]:
         """J4."""
@@ -197,27 +199,13 @@ class JoinOperator:
 
     # --- what is due --------------------------------------------------------------------------------------------------------
 
-    def _take_due(self) -> list[JoinKey]:
-        """The keys that have something to do below the watermark, in the order of their bytes."""
-        found: list[JoinKey] = []
-        while self._due and self._due[0][0] < self._watermark_ms:
-            due_ms, data = heapq.heappop(self._due)
-            key = self._keys.get(data)
-            if key is not None and key.noted_due_ms == due_ms:
-                key.noted_due_ms = None
-                found.append(key)
-        return sorted(found, key=lambda key: key.data)
-
     def _note(self, key: JoinKey) -> None:
         """Remember when the key has something to do, and what it holds; forget it if it is empty."""
         due_ms, hold_ms = key.due_ms(self._reach_ms), key.hold_ms(self._outer)
         if due_ms is None:
             del self._keys[key.data], self._by_group[key.group][key.data]
-        elif due_ms != key.noted_due_ms:
-            heapq.heappush(self._due, (due_ms, key.data))
-        if hold_ms is not None and hold_ms != key.noted_hold_ms:
-            heapq.heappush(self._holds, (hold_ms, key.data))
-        key.noted_due_ms, key.noted_hold_ms = due_ms, hold_ms
+        self._due.note(key.data, due_ms)
+        self._holds.note(key.data, hold_ms)
 
     # --- documents out ------------------------------------------------------------------------------------------------------
 

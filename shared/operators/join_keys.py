@@ -64,7 +64,7 @@ class KeySnapshot(msgspec.Struct, array_like=True):
 class JoinKey:
     """The rows of one key. Bounds: a right row matches from `after_ms` before it to `before_ms` behind it, seen from the left rows."""
 
-    __slots__ = ("data", "group", "kept", "noted_due_ms", "noted_hold_ms", "size_bytes", "waiting")
+    __slots__ = ("data", "group", "kept", "size_bytes", "waiting")
 
     def __init__(self, data: bytes, group: KeyGroup) -> None:
         self.data = data
@@ -74,8 +74,6 @@ class JoinKey:
         self.kept: tuple[list[Kept], list[Kept]] = ([], [])
         """By side, in the order of time."""
         self.size_bytes = 0
-        self.noted_due_ms: int | None = None
-        self.noted_hold_ms: int | None = None
 
     def apply(self, below_ms: int, reach_ms: tuple[int, int]) -> Iterator[Found]:
         """Apply the rows with a time below this: each pairs with those of the other side that were applied before it.

@@ -94,6 +94,7 @@ class TaskContext:
             processor=self.assign.name,
             topic=known[0] if known and len(known) == 1 else known or None,
             join_bytes_max=self.outside.settings.join_bytes_max,
+            join_pairs_max=self.outside.settings.join_pairs_max,
             waiting_records_max=self.outside.settings.waiting_records_max,
             held_groups_max=self.outside.settings.held_groups_max,
             letter_bytes_max=self.outside.settings.letter_bytes_max,

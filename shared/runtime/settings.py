@@ -96,6 +96,8 @@ class RuntimeSettings:
     """For trying out: what a document names no target for, output and dead letters, is collected (`plan_processor`)."""
     join_bytes_max: int = 1024 * 1024 * 1024
     """Rows that one task of a `$join` may keep in memory; beyond it the task fails, with what to do."""
+    join_pairs_max: int = 10_000_000
+    """Documents that one watermark may let out of one task of a `$join`; beyond it the task fails, with what to do."""
     keys_in_memory: int = 500_000
     """Keys of a computation that one task has at hand; the others lie packed in RocksDB, below the operator's scratch folder."""
     keys_buffer_bytes: int = 16 << 20

@@ -116,7 +116,7 @@ def test_a_timer_that_makes_no_sense_is_refused(arguments: tuple[Any, ...], says
 
 
 def test_pending_timers_are_bounded() -> None:
-    """A key cannot have more than TIMERS_MAX timers; replacing one is still possible."""
+    """A key cannot have more than so many timers; replacing one is still possible."""
     timers = Timers()
     for i in range(10_000):
         timers.set(f"t{i}", i)

@@ -38,6 +38,21 @@ def test_more_rows_than_may_be_kept_fail_the_task_with_what_to_do() -> None:
         operator.on_batch(rows((3, "a"), (4, "b")), "rows", "right")
 
 
+def test_more_pairs_than_one_watermark_may_let_out_fail_the_task_with_what_to_do() -> None:
+    """As many as are allowed come out; one more is refused before all of them are made, with stage, bound and remedies."""
+    for most, fits in ((9, True), (8, False)):
+        operator = JoinOperator(SPEC, TaskContext(join_pairs_max=most))
+        for side in ("left", "right"):
+            operator.on_batch(rows((1, "a"), (1, "a"), (1, "a")), "rows", side)
+        if fits:
+            assert sum(out.batch.num_rows for out in operator.on_watermark(3)) == 9
+            continue
+        with pytest.raises(
+            OperatorError, match=r"pipeline\[1\]\.\$join: the watermark 3 .* more than 8 .*join_pairs_max"
+        ):
+            operator.on_watermark(3)
+
+
 def test_rows_that_are_gone_make_room() -> None:
     """What is kept is counted down to nothing as rows are dropped, over a restart, too."""
     first = JoinOperator(SPEC)

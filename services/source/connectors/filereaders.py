@@ -15,13 +15,12 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from shared.language.limits import DEFAULTS
 from shared.language.stages.source import FileFormat
 from shared.language.values import render_json
 from shared.model.values import Binary, Date, Document
 from shared.ports.log import LogError
 
-RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A line or CSV record above this is an error: it is more likely no line at all."""
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -46,7 +45,10 @@ class FileReader(Protocol):
 
 
 class JsonLines:
-    """A document a line; empty lines are passed."""
+    """A document a line; empty lines are passed. One above `record_bytes_max` is an error: it is more likely no line at all."""
+
+    def __init__(self, record_bytes_max: int = DEFAULTS.record_bytes_max) -> None:
+        self._record_bytes_max = record_bytes_max
 
     def read(self, file: Any, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
         """See `FileReader.read`."""
@@ -58,9 +60,10 @@ class JsonLines:
             if not more:
                 break
             data += more
-            if len(data) > RECORD_BYTES_MAX:
+            if len(data) > self._record_bytes_max:
                 raise LogError(
-                    f"{name}: no end of line within {RECORD_BYTES_MAX} bytes from byte {position}; is it JSON lines?"
+                    f"{name}: no end of line within {self._record_bytes_max} bytes from byte {position}; is it JSON lines? "
+                    "options.limits.recordBytes allows longer ones"
                 )
         ended = data.rfind(b"\n") + 1
         whole = data[:ended]
@@ -89,21 +92,26 @@ class CsvRecords:
     Fields are strings, but for those whose declared type says otherwise; what does not convert stays a string, for the schema to refuse.
     """
 
-    def __init__(self, types: Mapping[str, str], delimiter: str = ",") -> None:
+    def __init__(
+        self, types: Mapping[str, str], delimiter: str = ",", record_bytes_max: int = DEFAULTS.record_bytes_max
+    ) -> None:
         self._types = types
         self._delimiter = delimiter
+        self._record_bytes_max = record_bytes_max
+        # The library's own bound of a field is the process': it must not be below that of a record.
+        csv.field_size_limit(max(csv.field_size_limit(), record_bytes_max))
 
     def read(self, file: Any, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
         """See `FileReader.read`."""
         _check_size(file, name, position)
         file.seek(0)
-        lines = _Lines(file)
+        lines = _Lines(file, self._record_bytes_max)
         header = self._next(self._records(lines), lines, name, grows=grows)
         if header is None:
             return Rows([], [], position, at_end=True)
         if position > lines.at:
             file.seek(position)
-            lines = _Lines(file, position)
+            lines = _Lines(file, self._record_bytes_max, position)
         start = lines.at
         positions: list[int] = []
         values: list[bytes] = []
@@ -122,7 +130,7 @@ class CsvRecords:
 
     def _next(self, records: Iterator[list[str]], lines: "_Lines", name: str, *, grows: bool) -> list[str] | None:
         """The next whole record; None at the end, and for what is not whole yet."""
-        begin = lines.at
+        begin = lines.begin = lines.at
         try:
             record = next(records, None)
         except (csv.Error, UnicodeDecodeError) as error:
@@ -144,9 +152,12 @@ class CsvRecords:
 class _Lines:
     """Lines of a file as text, counting the bytes given out."""
 
-    def __init__(self, file: Any, at: int = 0) -> None:
+    def __init__(self, file: Any, record_bytes_max: int, at: int = 0) -> None:
         self._file = file
+        self._most = record_bytes_max
         self.at = at
+        self.begin = at
+        """Where the record began: with quoted fields it may have many lines."""
         self.complete = True
         """The last line had its end."""
         self.ended = False
@@ -156,15 +167,17 @@ class _Lines:
         return self
 
     def __next__(self) -> str:
-        line: bytes = self._file.readline(RECORD_BYTES_MAX)
+        line: bytes = self._file.readline(self._most)
         if not line:
             self.ended = True
             raise StopIteration
         text = line.removeprefix(_UTF8_MARK) if self.at == 0 else line
         self.at += len(line)
         self.complete = line.endswith(b"\n")
-        if not self.complete and len(line) == RECORD_BYTES_MAX:
-            raise csv.Error(f"no end of line within {RECORD_BYTES_MAX} bytes")
+        if self.at - self.begin > self._most or (not self.complete and len(line) == self._most):
+            raise csv.Error(
+                f"no end of a record within {self._most} bytes; options.limits.recordBytes allows longer ones"
+            )
         return text.decode("utf-8")
 
 
@@ -264,12 +277,14 @@ def _value(cell: Any) -> Any:
             return cell
 
 
-def reader_of(format_: FileFormat, types: Mapping[str, str]) -> FileReader:
-    """The reader of a format. `types`: declared type by field, for CSV."""
+def reader_of(
+    format_: FileFormat, types: Mapping[str, str], record_bytes_max: int = DEFAULTS.record_bytes_max
+) -> FileReader:
+    """The reader of a format. `types`: declared type by field, for CSV; `record_bytes_max`: of a line."""
     match format_:
         case "json":
-            return JsonLines()
+            return JsonLines(record_bytes_max)
         case "csv":
-            return CsvRecords(types)
+            return CsvRecords(types, record_bytes_max=record_bytes_max)
         case "parquet":
             return ParquetRows()

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from services.source.connectors.filecursors import Cursor, FileCursor, Files, SequenceCursor
 from services.source.connectors.filereaders import Rows, reader_of
+from shared.language.limits import DEFAULTS
 from shared.language.stages.source import FileFormat
 from shared.model.ids import Offset, SplitId
 from shared.ports.clock import Clock, Executor
@@ -35,6 +36,8 @@ class FileSourceSettings:
     follow: bool = False
     types: Mapping[str, str]
     """Declared type by field: CSV fields are converted to it."""
+    record_bytes_max: int = DEFAULTS.record_bytes_max
+    """Of a line: the document's limit."""
     files_max: int = 100_000
     poll_ms: int = 500
     """How long to wait before looking for what is new, at most."""
@@ -67,7 +70,7 @@ class FileSource:
     def __init__(self, settings: FileSourceSettings, filesystem: Any, executor: Executor, clock: Clock) -> None:
         self._settings = settings
         self._files = Files(filesystem, settings.glob, settings.files_max)
-        self._reader = reader_of(settings.format, settings.types)
+        self._reader = reader_of(settings.format, settings.types, settings.record_bytes_max)
         self._executor = executor
         self._clock = clock
         self._splits: dict[SplitId, _Split] = {}

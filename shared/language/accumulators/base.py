@@ -15,8 +15,6 @@ from shared.model.values import Value
 OrderKey: TypeAlias = tuple[int, int, int]
 """(event time, partition, position), D11; behind a `$sort` (0, 0, index), D15."""
 S = TypeVar("S")
-ITEMS_MAX = 4_000_000
-"""How many values one group may keep in one accumulator."""
 
 
 class Implementation(Protocol[S]):
@@ -70,7 +68,14 @@ class Unordered(Generic[S]):
     ordered = False
 
 
-def bounded(items: int, name: str) -> None:
-    """ExpressionError where a group keeps too much."""
-    if items > ITEMS_MAX:
-        raise ExpressionError(f"{name} keeps more than {ITEMS_MAX} values for one group", SIZE)
+class TooManyValues(ExpressionError):
+    """A group keeps more than the document allows. Which row is one too many depends on how the rows were split (A1): none is to blame."""
+
+
+def bounded(items: int, most: int, name: str) -> None:
+    """TooManyValues where a group keeps more than the document allows."""
+    if items > most:
+        raise TooManyValues(
+            f"{name} keeps more than {most} values for one group; options.limits.valuesPerGroup sets how many it may",
+            SIZE,
+        )

@@ -4,6 +4,7 @@ from typing import Any, TypeAlias
 
 from shared.language.accumulators.base import Ordered, OrderKey, bounded
 from shared.language.expressions.errors import TYPE, ExpressionError
+from shared.language.limits import DEFAULTS
 from shared.language.values.codec import decode_value, encode_value
 from shared.language.values.keys import canonical_key
 from shared.language.values.types import type_name
@@ -81,6 +82,9 @@ class Push(Ordered[list[Entry]]):
 
     combinable = False
 
+    def __init__(self, values_max: int = DEFAULTS.group_values_max) -> None:
+        self._values_max = values_max
+
     def init(self) -> list[Entry]:
         """None yet."""
         return []
@@ -89,13 +93,13 @@ class Push(Ordered[list[Entry]]):
         """One more."""
         if value is not MISSING:
             state.append((order_key, value))
-            bounded(len(state), "$push")
+            bounded(len(state), self._values_max, "$push")
         return state
 
     def merge(self, left: list[Entry], right: list[Entry]) -> list[Entry]:
         """All of both."""
         left.extend(right)
-        bounded(len(left), "$push")
+        bounded(len(left), self._values_max, "$push")
         return left
 
     def finish(self, state: list[Entry]) -> Value:
@@ -114,6 +118,9 @@ class Push(Ordered[list[Entry]]):
 class AddToSet(Ordered[dict[bytes, Entry]]):
     """`$addToSet`: of equal values the first, in the order of the first; missing ones are left out, null is a value."""
 
+    def __init__(self, values_max: int = DEFAULTS.group_values_max) -> None:
+        self._values_max = values_max
+
     def init(self) -> dict[bytes, Entry]:
         """None yet."""
         return {}
@@ -126,7 +133,7 @@ class AddToSet(Ordered[dict[bytes, Entry]]):
         known = state.get(key)
         if known is None or order_key < known[0]:
             state[key] = (order_key, value)
-            bounded(len(state), "$addToSet")
+            bounded(len(state), self._values_max, "$addToSet")
         return state
 
     def merge(self, left: dict[bytes, Entry], right: dict[bytes, Entry]) -> dict[bytes, Entry]:
@@ -135,7 +142,7 @@ class AddToSet(Ordered[dict[bytes, Entry]]):
             known = left.get(key)
             if known is None or entry[0] < known[0]:
                 left[key] = entry
-        bounded(len(left), "$addToSet")
+        bounded(len(left), self._values_max, "$addToSet")
         return left
 
     def finish(self, state: dict[bytes, Entry]) -> Value:
@@ -158,6 +165,9 @@ FieldEntry: TypeAlias = tuple[OrderKey, OrderKey, Any]
 class MergeObjects(Ordered[dict[str, FieldEntry]]):
     """`$mergeObjects`: documents put together, later ones win; null and missing are passed over."""
 
+    def __init__(self, values_max: int = DEFAULTS.group_values_max) -> None:
+        self._values_max = values_max
+
     def init(self) -> dict[str, FieldEntry]:
         """No fields."""
         return {}
@@ -179,7 +189,7 @@ class MergeObjects(Ordered[dict[str, FieldEntry]]):
             else:
                 last = entry if entry[1] >= known[1] else known
                 left[name] = (min(known[0], entry[0]), last[1], last[2])
-        bounded(len(left), "$mergeObjects")
+        bounded(len(left), self._values_max, "$mergeObjects")
         return left
 
     def finish(self, state: dict[str, FieldEntry]) -> Value:

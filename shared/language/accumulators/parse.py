@@ -29,7 +29,7 @@ def _plain(name: str, tree: Any, path: str, scope: Scope) -> Accumulator | None:
             f"the accumulator {name} takes one expression, found a list of {len(tree)} ({{$concatArrays: [[…]]}} makes an array)",
         )
         return None
-    return Accumulator(name, parse_expression(tree, path, scope), path)
+    return Accumulator(name, parse_expression(tree, path, scope), path, limits=scope.limits)
 
 
 def _count(name: str, tree: Any, path: str, scope: Scope) -> Accumulator | None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from shared.language.expressions.ast import Expr, SortKey
+from shared.language.limits import DEFAULTS, Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +23,5 @@ class Accumulator:
     """For `$top`, `$bottom` and their N forms."""
     percentiles: tuple[float, ...] = ()
     """For `$percentile` and `$median`, each from 0 to 1."""
+    limits: Limits = DEFAULTS
+    """Of the document: how many values it may keep for a group."""

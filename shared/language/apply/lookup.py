@@ -51,8 +51,10 @@ def _matching(stage: Lookup, document: Document, foreign: Iterable[Document], en
         found = [other for other in found if wanted & lookup_keys(other, stage.foreign_field or ())]
     for each in stage.pipeline:
         found = _through(each, found, inner)
-    if len(found) > MATCHES_MAX:
-        raise ExpressionError(f"more than {MATCHES_MAX} foreign documents match", VALUE, stage.path)
+    most = stage.limits.matches_max
+    if len(found) > most:
+        reason = f"more than {most} foreign documents match; options.limits.matchesPerDocument sets how many may"
+        raise ExpressionError(reason, VALUE, stage.path)
     return found
 
 
@@ -75,7 +77,3 @@ def _through(stage: InnerStage, documents: list[Document], env: Environment) -> 
         elif isinstance(outcome, Failure):
             raise ExpressionError(outcome.reason, outcome.code, outcome.path)
     return found
-
-
-MATCHES_MAX = 100_000
-"""How many foreign documents one document may be given."""

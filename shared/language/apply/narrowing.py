@@ -24,8 +24,6 @@ from shared.language.values.keys import canonical_key
 from shared.model.values import MISSING, Document, Value
 
 CONDITIONS_MAX: Final = 4
-WANTED_MAX: Final = 10_000
-"""Combinations of values that one document may look for: items of arrays are looked for one by one."""
 Names = tuple[str, ...]
 Wanted = tuple[Any, ...]
 """A value for each condition."""
@@ -63,9 +61,13 @@ class Narrowing:
         for _, local in self._conditions:
             found = list(_locals(document, local)) if isinstance(local, tuple) else [evaluate(local, variables)]
             choices.append([None if value is MISSING else value for value in found] or [None])
-        combinations = list(islice(product(*choices), WANTED_MAX + 1))
-        if len(combinations) > WANTED_MAX:
-            reason = f"the document looks for more than {WANTED_MAX} combinations of values"
+        most = self.stage.limits.combinations_max
+        combinations = list(islice(product(*choices), most + 1))
+        if len(combinations) > most:
+            reason = (
+                f"the document looks for more than {most} combinations of values; "
+                "options.limits.combinationsPerDocument sets how many it may"
+            )
             raise ExpressionError(reason, VALUE, self.stage.path)
         return combinations
 

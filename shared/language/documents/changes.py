@@ -23,13 +23,14 @@ from shared.language.stages import (
     Window,
 )
 
+_NOT_MEANT = frozenset({"path", "limits"})
 _REMEDY = "; give it back, or start without state (resumeFromCheckpoint: false)"
 
 
 def meaning(value: Any) -> Any:
-    """A parsed thing without its places in the document: equal where the same is meant, wherever it stands."""
+    """A parsed thing without its places in the document and its limits: equal where the same is meant, wherever it stands."""
     if is_dataclass(value) and not isinstance(value, type):
-        inside = tuple((f.name, meaning(getattr(value, f.name))) for f in fields(value) if f.name != "path")
+        inside = tuple((f.name, meaning(getattr(value, f.name))) for f in fields(value) if f.name not in _NOT_MEANT)
         return (type(value).__name__, inside)
     if isinstance(value, tuple | list):
         return tuple(meaning(item) for item in value)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from shared.language.limits import DEFAULTS, Limits
 from shared.language.stages import Join, Sink, Source, Stage, Union
 from shared.language.stages.source import Connection
 from shared.model.ids import ProcessorName
@@ -52,6 +53,8 @@ class Options:
     lateness: Literal["merged", "split"] = "merged"
     stream_meta_field_name: str | None = None
     """The field of outputs that carries `_stream_meta`; None: they do not carry it."""
+    limits: Limits = DEFAULTS
+    """Those that are written, and the defaults of the others; the stages that they bound have them, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,23 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from shared.language.documents.connections import forbid_references, read_connections
-from shared.language.documents.kinds import STRING, Kind, Option, choice, closed, closed_schema, duration, read_options
+from shared.language.documents.kinds import (
+    STRING,
+    Kind,
+    Option,
+    choice,
+    closed,
+    closed_schema,
+    duration,
+    read_options,
+)
+from shared.language.documents.limits import LIMITS, limits_of
 from shared.language.documents.load import load
 from shared.language.documents.model import FileDlq, KafkaDlq, Options, Processor, TableDlq
 from shared.language.documents.pipeline import read_pipeline
 from shared.language.documents.relational import TABLE
 from shared.language.expressions.scope import Scope
+from shared.language.limits import DEFAULTS
 from shared.language.problems import DocumentError, InvalidDocument, Problems
 from shared.language.stages import Join, Stage, Union
 from shared.language.stages.source import Connection
@@ -70,6 +81,7 @@ _OPTIONS: Final = (
         Kind(_top_level, STRING.schema),
         "the field of outputs that tells where they come from; without it none does",
     ),
+    Option("limits", LIMITS, "bounds of what the stages compute and keep"),
 )
 
 
@@ -80,6 +92,7 @@ def _options(tree: Any, path: str, scope: Scope) -> Options:
         checkpoint_interval_ms=o.get("checkpoint", {}).get("interval"),
         lateness=o.get("lateness", "merged"),
         stream_meta_field_name=o.get("streamMetaFieldName"),
+        limits=o.get("limits", DEFAULTS),
     )
 
 
@@ -112,7 +125,7 @@ def parse(document: str | Mapping[str, Any], *, known_connections: Mapping[str, 
     if type(tree) is not dict:
         raise InvalidDocument([DocumentError("", f"a processor's document is an object, found {type(tree).__name__}")])
     problems = Problems(lines)
-    scope = Scope(problems)
+    scope = Scope(problems, limits=limits_of(tree.get("options")))
     for key in ("pipeline", "options"):
         forbid_references(tree.get(key), key, problems)
     found = read_options(tree, "", scope, DOCUMENT_OPTIONS, "the document")

@@ -112,6 +112,7 @@ def _lookup_fields(o: Read, path: str, scope: Scope) -> dict[str, Any]:
         "foreign_field": o.get("foreignField"),
         "let": variables,
         "pipeline": tuple(stages),
+        "limits": scope.limits,
     }
 
 
@@ -204,12 +205,13 @@ def relational(read_pipeline: ReadPipeline) -> dict[str, StageSpec]:
         "$compute": with_options(
             "A computation of the user's, with state and timers by key.",
             _COMPUTE,
-            lambda o, path, _: Compute(
+            lambda o, path, scope: Compute(
                 path=path,
                 class_=o["class"],
                 key=o["key"],
                 config=o.get("config", {}),
                 order=o.get("order", "eventTime"),
+                limits=scope.limits,
             ),
         ),
         "$join": _join_spec(read_pipeline),

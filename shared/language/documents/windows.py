@@ -183,10 +183,6 @@ def _build(name: str, o: Read, path: str) -> Window:
     return SessionWindow(path=path, gap_ms=o["gap"], partition_by=o.get("partitionBy"), **_common(o))
 
 
-WINDOWS_OF_ONE_MAX: Final = 100_000
-"""In how many overlapping windows one document may be: it makes a row in each."""
-
-
 def _window(name: str, doc: str, options: tuple[Option, ...]) -> StageSpec:
     def read(tree: Any, path: str, scope: Scope) -> Window | None:
         before = len(scope.problems.errors)
@@ -195,11 +191,12 @@ def _window(name: str, doc: str, options: tuple[Option, ...]) -> StageSpec:
             for banned in ("allowedLateness", "idleTimeout"):
                 if banned in tree:
                     scope.problems.add(join(path, banned), f"{banned} cannot be set where boundary is processingTime")
-        if found.get("interval", 0) > WINDOWS_OF_ONE_MAX * found.get("hopSize", DURATION_MAX_MS):
+        most = scope.limits.windows_of_one_max
+        if found.get("interval", 0) > most * found.get("hopSize", DURATION_MAX_MS):
             scope.problems.add(
                 join(path, "hopSize"),
-                f"the interval has more than {WINDOWS_OF_ONE_MAX} hops: every document would be in as many windows; "
-                "take a longer hop, or windows of windows",
+                f"the interval has more than {most} hops: every document would be in as many windows; "
+                "take a longer hop, windows of windows, or a larger options.limits.windowsPerDocument",
             )
         return None if len(scope.problems.errors) > before else _build(name, found, path)
 

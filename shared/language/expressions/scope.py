@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from shared.language.limits import DEFAULTS, Limits
 from shared.language.problems import Problems
 
 SYSTEM_VARIABLES = frozenset({"ROOT", "CURRENT", "NOW", "REMOVE"})
@@ -9,11 +10,12 @@ SYSTEM_VARIABLES = frozenset({"ROOT", "CURRENT", "NOW", "REMOVE"})
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """`variables` are those bound around the place, besides the system's; `depth` counts the nesting so far."""
+    """`variables` are those bound around the place, besides the system's; `depth` counts the nesting so far; `limits`: the document's."""
 
     problems: Problems
     variables: frozenset[str] = frozenset()
     depth: int = 0
+    limits: Limits = DEFAULTS
 
     def bind(self, *names: str) -> "Scope":
         """Inside a form that binds these variables."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from shared.language.expressions.ast import Expr
+from shared.language.limits import DEFAULTS, Limits
 from shared.language.stages.base import StageBase
 from shared.language.stages.windows import InnerStage
 from shared.model.values import Document
@@ -41,6 +42,8 @@ class Lookup(StageBase):
     foreign_field: tuple[str, ...] | None = None
     let: tuple[tuple[str, Expr], ...] = ()
     pipeline: tuple[InnerStage, ...] = ()
+    limits: Limits = DEFAULTS
+    """Of the document."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,8 @@ class Compute(StageBase):
     key: Expr
     config: Document
     order: Literal["eventTime", "arrival"] = "eventTime"
+    limits: Limits = DEFAULTS
+    """Of the document."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
