@@ -87,7 +87,9 @@ class Key:
         "waiting",
     )
 
-    def __init__(self, data: bytes, value: Any, group: KeyGroup, codec: StateCodec, timers: Timers) -> None:
+    def __init__(
+        self, data: bytes, value: Any, group: KeyGroup, codec: StateCodec, timers: Timers | None = None
+    ) -> None:
         self.data = data
         """Canonical bytes."""
         self.value = value
@@ -98,7 +100,7 @@ class Key:
         self.sequence = 0
         self.highest = 0
         """The highest sequence given for any time."""
-        self.timers = timers
+        self.timers = Timers() if timers is None else timers
         self.waiting: list[Waiting] = []
         """A heap."""
         self._codec = codec
