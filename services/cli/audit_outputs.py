@@ -301,7 +301,7 @@ def _pairs(
 
 def _staged_files(destination: Destination, handle: bytes) -> tuple[StagedFile, ...]:
     files: list[StagedFile] = []
-    for part in decode_handle(handle):
+    for part in decode_handle(handle, len(handle)):
         if isinstance(part, StagedFile):
             files.append(part)
         elif isinstance(part, FileList):

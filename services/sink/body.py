@@ -14,6 +14,7 @@ import pyarrow as pa
 import structlog
 
 from services.sink.connectors.staging import blobs_of
+from services.sink.settings import SinkSettings
 from shared.language.values.extended_json import to_json
 from shared.model.checkpoint import MirrorRow, ReleaseHandle
 from shared.model.frames import Body
@@ -35,10 +36,7 @@ from shared.wire.messages import decode_mirror_row
 
 T = TypeVar("T")
 _log = structlog.get_logger()
-_TARGET_WAIT_MS = 500
-SAMPLE_ROWS: Final = 100
-"""Kept of the last batch, for samples."""
-SAMPLE_BYTES_MAX: Final = 256 * 1024
+_DEFAULT: Final = SinkSettings()
 
 
 @dataclass(slots=True)
@@ -53,8 +51,16 @@ class _Release:
 class SinkBody:
     """Its own identity, and those of earlier generations that it takes over until they are retired."""
 
-    def __init__(self, context: TaskContext, make: Callable[[VertexId, int], Sink], *, rejected_to_dlq: bool) -> None:
+    def __init__(
+        self,
+        context: TaskContext,
+        make: Callable[[VertexId, int], Sink],
+        *,
+        rejected_to_dlq: bool,
+        settings: SinkSettings = _DEFAULT,
+    ) -> None:
         self._context = context
+        self._settings = settings
         self._make = make
         self._rejected_to_dlq = rejected_to_dlq
         self._releases: list[_Release] = []
@@ -118,7 +124,7 @@ class SinkBody:
                 return await attempt()
             except TargetUnavailable as error:
                 _log.warning("sink.target_away", what=what, identity=str(identity), reason=str(error))
-                await self._context.outside.clock.sleep_ms(_TARGET_WAIT_MS)
+                await self._context.outside.clock.sleep_ms(self._settings.target_wait_ms)
 
     # --- the mirror (C9) ----------------------------------------------------------------------------------------------------
 
@@ -138,7 +144,7 @@ class SinkBody:
                             self._position = Offset(record.offset + 1)
             except LogUnavailable as error:
                 _log.warning("sink.log_away", task=str(self._context.task), reason=str(error))
-                await outside.clock.sleep_ms(_TARGET_WAIT_MS)
+                await outside.clock.sleep_ms(self._settings.target_wait_ms)
 
     async def _mirrored(self, release: _Release, row: MirrorRow) -> None:
         step = release.machine.mirrored(row)
@@ -188,10 +194,11 @@ class SinkBody:
     def _remember(self, batch: pa.RecordBatch) -> None:
         """A copy of the last rows: a slice would hold the whole batch."""
         if batch.num_rows and isinstance(self._context.vertex.head, WriteHead):
-            self._recent = batch.take(pa.array(range(max(0, batch.num_rows - SAMPLE_ROWS), batch.num_rows)))
+            first = max(0, batch.num_rows - self._settings.sample_rows_max)
+            self._recent = batch.take(pa.array(range(first, batch.num_rows)))
 
     def sample(self, limit: int) -> Sequence[bytes]:
-        """The last documents that came, newest last, within SAMPLE_BYTES_MAX."""
+        """The last documents that came, newest last, within `sample_bytes_max`."""
         shown: list[bytes] = []
         size = 0
         if self._recent is None:
@@ -199,7 +206,7 @@ class SinkBody:
         for document in reversed(list(documents_of(self._recent))[-limit:]):
             data = msgspec.json.encode(to_json(document, canonical=False))
             size += len(data)
-            if size > SAMPLE_BYTES_MAX:
+            if size > self._settings.sample_bytes_max:
                 break
             shown.append(data)
         return shown[::-1]
@@ -227,7 +234,7 @@ class SinkBody:
                 lambda: sink.stage(epoch, committed), f"staging {epoch}", self._releases[0].identity
             )
         self._context.outside.passing("staged", epoch)
-        return Copied(blobs=blobs_of(staged) if staged else (), staged=staged)
+        return Copied(blobs=blobs_of(staged, self._settings.staging.handle_bytes_max) if staged else (), staged=staged)
 
     def output_watermark(self) -> int:
         """Ms."""

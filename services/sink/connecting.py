@@ -11,16 +11,18 @@ from services.sink.connectors.destination import Destination, LocalDestination
 from services.sink.connectors.filerows import Encoding
 from services.sink.connectors.files import FileSink
 from services.sink.connectors.kafka import KafkaSink
+from services.sink.connectors.kafkarecords import Takes
 from services.sink.connectors.objects import ObjectDestination
 from services.sink.connectors.sql import SqlSink, engine_of
 from services.sink.connectors.staging import PartStore
+from services.sink.settings import SinkSettings
 from shared.language.documents import FileDlq, KafkaDlq, Processor
 from shared.language.expressions.ast import Literal
 from shared.language.stages import FileEmit, KafkaEmit, Merge, Sink
 from shared.model.ids import Epoch, VertexId
 from shared.planning import DeadLetterHead, Head, WriteHead
 from shared.ports.sink import Sink as SinkPort
-from shared.process.connections import Connections
+from shared.process.connections import Connections, check_room
 from shared.runtime.context import TaskContext
 from shared.runtime.exchange import blob_name
 
@@ -40,8 +42,9 @@ class SinkConnectors(Protocol):
 class RealSinks:
     """`SinkConnectors` to what a document's connections name."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, settings: SinkSettings | None = None) -> None:
         self._connections = connections
+        self._settings = settings or SinkSettings()
         self._engines: dict[str, sa.Engine] = {}
 
     def make(self, context: TaskContext, processor: Processor, head: Head, vertex: VertexId, index: int) -> SinkPort:
@@ -50,26 +53,32 @@ class RealSinks:
         match stage:
             case KafkaEmit():
                 connection = self._connections.get(processor, stage.connection_name)
-                return KafkaSink(stage, self._connections.log(connection), _parts(context, vertex, index))
+                takes = Takes.of(self._connections.kafka_settings(connection))
+                log, parts = self._connections.log(connection), self._parts(context, vertex, index)
+                return KafkaSink(stage, log, parts, self._settings.kafka, takes)
             case FileEmit():
                 return self._files(context, processor, stage)
             case Merge():
                 connection = self._connections.get(processor, stage.connection_name)
-                engine = self._engine(str(connection.settings["url"]))
-                return SqlSink(stage, engine, _parts(context, vertex, index), context.outside.executor)
+                engine = self._engine(str(connection.settings["url"]), context.outside.settings.connections_max)
+                parts = self._parts(context, vertex, index)
+                return SqlSink(stage, engine, parts, context.outside.executor, self._settings.sql)
 
-    def _engine(self, url: str) -> sa.Engine:
+    def _engine(self, url: str, connections_max: int) -> sa.Engine:
         """One pool for a database: tasks of one process share it."""
         address = url.replace("postgresql://", "postgresql+psycopg://", 1)
         if address not in self._engines:
-            self._engines[address] = engine_of(address)
+            check_room(len(self._engines), connections_max, "database")
+            self._engines[address] = engine_of(address, self._settings.sql)
         return self._engines[address]
 
     def _files(self, context: TaskContext, processor: Processor, stage: FileEmit) -> SinkPort:
         outside = context.outside
         attempt = outside.unique()
         encoding = Encoding(stage.format, stage.partition_by, stage.write_options)
-        return FileSink(self._destination(processor, stage, attempt), encoding, attempt, outside.executor)
+        destination, settings = self._destination(processor, stage, attempt), self._settings
+        handle_bytes_max = settings.staging.handle_bytes_max
+        return FileSink(destination, encoding, attempt, outside.executor, settings.files, handle_bytes_max)
 
     def _destination(self, processor: Processor, stage: FileEmit, attempt: str) -> Destination:
         root = ""
@@ -80,6 +89,16 @@ class RealSinks:
             return LocalDestination(Path(place.removeprefix("file://")), attempt)
         filesystem, path = fsspec.url_to_fs(place)
         return ObjectDestination(filesystem, path)
+
+    def _parts(self, context: TaskContext, vertex: VertexId, index: int) -> PartStore:
+        """Each sink task of the plan has its share of what a row of the mirror carries."""
+        assign, outside, staging = context.assign, context.outside, self._settings.staging
+
+        def name_of(epoch: Epoch) -> str:
+            return blob_name(assign.job, vertex, assign.generation, epoch, f"{index}-{outside.unique()}")
+
+        tasks = sum(count for vertex, count in assign.plan.tasks.items() if assign.plan.services.get(vertex) == "sink")
+        return PartStore(outside.blobs, name_of, staging.inline_of(tasks), staging.handle_bytes_max)
 
     async def close(self) -> None:
         """Let go of the clients that tasks share."""
@@ -101,12 +120,3 @@ def stage_of(head: Head) -> Sink:
         )
     message = f"no sink for {head}"
     raise TypeError(message)
-
-
-def _parts(context: TaskContext, vertex: VertexId, index: int) -> PartStore:
-    assign, outside = context.assign, context.outside
-
-    def name_of(epoch: Epoch) -> str:
-        return blob_name(assign.job, vertex, assign.generation, epoch, f"{index}-{outside.unique()}")
-
-    return PartStore(outside.blobs, name_of)

@@ -5,6 +5,7 @@ from functools import partial
 
 from services.sink.body import SinkBody
 from services.sink.connecting import RealSinks, SinkConnectors
+from services.sink.settings import SinkSettings, sink_settings
 from shared.language.documents import parse
 from shared.model.ids import Place, WorkerIncarnation
 from shared.planning import DeadLetterHead
@@ -22,8 +23,9 @@ class SinkService:
 
     name = "sink"
 
-    def __init__(self, connectors: SinkConnectors) -> None:
+    def __init__(self, connectors: SinkConnectors, settings: SinkSettings | None = None) -> None:
         self._connectors = connectors
+        self._settings = settings or SinkSettings()
 
     async def build(self, context: TaskContext) -> TaskBody:
         """The body of a `$emit`, a `$merge` or the dead letter queue."""
@@ -31,7 +33,7 @@ class SinkService:
         head = context.vertex.head
         make = partial(self._connectors.make, context, processor, head)
         rejects = processor.options.dlq is not None and not isinstance(head, DeadLetterHead)
-        return SinkBody(context, make, rejected_to_dlq=rejects)
+        return SinkBody(context, make, rejected_to_dlq=rejects, settings=self._settings)
 
     async def close(self) -> None:
         """Let go of the clients that tasks share."""
@@ -41,5 +43,7 @@ class SinkService:
 async def build(settings: ProcessSettings) -> Worker:
     """A worker of this service."""
     arrow_on_heaps()
-    service = SinkService(RealSinks(Connections(settings.place, settings.runtime.connections_max)))
+    sinks = sink_settings(settings)
+    connections = Connections(settings.place, settings.runtime.connections_max)
+    service = SinkService(RealSinks(connections, sinks), sinks)
     return Worker(Place(settings.place), WorkerIncarnation(uuid.uuid4().hex), service, make_outside(settings))

@@ -60,6 +60,12 @@ class KafkaSettings:
     """Of one record, and of one batch: at most the topics' `max.message.bytes`."""
     batches_in_flight_max: int = 64
     """Batches of a transaction that wait for their acknowledgement."""
+    emit_headers_max: int = 1_000
+    """Of a record that `$emit` writes; a row with more is refused."""
+    emit_topics_max: int = 10_000
+    """Different topics that an expression of `$emit` may name in a task; rows for others are refused."""
+    emit_topic_partitions: int = 1
+    """A topic that `$emit` names and that does not exist is made with so many; 0: its rows are refused instead."""
     records_in_flight_max: int = 100_000
     """Records of a writer that are not acknowledged; the next waits."""
     groups_max: int = 64
@@ -78,7 +84,11 @@ class KafkaSettings:
                 " sasl_password"
             )
         check_positive(
-            self, "kafka", but=frozenset({"replication", "topic_wait_ms", "fetch_wait_ms", "outage_after_ms"})
+            self,
+            "kafka",
+            but=frozenset(
+                {"replication", "emit_topic_partitions", "topic_wait_ms", "fetch_wait_ms", "outage_after_ms"}
+            ),
         )
         if self.partition_fetch_bytes_max < self.message_bytes_max:
             raise ValueError(

@@ -11,6 +11,7 @@ from services.sink.connectors.filerows import Encoding
 from services.sink.connectors.files import FileSink, FileSinkSettings
 from services.sink.connectors.kafka import KafkaSink, KafkaSinkSettings
 from services.sink.connectors.kafkamarkers import MarkerReading
+from services.sink.connectors.kafkarecords import Takes
 from services.sink.connectors.memory import MemorySink, MemoryTarget
 from services.sink.connectors.objects import ObjectDestination
 from services.sink.connectors.released import read_released_rows, released_files
@@ -163,16 +164,15 @@ class KafkaWorld:
         self.blobs = MemoryBlobs()
         self.topic, self.partitions = topic, partitions
         self.settings = KafkaSinkSettings(
-            part_records_max=part_records,
-            new_topic_partitions=partitions,
-            reading=MarkerReading(fetch_wait_ms=50, silent_fetches_max=200),
+            part_records_max=part_records, reading=MarkerReading(fetch_wait_ms=50, silent_fetches_max=200)
         )
+        self.takes = Takes(new_topic_partitions=partitions)
         self.stage = KafkaEmit(path="$emit", connection_name="c", topic=expression(topic), key=expression("$name"))
         self.attempts = itertools.count()
 
     def sink(self) -> KafkaSink:
         store = PartStore(self.blobs, names_for(f"a{next(self.attempts)}"), inline_bytes_max=100)
-        return KafkaSink(self.stage, self.log, store, self.settings)
+        return KafkaSink(self.stage, self.log, store, self.settings, self.takes)
 
     async def records(self, topic: str | None = None) -> list[LogRecord]:
         """All committed records of a topic."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from services.sink.connectors.kafkamarkers import Marker, MarkerReading, last_marker, marker_record, markers_of
-from services.sink.connectors.kafkarecords import RecordMaker
+from services.sink.connectors.kafkarecords import RecordMaker, Takes
 from services.sink.connectors.staging import BlobPart, InlinePart, blobs_of, decode_handle
 from shared.adapters.clock import SystemClock
 from shared.adapters.faults import Fault, Faults
@@ -248,7 +248,7 @@ def one_record(document: Document, **options: object) -> tuple[object, list[str]
         name: expression(value) if name in expressions else value for name, value in options.items()
     }
     stage = KafkaEmit(path="$emit", connection_name="c", **{"topic": expression("t"), **given})
-    made, rejected = RecordMaker(stage, 1000).runs(documents_batch([document]))
+    made, rejected = RecordMaker(stage, Takes(record_bytes_max=1000, headers_max=3)).runs(documents_batch([document]))
     records = [columns[0] for _, run in made for _, columns in run.by_partition(1, 0)]
     return (records[0] if records else None), [r.reason for r in rejected]
 
@@ -333,7 +333,7 @@ async def test_S6_a_topic_deleted_after_staging_is_refused_for_good_with_epoch_a
 async def test_S6_one_record_that_is_too_large_does_not_take_its_batch_along() -> None:
     """Where a batch is rendered at once too: the large one is told, the others are taken."""
     target = KafkaWorld()
-    target.settings = target.settings.__class__(record_bytes_max=200, part_bytes_max=1000, new_topic_partitions=1)
+    target.takes = Takes(record_bytes_max=200)
     target.stage = KafkaEmit(path="$emit", connection_name="c", topic=expression("out"))
     sink = target.sink()
     await sink.open(IDENTITY, Epoch(0))

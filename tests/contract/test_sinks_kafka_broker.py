@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from services.sink.connectors.kafkamarkers import MarkerReading, last_marker, markers_of
+from services.sink.connectors.kafkarecords import Takes
 from services.sink.connectors.staging import decode_handle
 from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings
@@ -92,7 +93,8 @@ async def test_many_parts_of_many_rows_come_out_whole_and_keyed(world: World) ->
     """An epoch of 20,000 rows in parts of 3,000 is complete, each record at the partition of its key."""
     target = world.target
     assert isinstance(target, KafkaWorld)
-    target.settings = target.settings.__class__(part_records_max=3000, new_topic_partitions=3)
+    target.settings = target.settings.__class__(part_records_max=3000)
+    target.takes = Takes(new_topic_partitions=3)
     sink = target.sink()
     await sink.open(world.identity, Epoch(0))
     for start in range(0, 20_000, 2_000):

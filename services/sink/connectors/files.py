@@ -12,6 +12,7 @@ removes, also a zombie that opens late with an old r, so it needs no fence. File
 """
 
 import itertools
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +26,16 @@ from services.sink.connectors.filerows import Encoding, RowBuffer
 from services.sink.connectors.formats import SUFFIXES
 from services.sink.connectors.manifests import EPOCH_DIGITS, STAGED, Manifest, ManifestStore
 from services.sink.connectors.markers import check_open, is_due
-from services.sink.connectors.staging import FileList, Ledger, Part, StagedFile, decode_handle, encode_handle
+from services.sink.connectors.staging import (
+    FileList,
+    Ledger,
+    Part,
+    StagedFile,
+    StagingSettings,
+    decode_handle,
+    encode_handle,
+)
+from shared.adapters.store_settings import check_positive
 from shared.model.checkpoint import MirrorRow
 from shared.model.ids import Epoch
 from shared.ports.clock import Executor
@@ -44,6 +54,14 @@ class FileSinkSettings:
     """A handle above this becomes a list of files at the destination (C7)."""
     summary_every: int = 16
     """`_manifest.json` lags at most so many releases behind the manifests while the pipeline runs; at its end, none."""
+    summary_rounds_max: int = 16
+    """How often the summary is built anew because manifests came meanwhile."""
+    manifests_kept_max: int = 10_000
+    """Manifests of the destination that a task keeps in memory; others are read again for the summary."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what cannot work."""
+        check_positive(self, "file sink")
 
 
 class FileSink:
@@ -56,13 +74,17 @@ class FileSink:
         attempt: str,
         executor: Executor,
         settings: FileSinkSettings | None = None,
+        handle_bytes_max: int = StagingSettings().handle_bytes_max,
     ) -> None:
         self._destination = destination
         self._encoding = encoding
         self._attempt = attempt
         self._executor = executor
         self._settings = settings or FileSinkSettings()
-        self._manifests = ManifestStore(destination)
+        self._manifests = ManifestStore(
+            destination, self._settings.manifests_kept_max, self._settings.summary_rounds_max
+        )
+        self._handle_bytes_max = handle_bytes_max
         self._rows = RowBuffer(encoding)
         self._ledger = Ledger()
         self._folders = itertools.count()
@@ -134,7 +156,7 @@ class FileSink:
         if self._rows.rows:
             self._write()
         parts = self._ledger.stage(epoch, committed)
-        handle = encode_handle(parts)
+        handle = encode_handle(parts, sys.maxsize)
         if len(handle) <= self._settings.handle_bytes_max:
             return handle
         data = msgspec.msgpack.encode(parts)
@@ -159,7 +181,7 @@ class FileSink:
         if identity is None:
             raise ValueError("file sink: release before open")
         if is_due(identity, self._marker, row, self._place):
-            files = self._files(row, decode_handle(staged), skipped)
+            files = self._files(row, decode_handle(staged, self._handle_bytes_max), skipped)
             self._manifests.publish(self._manifest(row.epoch, row.predecessor, files, final=row.final))
             self._marker = row.epoch
             self._since_summary += 1

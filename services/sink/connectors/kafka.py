@@ -24,10 +24,11 @@ from services.sink.connectors.kafkamarkers import (
     markers_of,
     ranges_of,
 )
-from services.sink.connectors.kafkarecords import RecordMaker
+from services.sink.connectors.kafkarecords import RecordMaker, Takes
 from services.sink.connectors.kafkaruns import Held, decode_runs, encode_runs
 from services.sink.connectors.markers import check_open, is_due
-from services.sink.connectors.staging import Part, PartStore, Staging, decode_handle
+from services.sink.connectors.staging import Part, PartStore, Staging
+from shared.adapters.store_settings import check_positive
 from shared.language.stages.sinks import KafkaEmit
 from shared.model.checkpoint import MirrorRow
 from shared.model.ids import Epoch
@@ -51,28 +52,27 @@ class KafkaSinkSettings:
     part_bytes_max: int = 16 * 1024 * 1024
     """Records of one transaction; also what is held in memory before it is staged."""
     part_records_max: int = 100_000
-    record_bytes_max: int = 1_000_000
-    """At most the topics' `max.message.bytes` and the producer's limit."""
-    new_topic_partitions: int = 1
-    """A topic that does not exist is made with so many; 0: its records are refused instead."""
-    topics_max: int = 10_000
-    """Different topics that an expression may name."""
+    """Records of one transaction; a single record above `part_bytes_max` is a part by itself."""
     reading: MarkerReading = field(default_factory=MarkerReading)
 
     def __post_init__(self) -> None:
-        if self.part_bytes_max < self.record_bytes_max:
-            raise ValueError(
-                f"kafka sink: part_bytes_max {self.part_bytes_max} is below record_bytes_max {self.record_bytes_max}:"
-                " such a record would fit no part"
-            )
+        check_positive(self, "kafka sink")
 
 
 class KafkaSink:
     """`Sink` into topics of one cluster."""
 
-    def __init__(self, stage: KafkaEmit, log: Log, parts: PartStore, settings: KafkaSinkSettings | None = None) -> None:
+    def __init__(
+        self,
+        stage: KafkaEmit,
+        log: Log,
+        parts: PartStore,
+        settings: KafkaSinkSettings | None = None,
+        takes: Takes | None = None,
+    ) -> None:
         self._settings = settings or KafkaSinkSettings()
-        self._maker = RecordMaker(stage, self._settings.record_bytes_max)
+        self._takes = takes or Takes()
+        self._maker = RecordMaker(stage, self._takes)
         self._log = log
         self._parts = parts
         self._staging = Staging(parts)
@@ -138,15 +138,15 @@ class KafkaSink:
             known = await self._log.list_topics()
             missing: dict[str, str] = {}
             for topic in sorted(unknown):
-                if topic not in known and not self._settings.new_topic_partitions:
+                if topic not in known and not self._takes.new_topic_partitions:
                     missing[topic] = f"$emit.topic: {topic} does not exist; create it"
-                elif len(self._checked) >= self._settings.topics_max:
+                elif len(self._checked) >= self._takes.topics_max:
                     missing[topic] = (
-                        f"$emit.topic: more than {self._settings.topics_max} different topics; {topic} is one too many"
+                        f"$emit.topic: more than {self._takes.topics_max} different topics; {topic} is one too many"
                     )
                 else:
                     if topic not in known:
-                        await self._log.create_topic(topic, self._settings.new_topic_partitions)
+                        await self._log.create_topic(topic, self._takes.new_topic_partitions)
                     self._checked.add(topic)
         return missing
 
@@ -172,7 +172,7 @@ class KafkaSink:
 
     async def skip(self, row: MirrorRow, staged: bytes) -> int:
         """See `Sink.skip`: a part of which something is refused is passed over whole; its marker is written alone."""
-        parts = decode_handle(staged)
+        parts = self._parts.listed(staged)
         passed: set[int] = set()
         while True:
             self._part = 0
@@ -197,7 +197,7 @@ class KafkaSink:
                 raise TargetRefused(f"kafka: the markers of {identity} are gone from {markers_of(identity).topic}")
             if not is_due(identity, marker.released, row, "kafka"):
                 return
-            parts = decode_handle(staged)
+            parts = self._parts.listed(staged)
             digest = sha256(staged).hexdigest()
             total = max(1, len(parts))
             counts = await self._log.list_topics() if parts else {}

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from shared.adapters.store_settings import check_positive
 from shared.model.ids import Epoch, Offset
 from shared.ports.log import Log, NewRecord, TopicPartition, Written
 from shared.ports.sink import Identity, TargetRefused, TargetUnavailable
@@ -22,8 +23,6 @@ from shared.runtime.topics import MARKERS_PREFIX
 
 TOPIC_PREFIX: Final = MARKERS_PREFIX
 TOPIC_CONFIG: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-TAIL_RECORDS: Final = 64
-"""Offsets that are read back from the end at first; without a marker among them, eight times as many, and so on."""
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -92,6 +91,12 @@ class MarkerReading:
     fetch_wait_ms: int = 500
     silent_fetches_max: int = 60
     """Fetches in a row without progress before the target counts as away: the wait times this."""
+    tail_records: int = 64
+    """Offsets that are read back from the end at first, and in one fetch; without a marker among them, eight times as many, and so on."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what cannot work."""
+        check_positive(self, "kafka.reading")
 
 
 async def last_marker(log: Log, place: TopicPartition, reading: MarkerReading) -> Marker | None:
@@ -112,7 +117,7 @@ async def last_marker(log: Log, place: TopicPartition, reading: MarkerReading) -
             f"topic {place.topic}: begins at offset {begin}, expected 0: markers were deleted, so what is released is not known;"
             " its retention must be unlimited. Start without state"
         )
-    tail = TAIL_RECORDS
+    tail = reading.tail_records
     while True:
         start = Offset(max(begin, end - tail))
         found = await _newest(log, place, start, end, reading)
@@ -128,7 +133,7 @@ async def _newest(log: Log, place: TopicPartition, start: Offset, end: Offset, r
         await reader.assign({place: start})
         silent = 0
         while (before := reader.position(place)) < end:
-            records = await reader.fetch(TAIL_RECORDS, reading.fetch_wait_ms)
+            records = await reader.fetch(reading.tail_records, reading.fetch_wait_ms)
             for record in records:
                 newest = record.value
             silent = silent + 1 if reader.position(place) == before else 0

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from services.sink.connectors.kafkaruns import Headers, Run
 from services.sink.connectors.rendered import rendered
+from shared.adapters.kafka_settings import KafkaSettings
 from shared.language.expressions.ast import Expr, FieldPath, Literal
 from shared.language.expressions.environment import Environment
 from shared.language.expressions.errors import ExpressionError
@@ -25,7 +26,6 @@ from shared.operators.base import ARRIVAL, TS
 from shared.operators.batches import documents_of
 from shared.ports.sink import Rejected
 
-HEADERS_MAX: Final = 1000
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -51,12 +51,33 @@ def _run_of(items: list[tuple[int, _Record]]) -> tuple[list[int], Run]:
     return [row for row, _ in items], Run(records[0].topic, [r.value for r in records], keys, times, headers)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Takes:
+    """What a cluster takes: it decides what is refused, so it stands in the document, in the connection's `config`."""
+
+    record_bytes_max: int = 1_000_000
+    headers_max: int = 1_000
+    topics_max: int = 10_000
+    new_topic_partitions: int = 1
+
+    @staticmethod
+    def of(settings: KafkaSettings) -> "Takes":
+        """By a connection's settings."""
+        return Takes(
+            record_bytes_max=settings.message_bytes_max,
+            headers_max=settings.emit_headers_max,
+            topics_max=settings.emit_topics_max,
+            new_topic_partitions=settings.emit_topic_partitions,
+        )
+
+
 class RecordMaker:
     """Rows to records; rows that a broker would refuse are told instead (S6)."""
 
-    def __init__(self, stage: KafkaEmit, record_bytes_max: int) -> None:
+    def __init__(self, stage: KafkaEmit, takes: Takes) -> None:
         self._stage = stage
-        self._record_bytes_max = record_bytes_max
+        self._record_bytes_max = takes.record_bytes_max
+        self._headers_max = takes.headers_max
 
     def runs(self, batch: pa.RecordBatch) -> tuple[list[tuple[list[int], Run]], list[Rejected]]:
         """Runs with the rows that their records come from, and the rows that are none."""
@@ -104,7 +125,7 @@ class RecordMaker:
             found = repr(topic) if isinstance(topic, str) else f"a value of type {type_name(topic)}"
             raise _Refused(f"{stage.path}.topic: expected a name of letters, digits, '.', '_' and '-', found {found}")
         key = None if stage.key is None else key_bytes(evaluate(stage.key, environment), stage.key_format)
-        headers = () if stage.headers is None else header_pairs(evaluate(stage.headers, environment))
+        headers = () if stage.headers is None else header_pairs(evaluate(stage.headers, environment), self._headers_max)
         tombstone = stage.tombstone_when is not None and _condition(evaluate(stage.tombstone_when, environment))
         value = None if tombstone else render_json(document, canonical=stage.output_format == "canonicalJson")
         record = _Record(topic, key, value, _kafka_time(time_ms), headers)
@@ -172,7 +193,7 @@ def key_bytes(value: Any, key_format: KeyFormat) -> bytes | None:
             raise _Refused(f"$emit.config.key: keyFormat is {key_format}, found a value of type {type_name(value)}")
 
 
-def header_pairs(value: Any) -> tuple[tuple[str, bytes], ...]:
+def header_pairs(value: Any, headers_max: int) -> tuple[tuple[str, bytes], ...]:
     """Headers of a document {name: value}, or an array of {k, v}. Strings as UTF-8, binary as it is, others as relaxed JSON."""
     if value is None or value is MISSING:
         return ()
@@ -187,8 +208,8 @@ def header_pairs(value: Any) -> tuple[tuple[str, bytes], ...]:
             raise _Refused(
                 f"$emit.config.headers: expected a document, or an array of {{k, v}}, found type {type_name(value)}"
             )
-    if len(pairs) > HEADERS_MAX:
-        raise _Refused(f"$emit.config.headers: expected at most {HEADERS_MAX} headers, found {len(pairs)}")
+    if len(pairs) > headers_max:
+        raise _Refused(f"$emit.config.headers: expected at most {headers_max} headers, found {len(pairs)}")
     return tuple((name, _header_value(item)) for name, item in pairs)
 
 

@@ -27,8 +27,6 @@ MANIFESTS: Final = "_manifests"
 SUMMARY: Final = "_manifest.json"
 EPOCH_DIGITS: Final = 20
 """Epochs in names are padded so that names sort as numbers do."""
-SUMMARY_ROUNDS_MAX: Final = 16
-"""How often the summary is built anew because manifests came meanwhile."""
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
@@ -85,10 +83,16 @@ def decode_manifest(name: str, data: bytes) -> Manifest:
 
 
 class ManifestStore:
-    """The manifests at one destination. They never change, so each is read once. Functions block."""
+    """The manifests at one destination. They never change, so each is read once, as far as they are kept. Functions block.
 
-    def __init__(self, destination: Destination) -> None:
+    kept_max: manifests that are kept; the oldest make room. rounds_max: how often the summary is built anew because manifests came
+    meanwhile.
+    """
+
+    def __init__(self, destination: Destination, kept_max: int = 10_000, rounds_max: int = 16) -> None:
         self._destination = destination
+        self._kept_max = kept_max
+        self._rounds_max = rounds_max
         self._read: dict[str, Manifest] = {}
 
     def names(self, identity: str | None = None) -> list[str]:
@@ -110,8 +114,14 @@ class ManifestStore:
             data = self._destination.read(name)
             if data is None:
                 raise TargetUnavailable(f"{self._destination.uri(name)}: listed, but not there")
-            self._read[name] = decode_manifest(name, data)
+            return self._keep(name, decode_manifest(name, data))
         return self._read[name]
+
+    def _keep(self, name: str, manifest: Manifest) -> Manifest:
+        while len(self._read) >= self._kept_max:
+            del self._read[next(iter(self._read))]
+        self._read[name] = manifest
+        return manifest
 
     def publish(self, manifest: Manifest) -> None:
         """Create it. One that is there already must say the same: TargetRefused names both otherwise."""
@@ -125,7 +135,7 @@ class ManifestStore:
                     f" {'none' if there is None else sha256(there)}: another history wrote here; nothing is overwritten"
                 )
             self._destination.settle(f"{MANIFESTS}/{manifest.identity}")
-        self._read[name] = manifest
+        self._keep(name, manifest)
 
     def listed(self, identity: str) -> set[str]:
         """All files that an identity's manifests list."""
@@ -136,7 +146,7 @@ class ManifestStore:
 
         Manifests that came while it was written make it start again: so the last of several writers leaves it complete.
         """
-        for _ in range(SUMMARY_ROUNDS_MAX):
+        for _ in range(self._rounds_max):
             names = self.names()
             self._destination.replace(SUMMARY, summary_of([self.get(name) for name in names]))
             if self.names() == names:

@@ -23,8 +23,9 @@ from sqlalchemy.schema import CreateTable
 from services.sink.connectors.markers import check_open, is_due
 from services.sink.connectors.sqlvalues import Misfit, RowMaker
 from services.sink.connectors.sqlwrites import MergeWriter, Unwanted
-from services.sink.connectors.staging import Part, PartStore, Staging, decode_handle
+from services.sink.connectors.staging import Part, PartStore, Staging
 from shared.adapters.sql_denied import is_denied
+from shared.adapters.store_settings import check_positive
 from shared.language.stages.sinks import Merge
 from shared.language.values import CodecError, decode_doc, encode_doc
 from shared.model.checkpoint import MirrorRow
@@ -55,14 +56,22 @@ class SqlSinkSettings:
     """How long a release waits for a lock, such as a zombie's, before the target counts as away."""
     idle_in_transaction_ms: int = 60_000
     """After so long of silence PostgreSQL ends a release's transaction: a stopped process holds no lock for ever."""
+    connections_max: int = 15
+    """To one database, of all tasks of the process; who needs one more waits."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what cannot work."""
+        check_positive(self, "sql sink")
 
 
 def engine_of(url: str, settings: SqlSinkSettings | None = None) -> sa.Engine:
     """An engine that waits for locks as the settings say and, on SQLite, writes every commit through to the disk."""
-    wait_ms = (settings or SqlSinkSettings()).lock_wait_ms
+    settings = settings or SqlSinkSettings()
+    wait_s = settings.lock_wait_ms / 1000
+    pool = {"pool_size": settings.connections_max, "max_overflow": 0, "pool_timeout": wait_s}
     if not url.startswith("sqlite"):
-        return sa.create_engine(url, pool_pre_ping=True)
-    engine = sa.create_engine(url, connect_args={"timeout": wait_ms / 1000})
+        return sa.create_engine(url, pool_pre_ping=True, **pool)
+    engine = sa.create_engine(url, poolclass=sa.QueuePool, connect_args={"timeout": wait_s}, **pool)
 
     @sa.event.listens_for(engine, "connect")
     def configure(connection: Any, _: Any) -> None:
@@ -219,7 +228,7 @@ class SqlSink:
             raise ValueError("sql sink: release before open")
         if not is_due(identity, self._marker, row, self._place):
             return
-        parts = decode_handle(staged)
+        parts = self._parts.listed(staged)
         try:
             await self._transaction(identity, row, parts, one_by_one=False)
         except _BatchRefused:
@@ -234,7 +243,7 @@ class SqlSink:
         if not is_due(identity, self._marker, row, self._place):
             return 0
         skipped: list[int] = []
-        await self._transaction(identity, row, decode_handle(staged), one_by_one=True, skipped=skipped)
+        await self._transaction(identity, row, self._parts.listed(staged), one_by_one=True, skipped=skipped)
         return sum(skipped)
 
     async def _transaction(

@@ -14,16 +14,38 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
+from shared.adapters.store_settings import check_positive
 from shared.model.checkpoint import BlobRef
 from shared.model.ids import NO_EPOCH, Epoch
 from shared.ports.blobs import BlobError, BlobStore, BlobUnavailable
 from shared.ports.sink import TargetRefused, TargetUnavailable
 
-INLINE_BYTES_MAX: Final = 64 * 1024
-"""A part up to this size travels in the handle itself (C7)."""
-HANDLE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A handle above this size is not decoded: no sink writes one."""
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagingSettings:
+    """How large handles may be: they travel in an acknowledgement, and all of a checkpoint's together in a row of the mirror."""
+
+    inline_bytes_max: int = 64 * 1024
+    """Records that travel in a handle itself; the others go into the blob store (C7)."""
+    mirror_inline_bytes_max: int = 256 * 1024
+    """Records that travel in the handles of all sink tasks of a plan together: each has its share."""
+    handle_bytes_max: int = 512 * 1024
+    """A handle above this is neither written nor read: it would fit into no acknowledgement."""
+
+    def __post_init__(self) -> None:
+        check_positive(self, "staging")
+        if self.inline_bytes_max > self.handle_bytes_max:
+            raise ValueError(
+                f"staging settings: inline_bytes_max {self.inline_bytes_max} must not be above handle_bytes_max"
+                f" {self.handle_bytes_max}: no handle would have room for it"
+            )
+
+    def inline_of(self, tasks: int) -> int:
+        """What one of so many sink tasks may put into its handle, bytes."""
+        return min(self.inline_bytes_max, self.mirror_inline_bytes_max // max(1, tasks))
+
+
+_DEFAULT: Final = StagingSettings()
 T = TypeVar("T")
 BlobNamer = Callable[[Epoch], str]
 """An attempt-unique blob name for the epoch that will first list it (C12)."""
@@ -79,17 +101,26 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Handle)
 
 
-def encode_handle(parts: tuple[Part, ...]) -> bytes:
-    """The handle's bytes; b"" where nothing was staged. Equal parts give equal bytes."""
-    return _ENCODER.encode(Handle(parts)) if parts else b""
+def encode_handle(parts: tuple[Part, ...], bytes_max: int = _DEFAULT.handle_bytes_max) -> bytes:
+    """The handle's bytes; b"" where nothing was staged. Equal parts give equal bytes. TargetRefused for one that nobody would read."""
+    staged = _ENCODER.encode(Handle(parts)) if parts else b""
+    _check_size(staged, bytes_max)
+    return staged
 
 
-def decode_handle(staged: bytes) -> tuple[Part, ...]:
+def _check_size(staged: bytes, bytes_max: int) -> None:
+    if len(staged) > bytes_max:
+        raise TargetRefused(
+            f"staged handle: expected at most {bytes_max} bytes (staging.handle_bytes_max), found {len(staged)}:"
+            " let parts be larger, checkpoints more frequent, or raise the setting of every sink"
+        )
+
+
+def decode_handle(staged: bytes, bytes_max: int = _DEFAULT.handle_bytes_max) -> tuple[Part, ...]:
     """The parts of a handle. TargetRefused if the bytes are none: what was committed cannot be read."""
     if not staged:
         return ()
-    if len(staged) > HANDLE_BYTES_MAX:
-        raise TargetRefused(f"staged handle: expected at most {HANDLE_BYTES_MAX} bytes, found {len(staged)}")
+    _check_size(staged, bytes_max)
     try:
         handle = _DECODER.decode(staged)
     except msgspec.DecodeError as error:
@@ -101,9 +132,9 @@ def decode_handle(staged: bytes) -> tuple[Part, ...]:
     return handle.parts
 
 
-def blobs_of(staged: bytes) -> tuple[BlobRef, ...]:
+def blobs_of(staged: bytes, bytes_max: int = _DEFAULT.handle_bytes_max) -> tuple[BlobRef, ...]:
     """The blobs that a handle refers to: the acknowledgement lists them, so that they are kept while it may be released (C12)."""
-    return tuple(part.blob for part in decode_handle(staged) if isinstance(part, BlobPart))
+    return tuple(part.blob for part in decode_handle(staged, bytes_max) if isinstance(part, BlobPart))
 
 
 @dataclass(slots=True)
@@ -137,16 +168,27 @@ class Ledger:
 class PartStore:
     """Encoded records of an epoch in parts: small ones inline, others in the blob store (C7)."""
 
-    def __init__(self, blobs: BlobStore, name_of: BlobNamer, inline_bytes_max: int = INLINE_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        blobs: BlobStore,
+        name_of: BlobNamer,
+        inline_bytes_max: int = _DEFAULT.inline_bytes_max,
+        handle_bytes_max: int = _DEFAULT.handle_bytes_max,
+    ) -> None:
         self._blobs = blobs
         self._name_of = name_of
-        self._inline_bytes_max = inline_bytes_max
+        self.inline_bytes_max = inline_bytes_max
+        self.handle_bytes_max = handle_bytes_max
 
     async def keep(self, data: bytes, rows: int, epoch: Epoch, inline_left: int) -> Part:
         """Make one part durable. `inline_left`: how many bytes the handle still has room for."""
-        if len(data) <= min(self._inline_bytes_max, inline_left):
+        if len(data) <= min(self.inline_bytes_max, inline_left):
             return InlinePart(rows, data)
         return BlobPart(rows, await _on_blobs(self._blobs.put(self._name_of(epoch), data)))
+
+    def listed(self, staged: bytes) -> tuple[Part, ...]:
+        """The parts of a handle, see `decode_handle`."""
+        return decode_handle(staged, self.handle_bytes_max)
 
     async def load(self, part: Part) -> bytes:
         """The bytes of a part, checked. TargetRefused if they are lost or damaged."""
@@ -167,7 +209,7 @@ class Staging:
     def __init__(self, parts: PartStore, restored_from: Epoch = NO_EPOCH) -> None:
         self._parts = parts
         self._ledger = Ledger(newest=restored_from)
-        self._inline_left = INLINE_BYTES_MAX
+        self._inline_left = self._parts.inline_bytes_max
 
     async def keep(self, data: bytes, rows: int) -> None:
         """Encoded records become a part of the epoch after the last that was staged; raises as `PartStore.keep`."""
@@ -178,8 +220,8 @@ class Staging:
 
     def handle(self, epoch: Epoch, committed: Epoch) -> bytes:
         """The epoch ends: the bytes of all that was staged after `committed` (C5)."""
-        self._inline_left = INLINE_BYTES_MAX
-        return encode_handle(self._ledger.stage(epoch, committed))
+        self._inline_left = self._parts.inline_bytes_max
+        return encode_handle(self._ledger.stage(epoch, committed), self._parts.handle_bytes_max)
 
 
 async def _on_blobs(answer: Awaitable[T]) -> T:

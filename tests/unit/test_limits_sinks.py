@@ -1,0 +1,246 @@
+"""Limits of sinks act, and those that contradict each other, or what the brokers take, are refused at the start."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from services.sink.connecting import RealSinks
+from services.sink.connectors.destination import LocalDestination
+from services.sink.connectors.kafkamarkers import Marker, MarkerReading, last_marker, marker_record, markers_of
+from services.sink.connectors.kafkarecords import RecordMaker, Takes
+from services.sink.connectors.manifests import Manifest, ManifestStore
+from services.sink.connectors.sql import SqlSinkSettings, engine_of
+from services.sink.connectors.staging import (
+    BlobPart,
+    InlinePart,
+    PartStore,
+    Staging,
+    StagingSettings,
+    blobs_of,
+    decode_handle,
+    encode_handle,
+)
+from services.sink.settings import SinkSettings, sink_settings
+from shared.adapters.blobs import MemoryBlobs
+from shared.adapters.kafka_settings import KafkaSettings
+from shared.adapters.memory_broker import MemoryBroker
+from shared.adapters.memory_log import MemoryLog
+from shared.adapters.virtual import VirtualWorld, run_virtual
+from shared.language.expressions.ast import Literal
+from shared.language.stages.sinks import KafkaEmit
+from shared.model.ids import Epoch, JobId, VertexId
+from shared.operators.base import ARRIVAL, TS
+from shared.operators.batches import batch_of
+from shared.ports.sink import Identity, TargetRefused
+from shared.process.connections import Connections, TooManyConnections
+from shared.process.settings import ProcessSettings, ProcessSettingsError
+
+IDENTITY = Identity(JobId("0" * 32), VertexId("emit-1"), 0)
+
+# --- handles ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_handle_that_nobody_would_read_is_not_written() -> None:
+    """One byte more than the setting: refused by who writes and by who reads; at the setting both take it."""
+    staged = encode_handle((InlinePart(1, b"x" * 100),))
+    for use in (
+        lambda: encode_handle((InlinePart(1, b"x" * 100),), len(staged) - 1),
+        lambda: decode_handle(staged, 99),
+    ):
+        with pytest.raises(TargetRefused, match=rf"expected at most .*handle_bytes_max\), found {len(staged)}"):
+            use()
+    assert decode_handle(staged, len(staged)) == (InlinePart(1, b"x" * 100),)
+    assert blobs_of(staged, len(staged)) == ()
+
+
+@pytest.mark.parametrize(("inline_bytes_max", "kind"), [(10, InlinePart), (9, BlobPart)])
+def test_what_is_above_the_inline_bound_goes_into_the_blob_store(inline_bytes_max: int, kind: type) -> None:
+    """Ten bytes are inline at ten, and a blob at nine."""
+
+    async def main(world: VirtualWorld) -> None:
+        parts = PartStore(MemoryBlobs(world.executor), lambda epoch: f"{epoch}/x", inline_bytes_max)
+        staging = Staging(parts)
+        await staging.keep(b"x" * 10, 1)
+        (part,) = parts.listed(staging.handle(Epoch(1), Epoch(0)))
+        assert isinstance(part, kind)
+
+    run_virtual(main)
+
+
+def test_sink_tasks_share_what_a_row_of_the_mirror_carries() -> None:
+    """However many they are: a row of the mirror fits into a record of the brokers."""
+    settings = StagingSettings()
+    assert settings.inline_of(1) == settings.inline_bytes_max
+    for tasks in (1, 3, 15, 128):
+        assert tasks * settings.inline_of(tasks) <= settings.mirror_inline_bytes_max
+
+
+@pytest.mark.parametrize(
+    ("extra", "kafka", "said"),
+    [
+        (
+            {"staging": {"handle_bytes_max": 990_000}},
+            {},
+            r"staging.handle_bytes_max: its 990000 .* message_bytes_max=1000000",
+        ),
+        ({"staging": {"mirror_inline_bytes_max": 500_000}}, {}, r"mirror_inline_bytes_max: twice its 1000000 bytes"),
+        (
+            {"sample_bytes_max": 1_000_000},
+            {},
+            r"TIDEMARK_EXTRA.sample_bytes_max: its 1000000 .* message_bytes_max=1000000",
+        ),
+        ({}, {"message_bytes_max": 400_000}, r"staging.handle_bytes_max: its 524288 .* message_bytes_max=400000"),
+        (
+            {"staging": {"inline_bytes_max": 1 << 20}},
+            {},
+            r"inline_bytes_max 1048576 must not be above handle_bytes_max 524288",
+        ),
+        (
+            {"files": {"handle_bytes_max": 1 << 20}},
+            {},
+            r"files.handle_bytes_max 1048576 .* staging.handle_bytes_max 524288",
+        ),
+        ({"sql": {"connections_max": 0}}, {}, "sql sink setting connections_max: expected a positive number, found 0"),
+        ({"kafka": {"reading": {"tail_records": 0}}}, {}, "kafka.reading setting tail_records: .* found 0"),
+        (
+            {"kafka": {"part_bytes": 9}},
+            {},
+            "TIDEMARK_EXTRA.kafka.part_bytes: no such setting; did you mean part_bytes_max",
+        ),
+        ({"target_wait_ms": 0}, {}, "sink setting target_wait_ms: expected a positive number, found 0"),
+    ],
+)
+def test_settings_of_sinks_that_cannot_work_end_the_process(extra: Any, kafka: Any, said: str) -> None:
+    """The message names the settings and their values; another service's settings beside them are none of a sink's business."""
+    settings = ProcessSettings(
+        kafka="k:1", blobs="", store="", place="sink-0", kafka_config=kafka, extra={**extra, "scratch": "/x"}
+    )
+    with pytest.raises(ProcessSettingsError, match=said):
+        sink_settings(settings)
+
+
+def test_settings_of_sinks_come_from_the_environment() -> None:
+    """Nested by connector."""
+    extra = {"sql": {"connections_max": 2}, "staging": {"inline_bytes_max": 7}, "sample_rows_max": 3}
+    found = sink_settings(ProcessSettings(kafka="k:1", blobs="", store="", place="sink-0", extra=extra))
+    assert (found.sql.connections_max, found.staging.inline_bytes_max, found.sample_rows_max) == (2, 7, 3)
+    assert sink_settings(ProcessSettings(kafka="k:1", blobs="", store="", place="sink-0")) == SinkSettings()
+
+
+# --- Kafka: what decides results stands in the document's connection ------------------------------------------------------
+
+
+def test_what_a_cluster_takes_is_said_by_the_documents_connection() -> None:
+    """A record's size, its headers, topics and their partitions: fields of the connection's `config`."""
+    client = KafkaSettings("k:1", message_bytes_max=5, emit_headers_max=6, emit_topics_max=7, emit_topic_partitions=0)
+    takes = Takes(record_bytes_max=5, headers_max=6, topics_max=7, new_topic_partitions=0)
+    assert Takes.of(client) == takes
+    assert Takes.of(KafkaSettings("k:1")) == Takes()
+
+
+@pytest.mark.parametrize(("headers_max", "refused"), [(2, 0), (1, 1)])
+def test_a_row_with_more_headers_than_the_cluster_takes_is_refused(headers_max: int, refused: int) -> None:
+    """Two headers, at most one."""
+    stage = KafkaEmit(path="$emit", connection_name="c", topic=Literal("t"), headers=Literal({"a": "1", "b": "2"}))
+    batch = batch_of([{"v": 1}], {TS: pa.array([1], pa.int64()), ARRIVAL: pa.array([1], pa.int64())})
+    _, rejected = RecordMaker(stage, Takes(headers_max=headers_max)).runs(batch)
+    assert [r.reason.partition("expected")[2] for r in rejected] == [" at most 1 headers, found 2"] * refused
+
+
+def test_markers_are_looked_for_from_the_end_in_pieces() -> None:
+    """A marker behind others than markers' ends is found with any piece."""
+
+    async def main(world: VirtualWorld) -> None:
+        broker, at = MemoryBroker(world.clock), markers_of(IDENTITY)
+        broker.create_topic(at.topic, 1)
+        log = MemoryLog(broker)
+        writer = await log.writer("w")
+        for epoch in range(1, 6):
+            marker = Marker(identity=str(IDENTITY), epoch=Epoch(epoch), predecessor=None)
+            await (await writer.send(at, marker_record(marker)))
+        for tail_records in (1, 64):
+            found = await last_marker(log, at, MarkerReading(tail_records=tail_records))
+            assert found is not None
+            assert found.epoch == 5
+
+    run_virtual(main)
+
+
+# --- databases and files --------------------------------------------------------------------------------------------------
+
+
+def test_a_database_gets_so_many_connections_and_no_more(tmp_path: Path) -> None:
+    """Who needs one more waits for as long as for a lock, and then counts the target as away."""
+    engine = engine_of(f"sqlite:///{tmp_path}/t.db", SqlSinkSettings(connections_max=1, lock_wait_ms=50))
+    with engine.connect(), pytest.raises(exc.TimeoutError, match="QueuePool limit of size 1"):
+        engine.connect()
+    with engine.connect() as connection:
+        assert connection.execute(sa.text("select 1")).scalar() == 1
+    engine.dispose()
+
+
+def test_a_process_has_pools_for_so_many_databases(tmp_path: Path) -> None:
+    """One more fails whose it is, with the setting's name."""
+    sinks = RealSinks(Connections("p"))
+    first = sinks._engine(f"sqlite:///{tmp_path}/a.db", 1)
+    assert sinks._engine(f"sqlite:///{tmp_path}/a.db", 1) is first
+    with pytest.raises(TooManyConnections, match=r"database: .*connections_max=1"):
+        sinks._engine(f"sqlite:///{tmp_path}/b.db", 1)
+
+
+def _manifest(epoch: int) -> Manifest:
+    names: dict[str, Any] = {"identity": "i", "job": "j", "vertex": "v", "format": "json"}
+    return Manifest(index=0, epoch=epoch, predecessor=epoch - 1, rows=0, files=(), **names)
+
+
+class _Counting(LocalDestination):
+    """A destination that counts what is read."""
+
+    reads = 0
+
+    def read(self, name: str) -> bytes | None:
+        self.reads += name.startswith("_manifests/")
+        return super().read(name)
+
+
+def test_manifests_are_kept_up_to_the_bound(tmp_path: Path) -> None:
+    """What does not stay in memory is read again: the summary is the same."""
+    written = LocalDestination(tmp_path, "a")
+    written.prepare()
+    for epoch in range(1, 6):
+        ManifestStore(written).publish(_manifest(epoch))
+    summaries, reads = [], []
+    for kept_max in (5, 2):
+        destination = _Counting(tmp_path, "b")
+        store = ManifestStore(destination, kept_max)
+        for _ in range(3):
+            store.summarise()
+        summaries.append(msgspec.json.decode(destination.read("_manifest.json") or b""))
+        reads.append(destination.reads)
+        assert len(store._read) == kept_max
+    assert reads == [5, 15]
+    assert summaries[0] == summaries[1]
+
+
+class _Busy(LocalDestination):
+    """A destination to which another releases whenever the summary is written."""
+
+    written = 0
+
+    def replace(self, name: str, data: bytes) -> None:
+        super().replace(name, data)
+        self.written += 1
+        ManifestStore(LocalDestination(self._root, "other")).publish(_manifest(self.written))
+
+
+def test_a_summary_is_built_anew_so_often(tmp_path: Path) -> None:
+    """Others that never stop releasing keep nobody at it for ever."""
+    busy = _Busy(tmp_path, "a")
+    busy.prepare()
+    ManifestStore(busy, rounds_max=3).summarise()
+    assert busy.written == 3
