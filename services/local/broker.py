@@ -305,7 +305,9 @@ def _spawn(settings: BrokerSettings, command: list[str]) -> subprocess.Popen[byt
             stdout=errors,
             stderr=errors,
             cwd=settings.data_dir,
-            start_new_session=True,  # Control-C in a terminal is the supervisor's: it stops the broker last.
+            # Control-C in a terminal is the supervisor's: it stops the broker last. No session of its own: Linux may give each session the
+            # same share of the cores (autogroup), and a broker would get as much as all services together.
+            process_group=0,
         )
     created = psutil.Process(process.pid).create_time()
     (settings.data_dir / "broker.pid").write_text(f"{process.pid} {created:.2f}", encoding="ascii")

@@ -53,6 +53,9 @@ class LocalSettings:
     """A worker that hosts nothing for so long goes, but for the last of its service."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Added to every process'."""
+    niceness: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(("operator", "spark", "sink"), 5))
+    """Of services' processes, as of nice(1). What takes from sources yields to them when all cores are busy, for a source works on one core
+    while a step, a release and the broker come in bursts on several; flow control keeps a source from running away from them."""
     restart_wait_ms: int = 200
     restart_wait_ms_max: int = 5_000
     early_ends_max: int = 3
@@ -243,10 +246,17 @@ class LocalCluster:
                 await asyncio.sleep(self.settings.restart_wait_ms_max / 1000)
 
     async def _spawn(self, child: Child, log: IO[bytes]) -> asyncio.subprocess.Process:
-        command = tethered([sys.executable, "-m", f"services.{child.service}"])
         return await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment(child)
+            *self.command(child.service),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=self._environment(child),
         )
+
+    def command(self, service: str) -> list[str]:
+        """The command line of a process of ``service``."""
+        return tethered([sys.executable, "-m", f"services.{service}"], self.settings.niceness.get(service, 0))
 
     def _environment(self, child: Child) -> dict[str, str]:
         data = self.settings.data_dir.resolve()

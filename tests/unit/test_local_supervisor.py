@@ -1,6 +1,8 @@
 """A worker that cannot begin is started again and again, and keeps nobody else from being started."""
 
 import asyncio
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -41,3 +43,14 @@ def test_a_process_that_had_lived_is_started_again_at_once(tmp_path: Path) -> No
     settings = LocalSettings(data_dir=tmp_path)
     waits = [restart_wait_ms(settings, early_ends) for early_ends in (0, 1, 2, 3, 10_000)]
     assert waits == [0, 400, 800, 1_600, settings.restart_wait_ms_max]
+
+
+@pytest.mark.parametrize(("service", "added"), [("coordinator", 0), ("source", 0), ("spark", 5)])
+def test_what_takes_from_sources_yields_to_them(tmp_path: Path, service: str, added: int) -> None:
+    """Its processes are as nice as the settings say: five more than the supervisor behind sources, unless told otherwise."""
+    tells = tmp_path / "services" / service / "__main__.py"
+    tells.parent.mkdir(parents=True)
+    tells.write_text("import os; print(os.nice(0))")
+    command = LocalCluster(LocalSettings(data_dir=tmp_path)).command(service)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert int(done.stdout) == os.nice(0) + added
