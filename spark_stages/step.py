@@ -30,11 +30,13 @@ from spark_stages.manifest import StageState, StateSegment
 from spark_stages.segments import STATE, WRITTEN_DDL
 
 GATHERED_ROWS_MAX = 2_000_000
-"""Rows of segments up to which tasks read, merge and finish ranges of windows in memory, without a shuffle: several times faster."""
+"""Rows up to which a task reads, merges and finishes a range of windows in memory, without a shuffle: several times faster."""
 TASK_ROWS = 65_536
 """Rows for which another task is worth its while."""
-TASKS_MAX = 8
-"""Tasks without a shuffle, at most."""
+TASKS_PLANNED = 8
+"""Tasks that a step is cut into, at most, unless they would be large ones."""
+LARGE_TASK_ROWS = 262_144
+"""Rows beyond which a range of windows is halved, as often as it has windows."""
 SESSION_KEYS_MAX = 1000
 """Keys of rows that may be late beyond which the open sessions of all keys are looked at."""
 SEGMENTS_MAX = 48
@@ -83,7 +85,7 @@ class SparkStep:
     _jobs: int = field(default=0)
     _packed: bytes = field(init=False)
     _gathering: dict[int, DataFrame] = field(default_factory=dict)
-    """Jobs without a shuffle by their number of tasks, at most TASKS_MAX, each planned once."""
+    """Jobs without a shuffle by their number of tasks, up to TASKS_PLANNED, each planned once."""
 
     def __post_init__(self) -> None:
         self._packed = packed(self.plan.spec, self.context)
@@ -218,9 +220,9 @@ class SparkStep:
     def _run(self, order: Order, segments: Sequence[StateSegment]) -> list[OutputSegment]:
         """One job. Without a shuffle output comes in the order of its windows (ST6)."""
         self._jobs += 1
-        rows_max = sum(s.rows for s in segments)
-        if rows_max <= self.gathered_rows_max:
-            return self._gather(order, segments, self._ranges(order, segments, rows_max))
+        ranges = self._ranges(order, segments)
+        if all(_rows_between(segments, *ends) <= self.gathered_rows_max for ends in ranges):
+            return self._gather(order, segments, ranges)
         work = functools.partial(carry_out, order)
         rows = self._read(segments).where((F.col(WEND) > order.above_ms) & (F.col(WEND) <= order.up_to_ms))
         gathered = rows.transform(self._merged).repartition(SESSION if self.plan.sessions else WEND)
@@ -236,23 +238,37 @@ class SparkStep:
             work = functools.partial(carry_out_on, order, tuple(segments), ranges)
             written = self.session.range(0, tasks, 1, tasks).mapInArrow(work, WRITTEN_DDL)
             return [OutputSegment(*row) for row in written.collect()]
-        if tasks not in self._gathering:
-            self._gathering[tasks] = self.session.range(0, tasks, 1, tasks).mapInArrow(carry_out_told, WRITTEN_DDL)
+        job = self._gathering.get(tasks)
+        if job is None:
+            job = self.session.range(0, tasks, 1, tasks).mapInArrow(carry_out_told, WRITTEN_DDL)
+            if tasks <= TASKS_PLANNED:
+                self._gathering[tasks] = job
         context = session.sparkContext
         context.setLocalProperty(WORK_PROPERTY, told(order, segments, ranges))
         try:
-            return [OutputSegment(*row) for row in self._gathering[tasks].collect()]
+            return [OutputSegment(*row) for row in job.collect()]
         finally:
             context.setLocalProperty(WORK_PROPERTY, None)  # type: ignore[arg-type]  # so it is taken away
 
-    def _ranges(self, order: Order, segments: Sequence[StateSegment], rows_max: int) -> tuple[tuple[int, int], ...]:
+    def _ranges(self, order: Order, segments: Sequence[StateSegment]) -> tuple[tuple[int, int], ...]:
         """Ranges of window ends (above, up to], in order, one a task; a session's end is not known before, so sessions have one."""
+        if self.plan.sessions:
+            return ((order.above_ms, order.up_to_ms),)
         low = max(order.above_ms, min(s.min_start_ms for s in segments))
         high = min(order.up_to_ms, max(s.max_end_ms for s in segments))
-        windows = 1 if self.plan.sessions else -(-(high - low) // self.plan.length_ms)
-        tasks = max(1, min(TASKS_MAX, windows, -(-rows_max // TASK_ROWS)))
-        cuts = [low + (high - low) * number // tasks for number in range(1, tasks)]
-        return tuple(itertools.pairwise([order.above_ms, *cuts, order.up_to_ms]))
+        windows = -(-(high - low) // self.plan.length_ms)
+        tasks = max(1, min(TASKS_PLANNED, windows, -(-sum(s.rows for s in segments) // TASK_ROWS)))
+        cuts = [low, *(low + (high - low) * number // tasks for number in range(1, tasks)), high]
+        halved = [end for ends in itertools.pairwise(cuts) for end in self._halves(segments, *ends)]
+        return tuple(itertools.pairwise([order.above_ms, *halved[:-1], order.up_to_ms]))
+
+    def _halves(self, segments: Sequence[StateSegment], above_ms: int, up_to_ms: int) -> list[int]:
+        """Upper ends of the ranges that this one is cut into, so that none is large that has more than one window."""
+        within = [s for s in segments if s.max_end_ms > above_ms and s.min_start_ms < up_to_ms]
+        if up_to_ms - above_ms <= self.plan.length_ms or _rows_between(within, above_ms, up_to_ms) <= LARGE_TASK_ROWS:
+            return [up_to_ms]
+        middle = (above_ms + up_to_ms) // 2
+        return [*self._halves(within, above_ms, middle), *self._halves(within, middle, up_to_ms)]
 
     def _merged(self, rows: DataFrame) -> DataFrame:
         """Partials over declared fields become one row for each window and key, by Spark's own aggregates."""
@@ -264,6 +280,15 @@ class SparkStep:
         aggregates = [merge[by](name).alias(name) for name, by in how.items()]
         grouped = rows.groupBy(*self.plan.window_columns, *self.plan.key_columns).agg(*aggregates)
         return grouped.select(*self.plan.partial_schema.names)
+
+
+def _rows_between(segments: Iterable[StateSegment], above_ms: int, up_to_ms: int) -> int:
+    """Rows of windows that end in (above, up to], as many as there are if each segment's lie evenly between its bounds."""
+    rows = 0.0
+    for segment in segments:
+        common = min(up_to_ms, segment.max_end_ms) - max(above_ms, segment.min_start_ms)
+        rows += segment.rows * max(0, common) / (segment.max_end_ms - segment.min_start_ms)
+    return round(rows)
 
 
 def _after(segment: StateSegment, closed_to: int, length_ms: int) -> StateSegment:

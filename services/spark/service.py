@@ -59,7 +59,7 @@ class StepBounds:
     segments_max: int = SEGMENTS_MAX
     """Segments of a stage's state beyond which they are compacted."""
     gathered_rows_max: int = GATHERED_ROWS_MAX
-    """Rows of one step beyond which Spark shuffles them, instead of a few tasks reading them whole: lower it where memory is short."""
+    """Rows of a window beyond which Spark shuffles a step; its tasks read ranges of windows whole else: lower it where memory is short."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot work."""

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +26,7 @@ from spark_stages import step as steps
 from spark_stages.executing import WORK_PROPERTY
 from spark_stages.manifest import StageState, StateSegment
 from spark_stages.session import open_session
-from spark_stages.step import SparkResult, SparkStep
+from spark_stages.step import OutputSegment, SparkResult, SparkStep
 from tests.harness.bench.documents import windowed
 
 pytestmark = pytest.mark.spark
@@ -76,7 +77,12 @@ def rows_of(root: Path, result: SparkResult) -> list[dict[str, object]]:
     return [row for out in result.outs for row in pq.read_table(root / out.name).to_pylist()]
 
 
-PATHS = {"one task": (10**6, 10**6), "several tasks": (10**6, 1), "shuffle": (0, 1)}
+PATHS = {
+    "one task": (10**6, 10**6, 10**6),
+    "several tasks": (10**6, 1, 10**6),
+    "a task a window": (10**6, 10**6, 1),
+    "shuffle": (0, 1, 10**6),
+}
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -90,8 +96,9 @@ def test_every_path_gives_the_rows_of_arrow(
     watermark_ms: int,
 ) -> None:
     """One job, and the same rows; without a shuffle in the order of their windows, too."""
-    gathered, task_rows = PATHS[path]
+    gathered, task_rows, large = PATHS[path]
     monkeypatch.setattr(steps, "TASK_ROWS", task_rows)
+    monkeypatch.setattr(steps, "LARGE_TASK_ROWS", large)
     tables, segments = stored(tmp_path, plan)
     times = Times(MIN_TIME, watermark_ms, 0, 7)
     step = SparkStep(session, plan, str(tmp_path), gathered_rows_max=gathered)
@@ -139,3 +146,26 @@ def test_a_job_is_planned_once_and_told_its_work_each_time(
     assert [len(found) for found in starts] == [2, WINDOWS - 2]
     assert not set(starts[0]) & set(starts[1])
     assert session.sparkContext.getLocalProperty(WORK_PROPERTY) is None
+
+
+def test_a_large_step_is_cut_until_its_tasks_are_small(
+    session: SparkSession, plan: WindowPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a window that is too large by itself is shuffled: ranges of several are halved, and all windows are in one."""
+    monkeypatch.setattr(steps, "LARGE_TASK_ROWS", 1)
+    _, segments = stored(tmp_path, plan)
+    rows = sum(s.rows for s in segments)
+    jobs: list[str] = []
+    gather = SparkStep._gather
+
+    def gathered(*arguments: Any) -> list[OutputSegment]:
+        jobs.append("gathered")
+        return gather(*arguments)
+
+    monkeypatch.setattr(SparkStep, "_gather", gathered)
+    for rows_max, expected in ((rows // 2, ["gathered"]), (1, [])):
+        jobs.clear()
+        step = SparkStep(session, plan, str(tmp_path), gathered_rows_max=rows_max)
+        result = step(StageState(), segments, Times(MIN_TIME, MAX_TIME, 0, 7), f"out/{rows_max}", arrived=True)
+        assert jobs == expected
+        assert len({str(row["start"]) for row in rows_of(tmp_path, result)}) == WINDOWS
