@@ -26,6 +26,7 @@ async def build(settings: ProcessSettings) -> CoordinatorDriver:
         raise ProcessSettingsError(message) from error
     settings.runtime.check_alignment(decisions.checkpoint_timeout_ms)
     settings.runtime.check_commits(decisions.unreleased_max)
+    settings.runtime.check_deaths(decisions.failures_max)
     machine = CoordinatorMachine(decisions, lambda: uuid.uuid4().hex)
     store = SqlCommitStore(settings.store, settings.store_config)
     return CoordinatorDriver(

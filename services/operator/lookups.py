@@ -24,8 +24,6 @@ from shared.ports.tables import Table, TableUnavailable
 from shared.runtime.settings import LookupSettings
 
 _log = structlog.get_logger()
-_FIRST_WAIT_MS = 100
-_LAST_WAIT_MS = 5_000
 
 
 @dataclass(slots=True)
@@ -34,7 +32,10 @@ class _Cache:
 
     ttl_ms: int
     max_entries: int
+    rows_max: int
+    """Of all answers together."""
     _answers: OrderedDict[bytes, tuple[int, Sequence[Found]]] = field(default_factory=OrderedDict)
+    _rows: int = 0
 
     def get(self, key: bytes, now_ms: int) -> Sequence[Found] | None:
         """An answer that is not too old; None for none."""
@@ -46,10 +47,13 @@ class _Cache:
 
     def put(self, key: bytes, found: Sequence[Found], now_ms: int) -> None:
         """Keep an answer, also that there is nothing; the one used longest ago gives way."""
+        if key in self._answers:
+            self._rows -= len(self._answers[key][1])
         self._answers[key] = (now_ms + self.ttl_ms, found)
         self._answers.move_to_end(key)
-        while len(self._answers) > self.max_entries:
-            self._answers.popitem(last=False)
+        self._rows += len(found)
+        while len(self._answers) > self.max_entries or self._rows > self.rows_max:
+            self._rows -= len(self._answers.popitem(last=False)[1][1])
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -66,7 +70,9 @@ class Lookups:
         self._clock = clock
         self._settings = settings
         self._rows = LookupRows(stage, context)
-        self._cache = _Cache(stage.ttl_ms, stage.max_entries) if isinstance(stage, CachedLookup) else None
+        self._cache: _Cache | None = None
+        if isinstance(stage, CachedLookup):
+            self._cache = _Cache(stage.ttl_ms, stage.max_entries, settings.kept_rows_max)
         self._counts = {"lookups": 0, "questions": 0, "cached": 0}
 
     async def enrich(self, batch: pa.RecordBatch) -> Sequence[Out]:
@@ -99,7 +105,7 @@ class Lookups:
 
     async def _patiently(self, wanted: list[Wanted]) -> Sequence[Found]:
         """C10: an outage is waited out, for a while."""
-        began_ms, wait_ms = self._clock.monotonic_ms(), _FIRST_WAIT_MS
+        began_ms, wait_ms = self._clock.monotonic_ms(), self._settings.retry_ms
         while True:
             try:
                 return await self._table.find(self._rows.columns, wanted)
@@ -113,7 +119,7 @@ class Lookups:
                     raise TableUnavailable(message) from error
                 _log.warning("lookup.table_away", stage=self._stage.path, reason=str(error), away_ms=away_ms)
                 await self._clock.sleep_ms(wait_ms)
-                wait_ms = min(2 * wait_ms, _LAST_WAIT_MS)
+                wait_ms = min(2 * wait_ms, self._settings.retry_ms_max)
 
     def counters(self) -> Mapping[str, int]:
         """Rows, questions to the table, answers from the cache, rows that failed."""

@@ -12,16 +12,29 @@ import re2
 
 OPTIONS: Final = frozenset("imsxu")
 PATTERN_MAX_CHARS: Final = 10_000
-_CACHE_MAX = 1024
+KEPT_DEFAULT: Final = 1_024
 
 
 class BadPattern(ValueError):
     """A pattern or options that the engine does not take; the text says why."""
 
 
-@lru_cache(maxsize=_CACHE_MAX)
 def compile_pattern(pattern: str, options: str = "") -> Any:
-    """The engine's program for a pattern; BadPattern if there is none."""
+    """The engine's program for a pattern, kept for the next that asks; BadPattern if there is none."""
+    return _kept.compile(pattern, options)
+
+
+def keep_patterns(most: int) -> None:
+    """How many programs the process keeps: those asked for longest ago are made anew. None of them changes what a pattern means."""
+    _kept.compile = lru_cache(maxsize=most)(_compiled)
+
+
+def programs_made() -> int:
+    """How often a pattern was compiled since `keep_patterns`."""
+    return _kept.compile.cache_info().misses
+
+
+def _compiled(pattern: str, options: str) -> Any:
     if len(pattern) > PATTERN_MAX_CHARS:
         raise BadPattern(f"a regular expression has at most {PATTERN_MAX_CHARS} characters")
     unknown = set(options) - OPTIONS
@@ -65,3 +78,13 @@ def _without_blanks(pattern: str) -> str:
             in_comment = True
         i += 1
     return "".join(kept)
+
+
+class _Kept:
+    """The process' programs."""
+
+    def __init__(self) -> None:
+        self.compile = lru_cache(maxsize=KEPT_DEFAULT)(_compiled)
+
+
+_kept: Final = _Kept()

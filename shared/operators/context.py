@@ -27,6 +27,12 @@ class TaskContext:
     """Where keys of computations lie that nobody has asked for lately; None: in memory, all of them."""
     waiting_records_max: int = 5_000_000
     """Records that may wait for the watermark in one task of a keyed computation."""
+    ids_bytes_max: int = 1024 * 1024 * 1024
+    """Record ids that one source task remembers, as a snapshot has them."""
+    open_rows_max: int = 10_000_000
+    """Groups and rows of open windows that one task keeps."""
+    unmerged_groups_max: int = 262_144
+    """Partials that a sender holds before it merges those of one window and key, or twice what the last merge left."""
     held_groups_max: int = 200_000
     """Partials, one for a window and a key, that a sender holds for its next barrier; beyond it they are given out before."""
     letter_bytes_max: int = 256 * 1024

@@ -116,6 +116,8 @@ class Dedupe:
     _dropped: int = 0
     """Ids in `_over_all` that have expired since it was built."""
     _highest: int = MIN_TIME
+    size_bytes: int = 0
+    """Of the ids, as a snapshot has them."""
     _written: set[str] = field(default_factory=set)
     _written_highest: int = MIN_TIME
 
@@ -178,7 +180,9 @@ class Dedupe:
         ends = [*starts[1:].tolist(), len(rows)]
         for number, start, end in zip(numbers.tolist(), starts.tolist(), ends, strict=True):
             bucket = self._buckets.setdefault(number, _Bucket())
+            before = bucket.size_bytes
             bucket.add(ordered.slice(start, end - start), hashes[rows[start:end]])
+            self.size_bytes += bucket.size_bytes - before
         self._over_all.add(hashes[rows])
 
     def _ids(self, batch: pa.RecordBatch) -> tuple[pa.BinaryArray, list[Failure]]:
@@ -207,7 +211,9 @@ class Dedupe:
 
     def _expire(self, oldest: int) -> None:
         for number in [n for n in self._buckets if n < oldest]:
-            self._dropped += sum(len(a) for a in self._buckets.pop(number).ids)
+            gone = self._buckets.pop(number)
+            self._dropped += sum(len(a) for a in gone.ids)
+            self.size_bytes -= gone.size_bytes
         if self._dropped > self._over_all.added // 2:
             self._over_all, self._dropped = Bloom(), 0
             for bucket in self._buckets.values():
@@ -254,6 +260,7 @@ class Dedupe:
                 hashes = murmur2_column(ids)
                 self._buckets[bucket.bucket] = _Bucket([ids], [np.sort(hashes)], None, _size(ids), dirty=False)
                 self._over_all.add(hashes)
+                self.size_bytes += _size(ids)
 
 
 def _repeated(codes: npt.NDArray[np.int32], remembered: Bools) -> Bools:

@@ -38,9 +38,6 @@ from shared.operators.window_plan import FIRST, WindowPlan
 
 Bools = npt.NDArray[np.bool_]
 
-MERGE_BEHIND_ROWS = 262_144
-"""Held rows of partials beyond which they are merged among themselves; again when they have doubled, so that no row is merged often."""
-
 
 @dataclass(slots=True)
 class PartialAggregate:
@@ -172,7 +169,7 @@ class PartialAggregate:
             self._held.append(table)
             self._held_rows += table.num_rows
         outs = list(letters)
-        if self._held_rows > max(2 * self._compact_rows, MERGE_BEHIND_ROWS):
+        if self._held_rows > max(2 * self._compact_rows, self.context.unmerged_groups_max):
             self._held = [self._merged()]
             self._held_rows = self._compact_rows = self._held[0].num_rows
         if self._held_rows > self.context.held_groups_max:

@@ -231,11 +231,21 @@ class SourceFront:
         if held.ids is None or not batch.num_rows:
             return batch, []
         kept, failures = held.ids.told_apart(batch)
+        self._check_ids()
         self._counts.duplicates += int((~kept).sum())
         letters = dead_letters(batch, failures, self._operator, self.context)
         if failures:
             kept = kept & ~rows_of(failures, batch.num_rows)
         return (batch if kept.all() else select(batch, kept)), letters
+
+    def _check_ids(self) -> None:
+        most = self.context.ids_bytes_max
+        size_bytes = sum(held.ids.size_bytes for held in self._splits.values() if held.ids is not None)
+        if size_bytes > most:
+            raise OperatorError(
+                f"{self.spec.source.path}.recordId: the ids that are remembered take {size_bytes} bytes, and ids_bytes_max allows {most};"
+                " shorten recordIdHorizon, run more tasks, or raise ids_bytes_max in TIDEMARK_RUNTIME"
+            )
 
     # --- time ---------------------------------------------------------------------------------------------------------
 

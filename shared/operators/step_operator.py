@@ -17,6 +17,7 @@ from shared.model.ids import TASK_PART, StatePart
 from shared.model.time import MIN_TIME
 from shared.operators.base import MAX_OPEN, MIN_OPEN, WSTART, Out
 from shared.operators.context import NOWHERE, TaskContext
+from shared.operators.errors import OperatorError
 from shared.operators.specs import StepSpec
 from shared.operators.step import EpochInput, Step, StepState, Times
 from shared.operators.tables import decode_table, encode_table
@@ -43,6 +44,8 @@ class StepOperator:
     _state: StepState = field(default_factory=StepState)
     _partials: list[pa.RecordBatch] = field(default_factory=list)
     _rows: list[pa.RecordBatch] = field(default_factory=list)
+    _rows_in: int = 0
+    """Of both."""
     _watermark: int = MIN_TIME
     _processing: int = MIN_TIME
     _output: int = MIN_TIME
@@ -58,7 +61,23 @@ class StepOperator:
         del tag
         self._arrived = True
         (self._partials if content == "partials" else self._rows).append(batch)
-        return ()
+        self._rows_in += batch.num_rows
+        most = self.context.open_rows_max
+        if self._rows_in + self._open_rows() <= most:
+            return ()
+        outs = self._run(
+            self._watermark, self._processing
+        )  # as before a barrier: what is of one window and key becomes one
+        if self._open_rows() > most:
+            raise OperatorError(
+                f"{self.spec.window.stage.path}: open windows keep {self._open_rows()} groups and rows, and open_rows_max allows {most};"
+                f" the watermark stands at {self._watermark} ms: see which source holds it back, make windows shorter, run the"
+                " installation with engine spark, or raise open_rows_max in TIDEMARK_RUNTIME"
+            )
+        return outs
+
+    def _open_rows(self) -> int:
+        return sum(table.num_rows for table in (self._state.partials, self._state.rows) if table is not None)
 
     def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
         """A step up to this watermark."""
@@ -146,7 +165,7 @@ class StepOperator:
     def _run(self, watermark_ms: int, processing_ms: int) -> Sequence[Out]:
         times = Times(self._watermark, watermark_ms, self._processing, processing_ms)
         result = self._step(self._state, EpochInput(tuple(self._partials), tuple(self._rows)), times)
-        self._partials, self._rows = [], []
+        self._partials, self._rows, self._rows_in = [], [], 0
         self._watermark, self._processing = watermark_ms, processing_ms
         self._state, self._dirty = result.state, True
         self._output = max(self._output, result.output_watermark_ms)

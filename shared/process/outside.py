@@ -10,6 +10,7 @@ from shared.adapters.executor import AsyncExecutor
 from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings, settings_from
 from shared.adapters.store_settings import BlobSettings
+from shared.language.patterns import keep_patterns
 from shared.ports.blobs import BlobStore
 from shared.ports.clock import Executor
 from shared.process.killing import killing_at
@@ -42,6 +43,7 @@ def make_outside(settings: ProcessSettings) -> Outside:
         raise ProcessSettingsError(message)
     kafka = kafka_settings(settings)
     settings.runtime.check_frames(kafka.message_bytes_max)
+    keep_patterns(settings.runtime.patterns_kept_max)
     executor = AsyncExecutor(settings.runtime.threads, settings.runtime.calls_waiting_max)
     passing = {"passing": killing_at(settings.place, settings.kill_at)} if settings.kill_at else {}
     return Outside(

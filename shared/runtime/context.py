@@ -90,14 +90,18 @@ class TaskContext:
         """What operators are told, the same in every service: a dead letter does not depend on who writes it."""
         topics = {_topics(self.plan.vertex(v)) for v in self._upstream()} - {None}
         known = topics.pop() if len(topics) == 1 else None  # of several sources no row here says by which it came
+        settings = self.outside.settings
         return OperatorContext(
             processor=self.assign.name,
             topic=known[0] if known and len(known) == 1 else known or None,
-            join_bytes_max=self.outside.settings.join_bytes_max,
-            join_pairs_max=self.outside.settings.join_pairs_max,
-            waiting_records_max=self.outside.settings.waiting_records_max,
-            held_groups_max=self.outside.settings.held_groups_max,
-            letter_bytes_max=self.outside.settings.letter_bytes_max,
+            join_bytes_max=settings.join_bytes_max,
+            join_pairs_max=settings.join_pairs_max,
+            waiting_records_max=settings.waiting_records_max,
+            ids_bytes_max=settings.ids_bytes_max,
+            open_rows_max=settings.open_rows_max,
+            unmerged_groups_max=settings.unmerged_groups_max,
+            held_groups_max=settings.held_groups_max,
+            letter_bytes_max=settings.letter_bytes_max,
         )
 
     def _upstream(self) -> set[VertexId]:

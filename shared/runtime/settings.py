@@ -26,6 +26,12 @@ class LookupSettings:
     """Rows that one question may find, and documents of a file that serves as a table."""
     wait_ms_max: int = 60_000
     """How long an outage of the table is waited out before the task fails with it."""
+    retry_ms: int = 100
+    """Wait before a table that is away is asked again; doubled each time."""
+    retry_ms_max: int = 5_000
+    """The longest of these waits."""
+    kept_rows_max: int = 1_000_000
+    """Rows in the answers that one task's `$cachedLookup` keeps, however few answers they are; the one used longest ago gives way."""
     file_interval_ms: int = 1_000
     """How often a file that serves as a table is looked at for changes."""
 
@@ -104,6 +110,14 @@ class RuntimeSettings:
     """Of what is written to such a RocksDB, in memory; twice that at the most."""
     waiting_records_max: int = 5_000_000
     """Records that may wait for the watermark in one task of a keyed computation; beyond it the task fails, with what to do."""
+    ids_bytes_max: int = 1024 * 1024 * 1024
+    """Record ids that one source task remembers, as a snapshot has them; beyond it the task fails, with what to do."""
+    open_rows_max: int = 10_000_000
+    """Groups and rows of open windows that one task keeps with `engine: local`; beyond it the task fails, with what to do."""
+    unmerged_groups_max: int = 262_144
+    """Partials that a sender holds before it merges those of one window and key, or twice what the last merge left."""
+    patterns_kept_max: int = 1_024
+    """Regular expressions that a process keeps compiled."""
     held_groups_max: int = 200_000
     """Partials, one for a window and a key, that a sender holds for its next barrier; beyond it they are sent before, and count (F8)."""
     letter_bytes_max: int = 256 * 1024
@@ -153,10 +167,20 @@ class RuntimeSettings:
             raise SettingsError(message)
         self._check_sizes()
         self._check_wire()
+        self._check_lookup()
 
     def _groups(self) -> tuple[tuple[str, Any], ...]:
         groups = {"limits": self.limits, "wire": self.wire, "lookup": self.lookup, "deaths": self.deaths}
         return (("", self), *((f"{name}.", group) for name, group in groups.items()))
+
+    def _check_lookup(self) -> None:
+        waits = self.lookup
+        if not waits.retry_ms <= waits.retry_ms_max <= waits.wait_ms_max:
+            message = (
+                f"lookup.retry_ms={waits.retry_ms}, lookup.retry_ms_max={waits.retry_ms_max} and lookup.wait_ms_max={waits.wait_ms_max}"
+                " must not fall in this order: a table that is away would not be asked again in time"
+            )
+            raise SettingsError(message)
 
     def _check_wire(self) -> None:
         wire = self.wire
@@ -205,6 +229,15 @@ class RuntimeSettings:
             message = (
                 f"inline_bytes_max={self.inline_bytes_max} and a header of up to {HEADER_BYTES_MAX} bytes must not be above"
                 f" message_bytes_max={message_bytes_max} of the Kafka settings: no broker would take such a frame"
+            )
+            raise SettingsError(message)
+
+    def check_deaths(self, failures_max: int) -> None:
+        """C10: a callback in which the process dies is given up before the processor is. Raises SettingsError."""
+        if self.deaths.deaths_max + 1 >= failures_max:  # the first death only makes the next generation watch
+            message = (
+                f"deaths.deaths_max={self.deaths.deaths_max} and one more must be below failures_max={failures_max} of the coordinator:"
+                " a record in which the process dies would make the processor FAILED before it goes to the dead letter queue"
             )
             raise SettingsError(message)
 

@@ -175,7 +175,7 @@ def test_nothing_in_a_topic_stops_the_job(tmp_path: Path) -> None:
         offsets[partition] += 1
 
     settings = {"engine": "local", "deaths": {"deaths_max": 1}, "splits_interval_ms": 500}
-    environment = {"TIDEMARK_RUNTIME": json.dumps(settings), "TIDEMARK_EXTRA": json.dumps({"failures_max": 2})}
+    environment = {"TIDEMARK_RUNTIME": json.dumps(settings), "TIDEMARK_EXTRA": json.dumps({"failures_max": 3})}
 
     async def all_of_it() -> dict[str, list[dict[str, Any]]]:
         async with installation(tmp_path / "data", environment, WORKERS) as there:

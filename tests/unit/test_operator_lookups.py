@@ -1,5 +1,6 @@
 """What a lookup asks of its table, what it keeps, and what it does while the table is away: on virtual time."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -91,6 +92,37 @@ def test_a_cache_keeps_answers_until_they_are_too_old_or_too_many() -> None:
     found = run(table, what, LookupSettings(), batches)
     assert found == [[[0, 3], []], [[], [0, 3]], [[1, 4]], [[0, 3], []], [[1, 4]], [[]]]
     assert table.asked == [["a", "z"], ["b"], ["z"], ["b"]]
+
+
+def test_a_cache_keeps_no_more_rows_than_the_setting_says() -> None:
+    """Few answers may be many rows: with room for two rows of two each, one answer stays; one that is larger than all does not."""
+    what = stage(ttl={"size": 10, "unit": "second"})
+    batches = [rows("a"), rows("b"), rows("b"), rows("a")]
+    for most, asked in ((4, [["a"], ["b"]]), (3, [["a"], ["b"], ["a"]]), (1, [["a"], ["b"], ["b"], ["a"]])):
+        table = CountingTable()
+        found = run(table, what, LookupSettings(kept_rows_max=most), batches)
+        assert found == [[[0, 3]], [[1, 4]], [[1, 4]], [[0, 3]]], "what is kept changes no answer"
+        assert table.asked == asked
+
+
+def test_a_table_that_is_away_is_asked_again_as_the_settings_say() -> None:
+    """First after `retry_ms`, then after twice as long each time, up to `retry_ms_max`."""
+    times: list[int] = []
+
+    class Timed(CountingTable):
+        async def find(self, columns: Sequence[Names], wanted: Sequence[tuple[Any, ...]]) -> Sequence[Found]:
+            times.append(world_clock[0].monotonic_ms())
+            return await super().find(columns, wanted)
+
+    world_clock: list[Any] = []
+
+    async def play(world: VirtualWorld) -> None:
+        world_clock.append(world.clock)
+        settings = LookupSettings(retry_ms=10, retry_ms_max=30)
+        await Lookups(stage(), Timed(away=4), world.clock, settings, TaskContext()).enrich(rows("a"))
+
+    run_virtual(play, start_ms=0)
+    assert [later - earlier for earlier, later in itertools.pairwise(times)] == [10, 20, 30, 30]
 
 
 def test_an_outage_is_waited_out() -> None:

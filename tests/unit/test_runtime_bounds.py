@@ -29,7 +29,7 @@ from shared.protocol.task.start import TaskLimits
 from shared.runtime.ahead import Ahead
 from shared.runtime.exchange import Exchange, OutEdge, load_body
 from shared.runtime.reading import followed
-from shared.runtime.settings import RuntimeSettings, SettingsError
+from shared.runtime.settings import DeathSettings, LookupSettings, RuntimeSettings, SettingsError
 from shared.runtime.topics import Topics
 from shared.wire.limits import WireLimits
 from tests.harness.driver_stand import SlowBlobs, Stand, standing
@@ -250,6 +250,9 @@ def test_F7_the_faster_side_of_a_join_waits_for_the_slower(tmp_path: Path) -> No
         ({"limits": TaskLimits(waiting_bytes_max=0)}, "limits.waiting_bytes_max=0 must be at least 1"),
         ({"limits": TaskLimits(ahead_bytes_max=100_000)}, r"inline_bytes_max=262144 .* limits.ahead_bytes_max=100000"),
         ({"held_groups_max": 0}, "held_groups_max=0 must be at least 1"),
+        ({"lookup": LookupSettings(kept_rows_max=0)}, "lookup.kept_rows_max=0 must be at least 1"),
+        ({"lookup": LookupSettings(retry_ms=9_000)}, "lookup.retry_ms=9000, lookup.retry_ms_max=5000"),
+        ({"lookup": LookupSettings(wait_ms_max=4_000)}, "retry_ms_max=5000 and lookup.wait_ms_max=4000 must not fall"),
         ({"threads": 9, "calls_waiting_max": 8}, "calls_waiting_max=8 must not be below threads=9"),
         (
             {"inline_bytes_max": 8 << 20},
@@ -284,8 +287,16 @@ def test_C11_checkpoints_are_held_back_before_a_sink_fails() -> None:  # noqa: N
         RuntimeSettings(commits_waiting_max=8).check_commits(8)
 
 
+def test_C10_a_callback_that_ends_its_process_is_given_up_before_the_processor_is() -> None:  # noqa: N802
+    """Said at the start of the coordinator, with both names: the first death only makes the next generation watch."""
+    RuntimeSettings(deaths=DeathSettings(deaths_max=3)).check_deaths(5)
+    with pytest.raises(SettingsError, match=r"deaths\.deaths_max=4 and one more must be below failures_max=5"):
+        RuntimeSettings(deaths=DeathSettings(deaths_max=4)).check_deaths(5)
+
+
 def test_the_defaults_agree() -> None:
     """Of workers and of the coordinator."""
+    RuntimeSettings().check_deaths(CoordinatorSettings().failures_max)
     RuntimeSettings().check()
     RuntimeSettings().check_frames(KafkaSettings(bootstrap="b:1").message_bytes_max)
     RuntimeSettings().check_alignment(CoordinatorSettings().checkpoint_timeout_ms)
