@@ -9,7 +9,7 @@ import pyarrow as pa
 from shared.language.documents import InvalidDocument, Processor, parse, refusals
 from shared.language.documents.load import load
 from shared.model.ids import VertexId
-from shared.model.messages import RunningPlan
+from shared.model.messages import KEY_GROUPS, RunningPlan
 from shared.model.plan import PhysicalPlan, Vertex
 from shared.operators.specs import StepSpec
 from shared.operators.window_plan import WindowPlan
@@ -17,9 +17,6 @@ from shared.planning import Engine, PlanError, StepHead, plan_processor
 from shared.planning.names import keep_names, names_of
 from shared.protocol.coordinator.events import PlannedEdge, PlannedPipeline, PlannedVertex
 from shared.runtime.coordinator import PlanRefusal
-
-TASKS_MAX = 128
-"""As many as key groups: more could own none."""
 
 
 def plan_for_coordinator(
@@ -30,6 +27,7 @@ def plan_for_coordinator(
     connections: Mapping[str, str],
     *,
     collects: bool = False,
+    tasks_max: int = KEY_GROUPS,
 ) -> PlannedPipeline:
     """Plan a document, the registry's connections (JSON by name) that its stages name put in. Raises PlanRefusal.
 
@@ -43,7 +41,7 @@ def plan_for_coordinator(
             plan = _continued(previous, processor, plan, engine, collects=collects)
     except (InvalidDocument, PlanError) as error:
         raise PlanRefusal(str(error)) from error
-    _check(plan, parallelism)
+    _check(plan, parallelism, tasks_max)
     return PlannedPipeline(
         document=document,
         vertices=tuple(PlannedVertex(v.id, v.service, tasks_of(v, parallelism)) for v in plan.vertices),
@@ -137,12 +135,12 @@ def tasks_of(vertex: Vertex, parallelism: Mapping[str, int]) -> int:
     return min(wanted, vertex.max_tasks or wanted)
 
 
-def _check(plan: PhysicalPlan, parallelism: Mapping[str, int]) -> None:
+def _check(plan: PhysicalPlan, parallelism: Mapping[str, int], tasks_max: int) -> None:
     names = {v.id for v in plan.vertices} | {v.service for v in plan.vertices}
     for name, tasks in parallelism.items():
         if name not in names and name not in ("source", "operator", "spark", "sink"):
             message = f"parallelism.{name}: no such vertex or service; expected one of {', '.join(sorted(names))}"
             raise PlanRefusal(message)
-        if not 1 <= tasks <= TASKS_MAX:
-            message = f"parallelism.{name}: expected 1 to {TASKS_MAX} tasks, found {tasks}"
+        if not 1 <= tasks <= tasks_max:
+            message = f"parallelism.{name}: expected 1 to {tasks_max} tasks, found {tasks}"
             raise PlanRefusal(message)

@@ -3,15 +3,33 @@
 import uuid
 from functools import partial
 
-import msgspec
-
 from services.coordinator.planning import plan_for_coordinator
 from shared.adapters.commit_store import SqlCommitStore
-from shared.process.outside import make_outside
-from shared.process.settings import ProcessSettings, ProcessSettingsError
+from shared.process.outside import kafka_settings, make_outside
+from shared.process.settings import ProcessSettings, ProcessSettingsError, settings_of
 from shared.protocol.coordinator.machine import CoordinatorMachine
 from shared.protocol.coordinator.settings import CoordinatorSettings
 from shared.runtime.coordinator import CoordinatorDriver
+from shared.runtime.settings import HEADER_BYTES_MAX
+
+
+def coordinator_settings(settings: ProcessSettings) -> CoordinatorSettings:
+    """From the process' settings, with their relations to those of workers and brokers. ProcessSettingsError, SettingsError."""
+    table = {**settings.extra, "topic_prefix": settings.prefix}
+    found = settings_of(table, CoordinatorSettings, "TIDEMARK_EXTRA", others=True)
+    runtime = settings.runtime
+    runtime.check_alignment(found.checkpoint_timeout_ms)
+    runtime.check_commits(found.unreleased_max)
+    runtime.check_deaths(found.failures_max)
+    runtime.check_coordinator(found.heartbeat_timeout_ms, found.lease_ms)
+    message_bytes_max = kafka_settings(settings).message_bytes_max
+    if 2 * (found.inline_bytes_max + HEADER_BYTES_MAX) > message_bytes_max:
+        message = (
+            f"TIDEMARK_EXTRA.inline_bytes_max: twice its {found.inline_bytes_max} bytes, with headers, must not be above"
+            f" message_bytes_max={message_bytes_max} of TIDEMARK_KAFKA_CONFIG: an assignment carries it beside the document"
+        )
+        raise ProcessSettingsError(message)
+    return found
 
 
 async def build(settings: ProcessSettings) -> CoordinatorDriver:
@@ -19,16 +37,8 @@ async def build(settings: ProcessSettings) -> CoordinatorDriver:
     if not settings.store:
         message = "TIDEMARK_STORE is not set; expected sqlite:///… or postgresql://…"
         raise ProcessSettingsError(message)
-    try:
-        decisions = msgspec.convert({**settings.extra, "topic_prefix": settings.prefix}, CoordinatorSettings)
-    except msgspec.ValidationError as error:
-        message = f"TIDEMARK_EXTRA: {error}"
-        raise ProcessSettingsError(message) from error
-    settings.runtime.check_alignment(decisions.checkpoint_timeout_ms)
-    settings.runtime.check_commits(decisions.unreleased_max)
-    settings.runtime.check_deaths(decisions.failures_max)
+    decisions = coordinator_settings(settings)
     machine = CoordinatorMachine(decisions, lambda: uuid.uuid4().hex)
+    planner = partial(plan_for_coordinator, settings.runtime.engine, tasks_max=decisions.tasks_max)
     store = SqlCommitStore(settings.store, settings.store_config)
-    return CoordinatorDriver(
-        settings.place, make_outside(settings), store, partial(plan_for_coordinator, settings.runtime.engine), machine
-    )
+    return CoordinatorDriver(settings.place, make_outside(settings), store, planner, machine)

@@ -4,6 +4,8 @@ Tagged msgspec structs: `shared.wire.messages` has their bytes. Messages may be 
 compares worker incarnation, job and generation first (R2).
 """
 
+from typing import Final
+
 from msgspec import Struct
 
 from shared.model.checkpoint import LineageEntry, TaskHandle
@@ -22,6 +24,9 @@ from shared.model.ids import (
     WorkerIncarnation,
 )
 from shared.model.time import MIN_TIME
+
+KEY_GROUPS: Final = 128
+"""Of a plan, unless it says otherwise: kept with the processor, so that its state has an owner whatever the numbers of tasks are."""
 
 
 class EdgeBinding(Struct, frozen=True):
@@ -42,7 +47,7 @@ class RunningPlan(Struct, frozen=True):
     """The processor's document, canonical JSON, environment variables already put in."""
     tasks: dict[VertexId, int]
     edges: tuple[EdgeBinding, ...]
-    key_groups: int = 128
+    key_groups: int = KEY_GROUPS
     services: dict[VertexId, str] = {}
     """Which service runs a vertex."""
     names: dict[str, VertexId] = {}

@@ -51,7 +51,7 @@ def make_outside(settings: ProcessSettings) -> Outside:
         blobs=open_blobs(settings.blobs, executor, settings.blobs_config),
         clock=SystemClock(),
         executor=executor,
-        topics=Topics(settings.prefix),
+        topics=Topics(settings.prefix, settings.runtime.samples_kept_ms),
         settings=settings.runtime,
         unique=lambda: uuid.uuid4().hex,
         **passing,

@@ -42,7 +42,6 @@ from shared.wire.errors import WireError
 from shared.wire.messages import decode_report, encode_message
 
 _log = structlog.get_logger()
-_TICK_MS = 50
 _PUBLISHED = EdgeId("published")
 
 Planner = Callable[[str, dict[str, int], Any, Mapping[str, str]], ev.PlannedPipeline]
@@ -67,14 +66,14 @@ class CoordinatorDriver:
         planner: Planner,
         machine: CoordinatorMachine,
         *,
-        lease_ms: int = 5_000,
+        lease_ms: int | None = None,
     ) -> None:
         self._place = self._holder = holder
         self._outside = outside
         self._store = store
         self._planner = planner
         self._machine = machine
-        self._lease_ms = lease_ms
+        self._lease_ms = lease_ms or machine.settings.lease_ms
         self._token: LeaderToken | None = None
         self._term = 0
         self._inbox: deque[tuple[int, ev.CoordinatorEvent]] = deque()
@@ -233,7 +232,7 @@ class CoordinatorDriver:
         while True:
             term, command = await self._store_queue.get()
             if term == self._term:
-                event = await carry_out(self._store, command, self._outside)
+                event = await carry_out(self._store, command, self._outside, self._machine.settings.connections_max)
                 if isinstance(command, do.StoreConnection) and isinstance(event, ev.StoreDone):
                     self._tell_connection(command.name, command.value)
                 self._post(term, event)
@@ -353,7 +352,8 @@ class CoordinatorDriver:
         beat_ms = self._now()
         while True:
             due_ms = self._machine.due_ms()
-            wait_ms = _TICK_MS if due_ms is None else max(1, min(_TICK_MS, due_ms - self._now()))
+            tick_ms = self._outside.settings.tick_interval_ms
+            wait_ms = tick_ms if due_ms is None else max(1, min(tick_ms, due_ms - self._now()))
             await self._outside.clock.sleep_ms(wait_ms)
             if self._token is not None:
                 self._post(self._term, ev.Tick(self._now()))
@@ -384,7 +384,7 @@ class CoordinatorDriver:
         topic = TopicPartition(self._outside.topics.requests, 0)
         while True:
             if self._token is None:
-                await self._outside.clock.sleep_ms(_TICK_MS)
+                await self._outside.clock.sleep_ms(self._outside.settings.tick_interval_ms)
                 continue
             term = self._term
             start = await self._offset(topic, self._outside.log.begin_offsets)

@@ -36,8 +36,6 @@ from shared.runtime.state import StateStore, blobs_of
 from shared.wire.errors import WireError
 from shared.wire.frames import decode_frame, encode_frame
 
-_NOTE_INTERVAL_MS = 1_000
-"""Lag tools are told of commits no oftener."""
 WorkCommand = do.Apply | do.Advance | do.FireProcessingTime | do.Flush | do.TakeSnapshot
 
 
@@ -337,7 +335,7 @@ class SourceDriver(TaskDriver):
         self.ahead = Ahead()
         self._noted = machine.committed
         self._noting: Handle | None = None
-        self._noted_ms = -_NOTE_INTERVAL_MS
+        self._noted_ms = -wiring.settings.note_interval_ms
 
     def start(self) -> None:
         """Go; but input is taken only after `start_input` (R1)."""
@@ -433,7 +431,7 @@ class SourceDriver(TaskDriver):
         """For lag tools, beside the work: what fails is tried with the next commit."""
         committed, now_ms = self.machine.committed, self.wiring.clock.monotonic_ms()
         busy = self._noting is not None and not self._noting.done()
-        if committed == self._noted or busy or now_ms - self._noted_ms < _NOTE_INTERVAL_MS:
+        if committed == self._noted or busy or now_ms - self._noted_ms < self.wiring.settings.note_interval_ms:
             return
         self._noted, self._noted_ms = committed, now_ms
         name = f"{self.wiring.task} note"

@@ -59,6 +59,10 @@ class RuntimeSettings:
     """A worker that hears no coordinator for so long stops its tasks (R2)."""
     topics_kept_ms: int = 600_000
     """How long commands, reports, answers and read positions stay in their topics (`trimming.py`)."""
+    samples_kept_ms: int = 600_000
+    """How long samples of output stay in their topic; nothing depends on them."""
+    note_interval_ms: int = 1_000
+    """Lag tools are told of commits no oftener."""
     reports_waiting_max: int = 10_000
     """Messages of one process that the broker has not acknowledged; when there are more, no heartbeat is added to them."""
     parcels_waiting_max: int = 200_000
@@ -224,11 +228,30 @@ class RuntimeSettings:
             raise SettingsError(message)
 
     def check_frames(self, message_bytes_max: int) -> None:
-        """F6: what is not split fits into a record of the brokers', with its header. Raises SettingsError."""
-        if self.inline_bytes_max + HEADER_BYTES_MAX > message_bytes_max:
+        """F6, C7: what is not split fits into a record of the brokers', with its header. Raises SettingsError."""
+        for name, size, what in (
+            ("inline_bytes_max", self.inline_bytes_max, "a frame"),
+            ("state_inline_bytes_max", self.state_inline_bytes_max, "an acknowledgement"),
+        ):
+            if size + HEADER_BYTES_MAX > message_bytes_max:
+                message = (
+                    f"{name}={size} and a header of up to {HEADER_BYTES_MAX} bytes must not be above"
+                    f" message_bytes_max={message_bytes_max} of the Kafka settings: no broker would take such {what}"
+                )
+                raise SettingsError(message)
+
+    def check_coordinator(self, heartbeat_timeout_ms: int, lease_ms: int) -> None:
+        """R1, C8: workers outlast a late heartbeat and a change of leaders. Raises SettingsError."""
+        if heartbeat_timeout_ms < 3 * self.heartbeat_interval_ms:
             message = (
-                f"inline_bytes_max={self.inline_bytes_max} and a header of up to {HEADER_BYTES_MAX} bytes must not be above"
-                f" message_bytes_max={message_bytes_max} of the Kafka settings: no broker would take such a frame"
+                f"heartbeat_timeout_ms={heartbeat_timeout_ms} of the coordinator must be at least three times"
+                f" heartbeat_interval_ms={self.heartbeat_interval_ms}: one late heartbeat would lose a worker"
+            )
+            raise SettingsError(message)
+        if self.coordinator_silence_ms_max <= 2 * lease_ms:
+            message = (
+                f"coordinator_silence_ms_max={self.coordinator_silence_ms_max} must be above twice lease_ms={lease_ms}"
+                " of the coordinator: workers would stop before a standby leads"
             )
             raise SettingsError(message)
 

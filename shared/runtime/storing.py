@@ -20,10 +20,15 @@ Write = (
 )
 
 
-async def carry_out(store: CommitStore, command: Write, outside: Outside) -> ev.CoordinatorEvent:
-    """Make one write and give its answer."""
+async def carry_out(store: CommitStore, command: Write, outside: Outside, connections_max: int) -> ev.CoordinatorEvent:
+    """Make one write and give its answer. `connections_max`: of the registry."""
     op, clock = command.op, outside.clock
     try:
+        if isinstance(command, do.StoreConnection) and command.value is not None:
+            known = await store.connections()
+            if command.name not in known and len(known) >= connections_max:
+                reason = f"the registry has {len(known)} connections, which is connections_max of the coordinator: delete one first"
+                return ev.StoreFull(clock.monotonic_ms(), op, reason)
         await _write(store, command, outside)
     except Stale as error:
         _log.warning("store.stale", command=type(command).__name__, reason=str(error))

@@ -8,8 +8,6 @@ from typing import Final
 
 from shared.model.ids import JobId
 
-SAMPLES_KEPT_MS: Final = 600_000
-"""Of the samples topic: nothing depends on it."""
 MARKERS_PREFIX: Final = "tidemark.markers."
 """Of release markers, in the cluster of the output, whichever installation writes there."""
 
@@ -27,6 +25,8 @@ class Topics:
     """Names by prefix. None of these topics has time or size retention (C12), but for samples, on which nothing depends."""
 
     prefix: str = "tidemark"
+    samples_kept_ms: int = 600_000
+    """How long samples stay in their topic: nothing depends on it."""
 
     @property
     def commands(self) -> str:
@@ -97,7 +97,7 @@ class Topics:
         compacted = {"cleanup.policy": "compact"}
         return {
             **dict.fromkeys(names, TOLD_CONFIG),
-            self.samples: {"retention.ms": str(SAMPLES_KEPT_MS)},
+            self.samples: {"retention.ms": str(self.samples_kept_ms)},
             self.registry: compacted,
             self.connections: compacted,
         }

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from shared.model.checkpoint import BlobRef, CommitRow, LineageEntry
 from shared.model.ids import EdgeId, Epoch, JobId, LeaderToken, VertexId
-from shared.model.messages import Report, Request
+from shared.model.messages import KEY_GROUPS, Report, Request
 from shared.model.processors import ProcessorRow
 from shared.protocol.coordinator.commands import OpId
 
@@ -94,6 +94,15 @@ class StoreAway:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreFull:
+    """There is no room for what a request adds; nothing was changed. `reason` is for the user."""
+
+    now_ms: int
+    op: OpId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class MirrorAppended:
     """The broker has the row (C9)."""
 
@@ -137,7 +146,7 @@ class PlannedPipeline:
     """Canonical, environment variables put in: what workers plan again from."""
     vertices: tuple[PlannedVertex, ...]
     edges: tuple[PlannedEdge, ...]
-    key_groups: int = 128
+    key_groups: int = KEY_GROUPS
     checkpoint_interval_ms: int | None = None
     """The document's; None for the default."""
     names: dict[str, VertexId] = field(default_factory=dict)
@@ -233,6 +242,7 @@ CoordinatorEvent = (
     | StoreStale
     | StoreAmbiguous
     | StoreAway
+    | StoreFull
     | MirrorAppended
     | MirrorFailed
     | PlanMade

@@ -176,6 +176,8 @@ class CoordinatorMachine:
                 self._answered(event)
 
     def _answered(self, event: ev.CoordinatorEvent) -> None:
+        if isinstance(event, ev.StoreFull) and (put := self.connecting.pop(event.op, None)) is not None:
+            self._answer(put, event.reason)
         for p in self.processors.values():
             match event:
                 case ev.TopicsReady() | ev.TopicsFailed():
@@ -279,6 +281,12 @@ class CoordinatorMachine:
             self._answer(request, f"there is no processor named {request.name}")
         elif len(self.creations) >= self.settings.requests_max:
             self._answer(request, f"{len(self.creations)} processors are being created; ask again later")
+        elif len(self.processors) + len(self.creations) >= self.settings.processors_max:
+            known = len(self.processors) + len(self.creations)
+            self._answer(
+                request,
+                f"{known} processors are registered, which is processors_max of the coordinator: drop one first",
+            )
         else:
             op = self.ctx.op()
             self.creations[request.name] = Creation(request, op)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, fields
 
+from shared.model.messages import KEY_GROUPS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSettings:
@@ -46,6 +48,16 @@ class CoordinatorSettings:
     """Incarnations remembered as replaced at their place."""
     requests_max: int = 64
     """Requests that wait, for each processor."""
+    processors_max: int = 1_000
+    """Processors that are registered, running or not; no more are created."""
+    connections_max: int = 1_000
+    """Connections in the registry; no more are added."""
+    workers_max: int = 1_000
+    """Workers that are alive; those that come beyond it get no tasks."""
+    tasks_max: int = KEY_GROUPS
+    """Tasks of one vertex; at most as many as there are key groups, since more could own none."""
+    lease_ms: int = 5_000
+    """How long a leader leads without word from the store; a standby takes over after so long (C8)."""
     answers_max: int = 32
     """Answers kept with each processor, so that a repeated request is not carried out twice."""
     sample_max: int = 100
@@ -62,6 +74,11 @@ class CoordinatorSettings:
             raise ValueError(
                 f"coordinator settings: checkpoint_timeout_ms ({self.checkpoint_timeout_ms}) must be above"
                 f" checkpoint_interval_ms ({self.checkpoint_interval_ms})"
+            )
+        if self.tasks_max > KEY_GROUPS:
+            raise ValueError(
+                f"coordinator settings: tasks_max ({self.tasks_max}) must not be above the {KEY_GROUPS} key groups of a plan:"
+                " tasks beyond them would own no key"
             )
         if self.backoff_max_ms < self.backoff_base_ms:
             raise ValueError(

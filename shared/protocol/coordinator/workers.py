@@ -68,7 +68,8 @@ class Workers:
         if older is not None and older.incarnation != r.worker:
             lost = older.incarnation
             self.leave(lost)
-        self._see(r, now_ms)
+        if self._has_room(r.worker):
+            self._see(r, now_ms)
         return lost
 
     def beat(self, h: Heartbeat, now_ms: int) -> bool:
@@ -79,7 +80,7 @@ class Workers:
         if h.worker in self.replaced:
             return False
         holder = self._at(h.place)
-        if holder is not None and holder.incarnation != h.worker:
+        if (holder is not None and holder.incarnation != h.worker) or not self._has_room(h.worker):
             return False
         self._see(h, now_ms)
         return True
@@ -176,6 +177,9 @@ class Workers:
 
     def _at(self, place: Place) -> Worker | None:
         return next((w for w in self.alive.values() if w.place == place), None)
+
+    def _has_room(self, worker: WorkerIncarnation) -> bool:
+        return worker in self.alive or len(self.alive) < self.settings.workers_max
 
     def _see(self, said: Register | Heartbeat, now_ms: int) -> None:
         worker = self.alive.get(said.worker)

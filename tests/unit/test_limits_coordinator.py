@@ -1,0 +1,171 @@
+"""Limits of the coordinator act, and what contradicts workers' or brokers' settings ends it at its start."""
+
+import json
+from typing import Any
+
+import pytest
+
+from services.coordinator.planning import plan_for_coordinator
+from services.coordinator.service import coordinator_settings
+from shared.adapters.kafka_settings import KafkaSettings
+from shared.adapters.memory_commit_store import MemoryCommitStore
+from shared.adapters.virtual import VirtualWorld, run_virtual
+from shared.model.ids import LeaderToken, Place, ProcessorName, WorkerIncarnation
+from shared.model.messages import CreateProcessor, Heartbeat, PutConnection, Register
+from shared.process.settings import ProcessSettings, ProcessSettingsError
+from shared.protocol.coordinator import events as ev
+from shared.protocol.coordinator.commands import Answer, OpId, StoreConnection
+from shared.protocol.coordinator.machine import CoordinatorMachine
+from shared.protocol.coordinator.settings import CoordinatorSettings
+from shared.protocol.coordinator.workers import Workers
+from shared.runtime.coordinator import PlanRefusal
+from shared.runtime.settings import DeathSettings, RuntimeSettings, SettingsError
+from shared.runtime.storing import carry_out
+from shared.runtime.topics import Topics
+from tests.unit.protocol_coordinator_support import NAME
+from tests.unit.protocol_coordinator_world import World
+
+
+def test_no_more_processors_are_created_than_may_be() -> None:
+    """The answer names the setting and what to do; after a drop there is room."""
+    world = World(CoordinatorSettings(processors_max=1))
+    world.lead()
+    world.request(CreateProcessor("one", NAME, "read:source"))
+    world.settle()
+    world.request(CreateProcessor("two", ProcessorName("other"), "read:source"))
+    world.settle()
+    answers = world.nodes[0].answers
+    assert answers["one"] == ""
+    assert answers["two"] == "1 processors are registered, which is processors_max of the coordinator: drop one first"
+    assert list(world.store.rows) == [NAME]
+
+
+def _leading(settings: CoordinatorSettings) -> CoordinatorMachine:
+    machine = CoordinatorMachine(settings, lambda: "0" * 32)
+    machine.handle(ev.LeadershipTaken(0, LeaderToken(1), ()))
+    return machine
+
+
+def test_a_full_registry_of_connections_says_so_to_who_asks() -> None:
+    """One more is not written; one that is there may be changed, and one may be deleted."""
+
+    async def main(world: VirtualWorld) -> None:
+        machine, store = _leading(CoordinatorSettings()), MemoryCommitStore()
+        await store.put_connection("a", "{}")
+        outside: Any = type("Outside", (), {"clock": world.clock})
+        said: dict[str, str] = {}
+        for request, name, value in (("1", "b", "{}"), ("2", "a", '{"x": 1}'), ("3", "a", None), ("4", "b", "{}")):
+            asked = machine.handle(ev.RequestReceived(0, PutConnection(request, ProcessorName(name), value)))
+            (write,) = [c for c in asked if isinstance(c, StoreConnection)]
+            event = await carry_out(store, write, outside, 1)
+            said |= {c.request: c.error for c in machine.handle(event) if isinstance(c, Answer)}
+        assert said == {
+            "1": "the registry has 1 connections, which is connections_max of the coordinator: delete one first",
+            **dict.fromkeys("234", ""),
+        }
+        assert await store.connections() == {"b": "{}"}
+        assert machine.handle(ev.StoreFull(0, OpId(99), "another's")) == []
+
+    run_virtual(main)
+
+
+def test_workers_beyond_the_bound_get_no_tasks() -> None:
+    """They do not count until another has gone; then they do, by their next heartbeat."""
+    workers = Workers(CoordinatorSettings(workers_max=1))
+
+    def of(number: int) -> tuple[WorkerIncarnation, Place, str, int, int, str]:
+        return WorkerIncarnation(f"w{number}"), Place(f"operator-{number}"), "operator", 4, 1, "h"
+
+    for number in (1, 2):
+        workers.register(Register(*of(number)), 0)
+    assert [workers.beat(Heartbeat(*of(number), ()), 0) for number in (1, 2)] == [True, False]
+    assert list(workers.alive) == ["w1"]
+    workers.leave(WorkerIncarnation("w1"))
+    assert workers.beat(Heartbeat(*of(2), ()), 0)
+    assert list(workers.alive) == ["w2"]
+
+
+def test_a_vertex_gets_no_more_tasks_than_may_be() -> None:
+    """Refused in the user's words; at the bound itself it is planned."""
+    document = json.dumps({"name": "p", "pipeline": [{"$source": {"documents": [{"v": 1}]}}]})
+    with pytest.raises(PlanRefusal, match=r"parallelism.sink: expected 1 to 3 tasks, found 4"):
+        plan_for_coordinator("local", document, {"sink": 4}, None, {}, collects=True, tasks_max=3)
+    plan_for_coordinator("local", document, {"sink": 3}, None, {}, collects=True, tasks_max=3)
+
+
+def test_samples_are_kept_as_long_as_is_set() -> None:
+    """The samples topic alone has a retention by time."""
+    topics = Topics("p", samples_kept_ms=7)
+    assert topics.plain()[topics.samples] == {"retention.ms": "7"}
+
+
+# --- relations ------------------------------------------------------------------------------------------------------------
+
+
+def _process(extra: dict[str, Any], runtime: RuntimeSettings, kafka: dict[str, Any]) -> ProcessSettings:
+    return ProcessSettings(
+        kafka="k:1",
+        blobs="b",
+        store="sqlite://",
+        place="coordinator-0",
+        kafka_config=kafka,
+        runtime=runtime,
+        extra=extra,
+    )
+
+
+@pytest.mark.parametrize(
+    ("extra", "runtime", "kafka", "said"),
+    [
+        ({"tasks_max": 129}, {}, {}, r"tasks_max \(129\) must not be above the 128 key groups"),
+        (
+            {"heartbeat_timeout_ms": 1_000},
+            {},
+            {},
+            "heartbeat_timeout_ms=1000 of the coordinator .* heartbeat_interval_ms=500",
+        ),
+        ({"lease_ms": 30_000}, {}, {}, "coordinator_silence_ms_max=60000 must be above twice lease_ms=30000"),
+        (
+            {"failures_max": 3},
+            {},
+            {},
+            "deaths.deaths_max=3 and one more must be below failures_max=3 of the coordinator",
+        ),
+        (
+            {},
+            {"deaths": DeathSettings(deaths_max=5)},
+            {},
+            "deaths.deaths_max=5 and one more must be below failures_max=5",
+        ),
+        ({"unreleased_max": 10_000}, {}, {}, "commits_waiting_max=10000 must be above unreleased_max=10000"),
+        (
+            {"inline_bytes_max": 500_000},
+            {},
+            {},
+            "TIDEMARK_EXTRA.inline_bytes_max: twice its 500000 .* message_bytes_max=1000000",
+        ),
+        ({}, {}, {"message_bytes_max": 500_000}, "twice its 262144 bytes, .* message_bytes_max=500000"),
+        ({"processors_max": 0}, {}, {}, "coordinator setting processors_max: expected a positive number, found 0"),
+        ({"workers_max": "9"}, {}, {}, r"TIDEMARK_EXTRA: Expected `int`, got `str` - at `\$.workers_max`"),
+    ],
+)
+def test_a_coordinator_whose_settings_cannot_work_ends_at_its_start(
+    extra: dict[str, Any], runtime: dict[str, Any], kafka: dict[str, Any], said: str
+) -> None:
+    """The message names the settings, whose they are, and their values."""
+    with pytest.raises((ProcessSettingsError, SettingsError), match=said):
+        coordinator_settings(_process(extra, RuntimeSettings(**runtime), kafka))
+
+
+def test_the_defaults_of_a_coordinator_agree() -> None:
+    """With workers' and the brokers'; another service's settings beside its own are no error."""
+    found = coordinator_settings(_process({"retires_workers": True, "scratch": "/x"}, RuntimeSettings(), {}))
+    assert found == CoordinatorSettings(retires_workers=True)
+
+
+def test_C7_state_in_an_acknowledgement_fits_into_a_record_of_the_brokers() -> None:  # noqa: N802
+    """Said at the start of every worker, with both names."""
+    assert KafkaSettings("k:1").message_bytes_max == 1_000_000
+    runtime = RuntimeSettings(state_inline_bytes_max=990_000)
+    with pytest.raises(SettingsError, match=r"state_inline_bytes_max=990000 .* message_bytes_max=1000000"):
+        runtime.check_frames(1_000_000)
