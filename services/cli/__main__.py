@@ -118,7 +118,7 @@ def audit_command(
 ) -> None:
     """Check that every record was counted once, epoch by epoch, from the source topic and the bytes of the outputs.
 
-    Exit 1 at the first discrepancy, 3 where something needed is gone and there is no statement.
+    Exit 1 at the first discrepancy, 3 where something needed is gone, or an output cannot be checked: there is no statement about that.
     """
     found: list[Audited] = []
 
@@ -134,7 +134,7 @@ def audit_command(
     text = [json.dumps(audited.as_json(), indent=2)] if as_json else audited.text(every_epoch=every_epoch)
     for line in text:
         sys.stdout.write(line + "\n")
-    if audited.gone:
+    if audited.gone or audited.unchecked:
         raise typer.Exit(_NO_STATEMENT)
 
 

@@ -12,7 +12,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -22,6 +22,7 @@ import msgspec
 from services.cli.audit_history import AuditFailed, Commit, NotAuditable, first_offset, read_history
 from services.cli.audit_outputs import Line, Output, Releases, file_output, line_of, topic_output
 from services.cli.audit_report import Audited, AuditedEpoch
+from services.cli.audit_tables import TableRead, Unread, compare, read_table, table_output
 from services.cli.collect import committed_records
 from services.cli.recompute import EpochDone, SplitRecords, Stand, recompute
 from services.local.supervisor import LocalCluster, LocalSettings, is_running, read_environment, read_state
@@ -31,8 +32,8 @@ from shared.adapters.directory_blobs import DirectoryBlobs
 from shared.adapters.executor import AsyncExecutor
 from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings
-from shared.language.documents import Processor, all_stages, parse, resolve
-from shared.language.stages import FileEmit, Join, KafkaEmit, KafkaSource, Lookup, Union
+from shared.language.documents import InvalidDocument, Processor, all_stages, parse, resolve
+from shared.language.stages import FileEmit, Join, KafkaEmit, KafkaSource, Lookup, Merge, Union
 from shared.language.values import to_json
 from shared.model.ids import ProcessorName, SplitId, VertexId
 from shared.model.processors import ProcessorRow
@@ -66,19 +67,42 @@ async def audit(name: ProcessorName, installed: Installation) -> Audited:
     if row is None:
         message = f"no processor {name!r} in this installation"
         raise AuditFailed(message)
+    processor = parse(msgspec.msgpack.decode(row.plan)["document"])
+    tables = await _tables(processor, installed)
+    try:
+        return await _audited(name, processor, row, installed, tables)
+    finally:
+        for table in tables.values():
+            if isinstance(table, TableRead):
+                table.engine.dispose()
+
+
+async def _audited(
+    name: ProcessorName,
+    processor: Processor,
+    row: ProcessorRow,
+    installed: Installation,
+    tables: Mapping[VertexId, TableRead | Unread],
+) -> Audited:
     commits = await read_history(row, installed.store, installed.blobs, installed.log, installed.topics)
     if not commits:
         message = f"{name} has committed nothing yet; there is nothing to audit"
         raise NotAuditable(message)
-    processor = parse(msgspec.msgpack.decode(row.plan)["document"])
     can_be_computed_again(processor)
-    outputs = await _outputs(processor, row, commits, installed)
+    outputs = await _outputs(processor, row, commits, installed, tables)
     splits = await source_records(processor, commits, installed.log)
     stands = [(c.epoch, {s: Stand(st.next, _status(st.status, c)) for s, st in c.stands.items()}) for c in commits]
-    done = recompute(processor, splits, stands, name, topics_of(processor))
+    read = [table for table in tables.values() if isinstance(table, TableRead)]
+    accepts = {table.vertex: table.rejected for table in read}
+    done = recompute(processor, splits, stands, name, topics_of(processor), accepts=accepts)
+    by_epoch = _is_function_of_positions(processor)
     for vertex, output in outputs.items():
-        _same(vertex, done, output, commits, by_epoch=_is_function_of_positions(processor))
-    return _account(done, outputs, commits)
+        _same(vertex, done, output, commits, by_epoch=by_epoch)
+    for table in read:
+        compare(table, done, outputs[table.vertex], commits, by_epoch=by_epoch)
+    unread = [f"{table.vertex}: {table.why}" for table in tables.values() if isinstance(table, Unread)]
+    unchecked = (*unread, *(why for table in read for why in table.unchecked))
+    return Audited(_account(done, outputs, commits), unchecked, tuple(note for table in read for note in table.notes))
 
 
 def topics_of(processor: Processor) -> SourceTopics:
@@ -201,8 +225,46 @@ async def _still_there(log: Log, partition: TopicPartition, split: SplitId, comm
 # --- what came out --------------------------------------------------------------------------------------------------------
 
 
+async def _tables(processor: Processor, installed: Installation) -> dict[VertexId, TableRead | Unread]:
+    """The tables that `$merge` stages write into, as they are now; what nobody but this job is known to write is read."""
+    rows = await installed.store.processors()
+    written: Counter[tuple[str, str]] = Counter()
+    for other in rows:
+        document = parse(msgspec.msgpack.decode(other.plan)["document"])
+        stages = [stage for stage in all_stages(document.pipeline) if isinstance(stage, Merge)]
+        written.update((_url(document, stage, installed.environment), stage.table) for stage in stages)
+    known = frozenset(other.job for other in rows)
+    found: dict[VertexId, TableRead | Unread] = {}
+    for vertex in plan_processor(processor, engine="local").vertices:
+        if not isinstance(vertex.head, WriteHead) or not isinstance(stage := vertex.head.stage, Merge):
+            continue
+        url = _url(processor, stage, installed.environment)
+        if written[url, stage.table] > 1:
+            why = f"{written[url, stage.table]} stages of this installation's processors write into table {stage.table}"
+            found[vertex.id] = Unread(vertex.id, why)
+        elif "${" in url:
+            found[vertex.id] = Unread(
+                vertex.id, f"the environment lacks what connection {stage.connection_name} refers to"
+            )
+        else:
+            found[vertex.id] = read_table(vertex.id, stage, url, known)
+    return found
+
+
+def _url(processor: Processor, stage: Merge, environment: Mapping[str, str]) -> str:
+    """Of the connection; as the document has it, where the environment lacks what it refers to."""
+    connection = processor.connections[stage.connection_name]
+    with suppress(InvalidDocument):
+        connection = resolve(connection, environment)
+    return str(connection.settings["url"])
+
+
 async def _outputs(
-    processor: Processor, row: ProcessorRow, commits: Sequence[Commit], installed: Installation
+    processor: Processor,
+    row: ProcessorRow,
+    commits: Sequence[Commit],
+    installed: Installation,
+    tables: Mapping[VertexId, TableRead | Unread],
 ) -> dict[VertexId, Output]:
     found: dict[VertexId, Output] = {}
     for vertex in plan_processor(processor, engine="local").vertices:
@@ -214,9 +276,11 @@ async def _outputs(
                 found[vertex.id] = await topic_output(installed.log, stage, what)
             case FileEmit() as stage:
                 found[vertex.id] = file_output(stage, _root(processor, stage, installed.environment), what)
-            case _:
-                message = f"{vertex.id}: outputs of {vertex.label} cannot be audited"
-                raise NotAuditable(message)
+            case Merge():
+                table = tables[vertex.id]
+                if isinstance(table, Unread):
+                    continue
+                found[vertex.id] = await table_output(table, what, installed.blobs)
         if what.ended and not all(found[vertex.id].complete(commit, vertex.id) for commit in commits):
             message = (
                 f"{vertex.id}: the processor is FINISHED with commit {commits[-1].epoch}, but markers stand at "
@@ -240,11 +304,11 @@ def _same(
 ) -> None:
     """Both as multisets, epoch by epoch, or as a whole. AuditFailed names the first document that is missing, repeated or altered."""
     complete = [e for e, commit in zip(done, commits, strict=True) if output.complete(commit, vertex)]
-    if not by_epoch and output.gone:
+    if not by_epoch and (output.gone or output.untold):
         return
     if by_epoch:
         for epoch in complete:
-            if epoch.epoch not in output.gone:
+            if epoch.epoch not in output.gone and epoch.epoch not in output.untold:
                 found = output.lines.get(epoch.epoch, [])
                 _match(f"epoch {epoch.epoch}, {vertex}", _lines(epoch.outputs.get(vertex, [])), found)
         return
@@ -280,7 +344,9 @@ def _match(where: str, expected: Sequence[Line], found: Sequence[tuple[Line, str
 # --- the account -------------------------------------------------------------------------------------------------------------
 
 
-def _account(done: Sequence[EpochDone], outputs: Mapping[VertexId, Output], commits: Sequence[Commit]) -> Audited:
+def _account(
+    done: Sequence[EpochDone], outputs: Mapping[VertexId, Output], commits: Sequence[Commit]
+) -> tuple[AuditedEpoch, ...]:
     """Each input record once: counted, late, repeated, or a dead letter for another reason."""
     epochs = []
     before: dict[SplitId, int] = {}
@@ -303,7 +369,7 @@ def _account(done: Sequence[EpochDone], outputs: Mapping[VertexId, Output], comm
                 gone=tuple(output.gone[epoch.epoch] for output in outputs.values() if epoch.epoch in output.gone),
             )
         )
-    return Audited(tuple(epochs))
+    return tuple(epochs)
 
 
 def _letters(letters: Sequence[Document]) -> tuple[int, int]:

@@ -51,6 +51,8 @@ class Output:
     """The marker of each release identity."""
     gone: dict[Epoch, str] = field(default_factory=dict)
     """Epochs of whose output something is no longer there, with what."""
+    untold: set[Epoch] = field(default_factory=set)
+    """Epochs of which nothing tells any more what was put out: it lies in the target with that of others."""
 
     def complete(self, commit: Commit, vertex: VertexId) -> bool:
         """Whether every identity of the vertex has released this commit."""

@@ -33,6 +33,10 @@ class Audited:
     """An audit without a discrepancy."""
 
     epochs: tuple[AuditedEpoch, ...]
+    unchecked: tuple[str, ...] = ()
+    """Outputs that are no function of the records, or rows of them, each with the reason: no statement about them."""
+    notes: tuple[str, ...] = ()
+    """What no record decides and was left out: columns that a database fills by itself."""
 
     @property
     def records(self) -> int:
@@ -86,6 +90,8 @@ class Audited:
             "outputs": self.outputs,
             "waiting": list(self.waiting),
             "gone": list(self.gone),
+            "unchecked": list(self.unchecked),
+            "notes": list(self.notes),
             "epochs": [asdict(epoch) for epoch in self.epochs],
         }
 
@@ -104,6 +110,8 @@ class Audited:
             yield f"not released everywhere yet, and not compared: epochs {', '.join(map(str, self.waiting))}"
         for what in self.gone:
             yield f"not compared, for it is gone: {what}"
+        yield from (f"not checked: {what}" for what in self.unchecked)
+        yield from (f"not compared: {what}" for what in self.notes)
 
     def _table(self, *, every_epoch: bool) -> Iterator[str]:
         outputs = list(self.outputs)

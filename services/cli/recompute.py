@@ -7,7 +7,7 @@ engine ran them.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,14 +23,17 @@ from shared.operators.batches import documents_of, with_column
 from shared.operators.build import build_chain, build_front
 from shared.operators.chain import Chain
 from shared.operators.context import TaskContext, Topics
+from shared.operators.dead_letters import WOULD_REFUSE, Failure, dead_letters
 from shared.operators.source_front import SourceFront, Status
 from shared.operators.specs import FrontSpec
 from shared.planning import plan_processor
+from shared.ports.sink import Rejected
 from shared.ports.source import RawBatch
 
 _ROWS = 20_000
 
-
+Accept = Callable[[pa.RecordBatch], Sequence[Rejected]]
+"""Which rows a target would refuse."""
 Positions = frozenset[tuple[int, int]]
 """Of records: (ordinal of the split, position)."""
 
@@ -74,6 +77,7 @@ class _World:
     watermarks: dict[str, int] = field(default_factory=dict)
     done: EpochDone = field(default_factory=lambda: EpochDone(NO_EPOCH))
     admitted: Positions = frozenset()
+    accepts: Mapping[VertexId, Accept] = field(default_factory=dict)
 
     def build(self) -> None:
         for vertex in self.plan.vertices:
@@ -89,9 +93,19 @@ class _World:
                 if edge.port != out.port:
                     continue
                 if edge.receiver not in self.chains:
-                    self.done.outputs[edge.receiver] += documents_of(out.batch)
+                    self._arrive(edge.receiver, out.batch)
                 else:
                     self.send(edge.receiver, self.chains[edge.receiver].on_batch(out.batch, out.content, edge.tag))
+
+    def _arrive(self, sink: VertexId, batch: pa.RecordBatch) -> None:
+        """What the target would refuse goes to the dead letters, as a sink's task sends it (S6)."""
+        accept = self.accepts.get(sink)
+        rejected = accept(batch) if accept is not None else ()
+        rows = {r.row for r in rejected}
+        self.done.outputs[sink] += [d for row, d in enumerate(documents_of(batch)) if row not in rows]
+        failures = [Failure(r.row, r.reason, WOULD_REFUSE) for r in rejected]
+        if failures:
+            self.send(sink, dead_letters(batch, failures, self.plan.vertex(sink).label, self.context))
 
     def read(self, source: VertexId, batch: RawBatch) -> None:
         if self.front is None:
@@ -136,13 +150,15 @@ def recompute(
     *,
     admitted: Positions = frozenset(),
     collects: bool = False,
+    accepts: Mapping[VertexId, Accept] | None = None,
 ) -> list[EpochDone]:
     """Run the document over these records, from barrier to barrier: where each split stood says what an epoch took in.
 
     admitted: records that are in time whatever their watermark (`lateness: split`); an epoch has to cover their windows whole.
+    accepts: by sink vertex, which rows its target would refuse; none where nothing is said.
     """
     plan = plan_processor(processor, engine="local", collects=collects)
-    world = _World(plan, TaskContext(processor=name, topic=topic), admitted=admitted)
+    world = _World(plan, TaskContext(processor=name, topic=topic), admitted=admitted, accepts=accepts or {})
     world.build()
     source = world.plan.vertices[0].id
     front = world.front

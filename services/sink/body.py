@@ -22,7 +22,7 @@ from shared.model.ids import Epoch, Offset, StatePart, VertexId
 from shared.model.time import MAX_TIME
 from shared.operators.base import Out
 from shared.operators.batches import documents_of
-from shared.operators.dead_letters import Failure, dead_letters
+from shared.operators.dead_letters import WOULD_REFUSE, Failure, dead_letters
 from shared.planning import WriteHead
 from shared.ports.clock import Handle
 from shared.ports.log import LogUnavailable, TopicPartition
@@ -187,7 +187,7 @@ class SinkBody:
             if rejected and not self._rejected_to_dlq:
                 message = f"{self._context.task}: the target of the dead letters refuses one: {rejected[0].reason}"
                 raise TargetRefused(message)
-            failures = [Failure(r.row, r.reason, "TargetWouldRefuse") for r in rejected]
+            failures = [Failure(r.row, r.reason, WOULD_REFUSE) for r in rejected]
             outs += dead_letters(batch, failures, self._context.vertex.label, self._context.operators)
         return outs
 

@@ -13,7 +13,7 @@ from services.sink.connectors.files import FileSink
 from services.sink.connectors.kafka import KafkaSink
 from services.sink.connectors.kafkarecords import Takes
 from services.sink.connectors.objects import ObjectDestination
-from services.sink.connectors.sql import SqlSink, engine_of
+from services.sink.connectors.sql import SqlSink, engine_at
 from services.sink.connectors.staging import PartStore
 from services.sink.settings import SinkSettings
 from shared.language.documents import FileDlq, KafkaDlq, Processor
@@ -66,11 +66,10 @@ class RealSinks:
 
     def _engine(self, url: str, connections_max: int) -> sa.Engine:
         """One pool for a database: tasks of one process share it."""
-        address = url.replace("postgresql://", "postgresql+psycopg://", 1)
-        if address not in self._engines:
+        if url not in self._engines:
             check_room(len(self._engines), connections_max, "database")
-            self._engines[address] = engine_of(address, self._settings.sql)
-        return self._engines[address]
+            self._engines[url] = engine_at(url, self._settings.sql)
+        return self._engines[url]
 
     def _files(self, context: TaskContext, processor: Processor, stage: FileEmit) -> SinkPort:
         outside = context.outside

@@ -21,6 +21,7 @@ from shared.operators.context import TaskContext, source_place
 LATE: Final = "Input document arrived late."
 INVALID: Final = "Input document found to be invalid in $validate stage."
 LATE_CODE: Final = "DocumentLate"
+WOULD_REFUSE: Final = "TargetWouldRefuse"
 _KEPT: Final = (TS, PART, POS, ARRIVAL)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -25,6 +26,10 @@ READINGS: list[dict[str, Any]] = [
     for n in range(1_000, 1_000 + 5 * PER_PART)
 ]
 """In five parts, each of them in an epoch of its own at least; out of order, and every 31st too late."""
+
+
+TABLE = "latest"
+"""The last window of each meter: several of them in an epoch."""
 
 
 def document(out: Path) -> dict[str, Any]:
@@ -64,6 +69,21 @@ def document(out: Path) -> dict[str, Any]:
     }
 
 
+def merging(out: Path) -> dict[str, Any]:
+    """The same, and a table besides."""
+    made = document(out)
+    made["connections"]["table"] = {"type": "sql", "url": f"sqlite:///{out}/{TABLE}.db"}
+    made["pipeline"].append({"$merge": {"into": {"connectionName": "table", "table": TABLE}, "whenMatched": "replace"}})
+    return made
+
+
+def make_table(out: Path) -> None:
+    """The target of `merging`, empty."""
+    with sqlite3.connect(out / f"{TABLE}.db") as connection:
+        connection.execute(f"CREATE TABLE {TABLE} (_id TEXT PRIMARY KEY, wh INTEGER)")
+    connection.close()
+
+
 @dataclass
 class Story:
     """A pipeline that has run to its end, and what an audit reads of it."""
@@ -101,6 +121,12 @@ class Story:
         assert entry.record is not None
         partition.stored[at] = entry._replace(record=None if value is None else replace(entry.record, value=value))
 
+    def tampered(self, statement: str) -> None:
+        """Run a statement on the table."""
+        with sqlite3.connect(self.out / f"{TABLE}.db") as connection:
+            assert connection.execute(statement).rowcount == 1
+        connection.close()
+
     async def append(self, topic: str, value: bytes) -> Offset:
         writer = await self.log.writer("tamper")
         offset = await (await writer.send(TopicPartition(topic, 0), NewRecord(value)))
@@ -130,13 +156,19 @@ async def feed(log: MemoryLog, part: list[dict[str, Any]]) -> None:
     await writer.close()
 
 
-async def finished_run(world: VirtualWorld, out: Path) -> Saved:
-    """Five parts through two tasks of each kind, state in blobs; then the input ends."""
+async def finished_run(world: VirtualWorld, out: Path, *, merges: bool = False) -> Saved:
+    """Five parts through two tasks of each kind, state in blobs; then the input ends.
+
+    merges: into a table, too, by one task: on virtual time nobody waits for another's lock.
+    """
     settings = RuntimeSettings(engine="local", state_inline_bytes_max=1)
+    made = merging(out) if merges else document(out)
+    if merges:
+        make_table(out)
     async with installed(world.clock, world.executor, settings=settings) as it:
         log = MemoryLog(it.broker)
         await log.create_topic("readings", 2)
-        await it.create(document(out), source=2, operator=2, sink=2)
+        await it.create(made, source=2, operator=2, sink=1 if merges else 2)
         await it.start()
         for first in range(0, len(READINGS), PER_PART):
             await feed(log, READINGS[first : first + PER_PART])

@@ -16,7 +16,7 @@ from services.sink.connectors.kafkamarkers import decode_marker, marker_record
 from shared.adapters.memory_log import MemoryLog
 from shared.adapters.virtual import VirtualWorld, run_virtual
 from shared.model.checkpoint import SplitStand
-from shared.model.ids import Epoch, Offset
+from shared.model.ids import Epoch, Offset, VertexId
 from shared.model.messages import StartProcessor
 from shared.ports.log import TopicPartition
 from shared.runtime.settings import RuntimeSettings
@@ -37,6 +37,12 @@ def _quiet() -> None:
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     out = tmp_path_factory.mktemp("audited")
     return run_virtual(lambda world: finished_run(world, out))
+
+
+@pytest.fixture(scope="module")
+def merged(tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    out = tmp_path_factory.mktemp("merged")
+    return run_virtual(lambda world: finished_run(world, out, merges=True))
 
 
 def test_a_whole_pipeline_is_accounted_for_epoch_by_epoch(saved: Saved) -> None:
@@ -263,6 +269,40 @@ def commit_lost(told: Story) -> str:
     return rf"the mirror has commit {epoch}, the coordinator's store none above \d+"
 
 
+def table_row_altered(told: Story) -> str:
+    told.tampered("UPDATE latest SET wh = wh + 1 WHERE _id = 'm3'")
+    return r"^emit-3: table latest, row _id='m3': column wh: expected (\d+), found \d+$"
+
+
+def table_row_of_another_type(told: Story) -> str:
+    """SQLite keeps in a cell what was put there: bytes instead of a number."""
+    told.tampered("UPDATE latest SET wh = CAST(CAST(wh AS TEXT) AS BLOB) WHERE _id = 'm3'")
+    return r"^emit-3: table latest, row _id='m3': column wh: expected \d+, found b'\d+'$"
+
+
+def table_row_dropped(told: Story) -> str:
+    told.tampered("DELETE FROM latest WHERE _id = 'm3'")
+    return r"^emit-3: table latest, row _id='m3': is missing; expected 5 rows, found 4$"
+
+
+def table_row_added(told: Story) -> str:
+    told.tampered("INSERT INTO latest VALUES ('m9', 7)")
+    return r"^emit-3: table latest, row _id='m9': follows from no record of the source; expected 5 rows, found 6$"
+
+
+def table_marker_changed(told: Story) -> str:
+    told.tampered("UPDATE tidemark_released SET released = released + 1000 WHERE identity LIKE '%emit-3.0'")
+    return (
+        r"^emit-3: table latest: tidemark_released has commit \d+ for .*\.emit-3\.0; expected one of the job's commits"
+    )
+
+
+def table_marker_set_back(told: Story) -> str:
+    """What it hides would be released again."""
+    told.tampered("UPDATE tidemark_released SET released = 0 WHERE identity LIKE '%emit-3.0'")
+    return r"emit-3: the processor is FINISHED with commit \d+, but markers stand at"
+
+
 TAMPERINGS: tuple[Tamper, ...] = (
     row_dropped,
     row_repeated,
@@ -289,6 +329,14 @@ TAMPERINGS: tuple[Tamper, ...] = (
     commit_row_changed,
     commit_lost,
 )
+OF_A_TABLE: tuple[Tamper, ...] = (
+    table_row_altered,
+    table_row_of_another_type,
+    table_row_dropped,
+    table_row_added,
+    table_marker_changed,
+    table_marker_set_back,
+)
 
 
 @pytest.mark.parametrize("tamper", TAMPERINGS, ids=lambda tamper: tamper.__name__)
@@ -301,6 +349,42 @@ def test_the_audit_names_what_was_tampered_with(saved: Saved, tamper: Tamper) ->
             await told.audit()
 
     run(saved, then)
+
+
+@pytest.mark.parametrize("tamper", OF_A_TABLE, ids=lambda tamper: tamper.__name__)
+def test_the_audit_names_what_was_tampered_with_in_a_table(merged: Saved, tamper: Tamper) -> None:
+    """A row is named by its key, with what it must hold and holds; a marker by its identity."""
+    test_the_audit_names_what_was_tampered_with(merged, tamper)
+
+
+def test_a_table_that_nobody_tampered_with_is_what_the_records_say(merged: Saved) -> None:
+    """All of it: nothing is left unchecked, and each document that was merged is counted."""
+
+    async def then(told: Story) -> Audited:
+        found = await told.audit()
+        assert found.outputs[VertexId("emit-3")] == len(told.records("usage"))
+        return found
+
+    found: Audited = run(merged, then)
+    assert (found.unchecked, found.notes) == ((), ())
+
+
+def test_a_difference_that_another_job_may_have_made_is_told_as_unchecked(merged: Saved) -> None:
+    """A marker of a job that the installation does not know stands in the database: no statement, and the difference is named."""
+
+    async def then(told: Story) -> tuple[Audited, Audited]:
+        told.tampered("INSERT INTO tidemark_released VALUES ('someone.emit-1.0', 4)")
+        equal = await told.audit()
+        told.tampered("DELETE FROM latest WHERE _id = 'm3'")
+        return equal, await told.audit()
+
+    equal, found = run(merged, then)
+    assert equal.unchecked == ()
+    (why,) = found.unchecked
+    assert "row _id='m3': is missing" in why
+    assert "other jobs have markers in this database and may have written it: someone" in why
+    assert any(line == f"not checked: {why}" for line in found.text(every_epoch=False))
+    assert found.as_json()["unchecked"] == [why]
 
 
 def test_the_audit_names_a_document_that_nobody_released(saved: Saved) -> None:

@@ -21,6 +21,7 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.schema import CreateTable
 
 from services.sink.connectors.markers import check_open, is_due
+from services.sink.connectors.sqltable import place_of, target_table
 from services.sink.connectors.sqlvalues import Misfit, RowMaker
 from services.sink.connectors.sqlwrites import MergeWriter, Unwanted
 from services.sink.connectors.staging import Part, PartStore, Staging
@@ -62,6 +63,11 @@ class SqlSinkSettings:
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot work."""
         check_positive(self, "sql sink")
+
+
+def engine_at(url: str, settings: SqlSinkSettings | None = None) -> sa.Engine:
+    """An engine for a connection's url: PostgreSQL by the driver that is installed."""
+    return engine_of(url.replace("postgresql://", "postgresql+psycopg://", 1), settings)
 
 
 def engine_of(url: str, settings: SqlSinkSettings | None = None) -> sa.Engine:
@@ -118,7 +124,7 @@ class SqlSink:
     def _open(self, identity: Identity, restored_from: Epoch, *, joins: bool) -> Epoch:
         dialect = self._engine.dialect.name
         with self._errors("opening"):
-            table = self._table()
+            table = target_table(self._engine, self._stage)
             self._make_markers()
             with self._engine.begin() as connection:
                 marker = self._read_marker(connection, identity)
@@ -138,28 +144,6 @@ class SqlSink:
         self._writer = MergeWriter(table, self._stage, dialect)
         self._marker = marker
         return marker
-
-    def _table(self) -> sa.Table:
-        """The target as the database describes it."""
-        schema, _, name = self._stage.table.rpartition(".")
-        try:
-            table = sa.Table(name, sa.MetaData(), schema=schema or None, autoload_with=self._engine)
-        except exc.NoSuchTableError as error:
-            raise TargetRefused(
-                f"{self._place}: no such table; create it, with a unique key on {', '.join(self._stage.on)}"
-            ) from error
-        inspector = sa.inspect(self._engine)
-        keys = [inspector.get_pk_constraint(name, schema or None)["constrained_columns"]]
-        keys += [found["column_names"] for found in inspector.get_unique_constraints(name, schema or None)]
-        keys += [
-            [c for c in i["column_names"] if c] for i in inspector.get_indexes(name, schema or None) if i["unique"]
-        ]
-        if set(self._stage.on) not in [set(key) for key in keys]:
-            raise TargetRefused(
-                f"{self._place}: `on` is ({', '.join(self._stage.on)}), which is no unique key of the table; the table has"
-                f" {'; '.join(', '.join(key) for key in keys if key) or 'none'}. Add a unique index, or change `on`"
-            )
-        return table
 
     def _make_markers(self) -> None:
         """Make the markers table if it is not there; another task may be making it at the same time."""
@@ -268,7 +252,7 @@ class SqlSink:
             done = 0
             for part in parts:
                 try:
-                    documents = _documents(await self._parts.load(part))
+                    documents = staged_rows(await self._parts.load(part))
                 except TargetRefused:
                     if skipped is None:
                         raise
@@ -394,7 +378,7 @@ class SqlSink:
 
     @property
     def _place(self) -> str:
-        return f"{self._stage.path} into {self._stage.table}"
+        return place_of(self._stage)
 
     async def close(self) -> None:
         """Nothing to let go of: the engine is its owner's."""
@@ -404,7 +388,8 @@ class _BatchRefused(Exception):
     """Many rows in one statement, and one of them was refused."""
 
 
-def _documents(data: bytes) -> list[bytes]:
+def staged_rows(data: bytes) -> list[bytes]:
+    """The encoded documents of a part, in the order of their release; TargetRefused."""
     try:
         return msgspec.msgpack.decode(data, type=list[bytes])
     except msgspec.DecodeError as error:

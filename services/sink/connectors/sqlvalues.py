@@ -158,7 +158,7 @@ class RowMaker:
         self._columns: Mapping[str, sa.Column[Any]] = {column.name: column for column in table.columns}
         self._converters = {name: converter_of(column, dialect) for name, column in self._columns.items()}
         needed = [
-            c for c in table.columns if not c.nullable and c.server_default is None and not _makes_itself(c, table)
+            c for c in table.columns if not c.nullable and c.server_default is None and not makes_itself(c, table)
         ]
         self._needed = {column.name for column in needed} if inserts else set()
 
@@ -182,7 +182,7 @@ class RowMaker:
             raise Misfit(f"{name}: {misfit}") from None
 
 
-def _makes_itself(column: sa.Column[Any], table: sa.Table) -> bool:
+def makes_itself(column: sa.Column[Any], table: sa.Table) -> bool:
     """Whether the database gives the column a value: identity columns, and SQLite's integer primary key."""
     alone = list(table.primary_key.columns) == [column]
     return (

@@ -1,0 +1,103 @@
+"""What a table would hold if it had been empty: the sink's own statements, run on an empty table of the same definition.
+
+On SQLite the table is made by its own statements in a database in memory; on PostgreSQL it is a temporary one of the same columns, and the
+transaction is rolled back. So conversion, rounding and collation are the database's, and the target is not written to.
+
+Values are told as text that keeps their types: PostgreSQL's own, and of SQLite what lies in the cell, whatever the column says.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.pool import StaticPool
+
+from services.sink.connectors.sqlvalues import RowMaker, makes_itself
+from services.sink.connectors.sqlwrites import MergeWriter
+from shared.language.stages import Merge
+from shared.model.values import Document
+
+Row = tuple[str | None, ...]
+"""Values of the compared columns, in their order."""
+_SCRATCH: Final = "tidemark_audit"
+
+
+def rows_of(connection: sa.Connection, table: sa.Table) -> list[Row]:
+    """All rows, each value as text."""
+    if connection.dialect.name == "postgresql":
+        found = connection.execute(sa.select(*(sa.cast(c, sa.Text) for c in table.columns)))
+        return [tuple(row) for row in found]
+    found = connection.execute(sa.select(*(sa.type_coerce(c, sa.types.NullType()) for c in table.columns)))
+    return [tuple(None if value is None else repr(value) for value in row) for row in found]
+
+
+def filled(table: sa.Table) -> frozenset[str]:
+    """Columns that the database gives a value where a document names none; those computed of others among them."""
+    alone = [c.name for c in table.primary_key.columns if len(table.primary_key.columns) == 1 and _is_whole(c)]
+    return frozenset(
+        [
+            *alone,
+            *(c.name for c in table.columns if c.server_default is not None or makes_itself(c, table)),
+        ]
+    )
+
+
+def _is_whole(column: sa.Column[Any]) -> bool:
+    """An integer: alone as a primary key, SQLite numbers it."""
+    return isinstance(column.type, sa.Integer)
+
+
+def folded(engine: sa.Engine, table: sa.Table, stage: Merge, epochs: Sequence[Sequence[Document]]) -> list[Row]:
+    """What an empty table holds after these documents, an epoch at a time, in their order. SQLAlchemyError."""
+    maker = RowMaker(table, stage.on, engine.dialect.name, inserts=False)
+    with _scratch(engine, table, stage) as (connection, scratch):
+        writer = MergeWriter(scratch, stage, engine.dialect.name)
+        for documents in epochs:
+            writer.write(connection, [maker.parameters(document) for document in documents], one_by_one=False)
+        return rows_of(connection, scratch)
+
+
+@contextmanager
+def _scratch(engine: sa.Engine, table: sa.Table, stage: Merge) -> Iterator[tuple[sa.Connection, sa.Table]]:
+    if engine.dialect.name == "sqlite":
+        memory = sa.create_engine("sqlite://", poolclass=StaticPool)
+        try:
+            with memory.connect() as connection:
+                for statement in _definition(engine, table):
+                    connection.exec_driver_sql(statement)
+                yield connection, _columns(table, table.name)
+        finally:
+            memory.dispose()
+        return
+    with engine.connect() as connection:
+        quoted = engine.dialect.identifier_preparer
+        connection.exec_driver_sql(
+            f"CREATE TEMPORARY TABLE {_SCRATCH} (LIKE {quoted.format_table(table)}) ON COMMIT DROP"
+        )
+        for name in sorted(filled(table) - set(stage.on)):
+            connection.exec_driver_sql(f"ALTER TABLE {_SCRATCH} ALTER COLUMN {quoted.quote(name)} DROP NOT NULL")
+        on = ", ".join(quoted.quote(name) for name in stage.on)
+        connection.exec_driver_sql(f"CREATE UNIQUE INDEX ON {_SCRATCH} ({on})")
+        yield connection, _columns(table, _SCRATCH)
+        connection.rollback()
+
+
+def _columns(table: sa.Table, name: str) -> sa.Table:
+    """Names and types alone: no default of the target is drawn from."""
+    columns: list[sa.Column[Any]] = []
+    for column in table.columns:
+        computed = [] if column.computed is None else [sa.Computed(column.computed.sqltext)]
+        columns.append(sa.Column(column.name, column.type, *computed))
+    return sa.Table(name, sa.MetaData(), *columns)
+
+
+def _definition(engine: sa.Engine, table: sa.Table) -> list[str]:
+    """The statements that made a table of SQLite, and its indexes."""
+    schema = engine.dialect.identifier_preparer.quote(table.schema or "main")
+    query = sa.text(
+        f"SELECT sql FROM {schema}.sqlite_master WHERE lower(tbl_name) = lower(:name) AND sql IS NOT NULL"  # noqa: S608 - quoted
+        " AND type IN ('table', 'index') ORDER BY type = 'index'"
+    )
+    with engine.connect() as connection:
+        return list(connection.execute(query, {"name": table.name}).scalars())

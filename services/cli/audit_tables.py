@@ -1,0 +1,327 @@
+"""Tables that `$merge` writes into, against what follows from the source's records.
+
+- Table and markers are read in one transaction, before the commits: each marker is then one of a commit that the audit knows (S5).
+- What was staged lies in the commits' handles, in the order in which it is written. As a multiset it must follow from the epoch's input,
+  like any output.
+- The expected table is what the sink's own statements make of these documents, up to each identity's marker, of an empty table of the same
+  definition (audit_scratch.py). Rows are compared by `on`, values with their types.
+
+A table is a function of the records where this job alone writes it, and every row began with one of them. Where it is not, or where the
+order of a key's rows within an epoch is kept no more, `unchecked` says so.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from services.cli.audit_history import AuditFailed, Commit, NotAuditable
+from services.cli.audit_outputs import Line, Output, Releases, line_of
+from services.cli.audit_scratch import Row, filled, folded, rows_of
+from services.cli.recompute import EpochDone
+from services.sink.connectors.sql import MARKERS_TABLE, engine_at, staged_rows
+from services.sink.connectors.sqltable import place_of, target_table
+from services.sink.connectors.sqlvalues import Misfit, RowMaker
+from services.sink.connectors.staging import PartStore, decode_handle
+from shared.language.stages import Merge
+from shared.language.values import decode_doc, to_json
+from shared.model.ids import NO_EPOCH, Epoch, JobId, VertexId
+from shared.model.values import Document
+from shared.operators.batches import documents_of
+from shared.ports.blobs import BlobStore
+from shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailable
+
+Key = tuple[Any, ...]
+_SHOWN: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A table that says nothing about the records."""
+
+    vertex: VertexId
+    why: str
+
+
+@dataclass(slots=True)
+class TableRead:
+    """A table and the markers beside it, as of one moment."""
+
+    vertex: VertexId
+    stage: Merge
+    engine: sa.Engine
+    table: sa.Table
+    rows: list[Row]
+    markers: dict[str, Epoch]
+    """Of all jobs that write into the database, by release identity."""
+    known: frozenset[JobId]
+    """The jobs of the installation, of which none but this one writes into the table."""
+    staged: list[tuple[Commit, list[Document] | None]] = field(default_factory=list)
+    """What was released, in order; None for what is kept no more."""
+    unchecked: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def place(self) -> str:
+        """As messages name it."""
+        return f"{self.vertex}: table {self.stage.table}"
+
+    def rejected(self, batch: pa.RecordBatch) -> Sequence[Rejected]:
+        """The rows that the sink would not have staged (S6)."""
+        maker = RowMaker(
+            self.table,
+            self.stage.on,
+            self.engine.dialect.name,
+            inserts=self.stage.when_not_matched == "insert",
+        )
+        found = []
+        for row, document in enumerate(documents_of(batch)):
+            try:
+                maker.parameters(document)
+            except Misfit as misfit:
+                found.append(Rejected(row, f"{self.stage.path}: {misfit}"))
+        return found
+
+
+def why_not(stage: Merge) -> str | None:
+    """Why a table of this stage is no function of the records; None if it is one."""
+    for option, value in (("whenMatched", stage.when_matched), ("whenNotMatched", stage.when_not_matched)):
+        if value == "fail":
+            return f"{option} is fail: what the table held before decides"
+    if stage.when_not_matched == "discard":
+        return "whenNotMatched is discard: the rows were there before, and others have written them"
+    return None
+
+
+def read_table(vertex: VertexId, stage: Merge, url: str, known: frozenset[JobId]) -> TableRead | Unread:
+    """Read a table and its markers. AuditFailed if the table is not there."""
+    if (why := why_not(stage)) is not None:
+        return Unread(vertex, why)
+    engine = engine_at(url)
+    path = engine.url.database
+    if engine.dialect.name == "sqlite" and path and not Path(path).exists():
+        raise AuditFailed(f"{vertex}: {place_of(stage)}: there is no database at {path}")
+    try:
+        table = target_table(engine, stage)
+        marked = sa.inspect(engine).has_table(MARKERS_TABLE)
+        with _moment(engine) as connection:
+            query = sa.text(f"SELECT identity, released FROM {MARKERS_TABLE}")  # noqa: S608 - a name of ours
+            markers = {str(i): Epoch(int(n)) for i, n in connection.execute(query)} if marked else {}
+            rows = rows_of(connection, table)
+    except TargetRefused as error:
+        engine.dispose()
+        raise AuditFailed(f"{vertex}: {error}") from error
+    except exc.SQLAlchemyError as error:
+        engine.dispose()
+        return Unread(vertex, f"the database gave no answer: {_said(error)}")
+    return TableRead(vertex, stage, engine, table, rows, markers, known)
+
+
+def _moment(engine: sa.Engine) -> sa.Connection:
+    """A connection whose reads are all of one moment."""
+    if engine.dialect.name == "postgresql":
+        return engine.connect().execution_options(isolation_level="REPEATABLE READ")
+    connection = engine.connect()
+    connection.exec_driver_sql("BEGIN")
+    return connection
+
+
+def _said(error: exc.SQLAlchemyError) -> str:
+    """Without statement and parameters."""
+    return str(error.orig if isinstance(error, exc.DBAPIError) else error).strip().splitlines()[0]
+
+
+# --- what was staged ------------------------------------------------------------------------------------------------------
+
+
+async def table_output(read: TableRead, what: Releases, blobs: BlobStore) -> Output:
+    """What was released into the table, from the commits' handles. AuditFailed for markers that no commit allows."""
+    output = Output()
+    parts = PartStore(blobs, str)
+    known = {commit.epoch for commit in what.commits} | {NO_EPOCH}
+    for identity in what.identities():
+        name = str(Identity(what.job, *identity))
+        marker = read.markers.get(name)
+        if marker is None or marker not in known:
+            found = "none" if marker is None else f"commit {marker}"
+            raise AuditFailed(
+                f"{read.place}: {MARKERS_TABLE} has {found} for {name}; expected one of the job's commits, up to "
+                f"{what.commits[-1].epoch}"
+            )
+        output.released[identity] = marker
+    for commit in what.commits:
+        for identity, handle in sorted(commit.staged.items()):
+            if identity[0] != read.vertex or output.released[identity] < commit.epoch or not handle:
+                continue
+            documents = await _documents(parts, handle)
+            read.staged.append((commit, documents))
+            if documents is None:
+                output.untold.add(commit.epoch)
+                continue
+            place = f"what {identity[0]}/{identity[1]} staged"
+            output.lines[commit.epoch] += [(_line(d), place) for d in documents]
+    return output
+
+
+async def _documents(parts: PartStore, handle: bytes) -> list[Document] | None:
+    """The documents of a handle; None if a blob of it is gone, as it may be once it is released (C11)."""
+    found: list[Document] = []
+    for part in decode_handle(handle):
+        try:
+            found += [decode_doc(data) for data in staged_rows(await parts.load(part))]
+        except TargetRefused:
+            return None
+        except TargetUnavailable as error:
+            raise NotAuditable(str(error)) from error
+    return found
+
+
+def _line(document: Document) -> Line:
+    return line_of(to_json(document))
+
+
+# --- what the table must hold -----------------------------------------------------------------------------------------------
+
+
+def compare(
+    read: TableRead, done: Sequence[EpochDone], output: Output, commits: Sequence[Commit], *, by_epoch: bool
+) -> None:
+    """AuditFailed names the first row that is missing, altered, or of nobody; `read.unchecked` takes what cannot be judged.
+
+    by_epoch: what an epoch puts out is a function of positions: it can stand for what was staged and is kept no more.
+    """
+    if output.untold and not by_epoch:
+        read.unchecked.append(
+            f"{read.place}: what was staged up to commit {max(output.untold)} is kept no more, and what an epoch put out "
+            "depends on when splits were idle"
+        )
+        return
+    epochs = _in_order(read, done, output, commits)
+    if epochs is None:
+        return
+    try:
+        expected = folded(read.engine, read.table, read.stage, [documents for documents, _ in epochs])
+        unordered = _unordered(read, epochs)
+    except exc.SQLAlchemyError as error:
+        read.unchecked.append(f"{read.place}: an empty table of its kind does not take its rows: {_said(error)}")
+        return
+    if unordered:
+        read.unchecked.append(
+            f"{read.place}: {len(unordered)} rows: in which order an epoch wrote them several times is kept no more"
+        )
+    found = _difference(read, epochs, expected, unordered)
+    if found is None:
+        return
+    strangers = sorted({_job(i) for i in read.markers if _job(i) not in read.known})
+    if strangers:
+        read.unchecked.append(
+            f"{found}; other jobs have markers in this database and may have written it: {', '.join(strangers)}"
+        )
+        return
+    raise AuditFailed(found)
+
+
+def _job(identity: str) -> JobId:
+    return JobId(identity.partition(".")[0])
+
+
+def _in_order(
+    read: TableRead, done: Sequence[EpochDone], output: Output, commits: Sequence[Commit]
+) -> list[tuple[list[Document], bool]] | None:
+    """Documents by epoch, and whether in the order of their release; what is kept no more, as it was computed again."""
+    again = {epoch.epoch: epoch.outputs.get(read.vertex, []) for epoch in done}
+    epochs: list[tuple[list[Document], bool]] = []
+    for commit in commits:
+        told = [documents for of, documents in read.staged if of is commit and documents is not None]
+        documents = [document for each in told for document in each]
+        if commit.epoch not in output.untold:
+            epochs.append((documents, True))
+            continue
+        if not output.complete(commit, read.vertex):
+            read.unchecked.append(f"{read.place}: commit {commit.epoch} is released in part only")
+            return None
+        left = Counter(_line(d) for d in documents)
+        rest = []
+        for document in again[commit.epoch]:
+            if left[line := _line(document)] > 0:
+                left[line] -= 1
+            else:
+                rest.append(document)
+        output.lines[commit.epoch] = [(_line(d), "computed again") for d in again[commit.epoch]]
+        epochs += [(documents, True), (rest, False)]
+    return epochs
+
+
+def _unordered(read: TableRead, epochs: Sequence[tuple[list[Document], bool]]) -> set[Key]:
+    """Keys of rows that another order within an epoch might have left otherwise."""
+    stage = read.stage
+    maker = RowMaker(read.table, stage.on, read.engine.dialect.name, inserts=False)
+    unordered: dict[Key, Document] = {}
+    seen: set[Key] = set()
+    for documents, ordered in epochs:
+        keys = [tuple(maker.parameters(d)[name] for name in stage.on) for d in documents]
+        lines: dict[Key, set[Line]] = {}
+        for key, document in zip(keys, documents, strict=True):
+            lines.setdefault(key, set()).add(_line(document))
+        for key, document in zip(keys, documents, strict=True):
+            if not ordered and len(lines[key]) > 1:
+                if stage.when_matched != "keepExisting" or key not in seen:
+                    unordered[key] = document
+            elif stage.when_matched == "replace":
+                unordered.pop(key, None)
+        seen.update(keys)
+    if not unordered:
+        return set()
+    whole = replace(stage, when_matched="replace", when_not_matched="insert")
+    at = _places(read)
+    return {tuple(row[i] for i in at) for row in folded(read.engine, read.table, whole, [list(unordered.values())])}
+
+
+def _places(read: TableRead) -> list[int]:
+    names = [column.name for column in read.table.columns]
+    return [names.index(name) for name in read.stage.on]
+
+
+def _compared(read: TableRead, epochs: Sequence[tuple[list[Document], bool]]) -> dict[int, str]:
+    """Columns to compare, by place: not those that the database fills, unless every document names them."""
+    by_database = filled(read.table)
+    always = set(by_database)
+    for documents, _ in epochs:
+        for document in documents:
+            always &= document.keys()
+    left = sorted(c.name for c in read.table.columns if c.name in by_database - always and c.computed is None)
+    if left:
+        read.notes.append(f"{read.place}: columns that the database fills: {', '.join(left)}")
+    return {i: c.name for i, c in enumerate(read.table.columns) if c.name not in by_database - always}
+
+
+def _difference(
+    read: TableRead, epochs: Sequence[tuple[list[Document], bool]], expected: Sequence[Row], unordered: set[Key]
+) -> str | None:
+    """The first row that is not as it must be."""
+    at, compared = _places(read), _compared(read, epochs)
+    wanted: Mapping[Key, Row] = {tuple(row[i] for i in at): row for row in expected}
+    found: Mapping[Key, Row] = {tuple(row[i] for i in at): row for row in read.rows}
+    sizes = f"expected {len(expected)} rows, found {len(read.rows)}"
+    for key in sorted(wanted.keys() | found.keys(), key=repr):
+        if key in unordered:
+            continue
+        named = ", ".join(f"{name}={value}" for name, value in zip(read.stage.on, key, strict=True))
+        place = f"{read.place}, row {named[:_SHOWN]}"
+        if key not in found:
+            return f"{place}: is missing; {sizes}"
+        if key not in wanted:
+            return f"{place}: follows from no record of the source; {sizes}"
+        for i, name in compared.items():
+            if wanted[key][i] != found[key][i]:
+                return f"{place}: column {name}: expected {_shown(wanted[key][i])}, found {_shown(found[key][i])}"
+    return None
+
+
+def _shown(value: str | None) -> str:
+    return "null" if value is None else value[:_SHOWN]

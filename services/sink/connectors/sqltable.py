@@ -1,0 +1,33 @@
+"""The table that a `$merge` writes into, as its database describes it."""
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from shared.language.stages.sinks import Merge
+from shared.ports.sink import TargetRefused
+
+
+def place_of(stage: Merge) -> str:
+    """As errors name it."""
+    return f"{stage.path} into {stage.table}"
+
+
+def target_table(engine: sa.Engine, stage: Merge) -> sa.Table:
+    """The table, reflected. TargetRefused if it is not there, or `on` is no unique key of it."""
+    schema, _, name = stage.table.rpartition(".")
+    try:
+        table = sa.Table(name, sa.MetaData(), schema=schema or None, autoload_with=engine)
+    except exc.NoSuchTableError as error:
+        raise TargetRefused(
+            f"{place_of(stage)}: no such table; create it, with a unique key on {', '.join(stage.on)}"
+        ) from error
+    inspector = sa.inspect(engine)
+    keys = [inspector.get_pk_constraint(name, schema or None)["constrained_columns"]]
+    keys += [found["column_names"] for found in inspector.get_unique_constraints(name, schema or None)]
+    keys += [[c for c in i["column_names"] if c] for i in inspector.get_indexes(name, schema or None) if i["unique"]]
+    if set(stage.on) not in [set(key) for key in keys]:
+        raise TargetRefused(
+            f"{place_of(stage)}: `on` is ({', '.join(stage.on)}), which is no unique key of the table; the table has"
+            f" {'; '.join(', '.join(key) for key in keys if key) or 'none'}. Add a unique index, or change `on`"
+        )
+    return table

@@ -1,0 +1,258 @@
+"""What an audit says of a table that the SQL sink wrote: on SQLite and PostgreSQL, for each way to merge."""
+
+import json
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from services.cli.audit_history import AuditFailed, Commit
+from services.cli.audit_outputs import Releases
+from services.cli.audit_tables import TableRead, Unread, compare, read_table, table_output
+from services.cli.recompute import EpochDone, SplitRecords, Stand, recompute
+from services.sink.connectors.sql import MARKERS_TABLE, SqlSink, engine_of
+from services.sink.connectors.staging import PartStore
+from shared.adapters.blobs import MemoryBlobs
+from shared.language.documents import parse
+from shared.language.stages import Merge
+from shared.model.ids import Epoch, SplitId, VertexId
+from shared.model.values import Binary, Date, Document, Long
+from shared.operators.batches import batch_of
+from shared.ports.sink import Rejected
+from tests.contract.sinks_support import IDENTITY, JOB, Inline, row_of
+
+TYPES = {
+    "id": "BIGINT PRIMARY KEY",
+    "name": "VARCHAR(20)",
+    "ratio": "DOUBLE PRECISION",
+    "price": "NUMERIC(12, 2)",
+    "at": "TIMESTAMP",
+    "raw": "{bytes}",
+    "more": "{json}",
+    "note": "TEXT DEFAULT 'none'",
+}
+FULL: Document = {
+    "id": Long(1), "name": "a", "ratio": 0.1, "price": Decimal("2.50"), "at": Date(86_400_123), "raw": Binary(b"\x00\xff"),
+    "more": {"list": [1, "x", None]},
+}  # fmt: skip
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/t.db"
+    found: str = request.getfixturevalue("postgres_url")
+    return found.replace("postgresql://", "postgresql+psycopg://")
+
+
+class Target:
+    """A table, what was released into it, and what an audit has computed again."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self.url = url
+        self.engine = engine_of(url)
+        sqlite = self.engine.dialect.name == "sqlite"
+        kinds = {"bytes": "BLOB", "json": "JSON"} if sqlite else {"bytes": "BYTEA", "json": "JSONB"}
+        columns = ", ".join(f'"{name}" {kind.format(**kinds)}' for name, kind in TYPES.items())
+        self.execute(f'CREATE TABLE "Rows" ({columns})')
+        self.blobs = MemoryBlobs(Inline())
+        self.stage = Merge(path="$merge", connection_name="c", table="Rows", on=("id",), **options)
+        self.commits: list[Commit] = []
+        self.done: list[EpochDone] = []
+        self.inline_bytes_max = 100_000
+
+    def execute(self, statement: str, *values: Any) -> None:
+        with self.engine.begin() as connection:
+            connection.exec_driver_sql(statement, values)
+
+    async def release(self, *documents: Document, again: Sequence[Document] | None = None) -> None:
+        """An epoch. again: what the audit computes, if not the same."""
+        epoch, before = Epoch(len(self.commits) + 1), Epoch(len(self.commits))
+        parts = PartStore(self.blobs, lambda e: f"part-{e}", self.inline_bytes_max)
+        sink = SqlSink(self.stage, self.engine, parts, Inline())
+        await sink.open(IDENTITY, before)
+        assert not await sink.accept(batch_of(list(documents)))
+        staged = await sink.stage(epoch, before)
+        row = row_of(epoch, before, staged)
+        await sink.release(row, staged)
+        self.commits.append(Commit(row, {}, "here"))
+        done = EpochDone(epoch)
+        done.outputs[IDENTITY.vertex] = list(documents if again is None else again)
+        self.done.append(done)
+
+    async def audit(self, *, by_epoch: bool = True) -> TableRead:
+        read = read_table(IDENTITY.vertex, self.stage, self.url, frozenset([JOB]))
+        assert isinstance(read, TableRead)
+        try:
+            output = await table_output(read, Releases(JOB, IDENTITY.vertex, self.commits, ended=True), self.blobs)
+            compare(read, self.done, output, self.commits, by_epoch=by_epoch)
+        finally:
+            read.engine.dispose()
+        return read
+
+
+@pytest.fixture
+def made(url: str) -> Iterator[Any]:
+    targets: list[Target] = []
+
+    def make(**options: Any) -> Target:
+        targets.append(Target(url, **options))
+        return targets[-1]
+
+    yield make
+    for target in targets:
+        target.engine.dispose()
+
+
+MODES = ["replace", "merge", "keepExisting", "delete"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_what_the_sink_wrote_is_what_follows(made: Any, mode: str) -> None:
+    """Documents with all and with few columns, rows met again in one epoch and in the next: no difference, in each mode."""
+    target = made(when_matched=mode)
+    await target.release(FULL, {"id": 2, "name": "b"}, {"id": 1, "ratio": 2.5}, {"id": 3})
+    await target.release()
+    await target.release({"id": 2, "price": 7}, {**FULL, "name": None}, {"id": 4, "at": Date(5)})
+    read = await target.audit()
+    assert read.unchecked == []
+    assert read.notes == ["emit: table Rows: columns that the database fills: note"]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "says"),
+    [
+        ("name", "'A'", "column name"),
+        ("ratio", "0.1000000000000001", "column ratio"),
+        ("price", "2.51", "column price"),
+        ("at", "'1970-01-02 00:00:00.124'", "column at"),
+        ("more", """'{"list": [1, "y", null]}'""", "column more"),
+        ("raw", "NULL", "column raw: expected .*, found null"),
+    ],
+)
+async def test_a_value_of_any_type_that_was_changed_is_named(made: Any, column: str, value: str, says: str) -> None:
+    """By row and column, with both values."""
+    target = made(when_matched="replace")
+    await target.release(FULL, {"id": 2})
+    target.execute(f'UPDATE "Rows" SET "{column}" = {value} WHERE id = 1')
+    with pytest.raises(AuditFailed, match=rf"^emit: table Rows, row id=1: {says}"):
+        await target.audit()
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_row_that_was_dropped_or_added_is_named(made: Any, mode: str) -> None:
+    """By its key, with how many there are."""
+    target = made(when_matched=mode)
+    await target.release(FULL, {"id": 2})
+    target.execute('DELETE FROM "Rows" WHERE id = 2')
+    with pytest.raises(AuditFailed, match=r"row id=2: is missing; expected 2 rows, found 1"):
+        await target.audit()
+    target.execute('INSERT INTO "Rows" (id) VALUES (2), (7)')
+    with pytest.raises(AuditFailed, match=r"row id=7: follows from no record of the source; expected 2 rows, found 3"):
+        await target.audit()
+
+
+async def test_a_column_that_the_database_fills_is_compared_where_every_document_names_it(made: Any) -> None:
+    """A default stands for nothing then."""
+    target = made(when_matched="replace")
+    await target.release({"id": 1, "note": "x"}, {"id": 2, "note": "y"})
+    assert (await target.audit()).notes == []
+    target.execute("UPDATE \"Rows\" SET note = 'z' WHERE id = 2")
+    with pytest.raises(AuditFailed, match=r"row id=2: column note: expected '?y'?, found '?z'?$"):
+        await target.audit()
+
+
+async def test_the_order_of_an_epoch_s_rows_is_that_of_their_release(made: Any) -> None:
+    """Whatever they are computed in; where what was staged is kept no more, such rows are unchecked, and others judged."""
+    target = made(when_matched="replace")
+    first, last, other = {"id": 1, "name": "first"}, {"id": 1, "name": "last"}, {"id": 2, "name": "other"}
+    await target.release(first, last, other, again=[last, other, first])
+    assert (await target.audit()).unchecked == []
+
+    target.inline_bytes_max = 0
+    await target.release(first, last, other, again=[last, other, first])
+    assert (await target.audit()).unchecked == []
+    await target.blobs.delete(["part-2"])
+    unchecked = ["emit: table Rows: 1 rows: in which order an epoch wrote them several times is kept no more"]
+    assert (await target.audit()).unchecked == unchecked
+    (why,) = (await target.audit(by_epoch=False)).unchecked
+    assert "what was staged up to commit 2 is kept no more" in why
+    target.execute("UPDATE \"Rows\" SET name = 'otter' WHERE id = 2")
+    with pytest.raises(AuditFailed, match="row id=2: column name"):
+        await target.audit()
+    target.execute("UPDATE \"Rows\" SET name = 'other' WHERE id = 2")
+    await target.release(first)
+    assert (await target.audit()).unchecked == [], "a later row replaced it"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"when_matched": "fail"}, "whenMatched is fail"),
+        ({"when_not_matched": "fail"}, "whenNotMatched is fail"),
+        ({"when_matched": "merge", "when_not_matched": "discard"}, "whenNotMatched is discard"),
+    ],
+)
+def test_a_table_that_is_no_function_of_the_records_is_said(url: str, options: dict[str, Any], says: str) -> None:
+    """Where what was there before decides, there is no statement, and the reason is told."""
+    stage = Merge(path="$merge", connection_name="c", table="Rows", on=("id",), **options)
+    read = read_table(IDENTITY.vertex, stage, url, frozenset())
+    assert isinstance(read, Unread)
+    assert says in read.why
+
+
+async def test_a_table_or_marker_that_is_gone_is_a_discrepancy(made: Any) -> None:
+    """Both are kept for ever."""
+    target = made(when_matched="replace")
+    await target.release({"id": 1})
+    target.execute(f"DELETE FROM {MARKERS_TABLE}")
+    with pytest.raises(
+        AuditFailed, match=f"{MARKERS_TABLE} has none for .*; expected one of the job's commits, up to 1"
+    ):
+        await target.audit()
+    target.execute('DROP TABLE "Rows"')
+    with pytest.raises(AuditFailed, match="into Rows: no such table"):
+        await target.audit()
+
+
+def test_a_database_that_does_not_answer_is_said() -> None:
+    """No statement is made, and none is a failure."""
+    stage = Merge(path="$merge", connection_name="c", table="rows", on=("id",))
+    read = read_table(IDENTITY.vertex, stage, "postgresql://nobody@127.0.0.1:1/none", frozenset())
+    assert isinstance(read, Unread)
+    assert read.why.startswith("the database gave no answer: ")
+
+
+async def test_the_audit_writes_nothing_into_the_database(made: Any) -> None:
+    """No table, no row, no number of a sequence."""
+    target = made(when_matched="merge")
+    await target.release(FULL)
+    before = sa.inspect(target.engine).get_table_names()
+    await target.audit()
+    assert sa.inspect(target.engine).get_table_names() == before
+
+
+def test_what_a_target_would_refuse_is_expected_among_the_dead_letters() -> None:
+    """S6: as the sink's task sends it, instead of a row."""
+    document = {
+        "connections": {"k": {"type": "kafka", "bootstrapServers": "x"}, "t": {"type": "sql", "url": "sqlite:///t"}},
+        "pipeline": [
+            {"$source": {"connectionName": "k", "topic": "in", "timeField": {"$toDate": {"$toLong": "$at"}}}},
+            {"$merge": {"into": {"connectionName": "t", "table": "rows"}}},
+        ],
+        "options": {"dlq": {"connectionName": "k", "topic": "late"}},
+    }
+    split = SplitId("in-0")
+    values = [json.dumps({"_id": n, "at": 1_000 + n}).encode() for n in range(3)]
+    records = SplitRecords(split, 0, [0, 1, 2], [5, 5, 5], values, [None] * 3)
+    stands = [(Epoch(1), {split: Stand(3, "active")})]
+    accepts = {VertexId("emit-1"): lambda _: [Rejected(1, "$merge: too long")]}
+    (done,) = recompute(parse(document), [records], stands, "p", "in", accepts=accepts)
+    assert [d["_id"] for d in done.outputs[VertexId("emit-1")]] == [0, 2]
+    (letter,) = done.outputs[VertexId("dlq")]
+    assert letter["errInfo"]["reason"] == "$merge: too long"
+    assert letter["operatorName"] == "$merge"
+    assert letter["doc"]["_id"] == 1
