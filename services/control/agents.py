@@ -2,7 +2,8 @@
 
 What makes this sound, for the library alone does not (each is a rule here):
 - values are taken raw and decoded inside the `try`: an exception in an agent would lose the message;
-- what fails goes to the dead letter topic with its reason, and is answered on the events topic; then the agent goes on;
+- what fails goes to the dead letter topic with its reason, and is answered on the events topic; then the agent goes on. Secrets do not
+  lie there: what hides none is kept as it came, what is no JSON is hidden whole, and the letter says where in the topic the command lies;
 - at least once, and every command has an id (its place in the topic, where it brings none): a repeated one is carried out once;
 - nothing is kept in tables; topics are made before the app starts; the app runs in this process' loop, and its crash or the brokers'
   absence is waited out and told by /readyz, while REST goes on;
@@ -21,6 +22,7 @@ import structlog
 from services.control.commands import Command, Commands
 from services.control.events import Events
 from shared.adapters.kafka_settings import KafkaSettings
+from shared.language.redaction import redacted_command
 from shared.ports.clock import Clock, Executor, Handle
 from shared.ports.log import Log, LogError, NewRecord, TopicPartition
 from shared.process.web import NO_ANSWER, TOO_MANY, UNAVAILABLE, Problem
@@ -159,7 +161,7 @@ class Agents:
             await self.clock.sleep_ms(_RETRY_MS)
 
     async def _put_aside(self, data: bytes, place: str, request: str, name: str, reason: str) -> None:
-        """Into the dead letter topic, however long it takes: only then is the command done with."""
+        """Into the dead letter topic, without its secrets, however long it takes: only then is the command done with."""
         _log.warning("agents.put_aside", command=place, processor=name, reason=reason)
         headers = (("reason", reason.encode()), ("place", place.encode()))
         partition = TopicPartition(self.topics.control_dead_letters, 0)
@@ -167,7 +169,7 @@ class Agents:
             try:
                 writer = await self.log.writer("agents")
                 try:
-                    await (await writer.send(partition, NewRecord(data, name.encode(), headers)))
+                    await (await writer.send(partition, NewRecord(redacted_command(data), name.encode(), headers)))
                 finally:
                     await writer.close()
             except LogError as error:

@@ -4,7 +4,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -146,4 +146,20 @@ def settings_from(config: Mapping[str, Any], place: str, **given: str) -> KafkaS
     try:
         return msgspec.convert({**config, **given}, KafkaSettings)
     except msgspec.ValidationError as error:
-        raise ValueError(f"{place}: {error}") from error
+        raise ValueError(_said(error, {**config, **given}, place)) from None
+
+
+def _said(error: msgspec.ValidationError, config: Mapping[str, Any], place: str) -> str:
+    """The first setting that does not fit, else how they contradict each other. What was found may be a secret: its kind is told."""
+    hints = get_type_hints(KafkaSettings)
+    kinds = {str: "a text", bool: "true or false", int: "a whole number", type(None): "null"}
+    for name, value in config.items():
+        try:
+            msgspec.convert(value, hints[name])
+        except msgspec.ValidationError:
+            parts = [part for part in (hints[name], *get_args(hints[name])) if get_origin(part) is Literal]
+            words = ", ".join(str(word) for part in parts for word in get_args(part))
+            alone = kinds.get(next((kind for kind in (*get_args(hints[name]), hints[name]) if kind in kinds), str))
+            found = kinds.get(type(value), "another kind of value")
+            return f"{place}.{name}: expected {f'one of {words}' if words else alone}, found {found} that is not shown here"
+    return f"{place}: {error}"

@@ -11,6 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from shared.language.documents.connections import REFERENCE
+from shared.language.documents.load import load
+from shared.language.problems import InvalidDocument
 
 HIDDEN: Final = "***"
 _SECRET: Final = re.compile(
@@ -62,3 +64,27 @@ def redacted_document(tree: Any) -> Any:
     if not isinstance(tree, Mapping):
         return tree
     return {key: redacted(value) if key == "connections" else value for key, value in tree.items()}
+
+
+def redacted_command(data: bytes) -> bytes:
+    """A command's JSON with its secrets hidden: the same bytes where there are none, all of it hidden if it is no JSON."""
+    try:
+        tree = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return HIDDEN.encode()
+    if not isinstance(tree, Mapping):
+        return HIDDEN.encode()
+    shown = {key: _document(value) if key == "document" else redacted(value, str(key)) for key, value in tree.items()}
+    return data if shown == tree else msgspec.json.encode(shown)
+
+
+def _document(value: Any) -> Any:
+    """An object, or the text of one; a text stays as it is if it hides nothing."""
+    if not isinstance(value, str):
+        return redacted_document(value)
+    try:
+        tree, _ = load(value)
+    except InvalidDocument:
+        return HIDDEN
+    shown = redacted_document(tree)
+    return value if shown == tree else shown

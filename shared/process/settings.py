@@ -1,6 +1,7 @@
 """A process' settings, from the environment. What is wrong is said with the variable's name."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
@@ -14,6 +15,7 @@ from shared.runtime.settings import RuntimeSettings
 T = TypeVar("T")
 
 _PREFIX = "TIDEMARK_"
+_ENUM = re.compile(r"Invalid enum value ('.*'|[^ ]+)")
 _PORT_MAX = 65_535
 _KEPT_BYTES = 64 << 20
 _KEPT_BYTES_MAX = 2**31 - 1
@@ -135,8 +137,9 @@ def settings_of(table: Mapping[str, Any], kind: type[T], place: str, *, others: 
     try:
         return msgspec.convert(table, kind)
     except (msgspec.ValidationError, ValueError) as error:
-        message = f"{place}: {error}"
-        raise ProcessSettingsError(message) from error
+        # A secret may stand in the wrong place: what was found is not shown.
+        message = f"{place}: {_ENUM.sub('unknown value, which is not shown here', str(error))}"
+        raise ProcessSettingsError(message) from None
 
 
 def _check_known(table: Mapping[str, Any], kind: Any, place: str, *, others: bool) -> None:

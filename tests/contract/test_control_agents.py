@@ -49,7 +49,7 @@ async def test_commands_by_topic_are_carried_out_once_and_answered(there: Topica
     ]
     dead = await there.until(there.topics.control_dead_letters, 3)
     reasons = [dict(record.headers)["reason"].decode() for record in dead]
-    assert [record.value for record in dead][:2] == [b"\xffno json", bad]
+    assert [record.value for record in dead][:2] == [b"***", bad]
     assert [
         "malformed" in reasons[0].lower() or "utf-8" in reasons[0].lower(),
         "$sauce" in reasons[1],

@@ -272,7 +272,7 @@ async def test_commands_by_topic_go_through_a_password_and_tls(guarded: Guarded)
         await reader.close()
         await writer.close()
         await log.close()
-    assert found[0].value == b"no command"
+    assert found[0].value == b"***", "what is no JSON may hold anything"
     assert dict(found[0].headers)["reason"]
 
 

@@ -27,9 +27,21 @@ def _unshown(kind: Kind, expected: str) -> Kind:
     return Kind(read, kind.schema)
 
 
+def _one_of(*names: str) -> Kind:
+    """One of some words, and an error that does not show what was found."""
+
+    def read(tree: Any, path: str, scope: Scope) -> Any:
+        if type(tree) is str and tree in names:
+            return tree
+        scope.problems.add(path, "unknown value; it is not shown here", accepted=names)
+        return None
+
+    return Kind(read, choice(*names).schema)
+
+
 _TEXT: Final = _unshown(STRING, "a non-empty string")
 _TABLE: Final = _unshown(DOCUMENT, "an object")
-_TYPE: Final = Option("type", choice("kafka", "files", "sql", "gateway"), "what is at the other end", required=True)
+_TYPE: Final = Option("type", _one_of("kafka", "files", "sql", "gateway"), "what is at the other end", required=True)
 SETTINGS: Final = {
     "kafka": (
         Option("bootstrapServers", _TEXT, "host:port, separated by commas", required=True),
