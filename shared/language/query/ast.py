@@ -1,10 +1,11 @@
 """The typed form of query predicates (`$match`, `$validate`): frozen nodes, made by `parse`, given meaning by `match`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from shared.language.expressions.ast import Expr
 from shared.language.query.schema_ast import SchemaNode
+from shared.language.values.keys import canonical_key
 from shared.model.values import Regex, Value
 
 Comparison = Literal["$eq", "$gt", "$gte", "$lt", "$lte"]
@@ -75,6 +76,12 @@ class OneOf:
 
     values: tuple[Value, ...]
     patterns: tuple["RegexTest", ...]
+    keys: frozenset[bytes] = field(init=False, repr=False, compare=False)
+    """Canonical bytes of the values."""
+
+    def __post_init__(self) -> None:
+        """Made once: a document's values are looked up."""
+        object.__setattr__(self, "keys", frozenset(map(canonical_key, self.values)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from shared.language.query.ast import (
     TypeIs,
 )
 from shared.language.query.json_schema import conforms
+from shared.language.values.keys import canonical_key
 from shared.language.values.order import compare, equal, rank
 from shared.language.values.types import is_finite, is_integral, is_nan, is_number, truth, type_name
 from shared.model.values import MAX_KEY, MIN_KEY, MISSING, Binary, EndKey, Regex, Value
@@ -56,9 +57,41 @@ def _on_field(predicate: OnField, document: Value, env: Environment) -> bool:
     return any(_reaches(test, value, picked, env) for value, picked in _ends(document, predicate.names))
 
 
+def _all(predicate: All, document: Value, env: Environment) -> bool:
+    """All parts. Many equalities of one field (`$all`) are looked up among its values, instead of looking through these for each."""
+    parts = predicate.parts
+    if len(parts) < _MANY:
+        return all(_predicate(part, document, env) for part in parts)
+    known: dict[tuple[str, ...], frozenset[bytes] | None] = {}
+    for part in parts:
+        match part:
+            case OnField(names, Compare("$eq", wanted)):
+                if names not in known:
+                    known[names] = _keys_at(document, names)
+                keys = known[names]
+                holds = _predicate(part, document, env) if keys is None else canonical_key(wanted) in keys
+            case _:
+                holds = _predicate(part, document, env)
+        if not holds:
+            return False
+    return True
+
+
+def _keys_at(document: Value, names: tuple[str, ...]) -> frozenset[bytes] | None:
+    """The keys of all values that an equality of this field reaches (Q1, Q2); None for few, which are as well looked at."""
+    found: list[Value] = []
+    for value, picked in _ends(document, names):
+        found.append(value)
+        if type(value) is list and not picked:
+            found += value
+    return frozenset(map(canonical_key, found)) if len(found) >= _MANY else None
+
+
+_MANY: Final = 16
+"""From so many on values are looked up by their canonical bytes: equal values have equal ones (K1), null and missing too (K2)."""
 _PREDICATES: Final[dict[type, Callable[[Any, Value, Environment], bool]]] = {
     Always: lambda p, _d, _e: p.answer,
-    All: lambda p, d, e: all(_predicate(part, d, e) for part in p.parts),
+    All: _all,
     AnyOf: lambda p, d, e: any(_predicate(part, d, e) for part in p.parts),
     Not: lambda p, d, e: not _predicate(p.part, d, e),
     ExprTrue: lambda p, _d, e: truth(evaluate(p.expr, e)),
@@ -142,6 +175,8 @@ def _against_end(op: str, value: Value, constant: EndKey) -> bool:
 
 
 def _one_of(test: OneOf, value: Value, env: Environment) -> bool:
+    if len(test.values) >= _MANY:
+        return canonical_key(value) in test.keys or any(_regex(pattern, value, env) for pattern in test.patterns)
     for constant in test.values:
         if constant is None:
             if value is None or value is MISSING:
