@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import sys
+import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,12 +22,14 @@ from services.local.tether import tethered
 from shared.adapters.clock import SystemClock
 from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings
-from shared.model.messages import WorkerUnwanted, WorkerWanted
-from shared.ports.log import TopicPartition
+from shared.model.ids import WorkerIncarnation
+from shared.model.messages import Deregister, WorkerUnwanted, WorkerWanted
+from shared.ports.log import Log, LogError, NewRecord, TopicPartition
 from shared.process.settings import read_runtime
 from shared.runtime.reading import followed
+from shared.runtime.settings import RuntimeSettings
 from shared.runtime.topics import Topics
-from shared.wire.messages import decode_command
+from shared.wire.messages import decode_command, encode_message
 
 _log = structlog.get_logger()
 SERVICES: Final = ("coordinator", "source", "operator", "spark", "sink")
@@ -88,8 +91,8 @@ class LocalCluster:
         self._broker: LocalBroker | None = None
         self._stop = asyncio.Event()
         self._shared: dict[str, str] = {}
-        self._log: KafkaLog | None = None
-        self._removals: set[asyncio.Task[None]] = set()
+        self._log: Log | None = None
+        self._beside: set[asyncio.Task[None]] = set()
         self.bootstrap = ""
         self.failure: BaseException | None = None
         self._broker_trouble = ""
@@ -109,8 +112,8 @@ class LocalCluster:
         await self._broker.start(self._start_beside)
         self._watch(BROKER, self._keep_broker(self._broker))
         if "coordinator" in self.settings.workers:
-            self._log = KafkaLog(KafkaSettings(bootstrap=self.bootstrap, client="tidemark-supervisor"))
-            self._watch("wishes", self._follow_wishes(self._log))
+            log = self._log = KafkaLog(KafkaSettings(bootstrap=self.bootstrap, client="tidemark-supervisor"))
+            self._watch("wishes", self._follow_wishes(log))
         return self.bootstrap
 
     def _start_beside(self, bootstrap: str) -> None:
@@ -136,7 +139,7 @@ class LocalCluster:
     async def stop(self) -> None:
         """Stop the processes, then the broker."""
         self._stop.set()
-        for watcher in (*self._watchers.values(), *self._removals):
+        for watcher in (*self._watchers.values(), *self._beside):
             watcher.cancel()
         await asyncio.gather(*(self._end(child) for child in self._children.values()))
         if self._log is not None:
@@ -171,8 +174,7 @@ class LocalCluster:
 
     async def _follow_wishes(self, log: KafkaLog) -> None:
         """A worker is added when the coordinator finds no free slot, and removed when it hosts nothing."""
-        topics, clock = Topics(self._environment_value("TIDEMARK_PREFIX", "tidemark")), SystemClock()
-        runtime = read_runtime({**os.environ, **self.settings.environment})
+        topics, runtime, clock = self._topics(), self._runtime(), SystemClock()
         await log.create_topic(topics.commands, 1, topics.plain()[topics.commands])
         async for record in followed(log, clock, TopicPartition(topics.commands, 0), runtime, from_end=True):
             match decode_command(record.value or b"", runtime.wire):
@@ -180,11 +182,34 @@ class LocalCluster:
                     self._follow_wish(service, frozenset(there))
                 case WorkerUnwanted(place=place) if place in self._children:
                     _log.info("supervisor.removes", place=place)
-                    removal = asyncio.get_running_loop().create_task(self.remove(place), name=f"remove {place}")
-                    self._removals.add(removal)
-                    removal.add_done_callback(self._removals.discard)
+                    self._do_beside(self.remove(place), f"remove {place}")
                 case _:
                     continue
+
+    async def _tell_ended(self, worker: WorkerIncarnation, status: int) -> None:
+        """Where another worker has room its tasks go on there at once: nobody waits for heartbeats, or for this one's next process (R1)."""
+        if self._log is None:
+            return
+        said = encode_message(Deregister(worker, f"has ended with status {status}"), self._runtime().wire)
+        try:
+            writer = await self._log.writer("supervisor")
+            try:
+                await (await writer.send(TopicPartition(self._topics().reports, 0), NewRecord(said)))
+            finally:
+                await writer.close()
+        except LogError as error:
+            _log.info("supervisor.untold", worker=worker, reason=str(error), how="its heartbeats' absence tells")
+
+    def _do_beside(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+
+    def _topics(self) -> Topics:
+        return Topics(self._environment_value("TIDEMARK_PREFIX", "tidemark"))
+
+    def _runtime(self) -> RuntimeSettings:
+        return read_runtime({**os.environ, **self.settings.environment})
 
     def _follow_wish(self, service: str, there: frozenset[str]) -> None:
         """One more, unless one is on its way: Spark takes its time, and the wish comes again. One that cannot begin is on no way."""
@@ -214,8 +239,9 @@ class LocalCluster:
 
     async def _keep(self, child: Child) -> None:
         while not self._stop.is_set():
+            incarnation = WorkerIncarnation(uuid.uuid4().hex)
             with (self._logs() / f"{child.place}.log").open("ab") as log:
-                child.process = await self._spawn(child, log)
+                child.process = await self._spawn(child, log, incarnation)
             child.starts += 1
             self._write_state()
             loop = asyncio.get_running_loop()
@@ -226,6 +252,8 @@ class LocalCluster:
             child.early_ends = child.early_ends + 1 if ended_early else 0
             _log.warning("supervisor.restart", place=child.place, status=status)
             self._on_restart(child.place, status)
+            if child.service in WORKERS:
+                self._do_beside(self._tell_ended(incarnation, status), f"tell the end of {child.place}")
             await asyncio.sleep(restart_wait_ms(self.settings, child.early_ends) / 1000)
 
     async def _keep_broker(self, broker: LocalBroker) -> None:
@@ -245,13 +273,13 @@ class LocalCluster:
                 _log.error("supervisor.broker", reason=str(error))
                 await asyncio.sleep(self.settings.restart_wait_ms_max / 1000)
 
-    async def _spawn(self, child: Child, log: IO[bytes]) -> asyncio.subprocess.Process:
+    async def _spawn(self, child: Child, log: IO[bytes], incarnation: WorkerIncarnation) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
             *self.command(child.service),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=self._environment(child),
+            env={**self._environment(child), "TIDEMARK_INCARNATION": incarnation},
         )
 
     def command(self, service: str) -> list[str]:

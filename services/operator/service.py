@@ -1,7 +1,6 @@
 """Wiring of an operator worker's process."""
 
 import tempfile
-import uuid
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from services.operator.deaths import Deaths
 from services.operator.lookups import Lookups
 from services.operator.rockskeys import Scratch
 from shared.language.documents import parse
-from shared.model.ids import Place, WorkerIncarnation
+from shared.model.ids import Place
 from shared.operators.build import build_chain, build_operator
 from shared.operators.cold_keys import Cooling
 from shared.operators.specs import ComputeSpec, KeyBySpec
@@ -72,7 +71,7 @@ async def build(settings: ProcessSettings) -> Worker:
         scratch.sweep()
     return Worker(
         Place(settings.place),
-        WorkerIncarnation(uuid.uuid4().hex),
+        settings.incarnation,
         OperatorService(Connections(settings.place, settings.runtime.connections_max), scratch),
         outside,
     )

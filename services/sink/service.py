@@ -1,13 +1,12 @@
 """Wiring of a sink worker's process."""
 
-import uuid
 from functools import partial
 
 from services.sink.body import SinkBody
 from services.sink.connecting import RealSinks, SinkConnectors
 from services.sink.settings import SinkSettings, sink_settings
 from shared.language.documents import parse
-from shared.model.ids import Place, WorkerIncarnation
+from shared.model.ids import Place
 from shared.planning import DeadLetterHead
 from shared.process.allocator import arrow_on_heaps
 from shared.process.connections import Connections
@@ -46,4 +45,4 @@ async def build(settings: ProcessSettings) -> Worker:
     sinks = sink_settings(settings)
     connections = Connections(settings.place, settings.runtime.connections_max)
     service = SinkService(RealSinks(connections, sinks), sinks)
-    return Worker(Place(settings.place), WorkerIncarnation(uuid.uuid4().hex), service, make_outside(settings))
+    return Worker(Place(settings.place), settings.incarnation, service, make_outside(settings))

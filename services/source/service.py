@@ -1,13 +1,11 @@
 """Wiring of a source worker's process: from the document's `$source` to a connector."""
 
-import uuid
-
 from services.source.body import SourceTaskBody
 from services.source.connecting import RealSources, SourceConnectors
 from services.source.steps import Steps, looks_at_time, rows_close, sets_clock
 from shared.language.documents import Processor, parse
 from shared.language.stages import DocumentsSource, FileSource, KafkaSource, ScriptSource, Source
-from shared.model.ids import Place, WorkerIncarnation
+from shared.model.ids import Place
 from shared.operators.build import build_chain
 from shared.operators.source_front import SourceFront
 from shared.operators.specs import FrontSpec
@@ -72,4 +70,4 @@ def _steps(context: TaskContext, processor: Processor, stage: Source, connectors
 async def build(settings: ProcessSettings) -> Worker:
     """A worker of this service."""
     service = SourceService(RealSources(Connections(settings.place, settings.runtime.connections_max)))
-    return Worker(Place(settings.place), WorkerIncarnation(uuid.uuid4().hex), service, make_outside(settings))
+    return Worker(Place(settings.place), settings.incarnation, service, make_outside(settings))

@@ -1,13 +1,12 @@
 """Wiring of a Spark stage's process: one session for all of its tasks."""
 
-import uuid
 from dataclasses import dataclass
 
 import msgspec
 from pyspark.sql import SparkSession
 
 from services.spark.body import SparkBody
-from shared.model.ids import Place, WorkerIncarnation
+from shared.model.ids import Place
 from shared.operators.context import TaskContext as OperatorContext
 from shared.operators.window_plan import WindowPlan
 from shared.planning import StepHead
@@ -119,4 +118,4 @@ async def build(settings: ProcessSettings) -> Worker:
     session = KeptSession(bounds.master)
     outside = make_outside(settings)
     await outside.executor.blocking(session.get)
-    return Worker(Place(settings.place), WorkerIncarnation(uuid.uuid4().hex), SparkService(session, bounds), outside)
+    return Worker(Place(settings.place), settings.incarnation, SparkService(session, bounds), outside)

@@ -227,9 +227,10 @@ class Heartbeat(Struct, frozen=True, tag=True):
 
 
 class Deregister(Struct, frozen=True, tag=True):
-    """A worker is going away in good order."""
+    """A worker is going away in good order, or who started its process saw it end."""
 
     worker: WorkerIncarnation
+    reason: str = "has gone away in good order"
 
 
 class TaskRestored(Struct, frozen=True, tag=True):

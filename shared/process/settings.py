@@ -2,6 +2,7 @@
 
 import os
 import re
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
@@ -10,6 +11,7 @@ from typing import Any, TypeVar, get_type_hints
 import msgspec
 
 from shared.adapters.store_settings import BlobSettings, StoreSettings
+from shared.model.ids import WorkerIncarnation
 from shared.runtime.settings import RuntimeSettings
 
 T = TypeVar("T")
@@ -39,6 +41,8 @@ class ProcessSettings:
     """TIDEMARK_STORE: the coordinator's database, `sqlite:///…` or `postgresql://…`; "" where it is not needed."""
     place: str
     """TIDEMARK_PLACE: this worker's seat, kept over restarts: `operator-0`."""
+    incarnation: WorkerIncarnation = field(default_factory=lambda: WorkerIncarnation(uuid.uuid4().hex))
+    """TIDEMARK_INCARNATION: names this process alone, where who starts it will tell the coordinator of its end; made up where not set."""
     prefix: str = "tidemark"
     """TIDEMARK_PREFIX: of topics."""
     kafka_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -100,6 +104,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> ProcessSettin
         blobs=text("BLOBS", ""),
         store=text("STORE", ""),
         place=text("PLACE"),
+        incarnation=WorkerIncarnation(text("INCARNATION", "") or uuid.uuid4().hex),
         prefix=text("PREFIX", "tidemark"),
         kafka_config=table("KAFKA_CONFIG"),
         store_config=settings_of(table("STORE_CONFIG"), StoreSettings, f"{_PREFIX}STORE_CONFIG"),

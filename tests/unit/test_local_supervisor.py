@@ -9,6 +9,15 @@ from pathlib import Path
 import pytest
 
 from services.local.supervisor import Child, LocalCluster, LocalSettings, restart_wait_ms
+from shared.adapters.clock import SystemClock
+from shared.adapters.memory_broker import MemoryBroker
+from shared.adapters.memory_log import MemoryLog
+from shared.model.ids import Offset, WorkerIncarnation
+from shared.model.messages import Deregister
+from shared.ports.log import TopicPartition
+from shared.runtime.reading import reading
+from shared.runtime.topics import Topics
+from shared.wire.messages import decode_report
 
 
 async def test_a_worker_that_ends_again_and_again_is_not_waited_for(
@@ -20,7 +29,7 @@ async def test_a_worker_that_ends_again_and_again_is_not_waited_for(
     cluster = LocalCluster(settings, lambda _place, _status: ended.release())
     (tmp_path / "logs").mkdir()
 
-    async def spawn(_cluster: LocalCluster, child: Child, _log: object) -> asyncio.subprocess.Process:
+    async def spawn(_cluster: LocalCluster, child: Child, *_: object) -> asyncio.subprocess.Process:
         does = "raise SystemExit(1)" if child.place == "operator-0" else "import signal; signal.pause()"
         return await asyncio.create_subprocess_exec(sys.executable, "-c", does)
 
@@ -54,3 +63,31 @@ def test_what_takes_from_sources_yields_to_them(tmp_path: Path, service: str, ad
     command = LocalCluster(LocalSettings(data_dir=tmp_path)).command(service)
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert int(done.stdout) == os.nice(0) + added
+
+
+async def test_a_process_that_ended_is_told_to_the_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the name that it was started under and its status, so that nobody waits for its heartbeats; of a coordinator nothing is told."""
+    names: dict[str, list[str]] = {"coordinator-0": [], "source-0": []}
+
+    async def spawn(_cluster: LocalCluster, child: Child, _log: object, name: str) -> asyncio.subprocess.Process:
+        does = "import signal; signal.pause()" if names[child.place] else "raise SystemExit(3)"
+        names[child.place].append(name)
+        return await asyncio.create_subprocess_exec(sys.executable, "-c", does)
+
+    monkeypatch.setattr(LocalCluster, "_spawn", spawn)
+    restarts: asyncio.Queue[str] = asyncio.Queue()
+    cluster = LocalCluster(LocalSettings(data_dir=tmp_path), lambda place, _status: restarts.put_nowait(place))
+    (tmp_path / "logs").mkdir()
+    log = cluster._log = MemoryLog(MemoryBroker(SystemClock()))
+    reports = TopicPartition(Topics().reports, 0)
+    await log.create_topic(reports.topic, 1)
+    for place in names:
+        cluster.add(place.removesuffix("-0"), place)
+        assert await restarts.get() == place
+    async with reading(log) as reader:
+        await reader.assign({reports: Offset(0)})
+        while not (found := await reader.fetch(10, 100)):
+            pass
+    await cluster.stop()
+    told = [decode_report(record.value or b"") for record in found]
+    assert told == [Deregister(WorkerIncarnation(names["source-0"][0]), "has ended with status 3")]

@@ -221,7 +221,7 @@ class CoordinatorMachine:
                     self._beat(report)
             case Deregister():
                 if self.ctx.workers.leave(report.worker):
-                    self._worker_gone(report.worker, "has gone away in good order")
+                    self._worker_gone(report.worker, report.reason)
             case _:
                 if report.worker not in self.ctx.workers.replaced and (p := self._of_job(report.job)) is not None:
                     p.task_report(report)

@@ -5,7 +5,7 @@ import json
 import signal
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -232,9 +232,9 @@ class _Beats:
 
 
 @asynccontextmanager
-async def rig(folder: Path) -> AsyncIterator[Rig]:
-    """An installation on this folder for the time of the block."""
-    async with installation(folder / "data", {"TIDEMARK_LOG": "json"}) as installed:
+async def rig(folder: Path, workers: Mapping[str, int] | None = None) -> AsyncIterator[Rig]:
+    """An installation on this folder for the time of the block. `workers`: processes of a service, if more than one."""
+    async with installation(folder / "data", {"TIDEMARK_LOG": "json"}, workers) as installed:
         yield Rig(installed, folder)
 
 
