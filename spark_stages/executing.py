@@ -1,6 +1,6 @@
 """What executors do of a step, in Arrow: gather a window's rows, merge, finish, write segments; and what they are told for it.
 
-- What fits into tasks' memory by ranges of windows (step.py, GATHERED_ROWS_MAX) is read here from its segments, each checked against its
+- What fits into tasks' memory by ranges of windows (`gathered_rows_max`) is read here from its segments, each checked against its
   digest, without a shuffle: every task takes a range of windows. More is read, merged and shuffled by Spark, and finished here.
 - The plan travels as the same bytes at every step, so that a worker takes it apart once.
 - Where Spark lets a job have properties, such a task is told its work by one (`carry_out_told`): the function, and with it the plan of the

@@ -25,22 +25,10 @@ from shared.operators.step import Times
 from shared.operators.taking import NO_SESSIONS
 from shared.operators.typed_group import ROWS
 from shared.operators.window_plan import ROWS_SCHEMA, SESSION, WindowPlan
+from spark_stages.bounds import DEFAULTS
 from spark_stages.executing import WORK_PROPERTY, Order, carry_out, carry_out_on, carry_out_told, packed, told
 from spark_stages.manifest import StageState, StateSegment
 from spark_stages.segments import STATE, WRITTEN_DDL
-
-GATHERED_ROWS_MAX = 2_000_000
-"""Rows up to which a task reads, merges and finishes a range of windows in memory, without a shuffle: several times faster."""
-TASK_ROWS = 65_536
-"""Rows for which another task is worth its while."""
-TASKS_PLANNED = 8
-"""Tasks that a step is cut into, at most, unless they would be large ones."""
-LARGE_TASK_ROWS = 262_144
-"""Rows beyond which a range of windows is halved, as often as it has windows."""
-SESSION_KEYS_MAX = 1000
-"""Keys of rows that may be late beyond which the open sessions of all keys are looked at."""
-SEGMENTS_MAX = 48
-"""Segments of the state beyond which they are compacted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +68,16 @@ class SparkStep:
     plan: WindowPlan
     root: str
     context: TaskContext = NOWHERE
-    segments_max: int = SEGMENTS_MAX
-    gathered_rows_max: int = GATHERED_ROWS_MAX
+    segments_max: int = DEFAULTS.segments_max
+    gathered_rows_max: int = DEFAULTS.gathered_rows_max
+    task_rows: int = DEFAULTS.task_rows
+    tasks_planned: int = DEFAULTS.tasks_planned
+    large_task_rows: int = DEFAULTS.large_task_rows
+    session_keys_max: int = DEFAULTS.session_keys_max
     _jobs: int = field(default=0)
     _packed: bytes = field(init=False)
     _gathering: dict[int, DataFrame] = field(default_factory=dict)
-    """Jobs without a shuffle by their number of tasks, up to TASKS_PLANNED, each planned once."""
+    """Jobs without a shuffle by their number of tasks, up to self.tasks_planned, each planned once."""
 
     def __post_init__(self) -> None:
         self._packed = packed(self.plan.spec, self.context)
@@ -171,7 +163,7 @@ class SparkStep:
         if not segments:
             return NO_SESSIONS
         rows = self._read(segments).where(F.col(WEND) > closed_ms)
-        if len(keys) <= SESSION_KEYS_MAX:
+        if len(keys) <= self.session_keys_max:
             rows = rows.where(F.col(SESSION).isin([bytearray(key) for key in keys]))
         return rows.select(*INTERVALS).toArrow().cast(INTERVALS_SCHEMA)
 
@@ -241,7 +233,7 @@ class SparkStep:
         job = self._gathering.get(tasks)
         if job is None:
             job = self.session.range(0, tasks, 1, tasks).mapInArrow(carry_out_told, WRITTEN_DDL)
-            if tasks <= TASKS_PLANNED:
+            if tasks <= self.tasks_planned:
                 self._gathering[tasks] = job
         context = session.sparkContext
         context.setLocalProperty(WORK_PROPERTY, told(order, segments, ranges))
@@ -257,7 +249,7 @@ class SparkStep:
         low = max(order.above_ms, min(s.min_start_ms for s in segments))
         high = min(order.up_to_ms, max(s.max_end_ms for s in segments))
         windows = -(-(high - low) // self.plan.length_ms)
-        tasks = max(1, min(TASKS_PLANNED, windows, -(-sum(s.rows for s in segments) // TASK_ROWS)))
+        tasks = max(1, min(self.tasks_planned, windows, -(-sum(s.rows for s in segments) // self.task_rows)))
         cuts = [low, *(low + (high - low) * number // tasks for number in range(1, tasks)), high]
         halved = [end for ends in itertools.pairwise(cuts) for end in self._halves(segments, *ends)]
         return tuple(itertools.pairwise([order.above_ms, *halved[:-1], order.up_to_ms]))
@@ -265,7 +257,10 @@ class SparkStep:
     def _halves(self, segments: Sequence[StateSegment], above_ms: int, up_to_ms: int) -> list[int]:
         """Upper ends of the ranges that this one is cut into, so that none is large that has more than one window."""
         within = [s for s in segments if s.max_end_ms > above_ms and s.min_start_ms < up_to_ms]
-        if up_to_ms - above_ms <= self.plan.length_ms or _rows_between(within, above_ms, up_to_ms) <= LARGE_TASK_ROWS:
+        if (
+            up_to_ms - above_ms <= self.plan.length_ms
+            or _rows_between(within, above_ms, up_to_ms) <= self.large_task_rows
+        ):
             return [up_to_ms]
         middle = (above_ms + up_to_ms) // 2
         return [*self._halves(within, above_ms, middle), *self._halves(within, middle, up_to_ms)]

@@ -14,6 +14,7 @@ import pyarrow as pa
 from services.operator.deaths import Deaths
 from services.operator.lookups import Lookups
 from services.operator.rockskeys import Stores
+from services.operator.settings import OperatorSettings
 from shared.model.frames import Body
 from shared.model.held import Hold
 from shared.model.ids import Epoch, StatePart
@@ -27,10 +28,7 @@ from shared.runtime.context import TaskContext
 from shared.runtime.exchange import load_body
 
 T = TypeVar("T")
-ROWS_BESIDE: Final = 1_000
-"""So many rows of a batch are worked on beside the loop, whatever is done to them."""
-_CLOSE_S: Final = 5.0
-"""How long a task that is stopped waits for the call that is being worked on."""
+_DEFAULTS: Final = OperatorSettings()
 
 
 class OperatorBody:
@@ -44,7 +42,9 @@ class OperatorBody:
         lookups: Lookups | None = None,
         stores: Stores | None = None,
         deaths: Deaths | None = None,
+        settings: OperatorSettings = _DEFAULTS,
     ) -> None:
+        self._settings = settings
         self._context = context
         self._chain = chain
         self._key_by = key_by
@@ -88,7 +88,7 @@ class OperatorBody:
         return outs
 
     async def _take(self, batch: pa.RecordBatch, body: Body, tag: str) -> Sequence[Out]:
-        if batch.num_rows < ROWS_BESIDE and not self._long:
+        if batch.num_rows < self._settings.beside_rows and not self._long:
             return self._chain.on_batch(batch, body.content, tag)
         return await self._beside(self._chain.on_batch, batch, body.content, tag)
 
@@ -166,7 +166,8 @@ class OperatorBody:
 
     async def close(self) -> None:
         """Let go of the lookup's table and of what lies on the disk, and say that it was in good order."""
-        idle = await self._context.outside.executor.blocking(self._working.acquire, True, _CLOSE_S)
+        wait_s = self._settings.close_wait_ms / 1000
+        idle = await self._context.outside.executor.blocking(self._working.acquire, True, wait_s)
         if self._deaths is not None and idle:
             self._deaths.close()
         if self._stores is not None and idle:  # a call that does not end may still be reading

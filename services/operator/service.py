@@ -9,6 +9,7 @@ from services.operator.connecting import table_of
 from services.operator.deaths import Deaths
 from services.operator.lookups import Lookups
 from services.operator.rockskeys import Scratch
+from services.operator.settings import OperatorSettings, operator_settings
 from shared.language.documents import parse
 from shared.model.ids import Place
 from shared.operators.build import build_chain, build_operator
@@ -29,9 +30,12 @@ class OperatorService:
 
     name = "operator"
 
-    def __init__(self, connections: Connections, scratch: Scratch | None = None) -> None:
+    def __init__(
+        self, connections: Connections, scratch: Scratch | None = None, settings: OperatorSettings | None = None
+    ) -> None:
         """`scratch`: where keyed state lies that does not stay in memory; None: all of it does."""
         self._connections = connections
+        self._settings = settings or OperatorSettings()
         self._scratch = scratch
 
     async def build(self, context: TaskContext) -> TaskBody:
@@ -54,7 +58,7 @@ class OperatorService:
             if self._scratch is not None:
                 stores = self._scratch.stores()
                 operators = replace(operators, cooling=Cooling(outside.settings.keys_in_memory, stores.make))
-        return OperatorBody(context, build_chain(specs, operators), key_by, lookups, stores, deaths)
+        return OperatorBody(context, build_chain(specs, operators), key_by, lookups, stores, deaths, self._settings)
 
     async def close(self) -> None:
         """Let go of the clients that tasks share."""
@@ -62,16 +66,17 @@ class OperatorService:
 
 
 async def build(settings: ProcessSettings) -> Worker:
-    """A worker of this service. TIDEMARK_EXTRA: `scratch`, a folder for keyed state beyond memory; "": the system's for temporary files."""
+    """A worker of this service. ProcessSettingsError, SettingsError."""
     arrow_on_heaps()
+    own = operator_settings(settings)
     outside = make_outside(settings)
-    given = settings.extra.get("scratch", "")
+    given = own.scratch
     scratch = Scratch(Path(given or tempfile.gettempdir()), settings.place, settings.runtime.keys_buffer_bytes)
     if given:
         scratch.sweep()
     return Worker(
         Place(settings.place),
         settings.incarnation,
-        OperatorService(Connections(settings.place, settings.runtime.connections_max), scratch),
+        OperatorService(Connections(settings.place, settings.runtime.connections_max), scratch, own),
         outside,
     )

@@ -7,11 +7,13 @@ the worker from saying that it is alive. Heartbeats tell meanwhile what was true
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 import numpy as np
 import structlog
 
+from services.source.settings import SourceSettings
 from services.source.steps import Silence, Steps
 from shared.model.checkpoint import SplitStand
 from shared.model.frames import Body
@@ -32,10 +34,7 @@ _log = structlog.get_logger()
 _POSITION = "position|"
 _FRONT = "front|"
 _CHAIN = "chain|"
-_SNAPSHOTS_MAX = 16
-_DETAILS_MAX = 64
-_AT_ONCE_MS = 100
-"""A batch that takes less, going by the one before, is worked on in the loop: on a thread it would cost an eighth more processor time."""
+_DEFAULTS: Final = SourceSettings()
 
 
 class SplitPosition(msgspec.Struct, frozen=True):
@@ -73,8 +72,10 @@ class SourceTaskBody:
         steps: Steps,
         *,
         bounded: bool,
+        settings: SourceSettings = _DEFAULTS,
     ) -> None:
         self._context = context
+        self._settings = settings
         self._source = source
         self._front = front
         self._chain = chain
@@ -213,7 +214,7 @@ class SourceTaskBody:
     async def _beside(self, batch: RawBatch) -> list[Out]:
         clock, count = self._context.outside.clock, len(batch.positions)
         began_ms = clock.monotonic_ms()
-        if count * self._record_ms < _AT_ONCE_MS:
+        if count * self._record_ms < self._settings.beside_ms:
             outs = self._work(batch)
         else:
             outs = await self._context.outside.executor.blocking(self._work, batch)
@@ -318,14 +319,16 @@ class SourceTaskBody:
             await self._source.note(self._context.assign.name, positions)
 
     def details(self) -> Mapping[str, str]:
-        """Where at most _DETAILS_MAX splits stand, those first that hold the watermark back: `shared.model.held.SplitHeld` as JSON."""
+        """Where at most `told_splits_max` splits stand, those first that hold the watermark back: `shared.model.held.SplitHeld` as JSON."""
         if self._taking:
             self._asked = True
             return self._standing[0]
         clock = self._context.outside.clock
         told = [(name, self._told(name, split, clock)) for name, split in self._own.items()]
         told.sort(key=lambda each: (each[1].status != "active", each[1].watermark, each[0]))
-        return {f"split:{name}": msgspec.json.encode(held).decode() for name, held in told[:_DETAILS_MAX]}
+        return {
+            f"split:{name}": msgspec.json.encode(held).decode() for name, held in told[: self._settings.told_splits_max]
+        }
 
     def _told(self, name: SplitId, split: _Split, clock: Clock) -> SplitHeld:
         told = self._front.told_of(name)
@@ -379,7 +382,7 @@ class SourceTaskBody:
         """C2, C6: positions, front and chain as of the last `take`."""
         del committed
         self._snapshots[epoch] = {name: split.position for name, split in self._own.items()}
-        while len(self._snapshots) > _SNAPSHOTS_MAX:
+        while len(self._snapshots) > self._settings.noted_checkpoints_max:
             del self._snapshots[min(self._snapshots)]
         changed: dict[StatePart, bytes | None] = {}
         for name, split in self._own.items():

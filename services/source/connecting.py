@@ -1,12 +1,13 @@
 """From a document's `$source` to a connector: what a source's tasks read from."""
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import fsspec
 
 from services.source.connectors.files import FileSource, FileSourceSettings
 from services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
 from services.source.connectors.script import DocumentsSource, ScriptSource
+from services.source.settings import SourceSettings
 from services.source.steps import ClockNotSettable, looks_at_time
 from shared.adapters.kafka_raw import RawReader
 from shared.language.documents import Processor
@@ -40,20 +41,29 @@ class SourceConnectors(Protocol):
 class RealSources:
     """`SourceConnectors` to what a document's connections name."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, settings: SourceSettings | None = None) -> None:
         self._connections = connections
+        self._settings = settings or SourceSettings()
 
     async def connect(self, outside: Outside, processor: Processor, stage: SourceStage) -> Source:
         """See `SourceConnectors.connect`."""
         match stage:
             case KafkaStage():
                 connection = self._connections.get(processor, stage.connection_name)
-                reader = RawReader(self._connections.kafka_settings(connection))
+                kafka = self._connections.kafka_settings(connection)
+                self._settings.check_answers(kafka.fetch_wait_ms, connection.name)
+                reader = RawReader(kafka)
                 await reader.start()
-                settings = KafkaSourceSettings(topics=stage.topics, start_at=stage.start_at, until=stage.until)
+                settings = KafkaSourceSettings(
+                    topics=stage.topics,
+                    start_at=stage.start_at,
+                    until=stage.until,
+                    answer_age_ms_max=self._settings.answer_age_ms_max,
+                    splits_max=self._settings.splits_max,
+                )
                 return KafkaSource(settings, self._connections.log(connection), reader, outside.clock)
             case FileStage():
-                return file_source(self._connections, outside, processor, stage)
+                return file_source(self._connections, outside, processor, stage, self._settings)
             case DocumentsStage() | ScriptStage():
                 return own_documents(processor, stage, outside.clock)
 
@@ -77,7 +87,16 @@ def own_documents(processor: Processor, stage: DocumentsStage | ScriptStage, clo
     return DocumentsSource(stage.documents, clock, one_by_one=one_by_one)
 
 
-def file_source(connections: Connections, outside: Outside, processor: Processor, stage: FileStage) -> Source:
+_DEFAULTS: Final = SourceSettings()
+
+
+def file_source(
+    connections: Connections,
+    outside: Outside,
+    processor: Processor,
+    stage: FileStage,
+    bounds: SourceSettings = _DEFAULTS,
+) -> Source:
     """Files, below the folder of their connection if they have one."""
     root = ""
     if stage.connection_name is not None:
@@ -89,6 +108,8 @@ def file_source(connections: Connections, outside: Outside, processor: Processor
         ordered=stage.ordered,
         follow=stage.follow,
         types={field.name: field.type for field in stage.schema.fields},
+        files_max=bounds.files_max,
+        poll_ms=bounds.file_poll_ms,
         record_bytes_max=processor.options.limits.record_bytes_max,
     )
     return FileSource(settings, filesystem, outside.executor, outside.clock)

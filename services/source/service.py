@@ -2,6 +2,7 @@
 
 from services.source.body import SourceTaskBody
 from services.source.connecting import RealSources, SourceConnectors
+from services.source.settings import SourceSettings, source_settings
 from services.source.steps import Steps, looks_at_time, rows_close, sets_clock
 from shared.language.documents import Processor, parse
 from shared.language.stages import DocumentsSource, FileSource, KafkaSource, ScriptSource, Source
@@ -22,8 +23,9 @@ class SourceService:
 
     name = "source"
 
-    def __init__(self, connectors: SourceConnectors) -> None:
+    def __init__(self, connectors: SourceConnectors, settings: SourceSettings | None = None) -> None:
         self._connectors = connectors
+        self._settings = settings or SourceSettings()
 
     async def build(self, context: TaskContext) -> TaskBody:
         """Connector, front, and what is fused behind it."""
@@ -43,6 +45,7 @@ class SourceService:
             stage.partition_idle_timeout_ms,
             _steps(context, processor, stage, self._connectors),
             bounded=_is_bounded(stage),
+            settings=self._settings,
         )
 
     async def close(self) -> None:
@@ -68,6 +71,7 @@ def _steps(context: TaskContext, processor: Processor, stage: Source, connectors
 
 
 async def build(settings: ProcessSettings) -> Worker:
-    """A worker of this service."""
-    service = SourceService(RealSources(Connections(settings.place, settings.runtime.connections_max)))
+    """A worker of this service. ProcessSettingsError, SettingsError."""
+    own = source_settings(settings)
+    service = SourceService(RealSources(Connections(settings.place, settings.runtime.connections_max), own), own)
     return Worker(Place(settings.place), settings.incarnation, service, make_outside(settings))

@@ -1,8 +1,7 @@
 """Wiring of a Spark stage's process: one session for all of its tasks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-import msgspec
 from pyspark.sql import SparkSession
 
 from services.spark.body import SparkBody
@@ -11,12 +10,13 @@ from shared.operators.context import TaskContext as OperatorContext
 from shared.operators.window_plan import WindowPlan
 from shared.planning import StepHead
 from shared.process.outside import make_outside
-from shared.process.settings import ProcessSettings, ProcessSettingsError
+from shared.process.settings import ProcessSettings, settings_of
 from shared.runtime.body import TaskBody
 from shared.runtime.context import TaskContext
 from shared.runtime.worker import Worker
+from spark_stages.bounds import StepBounds
 from spark_stages.session import open_session
-from spark_stages.step import GATHERED_ROWS_MAX, SEGMENTS_MAX, SparkStep
+from spark_stages.step import SparkStep
 from spark_stages.warmup import warm_up
 
 
@@ -50,30 +50,16 @@ class KeptSession:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepBounds:
-    """Of every step in one process (TIDEMARK_EXTRA, JSON)."""
+class SparkSettings(StepBounds):
+    """Of one process (TIDEMARK_EXTRA, JSON)."""
 
     master: str = "local[2]"
     """A master, or a Spark Connect address."""
-    segments_max: int = SEGMENTS_MAX
-    """Segments of a stage's state beyond which they are compacted."""
-    gathered_rows_max: int = GATHERED_ROWS_MAX
-    """Rows of a window beyond which Spark shuffles a step; its tasks read ranges of windows whole else: lower it where memory is short."""
-
-    def __post_init__(self) -> None:
-        """Raise ValueError for what cannot work."""
-        for name in ("segments_max", "gathered_rows_max"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"spark setting {name}: expected a positive number, found {getattr(self, name)}")
 
 
-def step_bounds(settings: ProcessSettings) -> StepBounds:
+def spark_settings(settings: ProcessSettings) -> SparkSettings:
     """From the process' settings. ProcessSettingsError."""
-    try:
-        return msgspec.convert(settings.extra, StepBounds)
-    except (msgspec.ValidationError, ValueError) as error:
-        message = f"TIDEMARK_EXTRA: {error}"
-        raise ProcessSettingsError(message) from error
+    return settings_of(settings.extra, SparkSettings, "TIDEMARK_EXTRA", others=True)
 
 
 class SparkService:
@@ -102,8 +88,7 @@ class SparkService:
             plan,
             root,
             operators,
-            segments_max=bounds.segments_max,
-            gathered_rows_max=bounds.gathered_rows_max,
+            **{each.name: getattr(bounds, each.name) for each in fields(StepBounds)},
         )
 
     async def close(self) -> None:
@@ -114,7 +99,7 @@ class SparkService:
 
 async def build(settings: ProcessSettings) -> Worker:
     """A worker of this service; its session is up before it registers."""
-    bounds = step_bounds(settings)
+    bounds = spark_settings(settings)
     session = KeptSession(bounds.master)
     outside = make_outside(settings)
     await outside.executor.blocking(session.get)

@@ -7,6 +7,7 @@ from typing import Any
 
 from services.source.body import SourceTaskBody
 from services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
+from services.source.settings import SourceSettings
 from services.source.steps import Steps
 from shared.adapters.clock import SystemClock
 from shared.adapters.executor import AsyncExecutor
@@ -52,6 +53,7 @@ class SourceStand:
         index: int = 0,
         until: StartAt | None = None,
         answer_age_ms_max: int = 2_000,
+        bounds: SourceSettings | None = None,
     ) -> None:
         self.clock = HandClock()
         settings = KafkaSourceSettings(
@@ -68,7 +70,17 @@ class SourceStand:
         context: Any = SimpleNamespace(assign=assign, outside=outside, task=TaskId(VertexId("read"), index))
         steps = Steps(lambda _ms: None, one_by_one=False, rows_too=False, settle_ms=0)
         chain = build_chain((), operators)
-        self.body = SourceTaskBody(context, self.source, self.front, chain, IDLE_MS, steps, bounded=until is not None)
+        settings_of_body = bounds or SourceSettings()
+        self.body = SourceTaskBody(
+            context,
+            self.source,
+            self.front,
+            chain,
+            IDLE_MS,
+            steps,
+            bounded=until is not None,
+            settings=settings_of_body,
+        )
 
     async def open(self, parts: dict[StatePart, bytes] | None = None) -> "SourceStand":
         await self.body.open(parts or {})

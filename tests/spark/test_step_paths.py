@@ -91,17 +91,16 @@ def test_every_path_gives_the_rows_of_arrow(
     session: SparkSession,
     plan: WindowPlan,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     path: str,
     watermark_ms: int,
 ) -> None:
     """One job, and the same rows; without a shuffle in the order of their windows, too."""
     gathered, task_rows, large = PATHS[path]
-    monkeypatch.setattr(steps, "TASK_ROWS", task_rows)
-    monkeypatch.setattr(steps, "LARGE_TASK_ROWS", large)
     tables, segments = stored(tmp_path, plan)
     times = Times(MIN_TIME, watermark_ms, 0, 7)
-    step = SparkStep(session, plan, str(tmp_path), gathered_rows_max=gathered)
+    step = SparkStep(
+        session, plan, str(tmp_path), gathered_rows_max=gathered, task_rows=task_rows, large_task_rows=large
+    )
     result = step(StageState(), segments, times, "out/x", arrived=True)
     expected = Step(plan)(StepState(), EpochInput(tuple(map(one_batch, tables))), times)
     wanted = [row for out in expected.outs for row in out.batch.to_pylist()]

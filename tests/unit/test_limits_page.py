@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = "shared/process/LIMITS.md"
 SCANNED: tuple[str, ...] = ()
 """Packages of which every constant that bounds something stands on the page, as a setting's default or among what is fixed."""
-OF_COMMANDS = {"DemoSettings"}
-"""Settings that are a command's arguments alone."""
+OF_COMMANDS = {"DemoSettings", "SparkSettings"}
+"""Settings that are a command's arguments alone, or add no number to those they build on."""
 _BOUNDING = re.compile(
     r"(^|_)(MAX|LIMIT|ATTEMPTS|TRIES|TIMEOUT|RETRY|WAIT|ROWS|BYTES|RECORDS|CHARS|DIGITS|TASKS|KEYS|RUNS|MS|S)(_|$)"
 )

@@ -2,6 +2,7 @@
 """A Spark stage's task without a Spark: when it steps, with what (P1), under which names (P2), by which clock (W5)."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from services.spark.body import SparkBody
-from services.spark.service import SparkService, step_bounds
+from services.spark.service import SparkService, spark_settings
 from shared.adapters.blobs import MemoryBlobs
 from shared.adapters.virtual import START_MS, VirtualWorld, run_virtual
 from shared.language.documents import parse
@@ -25,8 +26,10 @@ from shared.ports.blobs import BlobError
 from shared.process.settings import ProcessSettings, ProcessSettingsError
 from shared.runtime.body import Announced
 from shared.wire.arrow import encode_batch
+from spark_stages.bounds import StepBounds
+from spark_stages.executing import Order
 from spark_stages.manifest import StageState, StateSegment
-from spark_stages.step import OutputSegment, SparkResult
+from spark_stages.step import OutputSegment, SparkResult, SparkStep
 from tests.harness.worker_stand import JOB
 
 DOCUMENT = (
@@ -194,6 +197,7 @@ def test_P2_a_restore_names_a_segment_that_was_changed() -> None:
     ("extra", "said"),
     [
         ({"gathered_rows_max": 0}, "TIDEMARK_EXTRA: spark setting gathered_rows_max: expected a positive number, found 0"),
+        ({"task_rows": 100_000, "large_task_rows": 99_999}, "large_task_rows=99999 must not be below task_rows=100000"),
         ({"segments_max": "many"}, r"TIDEMARK_EXTRA: Expected `int`, got `str` - at `\$.segments_max`"),
     ],
     ids=str,
@@ -201,14 +205,40 @@ def test_P2_a_restore_names_a_segment_that_was_changed() -> None:
 def test_wrong_bounds_of_steps_are_refused_at_the_start(extra: dict[str, Any], said: str) -> None:
     """The message names the setting, what is expected and what was found."""
     with pytest.raises(ProcessSettingsError, match=said):
-        step_bounds(ProcessSettings(kafka="k:1", blobs="b", store="", place="spark-0", extra=extra))
+        spark_settings(ProcessSettings(kafka="k:1", blobs="b", store="", place="spark-0", extra=extra))
 
 
 def test_bounds_of_steps_reach_the_step() -> None:
-    """What is set is what a step is made with."""
-    settings = ProcessSettings(kafka="k:1", blobs="b", store="", place="spark-0", extra={"gathered_rows_max": 7})
+    """What is set is what a step is made with, each setting by itself."""
+    extra = {each.name: 100 + number for number, each in enumerate(fields(StepBounds))}
+    assert _step(extra) == extra
+    defaults = {each.name: getattr(StepBounds(), each.name) for each in fields(StepBounds)}
+    assert _step({}) == defaults
+
+
+def _made(extra: dict[str, Any]) -> SparkStep:
+    settings = ProcessSettings(kafka="k:1", blobs="b", store="", place="spark-0", extra=extra)
     kept: Any = SimpleNamespace(get=lambda: None)
     head = plan_processor(parse(DOCUMENT), collects=True).vertices[1].head
     assert isinstance(head, StepHead)
-    step = SparkService(kept, step_bounds(settings)).make(WindowPlan(head.step.window), "root", OperatorContext("p"))
-    assert step.gathered_rows_max == 7
+    return SparkService(kept, spark_settings(settings)).make(WindowPlan(head.step.window), "root", OperatorContext("p"))
+
+
+def _step(extra: dict[str, Any]) -> dict[str, int]:
+    step = _made(extra)
+    return {each.name: getattr(step, each.name) for each in fields(StepBounds)}
+
+
+@pytest.mark.parametrize(
+    ("extra", "tasks"),
+    [({"task_rows": 100}, 8), ({"task_rows": 300}, 4), ({"task_rows": 100, "tasks_planned": 2}, 2),
+     ({"task_rows": 100, "tasks_planned": 2, "large_task_rows": 300}, 4), ({}, 1)],
+    ids=str,
+)  # fmt: skip
+def test_a_step_is_cut_into_tasks_as_the_settings_say(extra: dict[str, int], tasks: int) -> None:
+    """So many rows are worth another task, up to the tasks that are planned; large ones are halved."""
+    step = _made(extra)
+    length = step.plan.length_ms
+    segment = StateSegment("s", 1_000, 1, "d", 0, 16 * length)
+    order = Order(b"", "root", "p", 0, 16 * length, 0, 0)
+    assert len(step._ranges(order, [segment])) == tasks

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,6 @@ from shared.model.ids import Offset
 from shared.ports.log import Log, LogRecord, Reader, TopicPartition
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
-FETCH_RECORDS_MAX: Final = 10_000
-"""Records that `LogRawReader` takes from its log at once."""
 
 
 class RawPartition(Protocol):
@@ -106,8 +104,10 @@ class RawReader(Protocol):
 class LogRawReader:
     """`RawReader` on any `Log`: a Python object a record, so for logs in memory."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, fetch_records_max: int = 10_000) -> None:
+        """`fetch_records_max`: taken from the log at once, and held until they are asked for."""
         self._log = log
+        self._records_max = fetch_records_max
         self._reader: Reader | None = None
         self._held: deque[LogRecord] = deque()
         self._assigned: tuple[TopicPartition, ...] = ()
@@ -136,7 +136,7 @@ class LogRawReader:
         if self._reader is None:
             return []
         if not self._held:
-            self._held.extend(await self._reader.fetch(FETCH_RECORDS_MAX, timeout_ms))
+            self._held.extend(await self._reader.fetch(self._records_max, timeout_ms))
             self._count += 1
             self._ends = await self._log.end_offsets(self._assigned)
         taken: list[LogRecord] = []
@@ -174,7 +174,7 @@ class LogRawReader:
             for partition, position in (await self._log.begin_offsets(partitions)).items():
                 await reader.assign({partition: position})
                 while found[partition] == ends[partition] and reader.position(partition) < ends[partition]:
-                    later = (r for r in await reader.fetch(FETCH_RECORDS_MAX, 0) if r.timestamp_ms >= time_ms)
+                    later = (r for r in await reader.fetch(self._records_max, 0) if r.timestamp_ms >= time_ms)
                     first = next(later, None)
                     if first is not None:
                         found[partition] = first.offset

@@ -1,0 +1,28 @@
+"""What can be set about the operator service (TIDEMARK_EXTRA, JSON). What decides results stands in a document's `options.limits`."""
+
+from dataclasses import dataclass
+
+from shared.process.settings import ProcessSettings, settings_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorSettings:
+    """Of one process."""
+
+    scratch: str = ""
+    """A folder for keyed state beyond memory; "": the system's for temporary files."""
+    beside_rows: int = 1_000
+    """So many rows of a batch are worked on beside the loop, whatever is done to them."""
+    close_wait_ms: int = 5_000
+    """How long a task that is stopped waits for the call that is being worked on."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what cannot work."""
+        for name in ("beside_rows", "close_wait_ms"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"operator setting {name}: expected a positive number, found {getattr(self, name)}")
+
+
+def operator_settings(settings: ProcessSettings) -> OperatorSettings:
+    """From the process' settings. ProcessSettingsError."""
+    return settings_of(settings.extra, OperatorSettings, "TIDEMARK_EXTRA", others=True)

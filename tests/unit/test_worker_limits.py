@@ -1,0 +1,212 @@
+"""Settings of the source and operator services: each acts at its value, and what contradicts is refused at the start."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from services.operator.body import OperatorBody
+from services.operator.settings import OperatorSettings, operator_settings
+from services.source.connecting import file_source
+from services.source.connectors.raw import LogRawReader
+from services.source.settings import SourceSettings, source_settings
+from shared.adapters.clock import SystemClock
+from shared.adapters.executor import AsyncExecutor
+from shared.adapters.memory_broker import MemoryBroker
+from shared.adapters.memory_log import MemoryLog
+from shared.language.documents import parse
+from shared.language.stages import FileSource
+from shared.model.frames import Inline
+from shared.model.ids import Epoch
+from shared.operators.base import Out
+from shared.operators.chain import Chain
+from shared.operators.join import JoinOperator
+from shared.operators.source_front import SourceFront
+from shared.operators.specs import JoinSpec
+from shared.ports.log import LogError
+from shared.process.connections import Connections
+from shared.process.settings import ProcessSettings, ProcessSettingsError
+from shared.wire.arrow import encode_batch
+from tests.harness.source_stand import SourceStand, feed
+from tests.harness.worker_stand import JOB
+
+
+def settings(extra: dict[str, Any]) -> ProcessSettings:
+    """Of a process with this TIDEMARK_EXTRA."""
+    return ProcessSettings(kafka="k:1", blobs="b", store="", place="x-0", extra=extra)
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"files_max": 0}, "TIDEMARK_EXTRA: source setting files_max: expected a positive number, found 0"),
+        ({"beside_ms": "soon"}, r"TIDEMARK_EXTRA: Expected `int`, got `str` - at `\$.beside_ms`"),
+    ],
+    ids=str,
+)
+def test_wrong_settings_of_sources_are_refused_at_the_start(extra: dict[str, Any], said: str) -> None:
+    """The message names the setting, what is expected and what was found; what is another service's is left alone."""
+    assert source_settings(settings({"splits_max": 3, "master": "x"})) == SourceSettings(splits_max=3)
+    with pytest.raises(ProcessSettingsError, match=said):
+        source_settings(settings(extra))
+
+
+def test_wrong_settings_of_operators_are_refused_at_the_start() -> None:
+    """As those of sources."""
+    assert operator_settings(settings({"scratch": "/x", "close_wait_ms": 7})) == OperatorSettings(
+        scratch="/x", close_wait_ms=7
+    )
+    with pytest.raises(
+        ProcessSettingsError, match="operator setting close_wait_ms: expected a positive number, found 0"
+    ):
+        operator_settings(settings({"close_wait_ms": 0}))
+
+
+def test_W4_an_answer_is_young_for_longer_than_a_broker_may_take_to_give_one() -> None:  # noqa: N802
+    """Said where a connection is opened, with both names."""
+    SourceSettings(answer_age_ms_max=101).check_answers(100, "c")
+    with pytest.raises(ValueError, match=r"answer_age_ms_max=100 must be above fetch_wait_ms=100 of connection 'c'"):
+        SourceSettings(answer_age_ms_max=100).check_answers(100, "c")
+
+
+# --- sources ----------------------------------------------------------------------------------------------------------
+
+
+async def stand_of(partitions: int, **bounds: int) -> tuple[MemoryLog, SourceStand]:
+    """A task on a topic in memory."""
+    log = MemoryLog(MemoryBroker(SystemClock()))
+    await log.create_topic("in", partitions)
+    return log, await SourceStand(log, LogRawReader(log), "in", bounds=SourceSettings(**bounds)).open()
+
+
+async def test_so_many_splits_are_told() -> None:
+    """A heartbeat speaks of as many as the setting says, those first that hold the watermark back."""
+    log, stand = await stand_of(3, told_splits_max=2)
+    await feed(log, "in", 0, 9)
+    await feed(log, "in", 1, 5)
+    await feed(log, "in", 2, 7)
+    while stand.watermark() != 5:
+        await stand.take(10)
+    assert list(stand.body.details()) == ["split:in-1", "split:in-2"]
+
+
+async def test_positions_of_so_many_checkpoints_are_known() -> None:
+    """The oldest give way: nobody asks for them any more."""
+    _, stand = await stand_of(1, noted_checkpoints_max=2)
+    for epoch in range(1, 5):
+        await stand.body.copy(Epoch(epoch), Epoch(0))
+    assert sorted(stand.body._snapshots) == [3, 4]
+
+
+@pytest.mark.parametrize(("beside_ms", "in_loop"), [(1, False), (1_000, True)])
+async def test_what_takes_longer_than_the_setting_says_is_worked_on_beside_the_loop(
+    monkeypatch: pytest.MonkeyPatch, beside_ms: int, in_loop: bool
+) -> None:
+    """Going by the batch before, here 50 ms."""
+    log, stand = await stand_of(1, beside_ms=beside_ms)
+    threads: list[int] = []
+    on_records = SourceFront.on_records
+
+    def noted(front: SourceFront, records: Any) -> list[Out]:
+        threads.append(threading.get_ident())
+        stand.clock.at_ms += 50
+        return on_records(front, records)
+
+    monkeypatch.setattr(SourceFront, "on_records", noted)
+    for _ in range(2):
+        await feed(log, "in", 0, 1, 2, 3)
+        assert await stand.take() == [1, 2, 3]
+    assert (threads[1] == threading.get_ident()) == in_loop
+
+
+async def test_bounds_of_files_reach_their_source(tmp_path: Path) -> None:
+    """More files than are allowed are refused with the setting's name; a line longer than the document allows, with the option's."""
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.json").write_text('{"a": "' + "x" * 2_000 + '"}\n')
+    document = {
+        "pipeline": [{"$source": {"path": f"{tmp_path}/*.json", "format": "json", "ordered": False}}],
+        "options": {"limits": {"recordBytes": 1_024}},
+    }
+    processor = parse(document)
+    stage = processor.source
+    assert isinstance(stage, FileSource)
+    outside: Any = SimpleNamespace(executor=AsyncExecutor(), clock=SystemClock())
+    made = file_source(Connections("x"), outside, processor, stage, SourceSettings(files_max=1))
+    with pytest.raises(LogError, match="2 files match, but files_max is 1"):
+        await made.splits()
+    made = file_source(Connections("x"), outside, processor, stage)
+    await made.open(dict.fromkeys(await made.splits()))
+    with pytest.raises(LogError, match=r"options\.limits\.recordBytes"):
+        await made.fetch(512, 0)
+
+
+# --- operators --------------------------------------------------------------------------------------------------------
+
+
+class Threads:
+    """A chain of nothing that may take long: notes on which thread it is worked on."""
+
+    operators = ()
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def on_batch(self, batch: pa.RecordBatch, content: str, tag: str) -> Sequence[Out]:
+        """Nothing comes of it."""
+        del batch, content, tag
+        self.seen.append(threading.get_ident())
+        return ()
+
+    def holds(self) -> Sequence[Any]:
+        """None."""
+        return ()
+
+
+def body_of(chain: Any, bounds: OperatorSettings) -> OperatorBody:
+    """A task of one."""
+    plan = SimpleNamespace(tasks={"v": 1}, key_groups=1)
+    assign = SimpleNamespace(job=JOB, vertex="v", index=0, plan=plan, handles=())
+    outside = SimpleNamespace(blobs=None, executor=AsyncExecutor(), clock=SystemClock())
+    context: Any = SimpleNamespace(outside=outside, assign=assign)
+    return OperatorBody(context, chain, None, settings=bounds)
+
+
+@pytest.mark.parametrize(("beside_rows", "in_loop"), [(2, False), (3, True)])
+async def test_so_many_rows_are_worked_on_beside_the_loop(beside_rows: int, in_loop: bool) -> None:
+    """A batch of two rows, at the setting and below it."""
+    chain = Threads()
+    rows = encode_batch(pa.RecordBatch.from_pydict({"a": [1, 2]}))
+    await body_of(chain, OperatorSettings(beside_rows=beside_rows)).apply("", [Inline("rows", 2, rows)])
+    assert (chain.seen == [threading.get_ident()]) == in_loop
+
+
+async def test_a_stop_waits_so_long_for_a_call_and_no_longer() -> None:
+    """A call that does not end holds no task for ever; the store that it may be reading is left open."""
+
+    class Endless(JoinOperator):
+        began = threading.Event()
+        went_on = threading.Event()
+
+        def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
+            self.began.set()
+            self.went_on.wait(30)
+            return super().on_watermark(watermark_ms)
+
+    closed: list[bool] = []
+    body = body_of(
+        Chain((Endless(JoinSpec("pipeline[1].$join", "inner", 0, 0, "right")),)), OperatorSettings(close_wait_ms=1)
+    )
+    body._stores = SimpleNamespace(close=lambda: closed.append(True))  # type: ignore[assignment]
+    working = asyncio.ensure_future(body.advance(10))
+    await asyncio.to_thread(Endless.began.wait, 30)
+    await body.close()
+    assert not closed
+    Endless.went_on.set()
+    await working
+    await body.close()
+    assert closed
