@@ -22,7 +22,6 @@ from shared.operators.window_plan import WindowPlan
 from shared.planning import plan_processor
 from shared.planning.specs import StepHead
 from shared.runtime.exchange import parquet_bytes
-from spark_stages import step as steps
 from spark_stages.executing import WORK_PROPERTY
 from spark_stages.manifest import StageState, StateSegment
 from spark_stages.session import open_session
@@ -151,7 +150,6 @@ def test_a_large_step_is_cut_until_its_tasks_are_small(
     session: SparkSession, plan: WindowPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only a window that is too large by itself is shuffled: ranges of several are halved, and all windows are in one."""
-    monkeypatch.setattr(steps, "LARGE_TASK_ROWS", 1)
     _, segments = stored(tmp_path, plan)
     rows = sum(s.rows for s in segments)
     jobs: list[str] = []
@@ -164,7 +162,7 @@ def test_a_large_step_is_cut_until_its_tasks_are_small(
     monkeypatch.setattr(SparkStep, "_gather", gathered)
     for rows_max, expected in ((rows // 2, ["gathered"]), (1, [])):
         jobs.clear()
-        step = SparkStep(session, plan, str(tmp_path), gathered_rows_max=rows_max)
+        step = SparkStep(session, plan, str(tmp_path), gathered_rows_max=rows_max, large_task_rows=1)
         result = step(StageState(), segments, Times(MIN_TIME, MAX_TIME, 0, 7), f"out/{rows_max}", arrived=True)
         assert jobs == expected
         assert len({str(row["start"]) for row in rows_of(tmp_path, result)}) == WINDOWS
