@@ -21,6 +21,7 @@ import structlog
 
 from services.control.commands import Command, Commands
 from services.control.events import Events
+from services.control.settings import ControlSettings
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.language.redaction import redacted_command
 from shared.ports.clock import Clock, Executor, Handle
@@ -29,9 +30,6 @@ from shared.process.web import NO_ANSWER, TOO_MANY, UNAVAILABLE, Problem
 from shared.runtime.topics import Topics
 
 _log = structlog.get_logger()
-_RETRY_MS: Final = 1_000
-_STOP_MS: Final = 5_000
-_TRIES_MAX: Final = 60
 _AGAIN: Final = frozenset({TOO_MANY, UNAVAILABLE, NO_ANSWER})
 _decoder: Final = msgspec.json.Decoder(Command)
 
@@ -52,6 +50,10 @@ class Agents:
     _app: Any = None
     _folder: Any = field(default_factory=lambda: tempfile.TemporaryDirectory(prefix="tidemark-agents-"))
 
+    @property
+    def _settings(self) -> ControlSettings:
+        return self.commands.settings
+
     def start(self, on_error: Callable[[BaseException], None]) -> Handle:
         """Take commands from now on."""
         return self.executor.spawn(self._run(), "agents", on_error)
@@ -60,7 +62,7 @@ class Agents:
         """Stop the app, within a bound."""
         app, self._app = self._app, None
         if app is not None:
-            await self._within(_STOP_MS, app.stop())
+            await self._within(self._settings.stop_timeout_ms, app.stop())
         self._folder.cleanup()
 
     async def _run(self) -> None:
@@ -76,8 +78,8 @@ class Agents:
                 _log.warning("agents.crashed", error=repr(error))
             app, self._app = self._app, None
             if app is not None:
-                await self._within(_STOP_MS, app.stop())
-            await self.clock.sleep_ms(_RETRY_MS)
+                await self._within(self._settings.stop_timeout_ms, app.stop())
+            await self.clock.sleep_ms(self._settings.retry_ms)
 
     async def _live(self) -> None:
         """Until the app ends, by itself or by a crash."""
@@ -103,7 +105,8 @@ class Agents:
             topic_disable_leader=True,
             reply_create_topic=False,
             web_enabled=False,
-            broker_session_timeout=10,
+            broker_session_timeout=self._settings.agents_session_timeout_s,
+            stream_buffer_maxsize=self._settings.agents_waiting_max,
             datadir=self._folder.name,
         )
         source = app.topic(
@@ -150,15 +153,15 @@ class Agents:
 
     async def _carry_out(self, command: Command) -> None:
         """What fails for want of brokers or coordinator is tried again: the id makes that harmless."""
-        for tries in range(1, _TRIES_MAX + 1):
+        for tries in range(1, self._settings.agents_tries_max + 1):
             try:
                 await self.commands.carry_out(command)
             except Problem as problem:
-                if problem.status not in _AGAIN or tries == _TRIES_MAX:
+                if problem.status not in _AGAIN or tries == self._settings.agents_tries_max:
                     raise
             else:
                 return
-            await self.clock.sleep_ms(_RETRY_MS)
+            await self.clock.sleep_ms(self._settings.retry_ms)
 
     async def _put_aside(self, data: bytes, place: str, request: str, name: str, reason: str) -> None:
         """Into the dead letter topic, without its secrets, however long it takes: only then is the command done with."""
@@ -174,7 +177,7 @@ class Agents:
                     await writer.close()
             except LogError as error:
                 _log.warning("agents.log_away", reason=str(error))
-                await self.clock.sleep_ms(_RETRY_MS)
+                await self.clock.sleep_ms(self._settings.retry_ms)
             else:
                 break
         self.events.tell("answer", request, name, done=False, reason=reason)

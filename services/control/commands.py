@@ -35,7 +35,6 @@ from shared.process.web import BAD_REQUEST, CONFLICT, NO_ANSWER, NOT_FOUND, TOO_
 from shared.runtime.client import Client, RequestRefused, RequestTimeout
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-REQUEST_CHARACTERS_MAX: Final = 128
 Document: TypeAlias = str | dict[str, Any]
 
 
@@ -111,9 +110,9 @@ class Commands:
     async def carry_out(self, command: Command) -> str:
         """Done: the request's id. Problem: not done, or not known whether it was (504: ask again with the same id)."""
         request = command.request or self.client.unique()
-        if len(request) > REQUEST_CHARACTERS_MAX:
-            finding = f"{len(request)} characters"
-            raise Problem(BAD_REQUEST, "request", f"an id of at most {REQUEST_CHARACTERS_MAX} characters", finding)
+        most = self.settings.request_characters_max
+        if len(request) > most:
+            raise Problem(BAD_REQUEST, "request", f"an id of at most {most} characters", f"{len(request)} characters")
         if not NAME.fullmatch(command.name):
             raise Problem(
                 BAD_REQUEST,

@@ -21,9 +21,8 @@ from shared.ports.log import Log, LogError, NewRecord, TopicPartition, Writer
 from shared.runtime.topics import Topics
 
 _log = structlog.get_logger()
-_LOOK_MS = 1_000
-_RETRY_MS = 500
-TOPIC_CONFIG = {"retention.ms": str(7 * 24 * 3_600_000)}
+_PAUSE_MS = 100
+"""Between two looks for events: what came meanwhile is written together."""
 
 
 @dataclass(slots=True)
@@ -81,7 +80,7 @@ class Events:
 
     async def _look(self, model: ReadModel) -> None:
         while True:
-            await self.clock.sleep_ms(_LOOK_MS)
+            await self.clock.sleep_ms(self.settings.look_ms)
             for status in list(model.statuses.values()):
                 self.judge(status, model)
 
@@ -105,9 +104,10 @@ class Events:
 
     async def _write(self) -> None:
         partition = TopicPartition(self.topics.events, 0)
+        config = {"retention.ms": str(self.settings.events_kept_ms)}
         while True:
             try:
-                await self.log.create_topic(partition.topic, 1, TOPIC_CONFIG)
+                await self.log.create_topic(partition.topic, 1, config)
                 writer = await self.log.writer("events")
                 try:
                     await self._write_with(writer, partition)
@@ -115,7 +115,7 @@ class Events:
                     await writer.close()
             except LogError as error:
                 _log.warning("events.log_away", waiting=len(self._waiting), reason=str(error))
-                await self.clock.sleep_ms(_RETRY_MS)
+                await self.clock.sleep_ms(self.settings.retry_ms)
 
     async def _write_with(self, writer: Writer, partition: TopicPartition) -> None:
         while True:
@@ -126,4 +126,4 @@ class Events:
             if self._lost:
                 _log.error("events.lost", count=self._lost, most=self.settings.events_max)
                 self._lost = 0
-            await self.clock.sleep_ms(_RETRY_MS // 5)
+            await self.clock.sleep_ms(_PAUSE_MS)

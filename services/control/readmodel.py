@@ -10,22 +10,19 @@ from typing import Any
 import msgspec
 import structlog
 
+from services.control.settings import ControlSettings
 from shared.model.ids import Offset, Place, ProcessorName, TaskId
 from shared.model.messages import Heartbeat, ProcessorStatus, TaskBeat
 from shared.ports.clock import Clock, Executor, Handle
 from shared.ports.log import Log, LogError, LogRecord, TopicPartition
 from shared.runtime.client import apply_status
 from shared.runtime.reading import reading
+from shared.runtime.settings import RuntimeSettings
 from shared.runtime.topics import Topics
 from shared.wire.errors import WireError
 from shared.wire.messages import decode_report
 
 _log = structlog.get_logger()
-_FETCH_MS = 500
-_RECORDS_MAX = 1000
-_RETRY_MS = 500
-_SILENT_MS_MAX = 10_000
-"""A worker that has said nothing for so long is not shown."""
 
 Offsets = Callable[[Sequence[TopicPartition]], Awaitable[dict[TopicPartition, Offset]]]
 
@@ -56,6 +53,8 @@ class ReadModel:
     log: Log
     topics: Topics
     clock: Clock
+    settings: ControlSettings = field(default_factory=ControlSettings)
+    runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
     on_status: Callable[[ProcessorStatus | None, ProcessorStatus | None], None] = lambda _before, _now: None
     """Told of every status that is new, with the one before; of a processor that was dropped, None."""
     statuses: dict[ProcessorName, ProcessorStatus] = field(default_factory=dict)
@@ -82,7 +81,7 @@ class ReadModel:
 
     def tasks(self, status: ProcessorStatus) -> Mapping[TaskId, TaskBeat]:
         """The running generation's tasks, as workers told of them last."""
-        oldest_ms = self.clock.monotonic_ms() - _SILENT_MS_MAX
+        oldest_ms = self.clock.monotonic_ms() - self.settings.silent_ms_max
         return {
             TaskId(beat.vertex, beat.index): beat
             for seen in self.workers.values()
@@ -93,7 +92,7 @@ class ReadModel:
 
     def living(self) -> list[Heartbeat]:
         """Workers that have been heard of lately, by place."""
-        oldest_ms = self.clock.monotonic_ms() - _SILENT_MS_MAX
+        oldest_ms = self.clock.monotonic_ms() - self.settings.silent_ms_max
         return [seen.beat for _, seen in sorted(self.workers.items()) if seen.at_ms >= oldest_ms]
 
     # --- reading ----------------------------------------------------------------------------------------------------------
@@ -109,7 +108,7 @@ class ReadModel:
                 async with reading(self.log) as reader:
                     await reader.assign({topic.partition: position})
                     while True:
-                        records = await reader.fetch(_RECORDS_MAX, _FETCH_MS)
+                        records = await reader.fetch(self.runtime.topic_records_max, self.runtime.fetch_timeout_ms)
                         for record in records:
                             topic.take(record)
                         position = reader.position(topic.partition)
@@ -119,12 +118,12 @@ class ReadModel:
                 if not topic.away:
                     _log.warning("control.log_away", topic=topic.partition.topic, reason=str(error))
                 topic.away = str(error) or type(error).__name__
-                await self.clock.sleep_ms(_RETRY_MS)
+                await self.clock.sleep_ms(self.settings.retry_ms)
 
     def _take_status(self, record: LogRecord) -> None:
         before = self.statuses.get(ProcessorName((record.key or b"").decode()))
         try:
-            name = apply_status(self.statuses, (record.key or b"").decode(), record.value)
+            name = apply_status(self.statuses, (record.key or b"").decode(), record.value, self.runtime.wire)
         except WireError as error:
             _log.error("control.unreadable", topic=record.topic, offset=record.offset, reason=str(error))
             return
@@ -139,12 +138,17 @@ class ReadModel:
 
     def _take_report(self, record: LogRecord) -> None:
         try:
-            report = decode_report(record.value or b"")
+            report = decode_report(record.value or b"", self.runtime.wire)
         except WireError as error:
             _log.error("control.unreadable", topic=record.topic, offset=record.offset, reason=str(error))
             return
         if isinstance(report, Heartbeat):
             now_ms = self.clock.monotonic_ms()
+            # Who was heard last stands last.
+            self.workers.pop(report.place, None)
             self.workers[report.place] = SeenWorker(report, now_ms)
-            for place in [p for p, seen in self.workers.items() if now_ms - seen.at_ms > 6 * _SILENT_MS_MAX]:
+            oldest_ms = now_ms - 6 * self.settings.silent_ms_max
+            for place in [p for p, seen in self.workers.items() if seen.at_ms < oldest_ms]:
                 del self.workers[place]
+            while len(self.workers) > self.settings.workers_max:
+                del self.workers[next(iter(self.workers))]

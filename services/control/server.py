@@ -7,14 +7,15 @@ from aiohttp import web
 
 from services.control.api import Api
 from services.control.routes import ROUTES, Handler, Route
-from shared.process.web import BAD_REQUEST, Next, Problem, answering, guard
+from shared.process.web import BAD_REQUEST, Next, Problem, answering, crowded, guard
 
 
 def application(api: Api, token: str) -> web.Application:
     """Every route of the table, behind the token."""
     open_paths = {route.path for route in ROUTES if route.open}
     app = web.Application(
-        client_max_size=api.settings.body_bytes_max, middlewares=[answering, guard(token, open_paths)]
+        client_max_size=api.settings.body_bytes_max,
+        middlewares=[answering, guard(token, open_paths), crowded(api.settings.requests_max, open_paths)],
     )
     for route in ROUTES:
         app.router.add_route(route.method, route.path, _served(route, getattr(api, route.handler)))

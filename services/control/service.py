@@ -29,6 +29,7 @@ from shared.process.settings import ProcessSettings, ProcessSettingsError
 from shared.process.token import read_token
 from shared.runtime.client import Client
 from shared.runtime.measures import Measure
+from shared.runtime.settings import RuntimeSettings
 from shared.runtime.topics import Topics
 
 _log = structlog.get_logger()
@@ -46,14 +47,16 @@ class ControlService:
         settings: ControlSettings,
         token: str,
         kafka: KafkaSettings | None = None,
+        runtime: RuntimeSettings | None = None,
     ) -> None:
         """`kafka`: where agents find the brokers; without it, or with the setting `agents` off, there are none."""
         self._log = log
         self._executor = executor
         self._settings = settings
         self.events = Events(log, topics, clock, settings)
-        self.model = ReadModel(log, topics, clock)
-        self.client = Client(log, topics, clock, lambda: uuid.uuid4().hex)
+        runtime = runtime or RuntimeSettings()
+        self.model = ReadModel(log, topics, clock, settings, runtime)
+        self.client = Client(log, topics, clock, lambda: uuid.uuid4().hex, runtime)
         self.commands = Commands(self.client, self.model, settings)
         self.api = Api(self.model, self.commands, settings, clock, executor)
         self.agents: Agents | None = None
@@ -69,7 +72,8 @@ class ControlService:
 
     async def run(self) -> None:
         """Serve until `stop`. ProcessSettingsError where the address is taken."""
-        runner = web.AppRunner(self._application, access_log=None, shutdown_timeout=5.0)
+        stop_s = self._settings.stop_timeout_ms / 1000
+        runner = web.AppRunner(self._application, access_log=None, shutdown_timeout=stop_s)
         await runner.setup()
         handles = self.model.start(self._executor, self._broken)
         if self.agents is not None:
@@ -133,6 +137,7 @@ async def build(settings: ProcessSettings) -> ControlService:
     """A control service on the cluster that the settings name."""
     control = control_settings(settings)
     token = read_token(control.token_file)
-    log = KafkaLog(kafka_settings(settings))
+    kafka, runtime = kafka_settings(settings), settings.runtime
+    executor = AsyncExecutor(runtime.threads, runtime.calls_waiting_max)
     topics = Topics(settings.prefix)
-    return ControlService(log, topics, SystemClock(), AsyncExecutor(), control, token, kafka_settings(settings))
+    return ControlService(KafkaLog(kafka), topics, SystemClock(), executor, control, token, kafka, runtime)

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-import msgspec
-
+from shared.adapters.store_settings import check_positive
 from shared.planning import Engine
-from shared.process.settings import ProcessSettings, ProcessSettingsError
+from shared.process.outside import kafka_settings
+from shared.process.settings import ProcessSettings, ProcessSettingsError, settings_of
+from shared.runtime.settings import HEADER_BYTES_MAX
 
 LOOPBACK = "127.0.0.1"
 
@@ -24,8 +25,18 @@ class ControlSettings:
     """Where to write, as JSON, at which URL it is reached; "": nowhere."""
     logs: str = ""
     """The folder of the services' log files, JSON lines; "": they are not here."""
-    body_bytes_max: int = 1024 * 1024
-    """Of a request."""
+    body_bytes_max: int = 900_000
+    """Of a request: a document travels to the coordinator in one record of the brokers."""
+    requests_max: int = 256
+    """Requests that are being answered; more are answered 429."""
+    request_characters_max: int = 128
+    """Of the id that a command may bring."""
+    silent_ms_max: int = 10_000
+    """A worker that has said nothing for so long is not shown, and after six times as long forgotten."""
+    workers_max: int = 10_000
+    """Places of workers that are remembered; beyond it those that were heard first are forgotten."""
+    stop_timeout_ms: int = 5_000
+    """For requests under way, and for the agents, to end when the service stops."""
     commands_max: int = 32
     """Commands that wait for the coordinator at the same time; more are answered 429."""
     command_timeout_ms: int = 30_000
@@ -36,6 +47,18 @@ class ControlSettings:
     """Read of each log file, from its end."""
     agents: bool = True
     """Take commands from a topic and tell events to another (`agents.py`)."""
+    agents_waiting_max: int = 4_096
+    """Commands of the topic that are read and wait; then no more are read."""
+    agents_tries_max: int = 60
+    """How often such a command is tried while brokers or coordinator are away, before it goes to the dead letters."""
+    agents_session_timeout_s: int = 10
+    """The brokers give an agent that is silent for so long up; another takes its commands."""
+    retry_ms: int = 1_000
+    """Between two tries of what is away."""
+    look_ms: int = 1_000
+    """How often late data are looked for."""
+    events_kept_ms: int = 7 * 24 * 3_600_000
+    """How long events stay in their topic."""
     late_fraction_max: float = 0.01
     """An alert is raised when a larger part of a processor's input came late, and there were at least `late_records_min`."""
     late_records_min: int = 1_000
@@ -46,24 +69,27 @@ class ControlSettings:
 
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot work."""
-        for name in (
-            "body_bytes_max",
-            "commands_max",
-            "command_timeout_ms",
-            "sample_max",
-            "log_lines_max",
-            "events_max",
-        ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"control setting {name}: expected a positive number, found {getattr(self, name)}")
+        check_positive(self, "control", but=frozenset({"port"}))
         if not 0 <= self.port < 65_536:  # noqa: PLR2004 - the range of ports
             raise ValueError(f"control setting port: expected 0 to 65535, found {self.port}")
 
 
 def control_settings(settings: ProcessSettings) -> ControlSettings:
     """From the process' settings. ProcessSettingsError."""
-    try:
-        return msgspec.convert({"engine": settings.runtime.engine, **settings.extra}, ControlSettings)
-    except (msgspec.ValidationError, ValueError) as error:
-        message = f"TIDEMARK_EXTRA: {error}"
-        raise ProcessSettingsError(message) from error
+    table = {"engine": settings.runtime.engine, **settings.extra}
+    found = settings_of(table, ControlSettings, "TIDEMARK_EXTRA", others=True)
+    message_bytes_max = min(kafka_settings(settings).message_bytes_max, settings.runtime.wire.message_bytes_max)
+    if found.body_bytes_max + HEADER_BYTES_MAX > message_bytes_max:
+        message = (
+            f"TIDEMARK_EXTRA.body_bytes_max: its {found.body_bytes_max} bytes and a header of up to {HEADER_BYTES_MAX} must not be above"
+            f" {message_bytes_max}, the lower one of message_bytes_max of TIDEMARK_KAFKA_CONFIG and wire.message_bytes_max of"
+            " TIDEMARK_RUNTIME: a document travels in one message"
+        )
+        raise ProcessSettingsError(message)
+    if found.silent_ms_max < 3 * settings.runtime.heartbeat_interval_ms:
+        message = (
+            f"TIDEMARK_EXTRA.silent_ms_max={found.silent_ms_max} must be at least three times heartbeat_interval_ms="
+            f"{settings.runtime.heartbeat_interval_ms} of TIDEMARK_RUNTIME: workers that live would come and go"
+        )
+        raise ProcessSettingsError(message)
+    return found

@@ -28,12 +28,12 @@ from shared.process.web import (
     UNAVAILABLE,
     Problem,
     answering,
+    crowded,
     guard,
 )
 from shared.runtime.measures import Measure
 
 _log = structlog.get_logger()
-_ID_CHARACTERS_MAX: Final = 200
 _RETRY: Final = {"Retry-After": "1"}
 
 
@@ -50,7 +50,8 @@ class GatewayService:
         self._settings = settings
         self._writer = BatchWriter(log, clock, place, settings.writers, settings.topics_age_ms_max)
         self._app = web.Application(
-            client_max_size=settings.batch_bytes_max, middlewares=[answering, guard(token, {"/healthz"})]
+            client_max_size=settings.batch_bytes_max,
+            middlewares=[answering, guard(token, {"/healthz"}), crowded(settings.requests_max, {"/healthz"})],
         )
         self._app.router.add_get("/healthz", self._alive)
         self._app.router.add_post("/v1/topics/{topic}/records", self._ingest)
@@ -65,7 +66,8 @@ class GatewayService:
 
     async def run(self) -> None:
         """Serve until `stop`; batches under way are answered first. ProcessSettingsError where the address is taken."""
-        runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=10.0)
+        stop_s = self._settings.stop_timeout_ms / 1000
+        runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=stop_s)
         await runner.setup()
         try:
             try:
@@ -127,7 +129,7 @@ class GatewayService:
         return web.Response(text="alive\n")
 
     async def _ingest(self, request: web.Request) -> web.Response:
-        shape = _shape(request)
+        shape = _shape(request, self._settings.batch_id_characters_max)
         with self._room(request.content_length):
             topic, partitions = await self._topic(request.match_info["topic"])
             settings = self._settings
@@ -186,13 +188,13 @@ def _unavailable(reason: str, remedy: str) -> Problem:
     return Problem(UNAVAILABLE, "Kafka", "the brokers' acknowledgement", reason, remedy, headers=_RETRY)
 
 
-def _shape(request: web.Request) -> Shape:
+def _shape(request: web.Request, id_characters_max: int) -> Shape:
     unknown = set(request.query) - {"key", "id"}
     if unknown:
         raise Problem(BAD_REQUEST, f"query {min(unknown)}", "key or id, each the path of a field", "another name")
     batch_id = request.headers.get("Idempotency-Key", "")
-    if len(batch_id) > _ID_CHARACTERS_MAX:
-        expected = f"at most {_ID_CHARACTERS_MAX} characters"
+    if len(batch_id) > id_characters_max:
+        expected = f"at most {id_characters_max} characters"
         raise Problem(BAD_REQUEST, "header Idempotency-Key", expected, f"{len(batch_id)} characters")
     return Shape(request.content_type, request.query.get("key", ""), request.query.get("id", ""), batch_id)
 
@@ -203,4 +205,5 @@ async def build(settings: ProcessSettings) -> GatewayService:
     token = read_token(gateway.token_file)
     # The identities are the place's: a gateway that comes back ends what its predecessor left open, which would hold readers up.
     log = KafkaLog(kafka_settings(settings))
-    return GatewayService(log, SystemClock(), AsyncExecutor(), settings.place, settings.prefix, gateway, token)
+    executor = AsyncExecutor(settings.runtime.threads, settings.runtime.calls_waiting_max)
+    return GatewayService(log, SystemClock(), executor, settings.place, settings.prefix, gateway, token)

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-import msgspec
-
-from shared.process.settings import ProcessSettings, ProcessSettingsError
+from shared.adapters.store_settings import check_positive
+from shared.process.outside import kafka_settings
+from shared.process.settings import ProcessSettings, ProcessSettingsError, settings_of
+from shared.runtime.settings import HEADER_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,12 @@ class GatewaySettings:
     """In a batch."""
     in_flight_bytes_max: int = 32 * 1024 * 1024
     """Of all batches that are being read or wait for the broker: more are answered 429."""
+    requests_max: int = 256
+    """Requests that are being answered: more are answered 429, however small they are."""
+    batch_id_characters_max: int = 200
+    """Of the header `Idempotency-Key`."""
+    stop_timeout_ms: int = 10_000
+    """For batches under way to be answered when the service stops."""
     writers: int = 4
     """Batches that are written at the same time, each in a transaction of its own."""
     topics_age_ms_max: int = 10_000
@@ -36,9 +43,16 @@ class GatewaySettings:
 
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot work."""
-        for name in ("batch_bytes_max", "record_bytes_max", "records_max", "in_flight_bytes_max", "writers", "look_ms"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"gateway setting {name}: expected a positive number, found {getattr(self, name)}")
+        check_positive(self, "gateway", but=frozenset({"port", "topics_age_ms_max"}))
+        if self.record_bytes_max > self.batch_bytes_max:
+            raise ValueError(
+                f"gateway settings: record_bytes_max ({self.record_bytes_max}) is above batch_bytes_max"
+                f" ({self.batch_bytes_max}): no batch could hold such a record"
+            )
+        if self.writers > self.requests_max:
+            raise ValueError(
+                f"gateway settings: writers ({self.writers}) is above requests_max ({self.requests_max}): some would never work"
+            )
         if self.in_flight_bytes_max < self.batch_bytes_max:
             raise ValueError(
                 f"gateway settings: in_flight_bytes_max ({self.in_flight_bytes_max}) is below batch_bytes_max"
@@ -48,8 +62,12 @@ class GatewaySettings:
 
 def gateway_settings(settings: ProcessSettings) -> GatewaySettings:
     """From the process' settings. ProcessSettingsError."""
-    try:
-        return msgspec.convert(settings.extra, GatewaySettings)
-    except (msgspec.ValidationError, ValueError) as error:
-        message = f"TIDEMARK_EXTRA: {error}"
-        raise ProcessSettingsError(message) from error
+    found = settings_of(settings.extra, GatewaySettings, "TIDEMARK_EXTRA", others=True)
+    message_bytes_max = kafka_settings(settings).message_bytes_max
+    if found.record_bytes_max + HEADER_BYTES_MAX > message_bytes_max:
+        message = (
+            f"TIDEMARK_EXTRA.record_bytes_max: its {found.record_bytes_max} bytes and a key and headers of up to {HEADER_BYTES_MAX} must"
+            f" not be above message_bytes_max={message_bytes_max} of TIDEMARK_KAFKA_CONFIG: no broker would take such a record"
+        )
+        raise ProcessSettingsError(message)
+    return found

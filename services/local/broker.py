@@ -50,15 +50,10 @@ from services.local.tether import tethered
 
 _MAIN_CLASS: Final = "kafka.Kafka"
 _FORMAT_CLASS: Final = "kafka.tools.StorageTool"
-_FORMAT_TIMEOUT_S: Final = 60
 _POLL_S: Final = 0.05
-_PREDECESSOR_TIMEOUT_S: Final = 5.0
-_ASK_TIMEOUT_MS: Final = 2_000
-_TAIL_LINES: Final = 200
 _SHOWN_LINES: Final = 5
 # Below the range from which the kernel takes ports for outgoing connections, so that none is lost between test and use.
 _PORT_RANGE: Final = range(20_000, 30_000)
-_PORT_TRIES: Final = 100
 
 # What the broker's own words mean, and what to do. The first that is found wins.
 _REASONS: Final = (
@@ -120,7 +115,7 @@ class LocalBroker:
         except (JavaError, JarsError) as error:
             raise BrokerError(str(error)) from error
         _prepare_folder(settings)
-        await _await_predecessor(settings.data_dir)
+        await _await_predecessor(settings.data_dir, settings.predecessor_timeout_s)
         self._port, controller_port = _choose_ports(settings, self._port)
         if on_address is not None:
             on_address(self.bootstrap)
@@ -140,7 +135,7 @@ class LocalBroker:
         return self.bootstrap
 
     async def _ready(self) -> None:
-        while not await _answers(self.bootstrap):
+        while not await _answers(self.bootstrap, self._settings.ask_timeout_ms):
             if self._process is not None and self._process.poll() is not None:
                 raise BrokerError(_failure(self._settings, f"it ended with status {self._process.returncode}"))
             await asyncio.sleep(_POLL_S)
@@ -187,11 +182,11 @@ def _prepare_folder(settings: BrokerSettings) -> None:
         )
 
 
-async def _await_predecessor(data_dir: Path) -> None:
+async def _await_predecessor(data_dir: Path, timeout_s: float) -> None:
     """A broker whose supervisor was killed a moment ago is about to die; one that stays is somebody's."""
     pid = _living_broker(data_dir)
     try:
-        async with asyncio.timeout(_PREDECESSOR_TIMEOUT_S):
+        async with asyncio.timeout(timeout_s):
             while pid is not None:
                 await asyncio.sleep(_POLL_S)
                 pid = _living_broker(data_dir)
@@ -219,10 +214,10 @@ def _choose_ports(settings: BrokerSettings, previous: Port) -> tuple[Port, Port]
     asked = settings.port if settings.port != FREE_PORT else previous
     if asked != FREE_PORT and not _is_free(asked):
         raise BrokerError(f"port {asked} on {LOOPBACK} is taken by {_holder(asked)}; stop it, or choose another port")
-    port = asked if asked != FREE_PORT else _free_port(known.get("port"), None)
+    port = asked if asked != FREE_PORT else _free_port(known.get("port"), None, settings.port_tries_max)
     controller_port = settings.controller_port
     if controller_port == FREE_PORT:
-        controller_port = _free_port(known.get("controller_port"), port)
+        controller_port = _free_port(known.get("controller_port"), port, settings.port_tries_max)
     elif not _is_free(controller_port):
         raise BrokerError(
             f"port {controller_port} on {LOOPBACK}, for the controller, is taken by {_holder(controller_port)}; "
@@ -232,12 +227,12 @@ def _choose_ports(settings: BrokerSettings, previous: Port) -> tuple[Port, Port]
     return port, controller_port
 
 
-def _free_port(preferred: int | None, other: Port | None) -> Port:
-    candidates = random.SystemRandom().sample(_PORT_RANGE, _PORT_TRIES)
+def _free_port(preferred: int | None, other: Port | None, tries_max: int) -> Port:
+    candidates = random.SystemRandom().sample(_PORT_RANGE, min(tries_max, len(_PORT_RANGE)))
     for number in [preferred, *candidates] if preferred else candidates:
         if number != other and _is_free(Port(number)):
             return Port(number)
-    raise BrokerError(f"no free port found on {LOOPBACK} in {_PORT_TRIES} tries; choose one in the settings")
+    raise BrokerError(f"no free port found on {LOOPBACK} in {tries_max} tries; choose one in the settings")
 
 
 def _is_free(port: Port) -> bool:
@@ -286,7 +281,7 @@ def _format_once(settings: BrokerSettings, command: list[str]) -> None:
         [*fast, "format", "-t", cluster_id, "-c", str(settings.properties_path)],
         capture_output=True,
         text=True,
-        timeout=_FORMAT_TIMEOUT_S,
+        timeout=settings.format_timeout_s,
         check=False,
     )
     if done.returncode != 0:
@@ -314,7 +309,7 @@ def _spawn(settings: BrokerSettings, command: list[str]) -> subprocess.Popen[byt
     return process
 
 
-async def _answers(bootstrap: str) -> bool:
+async def _answers(bootstrap: str, timeout_ms: int) -> bool:
     """Whether the broker tells its cluster's members, and itself among them."""
     host, _, port = bootstrap.partition(":")
     try:
@@ -323,7 +318,7 @@ async def _answers(bootstrap: str) -> bool:
         await writer.wait_closed()
     except OSError:
         return False  # Not listening yet. The client is not asked: it would log an error each time.
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=_ASK_TIMEOUT_MS)
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=timeout_ms)
     try:
         await admin.start()
         described = await admin.describe_cluster()
@@ -337,7 +332,7 @@ async def _answers(bootstrap: str) -> bool:
 def _failure(settings: BrokerSettings, finding: str) -> str:
     """One sentence on a start that failed, from the broker's own last words."""
     paths = [settings.diagnostics_dir / name for name in ("broker.err", "broker.log")]
-    said = [line for path in paths if path.exists() for line in _tail(path)]
+    said = [line for path in paths if path.exists() for line in _tail(path, settings.said_lines_max)]
     text = "\n".join(said)
     place = f"The broker on {settings.data_dir} did not start: {finding}"
     for words, remedy in _REASONS:
@@ -347,9 +342,9 @@ def _failure(settings: BrokerSettings, finding: str) -> str:
     return f"{place}. Its last words: {' | '.join(loud[-_SHOWN_LINES:])}. All of them: {settings.diagnostics_dir}"
 
 
-def _tail(path: Path) -> deque[str]:
+def _tail(path: Path, lines_max: int) -> deque[str]:
     with path.open(encoding="utf-8", errors="replace") as file:
-        return deque((line.rstrip() for line in file), maxlen=_TAIL_LINES)
+        return deque((line.rstrip() for line in file), maxlen=lines_max)
 
 
 async def run_in_foreground(settings: BrokerSettings) -> int:

@@ -36,6 +36,16 @@ class BrokerSettings:
     free_disk_mib_min: int = 512
     start_timeout_s: float = 60.0
     stop_timeout_s: float = 15.0
+    format_timeout_s: float = 60.0
+    """For a new data folder to be given its identity."""
+    predecessor_timeout_s: float = 5.0
+    """For a broker whose supervisor was killed to be gone."""
+    ask_timeout_ms: int = 2_000
+    """For an answer, when it is asked whether it is ready."""
+    said_lines_max: int = 200
+    """Read from the end of each of the broker's logs, to say why it did not start."""
+    port_tries_max: int = 100
+    """Ports that are tried for one that is free."""
     # Of the JVM. Empty: to use the archive of its classes, where there is one (archive.py).
     jvm_options: tuple[str, ...] = ()
     # Server properties that overrule the ones made here.

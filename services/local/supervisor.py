@@ -18,6 +18,7 @@ import structlog
 
 from services.local.broker import BrokerError, LocalBroker
 from services.local.broker_settings import FREE_PORT, BrokerSettings, Port
+from services.local.limits import limited, limited_broker
 from services.local.tether import tethered
 from shared.adapters.clock import SystemClock
 from shared.adapters.kafka_log import KafkaLog
@@ -84,7 +85,10 @@ class LocalCluster:
     """Starts everything, keeps it running, stops it."""
 
     def __init__(self, settings: LocalSettings, on_restart: Callable[[str, int], None] | None = None) -> None:
-        self.settings = replace(settings, data_dir=settings.data_dir.resolve())
+        self._outer = {**os.environ, **settings.environment}
+        self.settings = limited(replace(settings, data_dir=settings.data_dir.resolve()), self._outer)
+        broker = BrokerSettings(data_dir=self.settings.data_dir / "kafka", port=self.settings.port)
+        self._broker_settings = limited_broker(broker, self._outer)
         self._on_restart = on_restart or (lambda _place, _status: None)
         self._children: dict[str, Child] = {}
         self._watchers: dict[str, asyncio.Task[None]] = {}
@@ -105,7 +109,7 @@ class LocalCluster:
         self.settings.data_dir.mkdir(parents=True, exist_ok=True)
         self._logs().mkdir(exist_ok=True)
         (self.settings.data_dir / ADDRESS_FILE).unlink(missing_ok=True)
-        self._broker = LocalBroker(BrokerSettings(data_dir=self.settings.data_dir / "kafka", port=self.settings.port))
+        self._broker = LocalBroker(self._broker_settings)
         if self.settings.environment:
             self._environment_file().touch(mode=0o600)  # its owner's alone: passwords may be among it
             self._environment_file().write_text(json.dumps(dict(self.settings.environment), indent=2))
@@ -209,7 +213,7 @@ class LocalCluster:
         return Topics(self._environment_value("TIDEMARK_PREFIX", "tidemark"))
 
     def _runtime(self) -> RuntimeSettings:
-        return read_runtime({**os.environ, **self.settings.environment})
+        return read_runtime(self._outer)
 
     def _follow_wish(self, service: str, there: frozenset[str]) -> None:
         """One more, unless one is on its way: Spark takes its time, and the wish comes again. One that cannot begin is on no way."""

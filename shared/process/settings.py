@@ -88,7 +88,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> ProcessSettin
         return int(value)
 
     def table(name: str) -> dict[str, Any]:
-        return _table(env, name)
+        return read_table(env, name)
 
     runtime = read_runtime(env)
     log_format = text("LOG", "json")
@@ -118,12 +118,13 @@ def read_settings(environment: Mapping[str, str] | None = None) -> ProcessSettin
 
 def read_runtime(environment: Mapping[str, str]) -> RuntimeSettings:
     """TIDEMARK_RUNTIME alone, its relations checked. Raises ProcessSettingsError, SettingsError."""
-    runtime = settings_of(_table(environment, "RUNTIME"), RuntimeSettings, f"{_PREFIX}RUNTIME")
+    runtime = settings_of(read_table(environment, "RUNTIME"), RuntimeSettings, f"{_PREFIX}RUNTIME")
     runtime.check()
     return runtime
 
 
-def _table(environment: Mapping[str, str], name: str) -> dict[str, Any]:
+def read_table(environment: Mapping[str, str], name: str) -> dict[str, Any]:
+    """A variable that holds a JSON object, named without its prefix; {} where it is not set. ProcessSettingsError."""
     raw = environment.get(_PREFIX + name) or "{}"
     try:
         return msgspec.json.decode(raw, type=dict[str, Any])

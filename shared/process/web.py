@@ -90,6 +90,30 @@ def _password(encoded: str) -> bytes:
         return b""
 
 
+def crowded(requests_max: int, open_paths: Collection[str]) -> Any:
+    """At most so many requests are being answered; more are told to come again: each holds its body in memory.
+
+    `open_paths`: those that are always answered, such as liveness: who is busy is alive.
+    """
+    under_way = 0
+
+    @web.middleware
+    async def counted(request: web.Request, handler: Next) -> web.StreamResponse:
+        nonlocal under_way
+        if request.path in open_paths:
+            return await handler(request)
+        if under_way >= requests_max:
+            finding = f"{under_way} are being answered"
+            raise Problem(TOO_MANY, "requests", "fewer at a time", finding, headers={"Retry-After": "1"})
+        under_way += 1
+        try:
+            return await handler(request)
+        finally:
+            under_way -= 1
+
+    return counted
+
+
 @web.middleware
 async def answering(request: web.Request, handler: Next) -> web.StreamResponse:
     """Whatever goes wrong is an answer in JSON, with place, expectation and finding."""
