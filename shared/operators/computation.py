@@ -27,7 +27,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from shared.computation.base import Computation
 from shared.computation.problems import DeathError, TimerError
@@ -42,12 +42,10 @@ from shared.model.values import Document
 from shared.operators import computation_batch
 from shared.operators.cold_keys import Cooling
 from shared.operators.computation_keys import Key, Keys, OrderKey, Waiting
+from shared.operators.context import NOWHERE
 from shared.operators.due import Due
 from shared.operators.errors import OperatorError
 from shared.operators.guard import CallGuard
-
-WAITING_MAX: Final = 5_000_000
-"""Records of one task that may wait for the watermark, by default."""
 
 
 class Row(NamedTuple):
@@ -120,7 +118,7 @@ class KeyedComputation:
         order: Order = "eventTime",
         groups: int = 128,
         limits: Limits = DEFAULTS,
-        waiting_max: int = WAITING_MAX,
+        waiting_max: int = NOWHERE.waiting_records_max,
         cooling: Cooling | None = None,
         guard: CallGuard | None = None,
     ) -> None:
