@@ -1,6 +1,6 @@
 """Which frames count (L1, L2), from the durable list of generations."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -18,6 +18,21 @@ class Verdict(Enum):
     DISCARDED = "discarded"
     ZOMBIE = "zombie"
     """The frame is from after me: I am the one to stop (L2)."""
+
+
+def essential(entries: Iterable[LineageEntry], most: int) -> tuple[LineageEntry, ...]:
+    """The entries on which a verdict may depend, the newest `most` of them, oldest first: a lineage grows for as long as the job lives.
+
+    Of generations that were restored from the same checkpoint, or a later one than a generation after them, the last says it all: those
+    before it committed nothing, so no frame of theirs counts, with an entry or without. What generations wrote that committed is in the
+    checkpoint of each one after them: where the oldest are left out, their frames are discarded instead of being dropped as repeated.
+    """
+    kept: list[LineageEntry] = []
+    for entry in sorted(entries, key=lambda e: e.generation):
+        while kept and kept[-1].restored_from >= entry.restored_from:
+            kept.pop()
+        kept.append(entry)
+    return tuple(kept[-most:])
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,16 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.coordinator.planning import plan_for_coordinator
 from services.coordinator.service import coordinator_settings
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.adapters.memory_commit_store import MemoryCommitStore
 from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.ids import LeaderToken, Place, ProcessorName, WorkerIncarnation
+from shared.model.checkpoint import LineageEntry
+from shared.model.ids import Epoch, Generation, LeaderToken, Place, ProcessorName, WorkerIncarnation
 from shared.model.messages import CreateProcessor, Heartbeat, PutConnection, Register
 from shared.process.settings import ProcessSettings, ProcessSettingsError
 from shared.protocol.coordinator import events as ev
@@ -18,6 +21,7 @@ from shared.protocol.coordinator.commands import Answer, OpId, StoreConnection
 from shared.protocol.coordinator.machine import CoordinatorMachine
 from shared.protocol.coordinator.settings import CoordinatorSettings
 from shared.protocol.coordinator.workers import Workers
+from shared.protocol.lineage import Lineage, Verdict, essential
 from shared.runtime.coordinator import PlanRefusal
 from shared.runtime.settings import DeathSettings, RuntimeSettings, SettingsError
 from shared.runtime.storing import carry_out
@@ -93,6 +97,35 @@ def test_a_vertex_gets_no_more_tasks_than_may_be() -> None:
     plan_for_coordinator("local", document, {"sink": 3}, None, {}, collects=True, tasks_max=3)
 
 
+def test_an_assignment_names_no_generation_that_committed_nothing() -> None:
+    """However often a processor began in vain: the lineage that tasks are told does not grow with it."""
+    entries = [
+        LineageEntry(Generation(g), Epoch(e), 1) for g, e in ((1, 0), (2, 0), (3, 7), (4, 7), (5, 7), (6, 9), (7, 9))
+    ]
+    assert [e.generation for e in essential(entries, 100)] == [2, 5, 7]
+    assert [e.generation for e in essential(entries, 2)] == [5, 7]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), min_size=1, max_size=12), st.integers(2, 14))
+def test_L1_what_is_left_out_of_a_lineage_decides_nothing(story: list[tuple[bool, int]], most: int) -> None:  # noqa: N802
+    """Every frame that a generation may have written is judged as before; with the oldest left out, it is discarded at the worst."""
+    entries, committed = [], 0
+    for generation, (commits, by) in enumerate(story, 1):
+        entries.append(LineageEntry(Generation(generation), Epoch(committed), 1))
+        committed += 1 + by if commits else 0
+    current = Generation(len(entries))
+    whole, told = (Lineage.of(some, current) for some in (entries, essential(entries, len(entries))))
+    few = Lineage.of(essential(entries, most), current)
+    assert whole.snapshot_generation == told.snapshot_generation == few.snapshot_generation
+    for entry in [*entries, LineageEntry(Generation(current + 1), Epoch(0), 1)]:
+        for epoch in range(entry.restored_from + 1, committed + 3):
+            before, now = (lineage.judge(entry.generation, Epoch(epoch)) for lineage in (whole, told))
+            assert now is before
+            assert few.judge(entry.generation, Epoch(epoch)) in (before, Verdict.DISCARDED)
+            if epoch > entries[-1].restored_from:
+                assert few.judge(entry.generation, Epoch(epoch)) is before
+
+
 def test_samples_are_kept_as_long_as_is_set() -> None:
     """The samples topic alone has a retention by time."""
     topics = Topics("p", samples_kept_ms=7)
@@ -117,6 +150,7 @@ def _process(extra: dict[str, Any], runtime: RuntimeSettings, kafka: dict[str, A
 @pytest.mark.parametrize(
     ("extra", "runtime", "kafka", "said"),
     [
+        ({"lineage_max": 1}, {}, {}, "coordinator setting lineage_max: expected at least 2, found 1"),
         ({"tasks_max": 129}, {}, {}, r"tasks_max \(129\) must not be above the 128 key groups"),
         (
             {"heartbeat_timeout_ms": 1_000},

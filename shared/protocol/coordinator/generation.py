@@ -30,6 +30,7 @@ from shared.protocol.coordinator.state import (
     plan_bytes,
 )
 from shared.protocol.coordinator.workers import Need
+from shared.protocol.lineage import essential
 
 # --- what a generation consists of ------------------------------------------------------------------------------------
 
@@ -201,7 +202,7 @@ def _assignment(p: ProcessorState, task: TaskId, worker: WorkerIncarnation, hand
         name=p.name,
         job=p.row.job,
         generation=p.row.generation,
-        lineage=tuple(p.lineage),
+        lineage=essential(p.lineage, p.settings.lineage_max),
         last=p.row.last,
         plan=work.plan,
         vertex=task.vertex,

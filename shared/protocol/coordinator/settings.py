@@ -46,6 +46,8 @@ class CoordinatorSettings:
     """Workers of each service that stay even when they host nothing."""
     replaced_max: int = 1_000
     """Incarnations remembered as replaced at their place."""
+    lineage_max: int = 10_000
+    """Generations that an assignment names, of those that committed: what older ones wrote is in every checkpoint since (L1)."""
     requests_max: int = 64
     """Requests that wait, for each processor."""
     processors_max: int = 1_000
@@ -75,6 +77,8 @@ class CoordinatorSettings:
                 f"coordinator settings: checkpoint_timeout_ms ({self.checkpoint_timeout_ms}) must be above"
                 f" checkpoint_interval_ms ({self.checkpoint_interval_ms})"
             )
+        if self.lineage_max < 2:  # noqa: PLR2004 - a generation, and the one that committed what it was restored from
+            raise ValueError(f"coordinator setting lineage_max: expected at least 2, found {self.lineage_max}")
         if self.tasks_max > KEY_GROUPS:
             raise ValueError(
                 f"coordinator settings: tasks_max ({self.tasks_max}) must not be above the {KEY_GROUPS} key groups of a plan:"
