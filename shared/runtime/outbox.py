@@ -122,7 +122,8 @@ class Outbox:
         writer, self._writer = self._writer, None
         if writer is not None:
             await writer.close()
-        given_up, self._unacked = self._unacked, deque()
+        given_up = self._unacked
+        self._unacked = deque()
         if not self._dropped:
             self._unsent.extendleft(parcel for parcel, _ in reversed(given_up))
         for parcel, pending in given_up:
