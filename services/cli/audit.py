@@ -23,7 +23,7 @@ from services.cli.audit_history import AuditFailed, Commit, NotAuditable, first_
 from services.cli.audit_outputs import Line, Output, Releases, file_output, line_of, topic_output
 from services.cli.audit_report import Audited, AuditedEpoch
 from services.cli.audit_tables import TableRead, Unread, compare, read_table, table_output
-from services.cli.collect import committed_records
+from services.cli.collect import held_records
 from services.cli.recompute import EpochDone, SplitRecords, Stand, recompute
 from services.local.supervisor import LocalCluster, LocalSettings, is_running, read_environment, read_state
 from services.sink.connecting import stage_of
@@ -186,7 +186,7 @@ async def source_records(processor: Processor, commits: Sequence[Commit], log: L
         first = first_offset(commits, split)
         ordinal = int(number) * len(stage.topics) + stage.topics.index(topic)
         await _still_there(log, TopicPartition(topic, int(number)), split, commits)
-        read = [r async for r in committed_records(log, topic, int(number)) if first <= r.offset < stand.next]
+        read = await held_records(log, topic, int(number), range(first, stand.next))
         splits.append(
             SplitRecords(
                 split,

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from services.cli.audit_chain import Step, released_steps
 from services.cli.audit_history import AuditFailed, Commit, Identity, NotAuditable
-from services.cli.collect import committed_records
+from services.cli.collect import committed_records, held_records
 from services.sink.connectors.destination import Destination, LocalDestination
 from services.sink.connectors.kafkamarkers import TOPIC_PREFIX, Marker, WrittenRange, decode_marker, markers_of
 from services.sink.connectors.manifests import SUMMARY, Manifest, manifest_name, summary_of
@@ -93,14 +93,14 @@ async def topic_output(log: Log, stage: KafkaEmit, what: Releases) -> Output:
     output = Output()
     own: list[tuple[WrittenRange, Epoch]] = []
     named = {str(stage.topic.value)} if isinstance(stage.topic, Literal) else set()
-    records = {topic: [r async for r in committed_records(log, topic)] for topic in sorted(named)}
+    records = {topic: await held_records(log, topic) for topic in sorted(named)}
     for identity in what.identities():
         markers = await _markers(log, markers_of(ReleaseIdentity(what.job, *identity)).topic)
         _marked(identity, markers, what)
         own += [(written, marker.epoch) for marker, _ in markers for written in marker.written]
         output.released[identity] = markers[-1][0].released
     for topic in sorted({written.topic for written, _ in own} - named):
-        records[topic] = [r async for r in committed_records(log, topic)]
+        records[topic] = await held_records(log, topic)
     foreign = await _foreign(log, what, named)
     for topic, found in records.items():
         begins = await _begins(log, topic)

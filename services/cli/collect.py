@@ -7,28 +7,64 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
+from services.cli.settings import cli_settings
 from shared.adapters.clock import SystemClock
 from shared.model.ids import Offset
 from shared.ports.log import Log, LogRecord, LogUnavailable, TopicPartition
 from shared.runtime.reading import up_to_now
+from shared.runtime.settings import RuntimeSettings
 
-OUTAGE_MS_MAX: Final = 30_000
-_RETRY_MS: Final = 300
+_RECORD_BYTES: Final = 512
+"""What a record in memory takes besides its key and value: an estimate."""
+
+
+class TooMuchHeld(Exception):
+    """A command would hold more than it may: a sentence for the user."""
+
+
+class Held:
+    """What a command holds of one topic, counted."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._most = cli_settings().held_bytes_max
+        self._size_bytes = 0
+
+    def take(self, record: LogRecord) -> LogRecord:
+        """One more. TooMuchHeld."""
+        self._size_bytes += len(record.value or b"") + len(record.key or b"") + _RECORD_BYTES
+        if self._size_bytes > self._most:
+            raise TooMuchHeld(
+                f"topic {self._topic}: to be compared its records have to lie in memory, and up to offset {record.offset} of partition"
+                f" {record.partition} they take {self._size_bytes} bytes; held_bytes_max in TIDEMARK_CLI allows {self._most}"
+            )
+        return record
+
+
+async def held_records(log: Log, topic: str, only: int | None = None, within: range | None = None) -> list[LogRecord]:
+    """As `committed_records`, all at once; `within`: of these offsets alone. TooMuchHeld; LogUnavailable."""
+    held = Held(topic)
+    return [
+        held.take(record)
+        async for record in committed_records(log, topic, only)
+        if within is None or record.offset in within
+    ]
 
 
 async def committed_records(log: Log, topic: str, only: int | None = None) -> AsyncIterator[LogRecord]:
     """Every committed record of a topic up to where it ends now, partition by partition; nothing if there is no such topic.
 
-    only: of one partition. LogUnavailable: after OUTAGE_MS_MAX of outages.
+    only: of one partition. LogUnavailable: after `outage_ms_max` of outages.
     """
     patience = _Patience()
+    reading = RuntimeSettings(topic_records_max=cli_settings().fetch_records_max)
     count = (await log.list_topics()).get(topic, 0)
     numbers = range(count) if only is None else (only,)
     for partition in (TopicPartition(topic, number) for number in numbers):
         position: Offset | None = None
         while True:
             try:
-                async for record in up_to_now(log, partition, committed_only=True, begin=position):
+                async for record in up_to_now(log, partition, reading, committed_only=True, begin=position):
                     yield record
                     position = Offset(record.offset + 1)
                 break
@@ -41,13 +77,14 @@ class _Patience:
 
     def __init__(self) -> None:
         self._waited_ms = 0
+        self._settings = cli_settings()
 
     async def wait(self, error: LogUnavailable) -> None:
         """A while; the error, once it has been long enough."""
-        if self._waited_ms >= OUTAGE_MS_MAX:
+        if self._waited_ms >= self._settings.outage_ms_max:
             raise error
-        self._waited_ms += _RETRY_MS
-        await SystemClock().sleep_ms(_RETRY_MS)
+        self._waited_ms += self._settings.retry_ms
+        await SystemClock().sleep_ms(self._settings.retry_ms)
 
 
 async def write_lines(log: Log, topic: str, path: Path) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from services.cli.settings import cli_settings
 from services.coordinator.planning import plan_for_coordinator
 from services.operator.service import OperatorService
 from services.sink.connectors.memory import MemorySink, MemoryTarget
@@ -54,7 +55,6 @@ from shared.wire.messages import decode_report
 
 _FETCH_RECORDS = 100
 _FETCH_MS = 10_000
-_READY_MS = 60_000
 
 
 class CannotTryOut(Exception):
@@ -136,6 +136,10 @@ class Collected:
     def rows(self) -> int:
         """Of output, so far."""
         return sum(batch.num_rows for batch in self.output.batches())
+
+    def letter_rows(self) -> int:
+        """Of dead letters, so far."""
+        return sum(batch.num_rows for batch in self.letters.batches())
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,10 +268,15 @@ class _Installation:
 
     async def _finished(self, what: TryOut, collected: Collected) -> None:
         client = self._client
-        await client.ready(_READY_MS)
+        await client.ready(cli_settings().ready_ms_max)
         await client.request(CreateProcessor(client.unique(), what.name, what.document, {}))
         await client.request(StartProcessor(client.unique(), what.name))
+        most = cli_settings().collected_rows_max
         async for status in client.watch(what.name):
+            if collected.rows() + collected.letter_rows() > most:
+                raise ProcessFailed(
+                    f"more than {most} documents and dead letters have come out; take fewer in, or raise collected_rows_max in TIDEMARK_CLI"
+                )
             if status.state == "FAILED":
                 raise ProcessFailed(status.reason)
             if status.state == "FINISHED" or (what.limit is not None and collected.rows() >= what.limit):
@@ -276,7 +285,7 @@ class _Installation:
     async def _first_failure(self) -> None:
         """Nothing here fails by accident, so that trying again, as a real installation does, would change nothing."""
         reports = TopicPartition(self._outside.topics.reports, 0)
-        await self._client.ready(_READY_MS)
+        await self._client.ready(cli_settings().ready_ms_max)
         reader = await self._log.reader()
         await reader.assign(await self._log.begin_offsets([reports]))
         while True:

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from services.cli.settings import cli_settings
 from services.local.broker_settings import FREE_PORT, Port
 from services.local.supervisor import LocalCluster, LocalSettings
 from shared.adapters.clock import SystemClock
@@ -15,8 +16,6 @@ from shared.model.ids import ProcessorName
 from shared.model.messages import CreateProcessor, ProcessorStatus, StartProcessor
 from shared.runtime.client import Client
 from shared.runtime.topics import Topics
-
-READY_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ async def installation(
         log = KafkaLog(KafkaSettings(bootstrap=bootstrap, client="tidemark-cli"))
         client = Client(log, Topics(), SystemClock(), lambda: uuid.uuid4().hex)
         try:
-            await client.ready(READY_MS)
+            await client.ready(cli_settings().ready_ms_max)
             yield Installation(cluster, log, client)
         finally:
             await log.close()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from services.cli.settings import cli_settings
 from shared.language.documents import Processor
 from shared.model.ids import NO_EPOCH, Epoch, SplitId, VertexId
 from shared.model.plan import OUT, PhysicalPlan
@@ -29,8 +30,6 @@ from shared.operators.specs import FrontSpec
 from shared.planning import plan_processor
 from shared.ports.sink import Rejected
 from shared.ports.source import RawBatch
-
-_ROWS = 20_000
 
 Accept = Callable[[pa.RecordBatch], Sequence[Rejected]]
 """Which rows a target would refuse."""
@@ -78,6 +77,8 @@ class _World:
     done: EpochDone = field(default_factory=lambda: EpochDone(NO_EPOCH))
     admitted: Positions = frozenset()
     accepts: Mapping[VertexId, Accept] = field(default_factory=dict)
+    rows: int = field(default_factory=lambda: cli_settings().recomputed_rows)
+    """Taken in at once."""
 
     def build(self) -> None:
         for vertex in self.plan.vertices:
@@ -188,7 +189,7 @@ def _read(world: _World, source: VertexId, split: SplitRecords, places: dict[Spl
     """The records of a split below a position that have not been read yet."""
     stop = bisect_left(split.positions, until)
     while (begin := places[split.split]) < stop:
-        end = places[split.split] = min(begin + _ROWS, stop)
+        end = places[split.split] = min(begin + world.rows, stop)
         world.read(source, _batch(split, begin, end))
 
 

@@ -8,13 +8,12 @@ each letter is corrected once, however often the command is repeated, killed, or
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
 from services.cli.audit import Installation, local_installation, source_records, topics_of
 from services.cli.audit_history import read_history
-from services.cli.collect import committed_records
+from services.cli.collect import Held, committed_records
 from services.cli.corrections import (
     CannotRedrive,
     Records,
@@ -25,13 +24,12 @@ from services.cli.corrections import (
     windows_of,
 )
 from services.cli.recompute import Stand
+from services.cli.settings import cli_settings
 from shared.language.documents import KafkaDlq, Processor, parse
 from shared.language.values import parse_json, render_json
 from shared.model.ids import JobId, ProcessorName
 from shared.model.values import Document
 from shared.ports.log import Log, NewRecord, TopicPartition
-
-_BATCH: Final = 500
 
 
 class Redriven(msgspec.Struct, frozen=True):
@@ -83,8 +81,9 @@ async def redrive(name: ProcessorName, installed: Installation, topic: str | Non
         if not letters.new:
             return done
         transaction = await writer.begin()
-        for begin in range(0, len(found), _BATCH):
-            batch = [_record(document) for document in found[begin : begin + _BATCH]]
+        at_once = cli_settings().redrive_batch_records
+        for begin in range(0, len(found), at_once):
+            batch = [_record(document) for document in found[begin : begin + at_once]]
             await transaction.send_batch(TopicPartition(topic, 0), batch)
         marker = NewRecord(msgspec.json.encode(done), row.job.encode())
         await transaction.send_batch(TopicPartition(markers, 0), [marker])
@@ -133,12 +132,13 @@ async def _last(log: Log, markers: str, job: JobId) -> Redriven | None:
 
 async def _letters(log: Log, topic: str, name: ProcessorName, until: Mapping[str, int]) -> Letters:
     """The processor's letters on both sides of where the last redrive ended."""
-    found = Letters([], [], {})
+    found, held = Letters([], [], {}), Held(topic)
     async for record in committed_records(log, topic):
         partition = str(record.partition)
         found.until[partition] = record.offset + 1
         letter = parse_json(record.value or b"null")
         if type(letter) is dict and letter.get("processorName") == name:
+            held.take(record)
             (found.before if record.offset < until.get(partition, 0) else found.new).append(letter)
     return found
 

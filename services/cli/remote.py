@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from services.cli.settings import cli_settings
 from services.local.supervisor import ADDRESS_FILE
-
-_TIMEOUT_S = 60
 
 
 class RemoteFailed(Exception):
@@ -38,7 +37,8 @@ class Remote:
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         request = urllib.request.Request(self.url + path, data, headers, method=method)  # noqa: S310 - checked by `find`
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
+            timeout_s = cli_settings().request_timeout_ms / 1000
+            with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310
                 return json.loads(answer.read())
         except urllib.error.HTTPError as error:
             raise RemoteFailed(_said(error.read(), error)) from error

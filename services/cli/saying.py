@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from services.cli.audit import AuditFailed
+from services.cli.collect import TooMuchHeld
 from services.cli.corrections import CannotRedrive
 from services.cli.demo import DemoFailed
 from services.cli.folders import NoInstallation
@@ -47,6 +48,7 @@ _SAID: Final = (
     RequestTimeout,
     RunFailed,
     StoreUnavailable,
+    TooMuchHeld,
 )
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _INTERRUPTED_STATUS: Final = 130

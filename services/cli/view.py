@@ -16,6 +16,7 @@ from rich.table import Table
 
 from services.cli.feed import Fed
 from services.cli.installation import Installation
+from services.cli.settings import cli_settings
 from shared.adapters.clock import SystemClock
 from shared.adapters.kafka_log import KafkaLog
 from shared.model.ids import ProcessorName, VertexId
@@ -24,7 +25,6 @@ from shared.model.time import MAX_TIME, MIN_TIME
 from shared.ports.log import TopicPartition
 from shared.runtime.reading import followed
 
-_ALERTS_SHOWN = 8
 _LOOK_S = 0.5
 _RATE_LOOKS = 10
 """A rate is taken over so many looks: heartbeats come in between."""
@@ -101,6 +101,7 @@ class View:
         self._began = time.monotonic()
         self._looks: deque[int] = deque([0], maxlen=_RATE_LOOKS + 1)
         self._trouble = ""
+        self._alerts_shown = cli_settings().alerts_shown
 
     async def run(self) -> None:
         """Show until cancelled."""
@@ -136,7 +137,7 @@ class View:
     async def _follow_alerts(self, log: KafkaLog, topic: str) -> None:
         async for record in followed(log, SystemClock(), TopicPartition(topic, 0), committed_only=True):
             self.seen.alert_count += 1
-            self.seen.alerts = [*self.seen.alerts, json.loads(record.value or b"{}")][-_ALERTS_SHOWN:]
+            self.seen.alerts = [*self.seen.alerts, json.loads(record.value or b"{}")][-self._alerts_shown :]
 
     async def _show(self, console: Console) -> None:
         with (

@@ -1,14 +1,18 @@
 """What a topic holds is read whole, also from a broker that has just been started."""
 
+import json
+
 import pytest
 
-from services.cli.collect import OUTAGE_MS_MAX, committed_records
+from services.cli.collect import TooMuchHeld, committed_records, held_records
+from services.cli.process import Runner, run_case
+from services.cli.settings import CliSettings, cli_settings
 from shared.adapters.faults import Fault, Faults
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_log import MemoryLog
 from shared.adapters.virtual import VirtualWorld, run_virtual
 from shared.ports.log import LogUnavailable, NewRecord, TopicPartition
-from shared.runtime import reading
+from shared.process.settings import ProcessSettingsError
 
 
 async def _filled(world: VirtualWorld, faults: Faults) -> MemoryLog:
@@ -24,7 +28,7 @@ async def _filled(world: VirtualWorld, faults: Faults) -> MemoryLog:
 
 def test_a_partition_without_a_leader_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is missing or repeated, wherever the outage comes: before the first record, between two, while offsets are asked for."""
-    monkeypatch.setattr(reading, "_WHOLE_RECORDS_MAX", 3)
+    monkeypatch.setenv("TIDEMARK_CLI", '{"fetch_records_max": 3}')
     faults = Faults()
     faults.plan("offsets", Fault.REFUSED, Fault.NONE, Fault.REFUSED)
     faults.plan("fetch", *[Fault.NONE, Fault.REFUSED] * 10)
@@ -38,8 +42,9 @@ def test_a_partition_without_a_leader_is_waited_for(monkeypatch: pytest.MonkeyPa
     assert faults.drawn["fetch", Fault.REFUSED] > 2
 
 
-def test_an_outage_that_lasts_is_told() -> None:
-    """Who asked is not kept waiting for ever."""
+def test_an_outage_that_lasts_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asked is not kept waiting for ever: as long as the setting says, asking again in between."""
+    monkeypatch.setenv("TIDEMARK_CLI", '{"outage_ms_max": 900, "retry_ms": 200}')
 
     async def main(world: VirtualWorld) -> int:
         faults = Faults()
@@ -51,4 +56,49 @@ def test_an_outage_that_lasts_is_told() -> None:
                 pass
         return world.clock.monotonic_ms() - began_ms
 
-    assert OUTAGE_MS_MAX <= run_virtual(main) < 2 * OUTAGE_MS_MAX
+    assert 900 <= run_virtual(main) < 1_800
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ('{"held_bytes": 1}', r"TIDEMARK_CLI\.held_bytes: no such setting; did you mean held_bytes_max"),
+        ('{"alerts_shown": 0}', "TIDEMARK_CLI: setting alerts_shown: expected a positive number, found 0"),
+        ('{"retry_ms": 31000}', "retry_ms=31000 must not be above outage_ms_max=30000"),
+        ("[]", "TIDEMARK_CLI: expected a JSON object"),
+    ],
+)
+def test_wrong_settings_of_commands_are_refused(given: str, said: str) -> None:
+    """The message names the setting, what is expected and what was found; without any, all have defaults."""
+    assert cli_settings({}) == CliSettings()
+    with pytest.raises(ProcessSettingsError, match=said):
+        cli_settings({"TIDEMARK_CLI": given})
+
+
+def test_what_a_command_holds_of_a_topic_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many records as fit are there; one too many ends the command with topic, place, setting and sizes."""
+
+    async def main(world: VirtualWorld) -> list[int]:
+        log = await _filled(world, Faults())
+        return [int(record.value or b"") for record in await held_records(log, "out", 0, range(2, 5))]
+
+    size = sum(512 + len(str(number)) for number in (4, 6, 8))
+    monkeypatch.setenv("TIDEMARK_CLI", json.dumps({"held_bytes_max": size}))
+    assert run_virtual(main) == [4, 6, 8]
+    monkeypatch.setenv("TIDEMARK_CLI", json.dumps({"held_bytes_max": size - 1}))
+    with pytest.raises(
+        TooMuchHeld, match=f"topic out: .* offset 4 of partition 0 they take {size} bytes; held_bytes_max"
+    ):
+        run_virtual(main)
+
+
+def test_what_a_try_out_collects_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three documents where three are allowed; where two are, the try-out fails and names the setting."""
+    case = {"id": "x", "pipeline": [{"$source": {"documents": [{"a": 1}, {"a": 2}, {"a": 3}]}}]}
+    for most, fits in ((3, True), (2, False)):
+        monkeypatch.setenv("TIDEMARK_CLI", json.dumps({"collected_rows_max": most}))
+        error = run_case(Runner("local"), case)["error"]
+        assert (error is None) if fits else ("collected_rows_max" in error)
