@@ -16,6 +16,7 @@ from shared.operators.window_plan import WindowPlan
 from shared.planning import Engine, PlanError, StepHead, plan_processor
 from shared.planning.names import keep_names, names_of
 from shared.protocol.coordinator.events import PlannedEdge, PlannedPipeline, PlannedVertex
+from shared.protocol.coordinator.settings import CoordinatorSettings
 from shared.runtime.coordinator import PlanRefusal
 
 
@@ -28,6 +29,7 @@ def plan_for_coordinator(
     *,
     collects: bool = False,
     tasks_max: int = KEY_GROUPS,
+    document_bytes_max: int = CoordinatorSettings().document_bytes_max,
 ) -> PlannedPipeline:
     """Plan a document, the registry's connections (JSON by name) that its stages name put in. Raises PlanRefusal.
 
@@ -35,6 +37,7 @@ def plan_for_coordinator(
     """
     try:
         document = document if collects else with_connections(document, connections)
+        _check_size(document, document_bytes_max)
         processor = parse(document, known_connections=None if collects else {})
         plan = plan_processor(processor, engine=engine, collects=collects)
         if previous is not None:
@@ -49,6 +52,16 @@ def plan_for_coordinator(
         checkpoint_interval_ms=processor.options.checkpoint_interval_ms,
         names=_names(previous, plan),
     )
+
+
+def _check_size(document: str, bytes_max: int) -> None:
+    size = len(document.encode())
+    if size > bytes_max:
+        message = (
+            f"the document, with the connections that it names, has {size} bytes; at most document_bytes_max={bytes_max} of the"
+            " coordinator fit into an assignment: put data into files or topics, or raise the setting and the brokers' message_bytes_max"
+        )
+        raise PlanRefusal(message)
 
 
 def _names(previous: RunningPlan | None, plan: PhysicalPlan) -> dict[str, VertexId]:

@@ -23,10 +23,11 @@ def coordinator_settings(settings: ProcessSettings) -> CoordinatorSettings:
     runtime.check_deaths(found.failures_max)
     runtime.check_coordinator(found.heartbeat_timeout_ms, found.lease_ms)
     message_bytes_max = kafka_settings(settings).message_bytes_max
-    if 2 * (found.inline_bytes_max + HEADER_BYTES_MAX) > message_bytes_max:
+    if found.inline_bytes_max + found.document_bytes_max + HEADER_BYTES_MAX > message_bytes_max:
         message = (
-            f"TIDEMARK_EXTRA.inline_bytes_max: twice its {found.inline_bytes_max} bytes, with headers, must not be above"
-            f" message_bytes_max={message_bytes_max} of TIDEMARK_KAFKA_CONFIG: an assignment carries it beside the document"
+            f"TIDEMARK_EXTRA: inline_bytes_max={found.inline_bytes_max}, document_bytes_max={found.document_bytes_max} and a header of"
+            f" up to {HEADER_BYTES_MAX} bytes must together not be above message_bytes_max={message_bytes_max} of TIDEMARK_KAFKA_CONFIG: an"
+            " assignment carries them"
         )
         raise ProcessSettingsError(message)
     return found
@@ -39,6 +40,11 @@ async def build(settings: ProcessSettings) -> CoordinatorDriver:
         raise ProcessSettingsError(message)
     decisions = coordinator_settings(settings)
     machine = CoordinatorMachine(decisions, lambda: uuid.uuid4().hex)
-    planner = partial(plan_for_coordinator, settings.runtime.engine, tasks_max=decisions.tasks_max)
+    planner = partial(
+        plan_for_coordinator,
+        settings.runtime.engine,
+        tasks_max=decisions.tasks_max,
+        document_bytes_max=decisions.document_bytes_max,
+    )
     store = SqlCommitStore(settings.store, settings.store_config)
     return CoordinatorDriver(settings.place, make_outside(settings), store, planner, machine)

@@ -1,15 +1,20 @@
 """What a worker's heartbeat says of a task: read off its machine, its body and its meter."""
 
+from dataclasses import replace
+
 import msgspec
 
 from shared.model.held import TaskHeld
 from shared.model.ids import Epoch, VertexId
-from shared.model.messages import Assign, TaskBeat
+from shared.model.messages import Assign, Heartbeat, TaskBeat
 from shared.model.time import MAX_TIME, MIN_TIME
 from shared.ports.clock import Clock
 from shared.protocol.task.machine import TaskMachine
 from shared.runtime.body import HoldingBody, SourceBody
 from shared.runtime.driver import TaskDriver
+from shared.runtime.settings import RuntimeSettings
+from shared.wire.errors import WireError
+from shared.wire.messages import encode_message
 
 WATERMARK = "watermark"
 """The detail that has `TaskHeld`."""
@@ -45,6 +50,16 @@ def beat_of(assign: Assign, driver: TaskDriver | None, phase: str, released: Mar
         counters={**driver.body.counters(), **machine.drops, **counted},
         details=details,
     )
+
+
+def encoded(beat: Heartbeat, settings: RuntimeSettings) -> bytes:
+    """A heartbeat's bytes, without the details of its tasks where it would be larger than a heartbeat may be."""
+    few = replace(settings.wire, message_bytes_max=min(settings.heartbeat_bytes_max, settings.wire.message_bytes_max))
+    try:
+        return encode_message(beat, few)
+    except WireError:
+        tasks = tuple(msgspec.structs.replace(task, details={}) for task in beat.tasks)
+        return encode_message(msgspec.structs.replace(beat, tasks=tasks), settings.wire)
 
 
 def _held(driver: TaskDriver, clock: Clock) -> TaskHeld:

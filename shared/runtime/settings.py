@@ -55,6 +55,10 @@ class RuntimeSettings:
     heartbeat_interval_ms: int = 500
     heartbeat_timeout_ms: int = 5_000
     """The coordinator gives a silent worker up after this."""
+    heartbeat_bytes_max: int = 512 * 1024
+    """Of a heartbeat: one that would be larger goes without the details of its tasks, such as where each split stands."""
+    reason_characters_max: int = 4_000
+    """Of the reason that is told when a task fails; the worker's log has all of it."""
     coordinator_silence_ms_max: int = 60_000
     """A worker that hears no coordinator for so long stops its tasks (R2)."""
     topics_kept_ms: int = 600_000
@@ -232,6 +236,7 @@ class RuntimeSettings:
         for name, size, what in (
             ("inline_bytes_max", self.inline_bytes_max, "a frame"),
             ("state_inline_bytes_max", self.state_inline_bytes_max, "an acknowledgement"),
+            ("heartbeat_bytes_max", self.heartbeat_bytes_max, "a heartbeat"),
         ):
             if size + HEADER_BYTES_MAX > message_bytes_max:
                 message = (

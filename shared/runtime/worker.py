@@ -45,7 +45,7 @@ from shared.ports.clock import Handle
 from shared.ports.log import LogUnavailable, TopicPartition
 from shared.protocol.task import events as ev
 from shared.runtime.assembly import assemble, failure_of
-from shared.runtime.beats import beat_of
+from shared.runtime.beats import beat_of, encoded
 from shared.runtime.body import FillingBody, SampledBody
 from shared.runtime.context import Outside, Service, ensure_topics
 from shared.runtime.driver import SourceDriver, TaskDriver, ZombieError
@@ -151,10 +151,10 @@ class Worker:
 
     def report(self, report: Report) -> None:
         """Tell the coordinator; sent in order, again after an outage."""
+        settings = self._outside.settings
+        data = encoded(report, settings) if isinstance(report, Heartbeat) else encode_message(report, settings.wire)
         self._seq += 1
-        self._outbox.send(
-            Parcel(_REPORTS, self._reports, Seq(self._seq), encode_message(report, self._outside.settings.wire))
-        )
+        self._outbox.send(Parcel(_REPORTS, self._reports, Seq(self._seq), data))
 
     # --- commands ---------------------------------------------------------------------------------------------------------
 
@@ -323,7 +323,7 @@ class Worker:
         )
         if not isinstance(error, ZombieError):
             permanent, outage = failure_of(error)
-            reason = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {error}"[: self._outside.settings.reason_characters_max]
             failed = TaskFailed(
                 self.incarnation, assign.job, assign.generation, assign.vertex, assign.index, reason, permanent, outage
             )

@@ -19,17 +19,21 @@ from shared.adapters.memory_log import MemoryLog
 from shared.adapters.store_settings import BlobSettings, StoreSettings
 from shared.adapters.virtual import InlineExecutor, VirtualWorld, run_virtual
 from shared.language.stages import Connection
-from shared.model.ids import JobId, Offset, Seq
+from shared.model.ids import Epoch, Generation, JobId, Offset, Place, ProcessorName, Seq, VertexId, WorkerIncarnation
+from shared.model.messages import Heartbeat, TaskBeat, TaskFailed, TaskRestored
 from shared.ports.log import NewRecord, TopicPartition
 from shared.process.connections import Connections, TooManyConnections
 from shared.process.settings import ProcessSettingsError, read_settings
 from shared.protocol.errors import LocalError
 from shared.protocol.task import events as ev
+from shared.runtime.beats import encoded
 from shared.runtime.mirror import MirrorWriter
 from shared.runtime.outbox import Outbox, Parcel
 from shared.runtime.reading import up_to_now
 from shared.runtime.settings import RuntimeSettings
+from shared.wire.messages import decode_report
 from tests.harness.driver_stand import OUT_EDGE, Stand, standing
+from tests.harness.worker_stand import working
 
 BASE = {"TIDEMARK_KAFKA": "k:1", "TIDEMARK_PLACE": "p"}
 
@@ -65,6 +69,42 @@ def test_a_task_whose_events_pile_up_fails() -> None:
             stand.driver.post(ev.Ticked(0))
         (error,) = stand.errors
         assert "5 events wait (events_waiting_max)" in str(error)
+
+    run_virtual(main)
+
+
+def test_a_heartbeat_that_would_be_too_large_goes_without_details() -> None:
+    """Its tasks and their counters are told all the same."""
+    task = TaskBeat(
+        ProcessorName("p"),
+        JobId("j"),
+        Generation(1),
+        VertexId("v"),
+        0,
+        "running",
+        Epoch(1),
+        0,
+        0,
+        counters={"n": 1},
+        details={"d": "x" * 900},
+    )
+    beat = Heartbeat(WorkerIncarnation("w"), Place("source-0"), "source", 4, 1, "h", (task,))
+    assert decode_report(encoded(beat, RuntimeSettings(heartbeat_bytes_max=2_000))) == beat
+    (told,) = decode_report(encoded(beat, RuntimeSettings(heartbeat_bytes_max=500))).tasks  # type: ignore[union-attr]
+    assert (told.counters, told.details) == ({"n": 1}, {})
+
+
+def test_the_reason_of_a_failure_is_told_up_to_the_bound() -> None:
+    """An error may quote what it did not understand; the worker's log has all of it."""
+
+    async def main(world: VirtualWorld) -> None:
+        settings = RuntimeSettings(collects=True, engine="local", reason_characters_max=30)
+        async with working(world, settings=settings) as stand:
+            await stand.tell(stand.assign(1))
+            await stand.said(TaskRestored)
+            stand.service.built[0].fail(RuntimeError("x" * 1_000))
+            (failed,) = await stand.said(TaskFailed)
+            assert failed.reason == "RuntimeError: " + "x" * 16
 
     run_virtual(main)
 

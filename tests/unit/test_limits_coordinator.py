@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.coordinator.planning import plan_for_coordinator
+from services.coordinator.planning import plan_for_coordinator, with_connections
 from services.coordinator.service import coordinator_settings
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.adapters.memory_commit_store import MemoryCommitStore
@@ -97,6 +97,22 @@ def test_a_vertex_gets_no_more_tasks_than_may_be() -> None:
     plan_for_coordinator("local", document, {"sink": 3}, None, {}, collects=True, tasks_max=3)
 
 
+def test_a_document_that_no_assignment_could_carry_is_refused() -> None:
+    """When it is planned, with what to do; at the bound itself it is planned. What the registry puts in counts."""
+    pipeline = [
+        {"$source": {"documents": [{"v": 1}]}},
+        {"$emit": {"connectionName": "o", "path": "out", "format": "json"}},
+    ]
+    document, registry = json.dumps({"name": "p", "pipeline": pipeline}), {"o": '{"type": "files", "path": "/tmp"}'}
+    size = len(with_connections(document, registry).encode())
+    assert size > len(document)
+    with pytest.raises(
+        PlanRefusal, match=rf"has {size} bytes; at most document_bytes_max={size - 1} of the coordinator"
+    ):
+        plan_for_coordinator("local", document, {}, None, registry, document_bytes_max=size - 1)
+    plan_for_coordinator("local", document, {}, None, registry, document_bytes_max=size)
+
+
 def test_an_assignment_names_no_generation_that_committed_nothing() -> None:
     """However often a processor began in vain: the lineage that tasks are told does not grow with it."""
     entries = [
@@ -176,9 +192,9 @@ def _process(extra: dict[str, Any], runtime: RuntimeSettings, kafka: dict[str, A
             {"inline_bytes_max": 500_000},
             {},
             {},
-            "TIDEMARK_EXTRA.inline_bytes_max: twice its 500000 .* message_bytes_max=1000000",
+            "inline_bytes_max=500000, document_bytes_max=524288 .* message_bytes_max=1000000",
         ),
-        ({}, {}, {"message_bytes_max": 500_000}, "twice its 262144 bytes, .* message_bytes_max=500000"),
+        ({}, {}, {"message_bytes_max": 500_000}, "inline_bytes_max=262144, .* message_bytes_max=500000"),
         ({"processors_max": 0}, {}, {}, "coordinator setting processors_max: expected a positive number, found 0"),
         ({"workers_max": "9"}, {}, {}, r"TIDEMARK_EXTRA: Expected `int`, got `str` - at `\$.workers_max`"),
     ],

@@ -29,6 +29,8 @@ class CoordinatorSettings:
     """When more commits than this wait for their release, no checkpoint starts (C11)."""
     inline_bytes_max: int = 256 * 1024
     """State that a commit row holds inline; beyond it goes into blobs before the commit (C7)."""
+    document_bytes_max: int = 512 * 1024
+    """Of a processor's document with the connections that it names: it travels in each assignment, beside inline state."""
     numbers_block: int = 64
     """Checkpoint numbers reserved at a time (C1)."""
     stop_release_wait_ms: int = 30_000
