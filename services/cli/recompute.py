@@ -159,7 +159,12 @@ def recompute(
     accepts: by sink vertex, which rows its target would refuse; none where nothing is said.
     """
     plan = plan_processor(processor, engine="local", collects=collects)
-    world = _World(plan, TaskContext(processor=name, topic=topic), admitted=admitted, accepts=accepts or {})
+    world = _World(
+        plan,
+        TaskContext(name, topic=topic, letter_bytes_max=processor.options.limits.letter_bytes_max),
+        admitted=admitted,
+        accepts=accepts or {},
+    )
     world.build()
     source = world.plan.vertices[0].id
     front = world.front

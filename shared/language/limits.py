@@ -31,6 +31,8 @@ class Limits:
     """Times that a callback is tried that fails; then its record is a dead letter."""
     passed_timers_max: int = 10_000
     """Timers of one key in a row that are set for a time that has passed; one more is a dead letter."""
+    letter_bytes_max: int = 256 * 1024
+    """Of a document larger than this its dead letter has the beginning; at most a quarter of what the queue's target takes."""
     record_bytes_max: int = 64 * 1024 * 1024
     """A line of a file: one above this is an error, for it is more likely no line at all."""
 

@@ -45,7 +45,7 @@ async def assemble(
         processor, running.key_groups, settings.engine, collects=settings.collects, names=running.names
     )
     vertex = plan.vertex(assign.vertex)
-    context = TaskContext(outside, assign, plan, vertex, on_released, on_failed)
+    context = TaskContext(outside, assign, plan, vertex, on_released, on_failed, processor.options.limits)
     body = await service.build(context)
     try:
         return await _restored(context, body, on_ack=on_ack, on_ask=on_ask)

@@ -6,6 +6,7 @@ from typing import Literal, Protocol
 
 import structlog
 
+from shared.language.limits import DEFAULTS, Limits
 from shared.language.stages import KafkaSource
 from shared.model.ids import Epoch, TaskId, VertexId
 from shared.model.messages import Assign
@@ -79,6 +80,8 @@ class TaskContext:
     """A release identity of this vertex (its index) has its marker at this epoch."""
     fail: Callable[[BaseException], None]
     """Something beside the task's own calls has failed: the task fails with it."""
+    limits: Limits = DEFAULTS
+    """Of the document."""
 
     @property
     def task(self) -> TaskId:
@@ -101,7 +104,7 @@ class TaskContext:
             open_rows_max=settings.open_rows_max,
             unmerged_groups_max=settings.unmerged_groups_max,
             held_groups_max=settings.held_groups_max,
-            letter_bytes_max=settings.letter_bytes_max,
+            letter_bytes_max=self.limits.letter_bytes_max,
         )
 
     def _upstream(self) -> set[VertexId]:

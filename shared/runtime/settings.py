@@ -128,8 +128,6 @@ class RuntimeSettings:
     """Regular expressions that a process keeps compiled."""
     held_groups_max: int = 200_000
     """Partials, one for a window and a key, that a sender holds for its next barrier; beyond it they are sent before, and count (F8)."""
-    letter_bytes_max: int = 256 * 1024
-    """Of a document larger than this its dead letter has the beginning; at most a quarter of what the queue's target takes."""
     lookup: LookupSettings = field(default_factory=LookupSettings)
     deaths: DeathSettings = field(default_factory=DeathSettings)
     threads: int = 8

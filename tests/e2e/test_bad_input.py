@@ -23,7 +23,7 @@ SECOND, GROWING, GROWN = ProcessorName("second"), "growing", "grown"
 NAME, TOPIC, OUT, LETTERS = ProcessorName("meters"), "meters", "meters.seen", "meters.letters"
 WORKERS = {"coordinator": 1, "source": 1, "operator": 1, "sink": 1, "spark": 0}
 BYTES_MAX = 256 * 1024
-"""`letter_bytes_max`."""
+"""`letterBytes`, by default."""
 PARTITIONS = 2
 HOUR_MS = 3_600_000
 

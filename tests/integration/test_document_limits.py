@@ -1,5 +1,6 @@
 """`options.limits`: what bounds results stands in the document, acts in every stage that it bounds, and refuses what cannot be."""
 
+import base64
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
@@ -183,6 +184,17 @@ def test_what_a_computation_may_keep_set_and_yield(
     (found,) = reasons(compute(record, **{option: least - 1}))
     assert reason in found
     assert f"options.limits.{option}" in found
+
+
+def test_letter_bytes() -> None:
+    """Of a document that is larger the dead letter has the beginning, and says how large it was; one that fits is there whole."""
+    failing = [{"$project": {"x": {"$divide": [1, "$zero"]}}}]
+    record = {"zero": 0, "text": "x" * 1_000}
+    whole, cut = (run(failing, [record], letterBytes=most)["dlq"][0] for most in (4_096, 64))
+    assert whole["doc"]["text"] == record["text"]
+    assert "docBytes" not in whole
+    assert cut["docBytes"] > 1_000
+    assert len(base64.b64decode(cut["doc"]["$binary"]["base64"])) == 64
 
 
 @pytest.mark.parametrize("attempts", [1, 5])

@@ -33,6 +33,9 @@ RANGES: Final = {
     "passed_timers_max": Range(
         "passedTimersInARow", 1, 10_000_000, "timers of a key in a row for a time that has passed"
     ),
+    "letter_bytes_max": Range(
+        "letterBytes", 64, 16 * 1024 * 1024, "a document in its dead letter, of which the beginning stays"
+    ),
     "record_bytes_max": Range("recordBytes", 1024, 1024 * 1024 * 1024, "a line of a file"),
 }
 """By the field of `Limits`."""
