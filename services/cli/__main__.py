@@ -5,16 +5,10 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import msgspec
 import typer
-from rich.console import Console
 
-from services.cli import control, departures
-from services.cli.audit import Audited, NotAuditable, audit_local
-from services.cli.demo import DemoSettings, demo
+from services.cli import control, departures_commands
 from services.cli.folders import DEMO, RUN, chosen
-from services.cli.ps import processes
-from services.cli.run import run
 from services.cli.saying import finish, log_to_file
 from shared.model.ids import ProcessorName
 
@@ -40,6 +34,8 @@ def demo_command(
     ] = [],  # noqa: B006
 ) -> None:
     """Stream a year of New York departures through every part; find the blizzard; check nothing was lost."""
+    from services.cli.demo import DemoSettings, demo
+
     log_to_file(data)
     settings = DemoSettings(
         out=out,
@@ -62,6 +58,8 @@ def run_command(
     port: Port = 0,
 ) -> None:
     """Run a pipeline on this machine until it ends or Ctrl-C; run again on the same folder, it goes on where it was."""
+    from services.cli.run import run
+
     log_to_file(data)
     finish(run(file, data, control.numbers("--tasks", tasks), port))
 
@@ -120,13 +118,15 @@ def audit_command(
 
     Exit 1 at the first discrepancy, 3 where something needed is gone, or an output cannot be checked: there is no statement about that.
     """
+    from services.cli.audit import Audited, NotAuditable, audit_local
+
     found: list[Audited] = []
 
     async def work() -> None:
         try:
             found.append(await audit_local(ProcessorName(name), chosen(data)))
         except NotAuditable as error:
-            Console(stderr=True).print(f"cannot be audited: {error}", highlight=False, soft_wrap=True)
+            sys.stderr.write(f"cannot be audited: {error}\n")
             raise typer.Exit(_NO_STATEMENT) from error
 
     finish(work())
@@ -148,6 +148,8 @@ def redrive_command(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:
     """Take late records through the windows that they missed: corrections with old and new values, each once."""
+    import msgspec
+
     from services.cli.redrive import Redriven, redrive_local
 
     found: list[Redriven] = []
@@ -169,6 +171,8 @@ def ps_command(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:
     """List the processes that run on a folder, with service, tasks and process id."""
+    from services.cli.ps import processes
+
     found: list[dict[str, Any]] = []
 
     async def work() -> None:
@@ -184,7 +188,7 @@ def ps_command(
 
 
 control.register(app)
-app.add_typer(departures.app, name="departures")
+app.add_typer(departures_commands.app, name="departures")
 
 
 def main() -> None:

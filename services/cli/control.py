@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from services.cli.remote import RemoteFailed, find, path_of
-from shared.language.documents import InvalidDocument
-from shared.language.documents.load import load
+from shared.language.problems import InvalidDocument
 
 Name = Annotated[str, typer.Argument(help="The processor.")]
 File = Annotated[Path, typer.Argument(help="The processor's document, YAML or JSON.")]
@@ -41,7 +39,9 @@ def failing() -> Iterator[None]:
     try:
         yield
     except (RemoteFailed, InvalidDocument, OSError) as error:
-        Console(stderr=True).print(f"[red]{error}[/red]", highlight=False)
+        from rich.console import Console
+
+        Console(stderr=True, soft_wrap=True).print(str(error), style="red", markup=False, highlight=False)
         raise typer.Exit(1) from error
 
 
@@ -150,6 +150,8 @@ def create_command(
     """Register a processor."""
     with failing():
         text = file.read_text()
+        from shared.language.documents.load import load
+
         tree, _ = load(text)
         called = name or (tree.get("name") if isinstance(tree, dict) else "") or file.stem
         find(data).send("POST", "/v1/processors", {"name": called, "document": text, "start": start})

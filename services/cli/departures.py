@@ -1,25 +1,18 @@
-"""`tidemark departures`: the year of departures on an installation that runs elsewhere, in containers or on a cluster.
-
-Where that is, the environment says, as it does for services: TIDEMARK_KAFKA (with TIDEMARK_KAFKA_CONFIG and TIDEMARK_PREFIX) for
-topics, TIDEMARK_CONTROL (with TIDEMARK_TOKEN or TIDEMARK_TOKEN_FILE) for the processor. Each command may be given again: what is
-done is not done twice.
-"""
+"""What the commands of `tidemark departures` do (departures_commands.py): the year of departures on an installation elsewhere."""
 
 import os
 import sys
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from deploy.pipelines.departures.data import PARTITIONS, departures
-from services.cli.control import RUN, failing, numbers
+from services.cli.control import failing
 from services.cli.demo import DOCUMENT, NAME, TOPIC, DemoFailed, collect, make_topics, write_summary
 from services.cli.feed import Fed, feed
+from services.cli.folders import RUN
 from services.cli.remote import find, path_of
 from services.cli.saying import finish
 from shared.adapters.clock import SystemClock
@@ -31,7 +24,6 @@ from shared.process.settings import read_settings
 from shared.runtime.client import Client
 from shared.runtime.topics import Topics
 
-app = typer.Typer(help="The year of departures on an installation elsewhere.", no_args_is_help=True)
 _IDLE = ("CREATED", "STOPPED", "FAILED")
 _PLACE = "TIDEMARK_PLACE"
 
@@ -47,12 +39,7 @@ async def _kafka() -> AsyncIterator[tuple[KafkaLog, Client]]:
         await log.close()
 
 
-@app.command("start")
-def start_command(
-    tasks: Annotated[
-        list[str], typer.Option("--tasks", help="Tasks of a service or vertex: operator=3; may be repeated.")
-    ] = [],  # noqa: B006 - typer reads it, nothing changes it
-) -> None:
+def start(parallelism: Mapping[str, int]) -> None:
     """Make the topics, register the processor, start it."""
 
     async def topics() -> None:
@@ -64,7 +51,7 @@ def start_command(
         remote = find(RUN)
         known = {p["name"]: p["state"] for p in remote.get("/v1/processors")["processors"]}
         if NAME not in known:
-            body = {"name": NAME, "document": DOCUMENT.read_text(), "parallelism": numbers("--tasks", tasks)}
+            body = {"name": NAME, "document": DOCUMENT.read_text(), "parallelism": dict(parallelism)}
             remote.send("POST", "/v1/processors", {**body, "start": True})
             sys.stdout.write(f"{NAME}: created and started\n")
         elif known[NAME] in _IDLE:
@@ -74,12 +61,8 @@ def start_command(
             sys.stdout.write(f"{NAME}: is {known[NAME]}\n")
 
 
-@app.command("feed")
-def feed_command(
-    seconds: Annotated[float, typer.Option(min=0, help="How long the whole year takes.")] = 60.0,
-    until: Annotated[float, typer.Option(min=0, max=1, help="The part of the year to stop at.")] = 1.0,
-) -> None:
-    """Send what the topic does not hold yet of the year, in order."""
+def feed_year(seconds: float, until: float) -> None:
+    """Send what the topic does not hold yet of the first part of the year, in order, as if the whole took so many seconds."""
 
     async def work() -> None:
         async with _kafka() as (log, _):
@@ -108,8 +91,7 @@ async def feed_rest(log: Log, seconds: float, until: float) -> tuple[int, int]:
     return len(rest), sum(ends.values())
 
 
-@app.command("drain")
-def drain_command() -> None:
+def drain() -> None:
     """End the input where the topic ends now, close all windows, wait until everything is released."""
 
     async def work() -> None:
@@ -136,10 +118,7 @@ async def _finished(client: Client) -> ProcessorStatus:
     raise RuntimeError(message)
 
 
-@app.command("collect")
-def collect_command(
-    out: Annotated[Path, typer.Option(envvar="OUT", help="The folder that the sink writes to; the rest goes beside.")],
-) -> None:
+def collect_year(out: Path) -> None:
     """Write alerts, late flights, the figures and the report beside the counts, as `tidemark demo` leaves them."""
 
     async def work() -> None:

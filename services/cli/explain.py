@@ -3,11 +3,14 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shared.language.documents import InvalidDocument, Processor, parse
 from shared.model.plan import PhysicalPlan
 from shared.planning import Engine, PlanError, plan_processor
-from shared.planning.describe import StageText, edge_text, lifted, logical, operators, vertex_text
+
+if TYPE_CHECKING:
+    from shared.planning.describe import StageText
 
 
 def validate(file: Path) -> int:
@@ -43,6 +46,8 @@ def _planned(file: Path, engine: Engine) -> tuple[Processor, PhysicalPlan] | Non
 
 def phases(processor: Processor, plan: PhysicalPlan) -> Iterator[str]:
     """The text, line by line."""
+    from shared.planning.describe import edge_text, lifted, logical, operators, vertex_text
+
     yield "1 · stages"
     for stage in logical(processor):
         yield from _stage(stage, "  ")
@@ -62,7 +67,7 @@ def phases(processor: Processor, plan: PhysicalPlan) -> Iterator[str]:
             yield f"    {operator}"
 
 
-def _stage(stage: StageText, indent: str) -> Iterator[str]:
+def _stage(stage: "StageText", indent: str) -> Iterator[str]:
     reads = "any field" if stage.reads is None else ", ".join(stage.reads) or "no field"
     yield f"{indent}{stage.path}: reads {reads}"
     for what, how in stage.expressions:

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from services.cli.settings import cli_settings
-from services.local.supervisor import ADDRESS_FILE
+from services.local.address import ADDRESS_FILE
 
 
 class RemoteFailed(Exception):

@@ -12,8 +12,9 @@ from rich.console import Console
 
 from services.cli.installation import Installation, installation
 from services.cli.view import View
+from services.local.address import ADDRESS_FILE
 from services.local.broker_settings import FREE_PORT
-from services.local.supervisor import ADDRESS_FILE, CONTROL, TOKEN_FILE
+from services.local.supervisor import CONTROL, TOKEN_FILE
 from shared.language.documents import FileDlq, KafkaDlq, Processor, parse, resolve
 from shared.language.documents.model import TableDlq
 from shared.language.expressions.ast import Literal

@@ -11,44 +11,28 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
 import typer
-from rich.console import Console
 
-from services.cli.audit import AuditFailed
-from services.cli.collect import TooMuchHeld
-from services.cli.corrections import CannotRedrive
-from services.cli.demo import DemoFailed
-from services.cli.folders import NoInstallation
-from services.cli.ps import NothingRuns
-from services.cli.run import RunFailed
-from services.local.broker import BrokerError
-from shared.language.problems import InvalidDocument
-from shared.planning.physical import PlanError
-from shared.ports.blobs import BlobError
-from shared.ports.commits import StoreUnavailable
-from shared.ports.log import LogError
-from shared.process.settings import ProcessSettingsError
-from shared.runtime.client import RequestRefused, RequestTimeout
-
-# Their messages are written for people: place, expectation, finding, remedy.
-_SAID: Final = (
-    AuditFailed,
-    BlobError,
-    BrokerError,
-    CannotRedrive,
-    DemoFailed,
-    InvalidDocument,
-    LogError,
-    NoInstallation,
-    NothingRuns,
-    PlanError,
-    ProcessSettingsError,
-    RequestRefused,
-    RequestTimeout,
-    RunFailed,
-    StoreUnavailable,
-    TooMuchHeld,
+# Their messages are written for people: place, expectation, finding, remedy. By name: whose module no command has loaded, none has raised.
+SAID: Final = frozenset(
+    {
+        "services.cli.audit_history.AuditFailed",
+        "services.cli.collect.TooMuchHeld",
+        "services.cli.corrections.CannotRedrive",
+        "services.cli.demo.DemoFailed",
+        "services.cli.folders.NoInstallation",
+        "services.cli.ps.NothingRuns",
+        "services.cli.run.RunFailed",
+        "services.local.broker.BrokerError",
+        "shared.language.problems.InvalidDocument",
+        "shared.planning.physical.PlanError",
+        "shared.ports.blobs.BlobError",
+        "shared.ports.commits.StoreUnavailable",
+        "shared.ports.log.LogError",
+        "shared.process.settings.ProcessSettingsError",
+        "shared.runtime.client.RequestRefused",
+        "shared.runtime.client.RequestTimeout",
+    }
 )
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _INTERRUPTED_STATUS: Final = 130
@@ -56,7 +40,7 @@ _INTERRUPTED_STATUS: Final = 130
 
 def sentence(error: BaseException) -> str | None:
     """What to tell a person about an error; None for one that is a mistake of ours, whose trace is wanted."""
-    if isinstance(error, _SAID):
+    if any(f"{kind.__module__}.{kind.__qualname__}" in SAID for kind in type(error).__mro__):
         return str(error)
     if isinstance(error, OSError) and error.errno in _FULL:
         where = f" at {error.filename}" if error.filename else ""
@@ -70,6 +54,8 @@ def sentence(error: BaseException) -> str | None:
 
 def log_to_file(data_dir: Path) -> None:
     """Send what is logged in this process to `logs/cli.log` of an installation's folder."""
+    import structlog
+
     # Opened at the first line: a command may empty the folder first.
     handler = logging.FileHandler(data_dir / "logs" / "cli.log", encoding="utf-8", delay=True)
     # A full disk takes no more lines; the command goes on, and says so itself.
@@ -100,5 +86,7 @@ def finish(work: Coroutine[Any, Any, object]) -> None:
         said = sentence(error)
         if said is None:
             raise
+        from rich.console import Console
+
         Console(stderr=True, soft_wrap=True).print(said, style="red", markup=False, highlight=False)
         raise typer.Exit(1) from error

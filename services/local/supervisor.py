@@ -16,6 +16,7 @@ from typing import IO, Any, Final
 import psutil
 import structlog
 
+from services.local.address import ADDRESS_FILE
 from services.local.broker import BrokerError, LocalBroker
 from services.local.broker_settings import FREE_PORT, BrokerSettings, Port
 from services.local.limits import limited, limited_broker
@@ -36,7 +37,6 @@ _log = structlog.get_logger()
 SERVICES: Final = ("coordinator", "source", "operator", "spark", "sink")
 WORKERS: Final = ("source", "operator", "spark", "sink")
 CONTROL: Final = "control"
-ADDRESS_FILE: Final = "control.json"
 TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file
 _ROOT: Final = Path(__file__).resolve().parents[2]
 BROKER: Final = "broker"

@@ -15,7 +15,7 @@ from services.cli.collect import committed_records
 from services.cli.feed import Fed, feed
 from services.cli.installation import Installation, installation
 from services.cli.remote import Remote, find
-from services.local.supervisor import ADDRESS_FILE
+from services.local.address import ADDRESS_FILE
 from shared.adapters.clock import SystemClock
 from shared.model.ids import ProcessorName
 from shared.model.messages import (

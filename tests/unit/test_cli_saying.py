@@ -1,6 +1,7 @@
 """What stands in a command's way is said in a sentence; only our own mistakes show a trace."""
 
 import errno
+import importlib
 from pathlib import Path
 from typing import Self, TextIO
 
@@ -8,7 +9,7 @@ import pytest
 import typer
 
 from services.cli import run, view
-from services.cli.saying import finish, sentence
+from services.cli.saying import SAID, finish, sentence
 from services.local.supervisor import LocalCluster, LocalSettings
 from shared.language.documents import parse
 from shared.ports.log import LogUnavailable
@@ -37,6 +38,20 @@ def test_what_a_person_can_mend_has_a_sentence(
     said = capsys.readouterr().err
     assert words in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("name", sorted(SAID))
+def test_each_error_that_has_a_sentence_is_there(name: str) -> None:
+    """They are known by name, and a name that nothing has would hide nothing and say nothing."""
+    module, _, kind = name.rpartition(".")
+    found = getattr(importlib.import_module(module), kind)
+    assert issubclass(found, Exception)
+    assert f"{found.__module__}.{found.__qualname__}" == name
+
+
+def test_an_error_made_of_one_that_has_a_sentence_has_it_too() -> None:
+    """As those of a broker that is away."""
+    assert sentence(type("Away", (LogUnavailable,), {})("away")) == "away"
 
 
 def test_a_mistake_of_ours_is_not_hidden() -> None:

@@ -1,0 +1,6 @@
+"""Where what runs on a folder of this machine tells how it is reached: for who asks it without running anything."""
+
+from typing import Final
+
+ADDRESS_FILE: Final = "control.json"
+"""The control service's URL and the file of its token, while it runs."""

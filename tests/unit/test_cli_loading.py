@@ -1,0 +1,66 @@
+"""What a command does not need it does not load: seconds of start-up and a hundred megabytes are paid by who uses them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = (
+    "pandas",
+    "numpy",
+    "pyarrow",
+    "sqlalchemy",
+    "aiokafka",
+    "fsspec",
+    "requests",
+    "jgo",
+    "structlog",
+    "pyspark",
+    "faust",
+)
+LANGUAGE = ("yaml", "re2", "shared.language.documents", "shared.planning")
+SCRIPT = """
+import sys
+from services.cli.__main__ import main
+sys.argv = ["tidemark", *sys.argv[1:]]
+try:
+    main()
+except SystemExit as ended:
+    print(f"status {ended.code}", file=sys.stderr)
+print("loaded", *sys.modules, file=sys.stderr)
+"""
+
+
+def loaded(folder: Path, *command: str) -> tuple[str, set[str]]:
+    """What a command said, and the modules of its process, a fresh one."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": str(Path(__file__).parents[2]), "TIDEMARK_CONTROL": ""},
+        cwd=folder,
+    )
+    said, _, modules = done.stderr.rpartition("loaded ")
+    return done.stdout + said, set(modules.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "says", "absent"),
+    [
+        (["--help"], "Usage", (*HEAVY, *LANGUAGE)),
+        (["departures", "--help"], "Usage", (*HEAVY, *LANGUAGE)),
+        (["processors"], "no control service runs", (*HEAVY, *LANGUAGE)),
+        (["status", "p"], "no control service runs", (*HEAVY, *LANGUAGE)),
+        (["validate", "p.yaml"], "1 stages, no errors", HEAVY),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_command_loads_what_it_needs(tmp_path: Path, command: list[str], says: str, absent: tuple[str, ...]) -> None:
+    """Asking what runs or checking a document takes no data frames, no database, no broker's client."""
+    (tmp_path / "p.yaml").write_text("pipeline: [{$source: {documents: [{a: 1}]}}]")
+    said, modules = loaded(tmp_path, *command)
+    assert says in said
+    assert "services.cli.__main__" in modules
+    assert sorted(modules.intersection(absent)) == []
