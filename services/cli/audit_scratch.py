@@ -13,6 +13,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.pool import StaticPool
 
+from services.cli.collect import TooMuchHeld
+from services.cli.settings import cli_settings
 from services.sink.connectors.sqlvalues import RowMaker, makes_itself
 from services.sink.connectors.sqlwrites import MergeWriter
 from shared.language.stages import Merge
@@ -21,15 +23,26 @@ from shared.model.values import Document
 Row = tuple[str | None, ...]
 """Values of the compared columns, in their order."""
 _SCRATCH: Final = "tidemark_audit"
+_AT_ONCE: Final = 10_000
+"""Rows that are fetched at once."""
 
 
 def rows_of(connection: sa.Connection, table: sa.Table) -> list[Row]:
-    """All rows, each value as text."""
-    if connection.dialect.name == "postgresql":
-        found = connection.execute(sa.select(*(sa.cast(c, sa.Text) for c in table.columns)))
-        return [tuple(row) for row in found]
-    found = connection.execute(sa.select(*(sa.type_coerce(c, sa.types.NullType()) for c in table.columns)))
-    return [tuple(None if value is None else repr(value) for value in row) for row in found]
+    """All rows, each value as text. TooMuchHeld beyond what a command may hold."""
+    most, size = cli_settings().held_bytes_max, 0
+    rows: list[Row] = []
+    exact = connection.dialect.name == "postgresql"
+    columns = [sa.cast(c, sa.Text) if exact else sa.type_coerce(c, sa.types.NullType()) for c in table.columns]
+    with connection.execute(sa.select(*columns), execution_options={"yield_per": _AT_ONCE}) as found:
+        for values in found:
+            row = tuple(None if value is None else str(value) if exact else repr(value) for value in values)
+            size += sum(len(text) for text in row if text is not None)
+            if size > most:
+                raise TooMuchHeld(
+                    f"table {table.name}: its first {len(rows)} rows take {most} characters; held_bytes_max in TIDEMARK_CLI allows no more"
+                )
+            rows.append(row)
+    return rows
 
 
 def filled(table: sa.Table) -> frozenset[str]:

@@ -23,6 +23,7 @@ from sqlalchemy import exc
 from services.cli.audit_history import AuditFailed, Commit, NotAuditable
 from services.cli.audit_outputs import Line, Output, Releases, line_of
 from services.cli.audit_scratch import Row, filled, folded, rows_of
+from services.cli.collect import TooMuchHeld
 from services.cli.recompute import EpochDone
 from services.sink.connectors.sql import MARKERS_TABLE, engine_at, staged_rows
 from services.sink.connectors.sqltable import place_of, target_table
@@ -113,6 +114,9 @@ def read_table(vertex: VertexId, stage: Merge, url: str, known: frozenset[JobId]
             query = sa.text(f"SELECT identity, released FROM {MARKERS_TABLE}")  # noqa: S608 - a name of ours
             markers = {str(i): Epoch(int(n)) for i, n in connection.execute(query)} if marked else {}
             rows = rows_of(connection, table)
+    except TooMuchHeld:
+        engine.dispose()
+        raise
     except TargetRefused as error:
         engine.dispose()
         raise AuditFailed(f"{vertex}: {error}") from error

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from services.cli.audit_history import AuditFailed, Commit
 from services.cli.audit_outputs import Releases
 from services.cli.audit_tables import TableRead, Unread, compare, read_table, table_output
+from services.cli.collect import TooMuchHeld
 from services.cli.recompute import EpochDone, SplitRecords, Stand, recompute
 from services.sink.connectors.sql import MARKERS_TABLE, SqlSink, engine_of
 from services.sink.connectors.staging import PartStore
@@ -233,6 +234,17 @@ async def test_the_audit_writes_nothing_into_the_database(made: Any) -> None:
     before = sa.inspect(target.engine).get_table_names()
     await target.audit()
     assert sa.inspect(target.engine).get_table_names() == before
+
+
+async def test_a_table_that_is_too_large_to_be_held_ends_the_command(
+    made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the setting that bounds what a command holds, which the error names."""
+    target = made(when_matched="merge")
+    await target.release({"id": 1, "name": "n" * 20})
+    monkeypatch.setenv("TIDEMARK_CLI", '{"held_bytes_max": 15}')
+    with pytest.raises(TooMuchHeld, match=r"table Rows: .* held_bytes_max in TIDEMARK_CLI"):
+        await target.audit()
 
 
 def test_what_a_target_would_refuse_is_expected_among_the_dead_letters() -> None:
