@@ -19,13 +19,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.schema import Field, Schema, SchemaMismatch, fit
+from shared.language.schema import NO_SCHEMA, Field, Schema, SchemaMismatch, fit
 from shared.language.values import ExtendedJsonError, encode_doc, parse_json
 from shared.language.values.instants import parse_iso
 from shared.model.values import Document
 from shared.operators.base import RAW, REST
 from shared.operators.batches import ARROW_TYPES, TIMESTAMP, column_of, typed, typed_fields
-from shared.operators.decode_screen import beyond, joined, strict, whole_objects
+from shared.operators.decode_screen import beyond, joined, strict, strict_each, whole_objects
 
 EXACT_MAX: Final = 2.0**53
 """Below this, a double tells whole numbers apart."""
@@ -64,7 +64,9 @@ class Decoded:
 
 def decode(values: pa.BinaryArray, schema: Schema) -> Decoded:
     """Decode records; nothing raised for what is wrong with one of them."""
-    if not schema or any(f.type not in ARROW_TYPES for f in schema):
+    if not schema:
+        return _decode_whole(values)
+    if any(f.type not in ARROW_TYPES for f in schema):
         return _decode_plain(values, schema)
     plain = ~whole_objects(values)
     parts: list[tuple[npt.NDArray[np.int64], pa.Table]] = []
@@ -222,8 +224,25 @@ def _whole(document: Document, schema: Schema) -> Document:
     return {**document, **changed} if changed else document
 
 
+def _decode_whole(values: pa.BinaryArray) -> Decoded:
+    """Records of which nothing is declared: strict JSON objects stay as they came, the others go the plain way."""
+    plain = ~whole_objects(values)
+    if not plain.all():
+        plain |= beyond(values, np.zeros(len(values), dtype=np.int64))
+    chosen = np.flatnonzero(~plain)
+    plain[chosen[~strict_each(values.take(pa.array(chosen)))]] = True
+    found = {row: _one(row, values[row].as_py(), NO_SCHEMA) for row in np.flatnonzero(plain).tolist()}
+    bad = tuple(item for item in found.values() if isinstance(item, Bad))
+    if not bad:
+        return Decoded(np.arange(len(values), dtype=np.int64), _batch({RAW: values}), ())
+    plain[:] = False
+    plain[[item.row for item in bad]] = True
+    rows = np.flatnonzero(~plain)
+    return Decoded(rows, _batch({RAW: values.take(pa.array(rows))}), bad)
+
+
 def _decode_plain(values: pa.BinaryArray, schema: Schema) -> Decoded:
-    """All records the plain way: nothing is declared, or a decimal, which only the parsed document has."""
+    """All records the plain way: a decimal is declared, which only the parsed document has."""
     found = [_one(row, text, schema) for row, text in enumerate(values.to_pylist())]
     good = [(row, item) for row, item in enumerate(found) if not isinstance(item, Bad)]
     rest = pa.array([encode_doc(d) for _, d in good], type=pa.binary())

@@ -7,6 +7,7 @@ record is one object, and that no declared number is a text. The rest is looked 
 
 import functools
 import json
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -15,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.schema import Schema
+from shared.language.schema import NO_SCHEMA, Schema
 from shared.language.values.extended_json import DEPTH_MAX
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -71,6 +72,26 @@ def strict(lines: pa.Buffer, count: int, schema: Schema) -> bool:
         return len(_decoder(names).decode_lines(lines)) == count
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return False
+
+
+def strict_each(values: pa.BinaryArray) -> Bools:
+    """Which records are one JSON object each, in UTF-8, shape (n,); all of them begin with `{` and end with `}`."""
+    good: Bools = np.ones(len(values), dtype=np.bool_)
+    if not len(values):
+        return good
+    lines = joined(values)
+    with suppress(UnicodeDecodeError):  # then each is looked at, as where they are not all strict
+        str(lines, "utf-8")  # what the decoder passes over it does not decode
+        if strict(lines, len(values), NO_SCHEMA):
+            return good
+    decoder = _decoder(())
+    for row, text in enumerate(values.to_pylist()):
+        try:
+            text.decode()
+            decoder.decode(text)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            good[row] = False
+    return good
 
 
 @functools.lru_cache(maxsize=64)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from shared.language.apply import Discarded, Failure, Passed, ValidationStop, apply_stage
@@ -15,8 +16,9 @@ from shared.operators.base import Out
 from shared.operators.batches import batch_of, documents_of, engine_columns, select
 from shared.operators.context import TaskContext
 from shared.operators.errors import OperatorError
+from shared.operators.matched_columns import on_matches, reach
 from shared.operators.rows import environments
-from shared.operators.stage_columns import invalid, on_columns
+from shared.operators.stage_columns import judged, on_columns
 
 
 @dataclass(slots=True)
@@ -32,29 +34,37 @@ class Staged:
 def through(stages: Sequence[Stateless], batch: pa.RecordBatch, context: TaskContext) -> Staged:
     """Rows through stages: on columns as long as that can be, then document by document."""
     staged = Staged(batch)
-    for i, stage in enumerate(stages):
-        if not staged.batch.num_rows:
-            break
-        on = on_columns(stage, staged.batch)
-        if on is not None:
-            staged.batch = on
-        elif isinstance(stage, Match | Validate):
+    i = 0
+    while i < len(stages) and staged.batch.num_rows:
+        stage, together = stages[i], reach(stages[i:])
+        if together and (behind := on_matches(stages[i : i + together], staged.batch)) is not None:
+            staged.batch, i = behind, i + together
+            continue
+        if isinstance(stage, Match | Validate):
             _kept(stage, staged, context)
+        elif (on := on_columns(stage, staged.batch)) is not None:
+            staged.batch = on
         else:
             _interpreted(stages[i:], staged, context)
             break
+        i += 1
     return staged
 
 
 def _kept(stage: Match | Validate, staged: Staged, context: TaskContext) -> None:
     """`$match` and `$validate` keep rows as they are, so that their columns stay typed."""
     batch = staged.batch
-    doubtful = invalid(stage, batch) if isinstance(stage, Validate) else None
-    rows = range(batch.num_rows) if doubtful is None else doubtful.tolist()
-    looked = batch if doubtful is None else batch.take(pa.array(doubtful))
-    kept = np.ones(batch.num_rows, dtype=np.bool_)
+    found = judged(stage.predicate if isinstance(stage, Match) else stage.validator, batch)
+    kept: npt.NDArray[np.bool_] = np.ones(batch.num_rows, dtype=np.bool_)
+    if found is None:
+        rows, looked = list(range(batch.num_rows)), batch
+    else:
+        kept = found.passes.copy()
+        places = np.flatnonzero(found.doubtful if isinstance(stage, Match) else found.doubtful | ~found.passes)
+        rows, looked = places.tolist(), batch.take(pa.array(places))
     failures: list[dead_letters.Failure] = []
-    for row, env in zip(rows, environments(looked, documents_of(looked), context.topic), strict=True):
+    envs = environments(looked, documents_of(looked), context.topic) if rows else []
+    for row, env in zip(rows, envs, strict=True):
         match _applied(stage, env.root, env):
             case Passed(documents):
                 kept[row] = bool(documents)

@@ -5,7 +5,7 @@
 - GC2 The rows of a group come in the order of their order keys, whatever came first; accumulators do not mind (A1).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shared.language.accumulators.base import OrderKey
-from shared.language.accumulators.spec import Accumulator
 from shared.language.expressions.ast import Expr, FieldPath, Literal, ObjectExpr
 from shared.language.stages import Group
 from shared.model.values import Value
@@ -47,58 +46,59 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The rows of one window and key, in their order."""
+    """The rows of each window and key, group after group, in their order."""
 
-    window: tuple[Any, ...]
-    value: Value
-    """The `_id` of the first one."""
-    orders: Sequence[OrderKey]
+    windows: Sequence[tuple[Any, ...]]
+    """By group."""
+    ids: Sequence[Value]
+    """By group: the `_id` of its first row."""
+    bounds: Sequence[int]
+    """Where groups begin, and, last, where the last one ends."""
     inputs: Sequence[Sequence[Value]]
     """By accumulator: what each row adds."""
+    places: Sequence[Int64s]
+    """The parts of the rows' order keys."""
     extras: Sequence[Sequence[int | None]]
 
+    def orders(self) -> list[OrderKey]:
+        """The rows' order keys."""
+        return list(zip(*(column.tolist() for column in self.places), strict=True))
 
-def members(plan: WindowPlan, rows: pa.RecordBatch, window: Sequence[str]) -> Iterator[Members] | None:
+    def first_orders(self) -> list[OrderKey]:
+        """By group: the least order key."""
+        return list(zip(*(column[list(self.bounds[:-1])].tolist() for column in self.places), strict=True))
+
+
+def members(plan: WindowPlan, rows: pa.RecordBatch, window: Sequence[str]) -> Members | None:
     """The groups of rows with their windows (columns `window`); None where documents have to be looked at (GC1)."""
     group = plan.group
     key = _key(group.id, rows)
-    inputs = _inputs(group, rows)
+    inputs = _inputs(group, rows) if key is not None else None
     if key is None or inputs is None or not rows.num_rows:
         return None
-    return _members(plan, rows, window, key, inputs)
-
-
-def _members(
-    plan: WindowPlan,
-    rows: pa.RecordBatch,
-    window: Sequence[str],
-    key: Mapping[str, Column],
-    inputs: Sequence[Sequence[Column]],
-) -> Iterator[Members]:
-    codes = _codes([rows.column(name) for name in window] + [c.array for c in key.values() if c.array is not None])
+    codes = codes_of([rows.column(name) for name in window] + [c.array for c in key.values() if c.array is not None])
     places = _places(plan, rows)
     order = np.lexsort((*reversed(places), codes))
     sorted_codes = codes[order]
     starts = np.flatnonzero(np.concatenate(([True], sorted_codes[1:] != sorted_codes[:-1])))
-    taken = pa.array(order)
-    orders: list[OrderKey] = list(zip(*(column[order].tolist() for column in places), strict=True))
-    cells = [list(zip(*(c.values(taken) for c in columns), strict=True)) for columns in inputs]
-    extras = [rows.column(name).take(taken).to_pylist() for name in plan.extras]
-    firsts = pa.array(order[starts])
-    windows = zip(*(rows.column(name).take(firsts).to_pylist() for name in window), strict=True)
+    taken, firsts = pa.array(order), pa.array(order[starts])
     parts = {name: column.values(firsts) for name, column in key.items()}
-    accumulators = [field.accumulator for field in plan.group.fields]
-    for number, (begin, end, at) in enumerate(zip(starts, [*starts[1:], len(order)], windows, strict=True)):
-        value = parts[""][number] if "" in parts else {n: v[number] for n, v in parts.items()}
-        added = [_added(a, c[begin:end]) for a, c in zip(accumulators, cells, strict=True)]
-        yield Members(at, value, orders[begin:end], added, [column[begin:end] for column in extras])
+    return Members(
+        list(zip(*(rows.column(name).take(firsts).to_pylist() for name in window), strict=True)),
+        parts[""]
+        if "" in parts
+        else [dict(zip(parts, each, strict=True)) for each in zip(*parts.values(), strict=True)],
+        [*starts.tolist(), len(order)],
+        [_added([c.values(taken) for c in columns]) for columns in inputs],
+        [column[order] for column in places],
+        [rows.column(name).take(taken).to_pylist() for name in plan.extras],
+    )
 
 
-def _added(accumulator: Accumulator, cells: Sequence[tuple[Value, ...]]) -> list[Value]:
-    """As `accumulator_input` gives it: the last cell of each, behind what it is sorted by."""
-    if accumulator.sort_by:
-        return [[list(cell[:-1]), cell[-1]] for cell in cells]
-    return [cell[0] for cell in cells]
+def _added(columns: Sequence[Sequence[Value]]) -> Sequence[Value]:
+    """As `accumulator_input` gives it: the last column, behind what it is sorted by."""
+    *keys, last = columns
+    return [[list(k), v] for k, v in zip(zip(*keys, strict=True), last, strict=True)] if keys else last
 
 
 # --- expressions ------------------------------------------------------------------------------------------------------
@@ -156,10 +156,11 @@ def _column(expr: Expr, rows: pa.RecordBatch, *, nulls: bool) -> Column | None:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _codes(columns: Sequence[pa.Array]) -> Int64s:
-    """Equal cells in all columns, equal code; null is a value. Shape (n,)."""
+def codes_of(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Int64s:
+    """Equal cells in all columns, equal code, from 0 on; null is a value. Shape (n,)."""
     codes: Int64s = np.zeros(len(columns[0]), dtype=np.int64)
-    for column in columns:
+    for each in columns:
+        column = each.combine_chunks() if isinstance(each, pa.ChunkedArray) else each
         coded = column.dictionary_encode(null_encoding="encode")
         own = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         _, codes = np.unique(codes * (len(coded.dictionary) + 1) + own, return_inverse=True)

@@ -8,9 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shared.language.accumulators.base import AnyImplementation, OrderKey, TooManyValues
+from shared.language.accumulators.bulk import adder
 from shared.language.accumulators.table import accumulator_input, implementation
 from shared.language.expressions.environment import Environment
 from shared.language.expressions.errors import ExpressionError
@@ -23,7 +26,7 @@ from shared.operators.batches import documents_of, one_batch
 from shared.operators.context import Topics
 from shared.operators.dead_letters import Failure
 from shared.operators.errors import OperatorError
-from shared.operators.general_columns import REFUSING, members
+from shared.operators.general_columns import REFUSING, codes_of, members
 from shared.operators.rows import environments
 from shared.operators.sessions import assign_sessions
 from shared.operators.typed_group import ROWS
@@ -90,28 +93,39 @@ def _on_columns(plan: WindowPlan, rows: pa.RecordBatch) -> pa.Table | None:
     groups = members(plan, rows, _window_columns(plan))
     if groups is None:
         return None
-    accumulators = _accumulators(plan.group)
+    accumulators, bounds = _accumulators(plan.group), groups.bounds
+    adders = [adder(a, values, bounds, groups.orders) for a, values in zip(accumulators, groups.inputs, strict=True)]
     entries = []
-    for group in groups:
-        states = [a.init() for a in accumulators]
+    for number, (window, value, order) in enumerate(
+        zip(groups.windows, groups.ids, groups.first_orders(), strict=True)
+    ):
         try:
-            for i, (accumulator, values) in enumerate(zip(accumulators, group.inputs, strict=True)):
-                state, add = states[i], accumulator.add
-                for value, order in zip(values, group.orders, strict=True):
-                    state = add(state, value, order)
-                states[i] = state
+            states = [add(a.init(), number) for a, add in zip(accumulators, adders, strict=True)]
         except TooManyValues as e:
             raise _too_large(plan, e) from e
-        key, rows_in = canonical_key(group.value), len(group.orders)
-        entry = _Entry(group.window, key, group.value, group.orders[0], rows_in, states, [None] * len(group.extras))
-        for cells in zip(*group.extras, strict=True):
-            _extend(plan, entry, cells)
+        rows_in = bounds[number + 1] - bounds[number]
+        entry = _Entry(window, canonical_key(value), value, order, rows_in, states, [None] * len(groups.extras))
+        if groups.extras:
+            for row in range(bounds[number], bounds[number + 1]):
+                _extend(plan, entry, [column[row] for column in groups.extras])
         entries.append(entry)
     return _table(plan, accumulators, entries)
 
 
 def merge(plan: WindowPlan, table: pa.Table) -> pa.Table:
-    """Partial rows of one window and key become one."""
+    """Partial rows of one window and key become one, where the first of them stood; a row that is alone is not looked into."""
+    table = table.select(plan.partial_schema.names).combine_chunks()
+    codes = codes_of([table.column(name) for name in (*_window_columns(plan), KEY)])
+    together = np.bincount(codes)[codes] > 1 if len(codes) else np.zeros(0, dtype=np.bool_)
+    if not together.any():
+        return table
+    mask = pa.array(together)
+    both = pa.concat_tables([table.filter(pc.invert(mask)), _merged(plan, table.filter(mask))])
+    firsts = np.flatnonzero(together)[np.sort(np.unique(codes[together], return_index=True)[1])]
+    return both.take(pa.array(np.argsort(np.concatenate((np.flatnonzero(~together), firsts)), kind="stable")))
+
+
+def _merged(plan: WindowPlan, table: pa.Table) -> pa.Table:
     accumulators = _accumulators(plan.group)
     entries: dict[tuple[_Window, bytes], _Entry] = {}
     for entry in _entries(plan, accumulators, table):

@@ -212,7 +212,7 @@ class JoinOperator:
     def _outs(self, found: list[Found]) -> Sequence[Out]:
         if not found:
             return ()
-        found.sort(key=lambda f: f[:3])  # J5
+        found.sort(key=lambda f: (f.time_ms, f.key, f.number))  # J5
         alone = [sum(f.left is None for f in found), sum(f.right is None for f in found)]
         self._counts["unmatchedRight"] += alone[0]
         self._counts["unmatchedLeft"] += alone[1]

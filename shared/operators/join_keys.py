@@ -6,7 +6,7 @@ Rows are encoded documents, and stay so from their coming to their going: pairs 
 import heapq
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import msgspec
 
@@ -19,7 +19,7 @@ ROW_BYTES: Final = 256
 """What a row costs besides its document."""
 
 
-class Waiting(NamedTuple):
+class Waiting(msgspec.Struct, array_like=True, frozen=True, order=True, gc=False):
     """A row that waits until the watermark is above its time; they compare in the order in which they are applied (J2)."""
 
     time_ms: int
@@ -30,7 +30,7 @@ class Waiting(NamedTuple):
     arrival_ms: int
 
 
-class Kept(msgspec.Struct, array_like=True):
+class Kept(msgspec.Struct, array_like=True, gc=False):
     """A row that has been applied and may still find a match."""
 
     time_ms: int
@@ -41,7 +41,7 @@ class Kept(msgspec.Struct, array_like=True):
     matched: bool = False
 
 
-class Found(NamedTuple):
+class Found(msgspec.Struct, frozen=True, gc=False):
     """A document to give out: of a pair, or of one row that has found no match. They compare in the order in which they go out (J5)."""
 
     time_ms: int

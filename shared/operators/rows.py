@@ -4,7 +4,7 @@ Vectorised forms stand beside the operators that use them; this is what they mus
 """
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,15 +27,30 @@ def environments(batch: pa.RecordBatch, documents: Sequence[Document], topic: To
     """One environment a row: `$$NOW` is the record's arrival, `$meta` what the engine's columns say."""
     names = batch.schema.names
     arrivals = batch.column(ARRIVAL).to_pylist() if ARRIVAL in names else [None] * len(documents)
+    columns = _Columns(batch)
     return [
-        Environment(document, now=None if arrival is None else Date(arrival), meta=partial(_meta, batch, number, topic))
+        Environment(
+            document, now=None if arrival is None else Date(arrival), meta=partial(_meta, columns, number, topic)
+        )
         for number, (document, arrival) in enumerate(zip(documents, arrivals, strict=True))
     ]
 
 
-def _meta(batch: pa.RecordBatch, number: int, topic: Topics) -> Document:
+class _Columns:
+    """The engine's columns that `$meta` reads, as lists; made when the first row is asked for."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._batch = batch
+
+    @cached_property
+    def lists(self) -> dict[str, list[Any]]:
+        names = self._batch.schema.names
+        return {name: self._batch.column(name).to_pylist() for name in _META if name in names}
+
+
+def _meta(columns: _Columns, number: int, topic: Topics) -> Document:
     """What `$meta` reads of a row."""
-    row = {name: batch.column(name)[number].as_py() for name in _META if name in batch.schema.names}
+    row = {name: cells[number] for name, cells in columns.lists.items()}
     meta: dict[str, Any] = {}
     if row.get(WSTART) is not None:
         window: dict[str, Any] = {"start": Date(row[WSTART]), "end": Date(row[WEND])}

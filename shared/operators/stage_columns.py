@@ -7,6 +7,7 @@ bounds and constants; not where a null would have to be told from a missing fiel
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,16 +16,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shared.language.expressions.ast import Expr, FieldPath, Literal, Meta
-from shared.language.kernels import evaluate_batch, match_batch
+from shared.language.kernels import Column, expression_paths, match_batch, predicate_paths, values_of
+from shared.language.kernels.base import Doubtful, Fallback, Path, rows_of
+from shared.language.query.ast import Predicate
 from shared.language.schema import Field, FieldTypeName, Schema
 from shared.language.stages import AddFields, Branch, Computed, Drop, Keep, Match, Project, Stateless, Unset, Validate
 from shared.model.values import INT32_MAX, INT32_MIN
 from shared.operators.base import RAW, REST, WEND, WSTART
 from shared.operators.batches import ARROW_TYPES, TIMESTAMP, engine_columns, materialise, select, user_columns
+from shared.operators.extracted import Extracted, extracted, of_rows
 
-Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 _Named = list[tuple[pa.Field, pa.Array]]
 _DECLARED: Final[Mapping[pa.DataType, FieldTypeName]] = {kind: name for name, kind in ARROW_TYPES.items()}
+DOUBTS_MAX: Final = 4
+"""How often a kernel may find rows that it cannot tell before all are interpreted."""
 _BOUNDS = {("window", "start"): WSTART, ("window", "end"): WEND}
 
 
@@ -38,25 +44,88 @@ def on_columns(stage: Stateless, batch: pa.RecordBatch) -> pa.RecordBatch | None
         case Project(mode="exclusion", fields=tree) | Unset(fields=tree):
             return _without(batch, tree)
         case Match(predicate=predicate):
-            mask = match_batch(predicate, batch, declared(batch))
-            return None if mask is None else select(batch, mask)
+            found = judged(predicate, batch)
+            return None if found is None or bool(found.doubtful.any()) else select(batch, found.passes)
         case Validate(validator=predicate):
-            mask = match_batch(predicate, batch, declared(batch))
-            return batch if mask is not None and bool(mask.all()) else None
+            found = judged(predicate, batch)
+            return batch if found is not None and bool((found.passes & ~found.doubtful).all()) else None
         case _:
             return None
 
 
-def invalid(stage: Validate, batch: pa.RecordBatch) -> Int64s | None:
-    """The rows that `$validate` does not let through, shape (k,); None if the documents have to tell."""
-    mask = match_batch(stage.validator, batch, declared(batch))
-    return None if mask is None else np.flatnonzero(~mask)
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Which rows meet a predicate, and of which only the documents can tell; shape (n,) each."""
+
+    passes: Bools
+    doubtful: Bools
+
+
+def judged(predicate: Predicate, batch: pa.RecordBatch) -> Judged | None:
+    """What the predicate's kernel says; None if the documents have to tell."""
+    schema = declared(batch)
+    mask = match_batch(predicate, batch, schema)
+    if mask is not None:
+        return Judged(mask, np.zeros(batch.num_rows, dtype=np.bool_))
+    paths = predicate_paths(predicate)
+    if not paths:
+        return None
+    for exact in (False, True):
+        found = extracted(batch, paths, exact=exact)
+        if found is None:
+            return None
+        sure, columns = _sure(batch, found)
+        mask = match_batch(predicate, sure, schema, columns)
+        if mask is not None:
+            passes: Bools = np.zeros(batch.num_rows, dtype=np.bool_)
+            passes[~found.doubtful] = mask
+            return Judged(passes, found.doubtful)
+    return None
+
+
+def _sure(batch: pa.RecordBatch, found: Extracted) -> tuple[pa.RecordBatch, Mapping[Path, Column]]:
+    """The rows of which columns speak, and these."""
+    if not found.doubtful.any():
+        return batch, found.columns
+    mask = pa.array(~found.doubtful)
+    return batch.filter(mask), of_rows(found.columns, mask)
 
 
 def evaluated(expr: Expr, batch: pa.RecordBatch) -> pa.Array | None:
     """An expression's values by its kernel, none of them null or missing; None where the interpreter has to give them."""
-    array = evaluate_batch(expr, batch, declared(batch))
-    return None if array is None or array.null_count else array
+    found = evaluated_mostly(expr, batch)
+    return None if found is None or bool(found[1].any()) else found[0]
+
+
+def evaluated_mostly(expr: Expr, batch: pa.RecordBatch) -> tuple[pa.Array, Bools] | None:
+    """An expression's values by its kernel, and the rows, shape (n,), of which only the interpreter can tell: their cells are null."""
+    schema = declared(batch)
+    paths = expression_paths(expr)
+    if paths is None:
+        return None
+    doubtful: Bools = np.zeros(batch.num_rows, dtype=np.bool_)
+    found = extracted(batch, paths)
+    if found is None:
+        return None
+    doubtful |= found.doubtful
+    for _ in range(DOUBTS_MAX):
+        sure, columns = _sure(batch, Extracted(found.columns, doubtful))
+        try:
+            array = values_of(expr, rows_of(sure, schema, columns))
+        except Doubtful as doubt:
+            doubtful[np.flatnonzero(~doubtful)[doubt.rows]] = True
+        except Fallback:
+            return None
+        else:
+            return None if array is None else _spread(array, doubtful)
+    return None
+
+
+def _spread(array: pa.Array, doubtful: Bools) -> tuple[pa.Array, Bools]:
+    """Values of the rows that are not doubtful as values of all rows; which are null."""
+    if doubtful.any():
+        array = array.take(pa.array(np.cumsum(~doubtful) - 1, mask=doubtful))
+    return array, array.is_null().to_numpy(zero_copy_only=False)
 
 
 def declared(batch: pa.RecordBatch) -> Schema:
@@ -100,7 +169,15 @@ def _without(batch: pa.RecordBatch, tree: Branch) -> pa.RecordBatch | None:
 
 
 def absent(batch: pa.RecordBatch, name: str) -> bool:
-    """Whether no document can have an undeclared field of this name: its name stands nowhere in what is not columns."""
+    """Whether no document has an undeclared field of this name: it stands nowhere in what is not columns, or only elsewhere in it."""
+    if _unwritten(batch, name):
+        return True
+    found = extracted(batch, [(name,)])
+    column = None if found is None else found.columns.get((name,))
+    return column is not None and column.type == "null" and column.absent
+
+
+def _unwritten(batch: pa.RecordBatch, name: str) -> bool:
     escaped = json.dumps(name, ensure_ascii=False)[1:-1] != name or "/" in name
     for column, wanted in ((RAW, (f'"{name}"', "\\u")), (REST, (name,))):
         if column not in batch.schema.names:

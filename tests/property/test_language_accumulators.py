@@ -1,17 +1,22 @@
 """Accumulators do not notice how their input was ordered, split, stored and merged (A1, A2)."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.language.accumulators.bulk import adder
+from shared.language.accumulators.numbers import pack_int
 from shared.language.accumulators.parse import ACCUMULATOR_NAMES, parse_accumulator
 from shared.language.accumulators.table import accumulator_input, implementation
 from shared.language.expressions.environment import Environment
 from shared.language.expressions.scope import Scope
 from shared.language.problems import Problems
 from shared.language.values import encode_value, sort_key
+from shared.language.values.totals import Total
+from shared.model.values import Date, long
 from tests.property.language_strategies import NUMBERS, VALUES
 
 _ARGUMENTS: dict[str, Any] = {
@@ -89,3 +94,65 @@ def test_percentiles_of_few_numbers_are_exact(numbers: list[Any]) -> None:
     least = how.finish(state)[0]
     assert least == min(numbers, key=sort_key)
     assert how.finish(state)[2] == max(numbers)
+
+
+_ALIKE = st.sampled_from(
+    [
+        st.integers(-5, 5),
+        st.integers(-(2**31), 2**31 - 1),
+        st.integers(-(2**62), 2**62),
+        st.integers(-9, 9).map(long),
+        st.sampled_from([0.0, -0.0, 1.5, -2.5, 1e300, -1e-300]),
+        st.floats(),
+        st.sampled_from(["", "a", "b", "é"]),
+        st.integers(-3, 3).map(Date),
+        st.booleans(),
+        NUMBERS | VALUES,
+    ]
+)
+_COLUMNS = st.tuples(_ALIKE, st.booleans()).flatmap(
+    lambda t: st.lists(t[0] | st.none() if t[1] else t[0], min_size=1, max_size=60)
+)
+_IN_BULK = [
+    "$sum",
+    "$avg",
+    "$count",
+    "$min",
+    "$max",
+    "$minN",
+    "$percentile",
+    "$median",
+    "$approxCountDistinct",
+    "$last",
+]
+
+
+@pytest.mark.parametrize("name", _IN_BULK)
+@settings(max_examples=100)
+@given(values=_COLUMNS, cuts=st.lists(st.integers(1, 59), max_size=4))
+def test_values_in_bulk_are_values_one_by_one(name: str, values: list[Any], cuts: list[int]) -> None:
+    """Group by group the same result, stored and merged too, whatever types the values have."""
+    how = implementation(_accumulator(name))
+    bounds = sorted({0, len(values), *(cut for cut in cuts if cut < len(values))})
+    orders = [(i // 3, 0, i) for i in range(len(values))]
+    add = adder(how, values, bounds, lambda: orders)
+    for group, (begin, end) in enumerate(pairwise(bounds)):
+        alone = how.init()
+        for value, order in zip(values[begin:end], orders[begin:end], strict=True):
+            alone = how.add(alone, value, order)
+        found = add(how.init(), group)
+        assert encode_value([how.finish(_stored(how, found))]) == encode_value([how.finish(alone)])
+        twice = how.merge(_stored(how, alone), _stored(how, alone))
+        assert encode_value([how.finish(add(found, group))]) == encode_value([how.finish(twice)])
+
+
+@given(count=st.integers(0, 2**40), wide=st.integers(0, 3), whole=st.integers(), units=st.integers(-(2**2200), 2**2200),
+       decimal=st.decimals(allow_nan=False, places=3), special=st.sampled_from([0.0, float("inf"), float("-inf")]))  # fmt: skip
+def test_a_total_is_stored_as_the_codec_stores_its_fields(
+    count: int, wide: int, whole: int, units: int, decimal: Any, special: float
+) -> None:
+    """Byte for byte: states that were stored before are read, and what reads them with the codec does."""
+    how = implementation(_accumulator("$sum"))
+    state = Total(count, wide, whole, units, decimal, special)
+    assert how.encode(state) == encode_value([long(count), wide, pack_int(whole), pack_int(units), decimal, special])
+    assert how.decode(how.encode(state)) == state

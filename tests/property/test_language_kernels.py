@@ -251,3 +251,50 @@ def test_comparisons_of_null_and_missing_agree(
             row.pop(name, None)
     _agree({op: [left, right]}, rows)
     _agree({"$ifNull": [left, left]}, rows)
+
+
+_FORMS = ["%Y-%m-%d", "%d/%b/%Y:%H:%M:%S %z", "%Y%m%dT%H%M%S.%LZ", "%d%m%Y", "day %d of %b %Y", "%d.%m.%Y %z"]
+_DATE_TEXTS = st.one_of(
+    st.datetimes(),
+    st.none(),
+).flatmap(
+    lambda t: (
+        st.sampled_from(
+            [
+                "",
+                "2024-02-30",
+                "01/Mar/2024:10:00:00 +0000",
+                "1/Mar/2024:10:00:00 +00:00",
+                "0\u0661/Mar/2024:10:00:00 +0000",
+            ]
+        )
+        if t is None
+        else st.tuples(
+            st.sampled_from(["", "x", "-0530", "+0100", "+2400", "+0060", "Z"]), st.sampled_from(_FORMS)
+        ).map(
+            lambda p: (
+                (
+                    f"{t.year:04d}{t.strftime(p[1][2:])}"
+                    if p[1].startswith("%Y")
+                    else t.strftime(p[1].replace("%Y", f"{t.year:04d}"))
+                )
+                .replace("%L", "123")
+                .replace("%z", "")
+                + p[0]
+            )
+        )
+    )
+)
+
+
+@given(texts=st.lists(_DATE_TEXTS, min_size=1, max_size=6), form=st.sampled_from(_FORMS))
+@settings(max_examples=300)
+def test_dates_of_a_format_are_read_as_by_the_interpreter(texts: list[str], form: str) -> None:
+    """What the kernel does not call doubtful is the interpreter's instant."""
+    problems = Problems({})
+    expr = parse_expression({"$dateFromString": {"dateString": "$s", "format": form}}, "e", Scope(problems))
+    schema = Schema((Field("s", "string", optional=False),))
+    for text in texts:
+        found = evaluate_batch(expr, pa.record_batch({"s": pa.array([text])}), schema)
+        if found is not None:
+            assert Date(found.cast(pa.int64())[0].as_py()) == evaluate(expr, Environment({"s": text}))

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shared.language.problems import Problems
-from shared.language.schema import Schema, parse_schema
-from shared.language.values import encode_value
+from shared.language.schema import NO_SCHEMA, Schema, parse_schema
+from shared.language.values import ExtendedJsonError, encode_value, parse_json
 from shared.model.values import Document
 from shared.operators.batches import documents_of, materialise
 from shared.operators.decode import Decoded, _one, decode
@@ -100,6 +100,35 @@ def test_what_decodes_and_what_not_is_as_record_by_record(given_records: list[by
     docs, bad = plainly(given_records)
     assert {b.row for b in found.bad} == bad
     assert _decoded(found) == docs
+
+
+@given(given_records=records, begin=st.integers(0, 3))
+@example(given_records=[b'{"a":1', b'{"$date":1}', b'{"a":{"$date":"x"}}', b'{"a":1} {"b":2}', b"[1]", None], begin=0)
+@example(
+    given_records=[b'{"a":1}', b'{"a":"' + b"\xff" + b'"}', b'{"a":1e999}', b'{"a":' + b"[" * 300 + b"]" * 300 + b"}"],
+    begin=0,
+)
+@settings(max_examples=300)
+def test_without_declared_fields_records_decode_one_by_one(given_records: list[bytes | None], begin: int) -> None:
+    """The same documents, and the same reasons for what is none, as each record gives alone."""
+    part = pa.array(given_records, type=pa.binary())[begin:]
+    found = decode(part, NO_SCHEMA)
+    documents: dict[int, bytes] = {}
+    bad: list[tuple[int, str, str]] = []
+    for row, text in enumerate(part.to_pylist()):
+        try:
+            value = None if text is None else parse_json(text)
+        except ExtendedJsonError as e:
+            bad.append((row, f"The record does not decode: {e}", "DecodeFailure"))
+            continue
+        if type(value) is dict:
+            documents[row] = encode_value(value)
+        elif text is None:
+            bad.append((row, "The record has no value.", "NoValue"))
+        else:
+            bad.append((row, f"The record is no document but {type(value).__name__}.", "DecodeFailure"))
+    assert [(b.row, b.reason, b.code) for b in found.bad] == bad
+    assert {int(r): encode_value(d) for r, d in zip(found.rows, documents_of(found.batch), strict=True)} == documents
 
 
 @given(given_records=records, begin=st.integers(0, 20), end=st.integers(0, 50))

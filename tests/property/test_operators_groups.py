@@ -54,7 +54,7 @@ def windowed(given_documents: list[dict[str, Any]], order: list[int]) -> pa.Reco
 def finished(plan: WindowPlan, parts: list[pa.RecordBatch]) -> tuple[list[bytes], int]:
     """What partials of these parts finish as, and how many rows failed."""
     found = [general_group.partials(plan, part) for part in parts]
-    merged = one_batch(general_group.merge(plan, one_batch(concat([one_batch(t) for t, _ in found]))))
+    merged = one_batch(general_group.merge(plan, concat([one_batch(t) for t, _ in found])))
     return sorted(encode_value(d) for d in general_group.finish(plan, merged)), sum(len(f) for _, f in found)
 
 

@@ -20,8 +20,8 @@ class Extremes(Unordered[list[Any]]):
     """The n least (or greatest) values, in order; one and not an array where `alone`."""
 
     def __init__(self, n: int, *, greatest: bool, alone: bool) -> None:
-        self._n = n
-        self._greatest = greatest
+        self.most = n
+        self.greatest = greatest
         self._alone = alone
 
     def init(self) -> list[Any]:
@@ -32,21 +32,21 @@ class Extremes(Unordered[list[Any]]):
         """Keeps the value if it is among the n."""
         if value is None or value is MISSING:
             return state
-        if len(state) >= self._n:
+        if len(state) >= self.most:
             last, new = sort_key(state[-1]), sort_key(value)
-            if (new < last) if self._greatest else (new > last):
+            if (new < last) if self.greatest else (new > last):
                 return state
         state.append(value)
         return self._cut(state)
 
     def _cut(self, state: list[Any]) -> list[Any]:
         if len(state) > 1:
-            if self._greatest:  # equal ones by encoding, ascending, whichever way the values go
+            if self.greatest:  # equal ones by encoding, ascending, whichever way the values go
                 state.sort(key=encode_value)
                 state.sort(key=sort_key, reverse=True)
             else:
                 state.sort(key=_key)
-            del state[self._n :]
+            del state[self.most :]
         return state
 
     def merge(self, left: list[Any], right: list[Any]) -> list[Any]:

@@ -1,11 +1,16 @@
 """`$sum`, `$avg`, `$count`, `$stdDevPop`, `$stdDevSamp`: exact totals, rounded once (values.totals)."""
 
+import struct
 from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from typing import Final
+
+import msgspec
 
 from shared.language.accumulators.base import OrderKey, Unordered
-from shared.language.values.codec import decode_value, encode_value
+from shared.language.values.codec import CodecError, decode_value, encode_value
 from shared.language.values.totals import Deviation, Total
-from shared.model.values import Binary, Value, long
+from shared.model.values import INT32_MAX, Binary, Value, long
 
 
 def pack_int(value: int) -> Binary:
@@ -16,6 +21,21 @@ def pack_int(value: int) -> Binary:
 def unpack_int(data: bytes) -> int:
     """The number of these bytes."""
     return int.from_bytes(data, "big", signed=True)
+
+
+_PACK: Final = msgspec.msgpack.encode
+_UNPACK: Final = msgspec.msgpack.decode
+_ZERO: Final = Decimal(0)
+_LONG: Final = struct.Struct(">q")
+
+
+def _tagged(value: int) -> bytes | int:
+    """A long as the codec has it: tagged within 32 bits, else itself."""
+    return b"L" + _LONG.pack(value) if value <= INT32_MAX else value
+
+
+def _untagged(value: bytes | int) -> int:
+    return value if isinstance(value, int) else int(_LONG.unpack(value[1:])[0])
 
 
 class TotalOf(Unordered[Total]):
@@ -43,15 +63,22 @@ class TotalOf(Unordered[Total]):
         return self._finish(state)
 
     def encode(self, state: Total) -> bytes:
-        """A list of the fields."""
-        return encode_value(
-            [long(state.count), state.wide, pack_int(state.whole), pack_int(state.units), state.decimal, state.special]
-        )
+        """A list of the fields, as the codec has it."""
+        return _PACK(
+            [
+                _tagged(state.count), state.wide, b"B\0" + pack_int(state.whole), b"B\0" + pack_int(state.units),
+                b"N" + str(state.decimal).encode(), state.special,
+            ]
+        )  # fmt: skip
 
     def decode(self, data: bytes) -> Total:
         """The fields again."""
-        count, wide, whole, units, decimal, special = decode_value(data)
-        return Total(int(count), wide, unpack_int(whole), unpack_int(units), decimal, special)
+        try:
+            count, wide, whole, units, decimal, special = _UNPACK(data)
+            exact = _ZERO if decimal == b"N0" else Decimal(decimal[1:].decode())
+            return Total(_untagged(count), wide, unpack_int(whole[2:]), unpack_int(units[2:]), exact, special)
+        except (msgspec.DecodeError, ValueError, TypeError, InvalidOperation) as e:
+            raise CodecError(f"no total: {e}") from e
 
 
 class DeviationOf(Unordered[Deviation]):

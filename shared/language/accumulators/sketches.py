@@ -14,6 +14,9 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
 from shared.language.accumulators.base import OrderKey, Unordered
 from shared.language.values.codec import decode_value, encode_value
 from shared.language.values.keys import canonical_key
@@ -50,6 +53,18 @@ class Quantiles:
         else:
             known[0] += count
             known[1] = min(known[1], value)
+
+    def put_all(self, values: npt.NDArray[np.float64], counts: npt.NDArray[np.int64]) -> None:
+        """Count different numbers, none of them NaN or −0.0, each so often; shape (n,) each."""
+        if self.buckets or self.level or len(values) > LEVELS[0][1]:
+            for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+                self.put(value, count)
+            return
+        bits = values.view(np.int64)
+        keys = np.where(bits >= 0, bits, -(bits & 0x7FFF_FFFF_FFFF_FFFF) - 1)
+        self.buckets = dict(
+            zip(keys.tolist(), map(list, zip(counts.tolist(), values.tolist(), strict=True)), strict=True)
+        )
 
     def _coarsen(self) -> None:
         while len(self.buckets) > LEVELS[self.level][1] and self.level + 1 < len(LEVELS):
@@ -169,6 +184,11 @@ def _register(registers: bytearray, hashed: int) -> None:
     registers[index] = max(registers[index], zeros)
 
 
+def hash_of(value: Value) -> int:
+    """64 bits: equal for equal values."""
+    return int.from_bytes(hashlib.blake2b(canonical_key(value), digest_size=8).digest(), "big")
+
+
 class ApproxCountDistinct(Unordered[Distinct]):
     """`$approxCountDistinct`: how many different values; missing does not count."""
 
@@ -179,8 +199,7 @@ class ApproxCountDistinct(Unordered[Distinct]):
     def add(self, state: Distinct, value: Value, order_key: OrderKey) -> Distinct:
         """One more value."""
         if value is not MISSING:
-            digest = hashlib.blake2b(canonical_key(value), digest_size=8).digest()
-            state.put(int.from_bytes(digest, "big"))
+            state.put(hash_of(value))
         return state
 
     def merge(self, left: Distinct, right: Distinct) -> Distinct:

@@ -4,18 +4,30 @@
 `match_batch` give None where this batch needs the interpreter: no kernel, or data on which the kernel could not agree.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from shared.language.expressions.ast import Expr
-from shared.language.kernels.base import Column, Fallback, Unvectorised, no_rows, rows_of
-from shared.language.kernels.expressions import column_of
-from shared.language.kernels.predicates import mask_of
+from shared.language.kernels.base import Column, Fallback, Path, Rows, Unvectorised, no_rows, rows_of
+from shared.language.kernels.expressions import column_of, expression_paths
+from shared.language.kernels.predicates import mask_of, predicate_paths
 from shared.language.query.ast import Predicate
 from shared.language.schema import Schema
 
-__all__ = ["Column", "evaluate_batch", "is_vectorised", "match_batch", "predicate_is_vectorised", "type_of"]
+__all__ = [
+    "Column",
+    "evaluate_batch",
+    "expression_paths",
+    "is_vectorised",
+    "match_batch",
+    "predicate_is_vectorised",
+    "predicate_paths",
+    "type_of",
+    "values_of",
+]
 
 
 def type_of(expr: Expr, schema: Schema) -> str | None:
@@ -40,21 +52,34 @@ def predicate_is_vectorised(predicate: Predicate, schema: Schema) -> bool:
     return True
 
 
-def evaluate_batch(expr: Expr, batch: pa.RecordBatch, schema: Schema) -> pa.Array | None:
+def evaluate_batch(
+    expr: Expr, batch: pa.RecordBatch, schema: Schema, paths: Mapping[Path, Column] | None = None
+) -> pa.Array | None:
     """The values of an expression, a row each, in the Arrow type of their type; a null is a null, never a missing value.
 
-    None where the interpreter has to give them. `batch` has the declared fields as columns of their types, a null cell for null or missing.
+    None where the interpreter has to give them. `batch` has the declared fields as columns of their types, a null cell for null or missing;
+    `paths` has columns of what is not declared.
     """
     try:
-        column = column_of(expr, rows_of(batch, schema))
-    except (Unvectorised, Fallback):
+        return values_of(expr, rows_of(batch, schema, paths))
+    except Fallback:
         return None
-    return None if column.missing and column.has_nulls else column.values
 
 
-def match_batch(predicate: Predicate, batch: pa.RecordBatch, schema: Schema) -> npt.NDArray[np.bool_] | None:
-    """Which rows meet a predicate; None where the interpreter has to say. `batch` as in `evaluate_batch`."""
+def values_of(expr: Expr, rows: Rows) -> pa.Array | None:
+    """As `evaluate_batch`, over such rows; Fallback, or Doubtful, says why the kernel cannot tell."""
     try:
-        return mask_of(predicate, rows_of(batch, schema))
+        column = column_of(expr, rows)
+    except Unvectorised:
+        return None
+    return None if column.type == "object" or (column.missing and column.has_nulls) else column.values
+
+
+def match_batch(
+    predicate: Predicate, batch: pa.RecordBatch, schema: Schema, paths: Mapping[Path, Column] | None = None
+) -> npt.NDArray[np.bool_] | None:
+    """Which rows meet a predicate; None where the interpreter has to say. Arguments as in `evaluate_batch`."""
+    try:
+        return mask_of(predicate, rows_of(batch, schema, paths))
     except (Unvectorised, Fallback):
         return None

@@ -5,6 +5,8 @@
 - V2 A null cell is null, or, in a column with `missing`, null or missing: the two are told apart only where it does not matter.
 """
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -17,7 +19,10 @@ from shared.language.schema import Schema
 from shared.model.values import INT32_MAX, INT32_MIN, Date, Long
 
 TIMESTAMP: Final = pa.timestamp("ms", "UTC")
-ColumnType: TypeAlias = Literal["int", "long", "double", "bool", "string", "date", "null"]
+ColumnType: TypeAlias = Literal["int", "long", "double", "bool", "string", "date", "null", "object"]
+"""`object`: documents, of which a column tells no more than whether they are there."""
+Path: TypeAlias = tuple[str, ...]
+"""Names from a document inwards."""
 ARROW: Final[dict[str, pa.DataType]] = {
     "int": pa.int32(),
     "long": pa.int64(),
@@ -28,7 +33,16 @@ ARROW: Final[dict[str, pa.DataType]] = {
     "null": pa.null(),
 }
 """The Arrow type of each declared type that has kernels."""
-RANKS: Final[dict[str, int]] = {"null": 5, "int": 10, "long": 10, "double": 10, "string": 15, "bool": 40, "date": 45}
+RANKS: Final[dict[str, int]] = {
+    "null": 5,
+    "int": 10,
+    "long": 10,
+    "double": 10,
+    "string": 15,
+    "object": 20,
+    "bool": 40,
+    "date": 45,
+}
 WHOLE: Final = ("int", "long")
 NUMERIC: Final = ("int", "long", "double")
 EXACT_DOUBLE: Final = 2**53
@@ -43,13 +57,22 @@ class Fallback(Exception):
     """There is a kernel, but not for this data."""
 
 
+class Doubtful(Fallback):
+    """The kernel cannot tell for some rows, `rows`, shape (n,); it could for the others."""
+
+    def __init__(self, rows: npt.NDArray[np.bool_]) -> None:
+        super().__init__()
+        self.rows = rows
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Values of one type, one a row. `missing`: its nulls may be missing fields."""
+    """Values of one type, one a row. `missing`: its nulls may be missing fields; `absent`: they are."""
 
     type: ColumnType
     values: pa.Array
     missing: bool = False
+    absent: bool = False
 
     @property
     def has_nulls(self) -> bool:
@@ -64,17 +87,43 @@ class Rows:
     columns: dict[str, pa.Array]
     schema: Schema
     size: int
+    paths: Mapping[Path, Column] = dataclasses.field(default_factory=dict)
+    """Columns of undeclared fields, top-level and nested ones: no array is on the way, nor at the end."""
+    items: Mapping[tuple[Path, int], Column] = dataclasses.field(default_factory=dict)
+    """Columns of an array's items, by the array's path and the index; arrays of other paths are in no column."""
+
+    def at(self, names: Path) -> Column:
+        """What stands at a path; Unvectorised where no column says."""
+        found = self.paths.get(names)
+        if found is not None:
+            return found
+        declared = self.schema.get(names[0]) if len(names) == 1 else None
+        values = self.columns.get(names[0]) if declared is not None else None
+        if declared is None or values is None or declared.type == "decimal":
+            raise Unvectorised
+        return Column(declared.type, values, missing=bool(values.null_count))
+
+    def picked(self, names: Path) -> Column:
+        """The same, for queries, to which a number may be an index."""
+        *inner, last = names
+        found = self.items.get((tuple(inner), int(last))) if last.isdecimal() and last == str(int(last)) else None
+        return self.at(names) if found is None else found
 
 
-def rows_of(batch: pa.RecordBatch, schema: Schema) -> Rows:
-    """The declared columns of a batch, in the types of the schema."""
+def rows_of(
+    batch: pa.RecordBatch,
+    schema: Schema,
+    paths: Mapping[Path, Column] | None = None,
+    items: Mapping[tuple[Path, int], Column] | None = None,
+) -> Rows:
+    """The declared columns of a batch, in the types of the schema, and columns of other paths."""
     columns = {}
     for field in schema:
         if field.name in batch.schema.names and field.type in ARROW:
             column = batch.column(field.name)
             if column.type == ARROW[field.type] and not batch.schema.field(field.name).metadata:
                 columns[field.name] = column
-    return Rows(columns, schema, batch.num_rows)
+    return Rows(columns, schema, batch.num_rows, paths or {}, items or {})
 
 
 def no_rows(schema: Schema) -> Rows:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.kernels.base import NUMERIC, RANKS, WHOLE, Column, Fallback, exact_doubles, nulls_of
+from shared.language.kernels.base import NUMERIC, RANKS, WHOLE, Column, Fallback, Unvectorised, exact_doubles, nulls_of
 
 Signs = npt.NDArray[np.int8]
 """-1, 0 or 1 a row."""
@@ -44,6 +44,8 @@ def _filled(values: pa.Array) -> npt.NDArray[np.bool_]:
 
 def _comparable(left: Column, right: Column) -> tuple[pa.Array, pa.Array]:
     """Two arrays of one type whose cells compare as the values do."""
+    if left.type == "object":
+        raise Unvectorised
     if left.type == "bool":
         return left.values.cast(pa.uint8()), right.values.cast(pa.uint8())
     if left.type in WHOLE and right.type in WHOLE:

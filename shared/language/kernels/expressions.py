@@ -1,14 +1,15 @@
 """Which expressions have kernels, and how they are put together."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.expressions.ast import Call, Expr, FieldPath, Literal, Switch, Variable
-from shared.language.kernels import arithmetic, dates, texts
+from shared.language.expressions.ast import Call, Expr, FieldPath, Literal, Switch, Variable, walk
+from shared.language.kernels import arithmetic, date_texts, dates, patterns, texts
 from shared.language.kernels.base import (
     ARROW,
     NUMERIC,
@@ -16,6 +17,7 @@ from shared.language.kernels.base import (
     WHOLE,
     Column,
     Fallback,
+    Path,
     Rows,
     Unvectorised,
     booleans,
@@ -33,8 +35,8 @@ def column_of(expr: Expr, rows: Rows) -> Column:
     match expr:
         case Literal(value):
             return constant(value, rows.size)
-        case FieldPath((name,)) | Variable("ROOT", (name,)):
-            return _field(name, rows)
+        case FieldPath(names) | Variable("ROOT", names) if names:
+            return rows.at(names)
         case Call():
             return _call(expr, rows)
         case Switch():
@@ -43,17 +45,26 @@ def column_of(expr: Expr, rows: Rows) -> Column:
             raise Unvectorised
 
 
-def _field(name: str, rows: Rows) -> Column:
-    field, values = rows.schema.get(name), rows.columns.get(name)
-    if field is None or values is None or field.type == "decimal":
-        raise Unvectorised
-    return Column(field.type, values, missing=bool(values.null_count))
+def expression_paths(expr: Expr) -> set[Path] | None:
+    """The paths that an expression reads; None where some part of it has a kernel for no types at all."""
+    found: set[Path] = set()
+    for node in walk(expr):
+        match node:
+            case FieldPath(names) | Variable("ROOT", names) if names:
+                found.add(names)
+            case Call(op) if op in KERNELS or op in dates.PARTS or op in _NAMED:
+                pass
+            case Literal() | Switch():
+                pass
+            case _:
+                return None
+    return found
 
 
 def _call(expr: Call, rows: Rows) -> Column:
     op = expr.op
-    if op == "$in":
-        return _in(expr, rows)
+    if op in _BY_EXPRESSIONS:
+        return _BY_EXPRESSIONS[op](expr, rows)
     if op == "$dateTrunc" and expr.args[0] is not None:
         return dates.truncate(column_of(expr.args[0], rows), expr.args)
     if op in dates.PARTS and expr.args[0] is not None:
@@ -92,7 +103,7 @@ def _not(args: Sequence[Column]) -> Column:
 def choose(condition: Any, yes: Column, no: Column) -> Column:
     """Of two columns of one type (or nulls) that which a condition says."""
     kind = no.type if yes.type == "null" else yes.type
-    if no.type not in (kind, "null"):
+    if no.type not in (kind, "null") or kind == "object":
         raise Unvectorised
     mask = pa.array(condition, pa.bool_())
     values = pc.if_else(mask, yes.values.cast(ARROW[kind]), no.values.cast(ARROW[kind]))
@@ -148,6 +159,32 @@ def _simple(item: Any) -> bool:
     return isinstance(item, int | str) and type(item) is not bool
 
 
+def _array_elem_at(expr: Call, rows: Rows) -> Column:
+    """An item of an array whose items are columns, or of a string's parts."""
+    match expr.args:
+        case (FieldPath(names), Literal(index)) if type(index) is int and (names, index) in rows.items:
+            return replace(rows.items[names, index], missing=False)
+        case (Call("$split", (text, Literal(delimiter))), Literal(index)) if text is not None and type(index) is int:
+            return texts.nth_part(column_of(text, rows), delimiter, index)
+        case _:
+            raise Unvectorised
+
+
+def _regex_match(expr: Call, rows: Rows) -> Column:
+    if expr.args[0] is None:
+        raise Unvectorised
+    return patterns.matched(expr, column_of(expr.args[0], rows))
+
+
+_BY_EXPRESSIONS: Final[dict[str, Callable[[Call, Rows], Column]]] = {
+    "$in": _in,
+    "$arrayElemAt": _array_elem_at,
+    "$regexMatch": _regex_match,
+    "$dateFromString": lambda expr, rows: date_texts.from_string(expr, lambda text: column_of(text, rows)),
+}
+_NAMED: Final = frozenset({*_BY_EXPRESSIONS, "$dateTrunc", "$split"})
+"""Operators with kernels that are not in KERNELS."""
+
 KERNELS: Final[dict[str, Callable[[Sequence[Column]], Column]]] = {
     **{op: _comparison(op) for op in HOLDS},
     "$cmp": _cmp,
@@ -169,6 +206,7 @@ KERNELS: Final[dict[str, Callable[[Sequence[Column]], Column]]] = {
     "$toLower": texts.letters(pc.ascii_lower),
     "$strLenCP": texts.length,
     "$toDate": texts.to_date,
+    "$toInt": texts.to_int,
     "$toLong": texts.to_long,
     "$toDouble": texts.to_double,
     "$toString": texts.to_string,

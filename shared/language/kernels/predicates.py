@@ -14,6 +14,7 @@ from shared.language.kernels.base import (
     WHOLE,
     Column,
     Fallback,
+    Path,
     Rows,
     Unvectorised,
     constant,
@@ -21,7 +22,8 @@ from shared.language.kernels.base import (
     truth_of,
 )
 from shared.language.kernels.compare import HOLDS
-from shared.language.kernels.expressions import column_of, is_in
+from shared.language.kernels.expressions import column_of, expression_paths, is_in
+from shared.language.kernels.schemas import conforming, schema_paths
 from shared.language.query.ast import (
     All,
     Always,
@@ -29,6 +31,7 @@ from shared.language.query.ast import (
     Compare,
     Exists,
     ExprTrue,
+    MatchesSchema,
     ModTest,
     Not,
     OneOf,
@@ -57,22 +60,42 @@ def mask_of(predicate: Predicate, rows: Rows) -> Mask:
             return ~mask_of(part, rows)
         case ExprTrue(expr):
             return truth_of(column_of(expr, rows))
-        case OnField((name,), test):
-            return _on_field(name, test, rows)
+        case OnField(names, test):
+            return _on_field(names, test, rows)
+        case MatchesSchema(schema):
+            return conforming(schema, rows)
         case _:
             raise Unvectorised
+
+
+def predicate_paths(predicate: Predicate) -> set[Path] | None:
+    """The paths that a predicate looks at; None where some part of it has a kernel for no types at all."""
+    match predicate:
+        case All(parts) | AnyOf(parts):
+            inner = [predicate_paths(part) for part in parts]
+            known = [paths for paths in inner if paths is not None]
+            return set().union(*known) if len(known) == len(inner) else None
+        case Always():
+            return set()
+        case Not(part):
+            return predicate_paths(part)
+        case ExprTrue(expr):
+            return expression_paths(expr)
+        case OnField(names, test):
+            return {names} if type(test) in _TESTS else None
+        case MatchesSchema(schema):
+            return schema_paths(schema)
 
 
 def _all(rows: Rows) -> Mask:
     return np.ones(rows.size, dtype=np.bool_)
 
 
-def _on_field(name: str, test: Any, rows: Rows) -> Mask:
-    field, values = rows.schema.get(name), rows.columns.get(name)
+def _on_field(names: Path, test: Any, rows: Rows) -> Mask:
     kernel = _TESTS.get(type(test))
-    if field is None or values is None or field.type == "decimal" or kernel is None:
+    if kernel is None:
         raise Unvectorised
-    return kernel(test, Column(field.type, values, missing=bool(values.null_count)))
+    return kernel(test, rows.picked(names))
 
 
 def _filled(values: pa.Array) -> Mask:
@@ -131,7 +154,9 @@ def _regex(test: RegexTest, column: Column) -> Mask:
 
 
 def _exists(_: Exists, column: Column) -> Mask:
-    if column.has_nulls:
+    if column.absent:
+        return ~_nulls(column)
+    if column.missing and column.has_nulls:
         raise Fallback
     return np.ones(len(column.values), dtype=np.bool_)
 

@@ -7,8 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shared.language.kernels.arithmetic import nulls
-from shared.language.kernels.base import TIMESTAMP, WHOLE, Column, Fallback, Unvectorised
+from shared.language.kernels.base import TIMESTAMP, WHOLE, Column, Doubtful, Fallback, Unvectorised
 
+_FEW_DIGITS: Final = r"^-?[0-9]{1,9}$"
 _ISO: Final = r"^[1-9]\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,3})?Z?$"
 
 
@@ -59,12 +60,44 @@ def to_date(args: Sequence[Column]) -> Column:
     return Column("date", local.cast(pa.int64()).cast(TIMESTAMP))
 
 
-def to_long(args: Sequence[Column]) -> Column:
-    """`$toLong` of whole numbers and dates."""
+def _whole_texts(values: pa.Array) -> pa.Array:
+    """Whole numbers of at most nine digits, int64; Fallback for any other text."""
+    if pc.any(pc.invert(pc.match_substring_regex(values, _FEW_DIGITS))).as_py():
+        raise Fallback
+    return values.cast(pa.int64())
+
+
+def to_int(args: Sequence[Column]) -> Column:
+    """`$toInt` of ints, and of texts of few digits."""
     (arg,) = args
+    if arg.type == "int":
+        return Column("int", arg.values)
+    if arg.type != "string":
+        raise Unvectorised
+    return Column("int", _whole_texts(arg.values).cast(pa.int32()))
+
+
+def to_long(args: Sequence[Column]) -> Column:
+    """`$toLong` of whole numbers and dates, and of texts of few digits."""
+    (arg,) = args
+    if arg.type == "string":
+        return Column("long", _whole_texts(arg.values))
     if arg.type not in (*WHOLE, "date"):
         raise Unvectorised
     return Column("long", arg.values.cast(pa.int64()))
+
+
+def nth_part(column: Column, delimiter: Any, index: int) -> Column:
+    """The part of a string between delimiters at an index from the beginning; Doubtful for strings of fewer parts."""
+    if column.type != "string" or type(delimiter) is not str or not delimiter or index < 0:
+        raise Unvectorised
+    if column.has_nulls:
+        raise Fallback
+    parts = pc.split_pattern(column.values, delimiter, max_splits=index + 1)
+    few = pc.less_equal(pc.list_value_length(parts), index).to_numpy(zero_copy_only=False)
+    if few.any():
+        raise Doubtful(few)
+    return Column("string", pc.list_element(parts, index))
 
 
 def to_double(args: Sequence[Column]) -> Column:

@@ -1,0 +1,142 @@
+"""`$jsonSchema` on columns: which documents conform, keyword by keyword; what counts properties or looks at names has no kernel."""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+
+from shared.language.kernels.base import NUMERIC, Column, Path, Rows, Unvectorised, exact_doubles, nulls_of
+from shared.language.kernels.expressions import is_in
+from shared.language.query.json_schema import conforms
+from shared.language.query.schema_ast import SchemaNode
+
+Mask = npt.NDArray[np.bool_]
+_EXACT: Final = 2**53
+
+
+def schema_paths(schema: SchemaNode, path: Path = ()) -> set[Path] | None:
+    """The paths that a schema looks at; None where it has no kernel."""
+    counted = schema.min_properties is not None or schema.max_properties is not None
+    if counted or schema.pattern_properties or schema.additional_properties is not True or schema.dependencies:
+        return None
+    if schema.multiple_of is not None or schema.items is not None or (not path and schema.enum is not None):
+        return None
+    found = {(*path, name) for name in schema.required}
+    inner = [(part, path) for part in (*schema.all_of, *schema.any_of, *schema.one_of)]
+    inner += [] if schema.negated is None else [(schema.negated, path)]
+    for part, at in [*inner, *((part, (*path, name)) for name, part in schema.properties)]:
+        paths = schema_paths(part, at)
+        if paths is None:
+            return None
+        found |= paths | ({at} if at else set())
+    return found
+
+
+def conforming(schema: SchemaNode, rows: Rows) -> Mask:
+    """Which documents conform; Unvectorised or Fallback where the interpreter has to say."""
+    if schema_paths(schema) is None:
+        raise Unvectorised
+    everywhere: Mask = np.ones(rows.size, dtype=np.bool_)
+    if schema.types is not None and "object" not in schema.types:
+        return ~everywhere
+    return _document(schema, (), rows) & _combined(schema, (), rows, everywhere)
+
+
+def _present(column: Column) -> Mask:
+    """Where a field is, be it null."""
+    nulls = nulls_of(column)
+    if column.missing and not column.absent and bool(nulls.any()):
+        raise Unvectorised
+    return ~nulls if column.missing else np.ones(len(nulls), dtype=np.bool_)
+
+
+def _document(schema: SchemaNode, path: Path, rows: Rows) -> Mask:
+    good: Mask = np.ones(rows.size, dtype=np.bool_)
+    for name in schema.required:
+        good &= _present(rows.at((*path, name)))
+    for name, inner in schema.properties:
+        good &= _at(inner, (*path, name), rows)
+    return good
+
+
+def _at(schema: SchemaNode, path: Path, rows: Rows) -> Mask:
+    """Where a field conforms, or is not there."""
+    column = rows.at(path)
+    there = _present(column)
+    valid = ~nulls_of(column)
+    if schema.types is not None and not _has_type(column, schema.types):
+        good: Mask = np.zeros(rows.size, dtype=np.bool_)
+    else:
+        good = _content(schema, path, column, rows)
+    of_null = conforms(schema, None)
+    return np.where(valid, good, of_null | ~there)
+
+
+def _has_type(column: Column, types: tuple[str, ...]) -> bool:
+    return column.type in types or (column.type in NUMERIC and "number" in types)
+
+
+def _content(schema: SchemaNode, path: Path, column: Column, rows: Rows) -> Mask:
+    """Where a value that is not null conforms, given that its type does."""
+    good: Mask = np.ones(rows.size, dtype=np.bool_)
+    if schema.enum is not None:
+        items = [item for item in schema.enum if item is not None]
+        good &= np.asarray(is_in(column, items), dtype=np.bool_)
+    if column.type == "string":
+        good &= _string(schema, column)
+    elif column.type in NUMERIC:
+        good &= _number(schema, column)
+    elif column.type == "object":
+        good &= _document(schema, path, rows)
+    return good & _combined(schema, path, rows, good)
+
+
+def _combined(schema: SchemaNode, path: Path, rows: Rows, good: Mask) -> Mask:
+    def holds(part: SchemaNode) -> Mask:
+        return _at(part, path, rows) if path else conforming(part, rows)
+
+    for part in schema.all_of:
+        good = good & holds(part)
+    if schema.any_of:
+        good = good & np.logical_or.reduce([holds(part) for part in schema.any_of])
+    if schema.one_of:
+        good = good & (np.sum([holds(part) for part in schema.one_of], axis=0) == 1)
+    return good if schema.negated is None else good & ~holds(schema.negated)
+
+
+def _string(schema: SchemaNode, column: Column) -> Mask:
+    good: Mask = np.ones(len(column.values), dtype=np.bool_)
+    if schema.min_length is not None or schema.max_length is not None:
+        lengths = pc.fill_null(pc.utf8_length(column.values), 0).to_numpy(zero_copy_only=False)
+        good &= lengths >= (schema.min_length or 0)
+        if schema.max_length is not None:
+            good &= lengths <= schema.max_length
+    if schema.pattern is not None:
+        found = pc.match_substring_regex(column.values, schema.pattern.pattern)
+        good &= np.asarray(pc.fill_null(found, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
+    return good
+
+
+def _number(schema: SchemaNode, column: Column) -> Mask:
+    good: Mask = np.ones(len(column.values), dtype=np.bool_)
+    bounds = (schema.minimum, schema.maximum)
+    if bounds == (None, None):
+        return good
+    if any(bound is not None and not _exact(bound) for bound in bounds):
+        raise Unvectorised
+    cells = pc.fill_null(exact_doubles(column), 0.0).to_numpy(zero_copy_only=False)
+    low, high = (None if bound is None else float(bound) for bound in bounds)
+    with np.errstate(invalid="ignore"):  # NaN meets no bound, and compares as false
+        if low is not None:
+            good &= cells > low if schema.exclusive_minimum else cells >= low
+        if high is not None:
+            good &= cells < high if schema.exclusive_maximum else cells <= high
+    return good
+
+
+def _exact(bound: object) -> bool:
+    """Whether a bound is the same as a double: whole numbers up to 2⁵³, and doubles that are numbers."""
+    if isinstance(bound, float):
+        return bound == bound  # noqa: PLR0124 - NaN
+    return isinstance(bound, int) and -_EXACT <= bound <= _EXACT

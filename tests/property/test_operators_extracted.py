@@ -1,0 +1,350 @@
+"""Columns of undeclared fields: what they say is what the documents say, in JSON and encoded, whatever stands beside."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.language.apply import Failure, Passed, apply_stages
+from shared.language.expressions.environment import Environment
+from shared.language.expressions.errors import ExpressionError
+from shared.language.expressions.interpreter import evaluate
+from shared.language.expressions.paths import read_path
+from shared.language.query.match import matches
+from shared.language.values import encode_value, parse_json
+from shared.model.plan import DLQ
+from shared.model.values import MISSING, Document
+from shared.operators import general_group
+from shared.operators.base import ARRIVAL, PART, POS, RAW, TS, WEND, WSTART
+from shared.operators.batches import batch_of, concat, documents_of, one_batch, select, values_of, with_column
+from shared.operators.context import NOWHERE
+from shared.operators.documents import through
+from shared.operators.event_time import event_times
+from shared.operators.extracted import beside, extracted
+from shared.operators.rows import environments
+from shared.operators.stage_columns import evaluated_mostly, judged
+from tests.property.test_operators_columns import canonical, of, parsed
+from tests.property.test_operators_groups import accumulators, keys, plan_of
+
+_ODD = st.sampled_from(
+    [
+        None,
+        True,
+        "a",
+        "2024-03-05T12:00:00Z",
+        0,
+        -0.0,
+        1.5,
+        2**31,
+        -(2**31) - 1,
+        2**70,
+        [],
+        [1, "a"],
+        [{"p": 1}],
+        {},
+        {"p": 2},
+        {"$date": {"$numberLong": "5"}},
+        {"$numberLong": "7"},
+        {"$numberDecimal": "1.5"},
+        {"$oid": "0" * 24},
+        {"$odd": 1},
+        {"p": {"$date": 3}},
+    ]
+)
+_USUAL = {
+    "s": st.sampled_from(["", "a", "b", "é", "12", "2024-03-05T12:00:00Z"]),
+    "i": st.integers(-3, 3),
+    "d": st.sampled_from([0.0, 0.5, -1.5]),
+    "b": st.booleans(),
+    "l": st.just(2**40),
+    "t": st.just({"$date": {"$numberLong": "86400000"}}),
+    "n": st.fixed_dictionaries(
+        {"p": st.integers(0, 3)}, optional={"q": st.sampled_from(["x", "y"]), "m": st.just({"p": 1})}
+    ),
+}
+NAMES = [*_USUAL, "n.p", "n.q", "n.m.p", "i.p", "z"]
+
+
+@st.composite
+def rows_of_documents(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Documents most of whose fields have their usual type."""
+    found = []
+    for _ in range(draw(st.integers(1, 7))):
+        document = {name: draw(usual) for name, usual in _USUAL.items()}
+        for name in draw(st.lists(st.sampled_from(list(_USUAL)), max_size=2)):
+            document[name] = draw(_ODD)
+        for name in draw(st.lists(st.sampled_from(list(_USUAL)), max_size=2)):
+            document.pop(name, None)
+        found.append(document)
+    return found
+
+
+def batch(documents: Sequence[dict[str, Any]], *, encoded: bool) -> pa.RecordBatch:
+    """The documents as they came, or encoded, with the engine's columns."""
+    texts = [json.dumps(document).encode() for document in documents]
+    made = (
+        batch_of([parse_json(text) for text in texts])
+        if encoded
+        else pa.RecordBatch.from_arrays([pa.array(texts, pa.binary())], names=[RAW])
+    )
+    for name, kind in ((TS, pa.int64()), (PART, pa.int32()), (POS, pa.int64()), (ARRIVAL, pa.int64())):
+        made = with_column(made, name, pa.array(range(made.num_rows), type=kind))
+    return made
+
+
+expressions: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(st.sampled_from(NAMES).map(lambda n: f"${n}"), st.sampled_from([0, 1, 2.5, "a", True, None])),
+    lambda inner: st.one_of(
+        st.tuples(
+            st.sampled_from(["$add", "$eq", "$gt", "$and", "$ifNull", "$subtract", "$concat", "$cmp"]), inner, inner
+        ).map(lambda t: {t[0]: [t[1], t[2]]}),
+        st.tuples(inner, inner, inner).map(lambda t: {"$cond": list(t)}),
+        st.tuples(st.sampled_from(["$toDate", "$toInt", "$toLong", "$not", "$abs", "$toString"]), inner).map(
+            lambda t: {t[0]: t[1]}
+        ),
+        inner.map(lambda e: {"$arrayElemAt": [{"$split": [e, "T"]}, 1]}),
+        inner.map(lambda e: {"$regexMatch": {"input": e, "regex": "^[a2]"}}),
+        inner.map(lambda e: {"$dateFromString": {"dateString": e, "format": "%Y-%m-%dT%H:%M:%SZ"}}),
+        st.tuples(inner, inner, inner).map(
+            lambda t: {"$switch": {"branches": [{"case": t[0], "then": t[1]}], "default": t[2]}}
+        ),
+    ),
+    max_leaves=4,
+)
+computed = expressions.filter(lambda e: isinstance(e, dict) or (isinstance(e, str) and e.startswith("$")))
+_SCHEMAS: st.SearchStrategy[Any] = st.deferred(
+    lambda: st.fixed_dictionaries(
+        {},
+        optional={
+            "bsonType": st.lists(
+                st.sampled_from(["object", "string", "int", "long", "double", "null", "number", "date"]),
+                min_size=1,
+                unique=True,
+            ),
+            "required": st.lists(st.sampled_from(["s", "i", "n", "p", "q", "z"]), min_size=1, unique=True),
+            "properties": st.dictionaries(
+                st.sampled_from(["s", "i", "d", "n", "p", "q", "t", "l"]), _SCHEMAS, max_size=2
+            ),
+            "enum": st.lists(st.sampled_from([None, "a", "x", 1, 0, True]), min_size=1, unique_by=repr),
+            "minimum": st.sampled_from([0, -1.5, 2]),
+            "maximum": st.sampled_from([0, 1.5]),
+            "pattern": st.sampled_from(["^a", "[0-9]", "é$"]),
+            "minLength": st.just(1),
+            "maxLength": st.just(1),
+            "not": st.sampled_from([{"bsonType": "string"}, {"required": ["s"]}]),
+            "anyOf": st.just([{"bsonType": "int"}, {"required": ["p"]}, {"properties": {"i": {"minimum": 1}}}]),
+        },
+    )
+)
+predicates: st.SearchStrategy[Any] = st.one_of(
+    st.tuples(
+        st.sampled_from(NAMES),
+        st.sampled_from(["$eq", "$gt", "$lte", "$ne"]),
+        st.sampled_from([0, 1, "a", None, 1.5, {"p": 1}]),
+    ).map(lambda t: {t[0]: {t[1]: t[2]}}),
+    st.tuples(st.sampled_from(NAMES), st.booleans()).map(lambda t: {t[0]: {"$exists": t[1]}}),
+    st.tuples(st.sampled_from(NAMES), st.lists(st.sampled_from([0, 1, "a", None]), max_size=3)).map(
+        lambda t: {t[0]: {"$in": t[1]}}
+    ),
+    st.tuples(st.sampled_from(NAMES), st.sampled_from(["string", "object", "null", "number", "array"])).map(
+        lambda t: {t[0]: {"$type": t[1]}}
+    ),
+    expressions.map(lambda e: {"$expr": e}),
+    _SCHEMAS.map(lambda s: {"$jsonSchema": s}),
+)
+
+
+@given(
+    documents=rows_of_documents(),
+    encoded=st.booleans(),
+    exact=st.booleans(),
+    names=st.lists(st.sampled_from(NAMES), min_size=1),
+)
+@settings(max_examples=200)
+def test_a_column_says_what_the_documents_say(
+    documents: list[dict[str, Any]], encoded: bool, exact: bool, names: list[str]
+) -> None:
+    """Value for value, type for type; a null cell is null or missing as the column says."""
+    rows = batch(documents, encoded=encoded)
+    paths = [tuple(name.split(".")) for name in names]
+    found = extracted(rows, paths, exact=exact)
+    if found is None:
+        return
+    for path, column in found.columns.items():
+        kind = column.values.type
+        cells = [None] * rows.num_rows if column.type == "null" else values_of(column.values, pa.field("", kind))
+        for cell, document, doubtful in zip(cells, documents_of(rows), found.doubtful.tolist(), strict=True):
+            wanted = read_path(document, path)
+            if doubtful:
+                continue
+            if cell is None:
+                assert (wanted is None and not column.absent) or (wanted is MISSING and column.missing)
+            elif column.type == "object":
+                assert type(wanted) is dict
+            else:
+                assert encode_value(cell) == encode_value(wanted)
+
+
+@given(documents=rows_of_documents(), encoded=st.booleans(), query=predicates)
+@settings(max_examples=400)
+def test_a_query_is_judged_as_by_the_interpreter(documents: list[dict[str, Any]], encoded: bool, query: Any) -> None:
+    """Schemas among them; of doubtful rows nothing is said."""
+    _, (stage,) = parsed([{"$match": query}])
+    rows = batch(documents, encoded=encoded)
+    found = judged(stage.predicate, rows)  # type: ignore[union-attr]
+    if found is None:
+        return
+    for document, passes, doubtful in zip(
+        documents_of(rows), found.passes.tolist(), found.doubtful.tolist(), strict=True
+    ):
+        assert doubtful or passes == matches(stage.predicate, Environment(document))  # type: ignore[union-attr]
+
+
+@given(documents=rows_of_documents(), encoded=st.booleans(), tree=expressions)
+@settings(max_examples=400)
+def test_an_expression_is_what_the_interpreter_gives(documents: list[dict[str, Any]], encoded: bool, tree: Any) -> None:
+    """For rows of which the columns speak; the others are told apart."""
+    source, _ = parsed([], timeField=tree)
+    assert source.time_field is not None
+    rows = batch(documents, encoded=encoded)
+    found = evaluated_mostly(source.time_field, rows)
+    if found is None:
+        return
+    for document, cell, doubtful in zip(
+        documents_of(rows), values_of(found[0], pa.field("", found[0].type)), found[1].tolist(), strict=True
+    ):
+        try:
+            wanted = evaluate(source.time_field, Environment(document))
+        except ExpressionError:
+            wanted = MISSING
+        assert doubtful or encode_value(cell) == encode_value(wanted)
+
+
+@given(documents=rows_of_documents(), encoded=st.booleans(), tree=expressions)
+@settings(max_examples=150)
+def test_event_times_are_the_interpreters(documents: list[dict[str, Any]], encoded: bool, tree: Any) -> None:
+    """The same times, and the same failures in the same words, row by row or together."""
+    source, _ = parsed([], timeField={"$toDate": tree})
+    assert source.time_field is not None
+    rows = batch(documents, encoded=encoded)
+    times, failures = event_times(rows, source.time_field)
+    alone = [event_times(batch_of([d], {TS: pa.array([0])}), source.time_field) for d in documents_of(rows)]
+    assert times.tolist() == [t.tolist()[0] for t, _ in alone]
+    assert sorted((f.row, f.reason, f.code) for f in failures) == [
+        (i, f.reason, f.code) for i, (_, fs) in enumerate(alone) for f in fs
+    ]
+
+
+stages = st.lists(
+    st.one_of(
+        predicates.map(lambda q: {"$match": q}),
+        st.tuples(predicates, st.sampled_from(["dlq", "discard"])).map(
+            lambda t: {"$validate": {"validator": t[0], "validationAction": t[1]}}
+        ),
+        st.dictionaries(st.sampled_from(["s", "i", "new"]), expressions, min_size=1, max_size=2).map(
+            lambda f: {"$addFields": f}
+        ),
+        st.dictionaries(st.sampled_from(["i", "new"]), computed, min_size=1, max_size=2).map(lambda f: {"$project": f}),
+    ),
+    min_size=1,
+    max_size=3,
+)
+_LINES = st.sampled_from(["a 1 x", "bé 22 y", "a 1", "", "c 333 crawler", "a  1 x", "1 a 1 x 2 y"])
+_FINDS = st.sampled_from(
+    [
+        r"^(\w+) (\d+) (\w*)$",
+        r"(\d+) (\w)",
+        r"(?i)A (\d)(.*)",
+        r"(\w)|(\d)",
+        r"(x)?y",
+        r"(é)",
+        r"[(](\w)",
+        r"a (?:(\d) )+x",
+        r"\((a)",
+    ]
+)
+finding = st.tuples(
+    _FINDS,
+    st.lists(
+        st.sampled_from([{"f": {"$ne": None}}, {"f.captures.1": {"$ne": "x"}}, {"f.match": {"$gt": "b"}}, {"f": None}]),
+        max_size=2,
+    ),
+    st.dictionaries(
+        st.sampled_from(["u", "v"]),
+        st.one_of(
+            st.sampled_from(
+                [
+                    "$f.match",
+                    {"$arrayElemAt": ["$f.captures", 1]},
+                    {"$toInt": {"$arrayElemAt": ["$f.captures", 0]}},
+                    "$f.idx",
+                    "$f.captures",
+                ]
+            ),
+            computed,
+        ),
+        min_size=1,
+    ),
+).map(
+    lambda t: [
+        {"$addFields": {"f": {"$regexFind": {"input": "$line", "regex": t[0]}}}},
+        *({"$match": m} for m in t[1]),
+        {"$project": t[2]},
+    ]
+)
+
+
+@given(
+    documents=rows_of_documents(),
+    lines=st.lists(_LINES, min_size=1),
+    encoded=st.booleans(),
+    given_stages=stages | finding,
+)
+@settings(max_examples=500)
+def test_stages_on_undeclared_fields_give_what_they_give_on_documents(
+    documents: list[dict[str, Any]], lines: list[str], encoded: bool, given_stages: list[dict[str, Any]]
+) -> None:
+    """Same documents in the same order, same dead letters; matches of patterns that are never made among them."""
+    _, chain = parsed(given_stages)
+    rows = batch([{**d, "line": lines[i % len(lines)]} for i, d in enumerate(documents)], encoded=encoded)
+    staged = through(chain, rows, NOWHERE)
+    passed: list[Document] = []
+    failed: list[tuple[bytes, str]] = []
+    for env in environments(rows, documents_of(rows)):
+        for outcome in apply_stages(chain, env.root, env):
+            if isinstance(outcome, Passed):
+                passed += outcome.documents
+            elif isinstance(outcome, Failure):
+                failed.append((canonical([outcome.document])[0], outcome.reason))
+    assert canonical(documents_of(staged.batch)) == canonical(passed)
+    letters = of(staged.letters, DLQ)
+    assert sorted((canonical([d["doc"]])[0], d["errInfo"]["reason"]) for d in letters) == sorted(failed)
+
+
+def _finished(plan: Any, parts: list[pa.RecordBatch]) -> tuple[list[bytes], int]:
+    found = [general_group.partials(plan, part) for part in parts if part.num_rows]
+    merged = one_batch(general_group.merge(plan, concat([one_batch(t) for t, _ in found])))
+    return sorted(encode_value(d) for d in general_group.finish(plan, merged)), sum(len(f) for _, f in found)
+
+
+@given(
+    documents=rows_of_documents(),
+    encoded=st.booleans(),
+    key=keys,
+    fields=st.dictionaries(st.sampled_from(["a", "b"]), accumulators, max_size=2),
+)
+@settings(max_examples=200)
+def test_groups_of_undeclared_fields_are_groups_of_documents(
+    documents: list[dict[str, Any]], encoded: bool, key: Any, fields: dict[str, Any]
+) -> None:
+    """With columns beside the documents as without, doubtful rows apart."""
+    plan = plan_of(key, fields)
+    rows = batch(documents, encoded=encoded)
+    starts = pa.array(np.arange(rows.num_rows) % 2, pa.int64())
+    rows = with_column(with_column(rows, WSTART, starts), WEND, starts)
+    columns, doubtful = beside(rows, ["s", "i", "d", "b", "l", "t", "x"])
+    assert _finished(plan, [select(columns, ~doubtful), select(rows, doubtful)]) == _finished(plan, [rows])
