@@ -34,7 +34,7 @@ async def _kafka() -> AsyncIterator[tuple[KafkaLog, Client]]:
     settings = read_settings({_PLACE: "departures", **os.environ})
     log = KafkaLog(kafka_settings(settings))
     try:
-        yield log, Client(log, Topics(settings.prefix), SystemClock(), lambda: uuid.uuid4().hex)
+        yield log, Client(log, Topics(settings.prefix), SystemClock(), lambda: uuid.uuid4().hex, settings.runtime)
     finally:
         await log.close()
 

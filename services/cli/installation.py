@@ -65,7 +65,7 @@ async def installation(
     try:
         bootstrap = await cluster.start()
         log = KafkaLog(KafkaSettings(bootstrap=bootstrap, client="tidemark-cli"))
-        client = Client(log, Topics(), SystemClock(), lambda: uuid.uuid4().hex)
+        client = Client(log, Topics(), SystemClock(), lambda: uuid.uuid4().hex, cluster.runtime())
         try:
             await client.ready(cli_settings().ready_ms_max)
             yield Installation(cluster, log, client)

@@ -1,12 +1,14 @@
 """`tidemark ps`: who runs on a folder, and what each process hosts."""
 
+import os
 from pathlib import Path
 from typing import Any
 
-from services.local.supervisor import is_running, read_state
+from services.local.supervisor import is_running, read_environment, read_state
 from shared.adapters.clock import SystemClock
 from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings
+from shared.process.settings import read_runtime
 from shared.runtime.client import Client
 from shared.runtime.topics import Topics
 
@@ -30,7 +32,8 @@ async def processes(data_dir: Path) -> dict[str, Any]:
     hosted: dict[str, list[str]] = {}
     log = KafkaLog(KafkaSettings(bootstrap=str(state["kafka"]), client="tidemark-ps"))
     try:
-        client = Client(log, Topics(), SystemClock(), str)
+        runtime = read_runtime({**os.environ, **read_environment(data_dir)})
+        client = Client(log, Topics(), SystemClock(), str, runtime)
         for status in (await client.statuses()).values():
             for vertex, index, place in status.tasks:
                 hosted.setdefault(place, []).append(f"{status.name}: {vertex}/{index}")

@@ -178,7 +178,7 @@ class LocalCluster:
 
     async def _follow_wishes(self, log: KafkaLog) -> None:
         """A worker is added when the coordinator finds no free slot, and removed when it hosts nothing."""
-        topics, runtime, clock = self._topics(), self._runtime(), SystemClock()
+        topics, runtime, clock = self._topics(), self.runtime(), SystemClock()
         await log.create_topic(topics.commands, 1, topics.plain()[topics.commands])
         async for record in followed(log, clock, TopicPartition(topics.commands, 0), runtime, from_end=True):
             match decode_command(record.value or b"", runtime.wire):
@@ -194,7 +194,7 @@ class LocalCluster:
         """Where another worker has room its tasks go on there at once: nobody waits for heartbeats, or for this one's next process (R1)."""
         if self._log is None:
             return
-        said = encode_message(Deregister(worker, f"has ended with status {status}"), self._runtime().wire)
+        said = encode_message(Deregister(worker, f"has ended with status {status}"), self.runtime().wire)
         try:
             writer = await self._log.writer("supervisor")
             try:
@@ -212,7 +212,8 @@ class LocalCluster:
     def _topics(self) -> Topics:
         return Topics(self._environment_value("TIDEMARK_PREFIX", "tidemark"))
 
-    def _runtime(self) -> RuntimeSettings:
+    def runtime(self) -> RuntimeSettings:
+        """As every process has them."""
         return read_runtime(self._outer)
 
     def _follow_wish(self, service: str, there: frozenset[str]) -> None:

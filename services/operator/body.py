@@ -70,7 +70,7 @@ class OperatorBody:
         """Rows through the chain."""
         outs: list[Out] = []
         for body in bodies:
-            batch = await load_body(self._blobs, body)
+            batch = await load_body(self._blobs, body, self._context.outside.settings.wire)
             self._rows += batch.num_rows
             if self._lookups is not None:
                 for found in await self._lookups.enrich(batch):

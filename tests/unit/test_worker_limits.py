@@ -31,6 +31,7 @@ from shared.operators.specs import JoinSpec
 from shared.ports.log import LogError
 from shared.process.connections import Connections
 from shared.process.settings import ProcessSettings, ProcessSettingsError
+from shared.runtime.settings import RuntimeSettings
 from shared.wire.arrow import encode_batch
 from tests.harness.source_stand import SourceStand, feed
 from tests.harness.worker_stand import JOB
@@ -171,7 +172,7 @@ def body_of(chain: Any, bounds: OperatorSettings) -> OperatorBody:
     """A task of one."""
     plan = SimpleNamespace(tasks={"v": 1}, key_groups=1)
     assign = SimpleNamespace(job=JOB, vertex="v", index=0, plan=plan, handles=())
-    outside = SimpleNamespace(blobs=None, executor=AsyncExecutor(), clock=SystemClock())
+    outside = SimpleNamespace(blobs=None, executor=AsyncExecutor(), clock=SystemClock(), settings=RuntimeSettings())
     context: Any = SimpleNamespace(outside=outside, assign=assign)
     return OperatorBody(context, chain, None, settings=bounds)
 
