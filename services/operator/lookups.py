@@ -20,7 +20,7 @@ from shared.operators.base import Out
 from shared.operators.context import TaskContext as OperatorContext
 from shared.operators.lookup import LookupRows
 from shared.ports.clock import Clock
-from shared.ports.tables import Table, TableUnavailable
+from shared.ports.tables import Table, TableRefused, TableUnavailable
 from shared.runtime.settings import LookupSettings
 
 _log = structlog.get_logger()
@@ -96,10 +96,16 @@ class Lookups:
     async def _ask(self, wanted: Mapping[bytes, Wanted]) -> dict[bytes, Sequence[Found]]:
         """What the table has, asked for a bounded number of keys at a time."""
         found: dict[bytes, Sequence[Found]] = {}
-        left = iter(wanted.items())
+        left, rows = iter(wanted.items()), 0
         while some := dict(islice(left, self._settings.keys_max)):
             self._counts["questions"] += 1
             answer = await self._patiently(list(some.values()))
+            rows += len(answer)
+            if rows > self._settings.found_rows_max:
+                raise TableRefused(
+                    f"{self._stage.path}: the rows of one batch find more than {self._settings.found_rows_max} rows, which is"
+                    " lookup.found_rows_max; narrow the lookup, or raise it in TIDEMARK_RUNTIME"
+                )
             found.update(self._rows.sorted_out(answer, some))
         return found
 

@@ -119,11 +119,13 @@ class KeyedComputation:
         groups: int = 128,
         limits: Limits = DEFAULTS,
         waiting_max: int = NOWHERE.waiting_records_max,
+        computed_max: int = NOWHERE.computed_max,
         cooling: Cooling | None = None,
         guard: CallGuard | None = None,
     ) -> None:
         self._guard = guard
         self._waiting_max = waiting_max
+        self._computed_max = computed_max
         self._waiting = 0
         self._computation = computation
         self._by_event_time = order == "eventTime"
@@ -361,6 +363,11 @@ class KeyedComputation:
                 key.restore(state)
                 key.timers.back_to(timers)
             else:
+                if len(done.outputs) + len(yielded) > self._computed_max:
+                    raise OperatorError(
+                        f"a step of time lets more than {self._computed_max} documents out of this task, and computed_max allows no more;"
+                        " yield fewer, run more tasks, or raise computed_max in TIDEMARK_RUNTIME"
+                    )
                 for time_ms, document in yielded:
                     done.outputs.append(Output(time_ms, key.data, key.next_sequence(time_ms), document))
                 return None

@@ -48,6 +48,7 @@ class ComputeOperator:
             guard=context.guard,
             limits=stage.limits,
             waiting_max=context.waiting_records_max,
+            computed_max=context.computed_max,
         )
         self._split_lateness = spec.lateness == "split" and spec.from_source
         self._now_ms = 0

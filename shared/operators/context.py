@@ -27,6 +27,8 @@ class TaskContext:
     """Where keys of computations lie that nobody has asked for lately; None: in memory, all of them."""
     waiting_records_max: int = 5_000_000
     """Records that may wait for the watermark in one task of a keyed computation."""
+    computed_max: int = 10_000_000
+    """Documents that one batch or watermark may let out of one task of a computation."""
     ids_bytes_max: int = 1024 * 1024 * 1024
     """Record ids that one source task remembers, as a snapshot has them."""
     open_rows_max: int = 10_000_000

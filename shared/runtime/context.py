@@ -100,6 +100,7 @@ class TaskContext:
             join_bytes_max=settings.join_bytes_max,
             join_pairs_max=settings.join_pairs_max,
             waiting_records_max=settings.waiting_records_max,
+            computed_max=settings.computed_max,
             ids_bytes_max=settings.ids_bytes_max,
             open_rows_max=settings.open_rows_max,
             unmerged_groups_max=settings.unmerged_groups_max,

@@ -30,6 +30,8 @@ class LookupSettings:
     """Wait before a table that is away is asked again; doubled each time."""
     retry_ms_max: int = 5_000
     """The longest of these waits."""
+    found_rows_max: int = 1_000_000
+    """Rows that the questions of one batch find together; beyond it the task fails, with what to do."""
     kept_rows_max: int = 1_000_000
     """Rows in the answers that one task's `$cachedLookup` keeps, however few answers they are; the one used longest ago gives way."""
     file_interval_ms: int = 1_000
@@ -118,6 +120,8 @@ class RuntimeSettings:
     """Of what is written to such a RocksDB, in memory; twice that at the most."""
     waiting_records_max: int = 5_000_000
     """Records that may wait for the watermark in one task of a keyed computation; beyond it the task fails, with what to do."""
+    computed_max: int = 10_000_000
+    """Documents that one batch or watermark may let out of one task of a computation; beyond it the task fails, with what to do."""
     ids_bytes_max: int = 1024 * 1024 * 1024
     """Record ids that one source task remembers, as a snapshot has them; beyond it the task fails, with what to do."""
     open_rows_max: int = 10_000_000
@@ -181,6 +185,12 @@ class RuntimeSettings:
 
     def _check_lookup(self) -> None:
         waits = self.lookup
+        if waits.found_rows_max < waits.rows_max:
+            message = (
+                f"lookup.found_rows_max={waits.found_rows_max} must not be below lookup.rows_max={waits.rows_max}:"
+                " a batch of one question could find more than it may"
+            )
+            raise SettingsError(message)
         if not waits.retry_ms <= waits.retry_ms_max <= waits.wait_ms_max:
             message = (
                 f"lookup.retry_ms={waits.retry_ms}, lookup.retry_ms_max={waits.retry_ms_max} and lookup.wait_ms_max={waits.wait_ms_max}"

@@ -18,7 +18,7 @@ from shared.model.values import Document
 from shared.operators.base import PART, POS, TS
 from shared.operators.batches import batch_of, documents_of
 from shared.operators.context import TaskContext
-from shared.ports.tables import Names, TableUnavailable
+from shared.ports.tables import Names, TableRefused, TableUnavailable
 from shared.runtime.assembly import failure_of
 from shared.runtime.settings import LookupSettings
 
@@ -103,6 +103,15 @@ def test_a_cache_keeps_no_more_rows_than_the_setting_says() -> None:
         found = run(table, what, LookupSettings(kept_rows_max=most), batches)
         assert found == [[[0, 3]], [[1, 4]], [[1, 4]], [[0, 3]]], "what is kept changes no answer"
         assert table.asked == asked
+
+
+def test_what_a_batch_finds_is_bounded_over_all_its_questions() -> None:
+    """Two keys find two rows each, one question a key: four are allowed or refused, with the stage, the setting and what to do."""
+    batches = [rows("a", "b")]
+    settings = LookupSettings(keys_max=1, found_rows_max=4)
+    assert run(CountingTable(), stage(), settings, batches) == [[[0, 3], [1, 4]]]
+    with pytest.raises(TableRefused, match=r"\$lookup: .* more than 3 rows, which is lookup\.found_rows_max"):
+        run(CountingTable(), stage(), LookupSettings(keys_max=1, found_rows_max=3), batches)
 
 
 def test_a_table_that_is_away_is_asked_again_as_the_settings_say() -> None:

@@ -251,6 +251,10 @@ def test_F7_the_faster_side_of_a_join_waits_for_the_slower(tmp_path: Path) -> No
         ({"limits": TaskLimits(ahead_bytes_max=100_000)}, r"inline_bytes_max=262144 .* limits.ahead_bytes_max=100000"),
         ({"held_groups_max": 0}, "held_groups_max=0 must be at least 1"),
         ({"lookup": LookupSettings(kept_rows_max=0)}, "lookup.kept_rows_max=0 must be at least 1"),
+        (
+            {"lookup": LookupSettings(found_rows_max=9)},
+            "lookup.found_rows_max=9 must not be below lookup.rows_max=100000",
+        ),
         ({"lookup": LookupSettings(retry_ms=9_000)}, "lookup.retry_ms=9000, lookup.retry_ms_max=5000"),
         ({"lookup": LookupSettings(wait_ms_max=4_000)}, "retry_ms_max=5000 and lookup.wait_ms_max=4000 must not fall"),
         ({"threads": 9, "calls_waiting_max": 8}, "calls_waiting_max=8 must not be below threads=9"),

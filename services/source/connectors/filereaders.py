@@ -216,16 +216,21 @@ class ParquetRows:
                 raise LogError(_replaced(name, position, parquet.metadata.num_rows, "rows"))
             if group is None:
                 return Rows([], [], position, at_end=True)
-            table = parquet.read_row_group(group).slice(position - first)
+            return self._rows(parquet, group, position - first, position, max_bytes)
         except pa.ArrowInvalid as error:
             raise LogError(f"{name}: not a Parquet file: {error}; files must appear complete, by a rename") from error
+
+    def _rows(self, parquet: Any, group: int, skipped: int, position: int, max_bytes: int) -> Rows:
+        """Rows of one group behind the first `skipped`, a few at a time: a group may be as large as its writer liked."""
         values: list[bytes] = []
         size = 0
-        for batch in table.to_batches(max_chunksize=1024):
-            for row in batch.to_pylist():
+        for batch in parquet.iter_batches(batch_size=1024, row_groups=[group]):
+            gone = min(skipped, batch.num_rows)
+            skipped -= gone
+            for row in batch.slice(gone).to_pylist():
                 values.append(render_json({field: _value(cell) for field, cell in row.items() if cell is not None}))
                 size += len(values[-1])
-            if size >= max_bytes:
+            if values and size >= max_bytes:
                 break
         next_position = position + len(values)
         return Rows(
