@@ -24,6 +24,7 @@ from shared.operators.computation import Failure as CallbackFailure
 from shared.operators.computation_keys import OrderKey
 from shared.operators.context import TaskContext
 from shared.operators.dead_letters import LATE, LATE_CODE, Failure, dead_letters
+from shared.operators.errors import OperatorError
 from shared.operators.specs import ComputeSpec
 
 _FAILED = "ComputationFailed"
@@ -34,6 +35,11 @@ class ComputeOperator:
 
     def __init__(self, spec: ComputeSpec, context: TaskContext) -> None:
         stage = spec.stage
+        if stage.limits.outputs_max > context.computed_max:
+            raise OperatorError(
+                f"{stage.path}: options.limits.outputsPerCall={stage.limits.outputs_max} must not be above computed_max="
+                f"{context.computed_max} of TIDEMARK_RUNTIME: one callback could let out more than its task may"
+            )
         self._spec = spec
         self._context = context
         try:

@@ -3,11 +3,14 @@
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal
 
+from shared.language.apply.narrowing import CONDITIONS_MAX
 from shared.protocol.task.start import TaskLimits
 from shared.wire.limits import WireLimits
 
 HEADER_BYTES_MAX: Final = 16 * 1024
 """Of a frame: its header, and what surrounds its rows."""
+PARAMETERS_MAX: Final = 32_766
+"""Of one question to a database: SQLite's bound; PostgreSQL's is twice that."""
 TEXT_BYTES_MIN: Final = 512
 """What the longest name within a frame may take: a segment's, which holds a job, an edge and two unique names."""
 
@@ -185,6 +188,12 @@ class RuntimeSettings:
 
     def _check_lookup(self) -> None:
         waits = self.lookup
+        if waits.keys_max * CONDITIONS_MAX > PARAMETERS_MAX:
+            message = (
+                f"lookup.keys_max={waits.keys_max} with up to {CONDITIONS_MAX} columns a key must not be above {PARAMETERS_MAX} in all:"
+                " databases take no more parameters in one question"
+            )
+            raise SettingsError(message)
         if waits.found_rows_max < waits.rows_max:
             message = (
                 f"lookup.found_rows_max={waits.found_rows_max} must not be below lookup.rows_max={waits.rows_max}:"
@@ -230,6 +239,12 @@ class RuntimeSettings:
             message = (
                 f"inline_bytes_max={self.inline_bytes_max} must not be above limits.ahead_bytes_max="
                 f"{self.limits.ahead_bytes_max}: one frame would be more than a sender may be ahead"
+            )
+            raise SettingsError(message)
+        if self.open_rows_max < self.held_groups_max:
+            message = (
+                f"open_rows_max={self.open_rows_max} must not be below held_groups_max={self.held_groups_max}:"
+                " what one sender may hold would be more than a window's task may keep"
             )
             raise SettingsError(message)
         if self.join_bytes_max < 4 * self.limits.ahead_bytes_max:

@@ -249,6 +249,11 @@ def test_F7_the_faster_side_of_a_join_waits_for_the_slower(tmp_path: Path) -> No
         ({"snapshots_waiting_max": 0}, "snapshots_waiting_max=0 must be at least 1"),
         ({"limits": TaskLimits(waiting_bytes_max=0)}, "limits.waiting_bytes_max=0 must be at least 1"),
         ({"limits": TaskLimits(ahead_bytes_max=100_000)}, r"inline_bytes_max=262144 .* limits.ahead_bytes_max=100000"),
+        (
+            {"lookup": LookupSettings(keys_max=8_192)},
+            "lookup.keys_max=8192 with up to 4 columns a key must not be above 32766",
+        ),
+        ({"open_rows_max": 199_999}, "open_rows_max=199999 must not be below held_groups_max=200000"),
         ({"held_groups_max": 0}, "held_groups_max=0 must be at least 1"),
         ({"lookup": LookupSettings(kept_rows_max=0)}, "lookup.kept_rows_max=0 must be at least 1"),
         (

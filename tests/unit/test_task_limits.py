@@ -144,6 +144,24 @@ def test_open_windows_within_their_bound_come_out_as_without_one() -> None:
     assert sorted(d["v"] for d in found[0]) == [2, 2, 3]
 
 
+# --- computations -----------------------------------------------------------------------------------------------------
+
+
+def test_one_callback_may_not_let_out_more_than_its_task() -> None:
+    """The document's limit and the process' contradict each other: said when the task is built, with both names."""
+    stage = {"$compute": {"class": "tests.harness.computations:Marks", "key": "$k"}}
+    source = {"$source": {"documents": [{"k": 1}]}}
+    plan = plan_processor(
+        parse({"pipeline": [source, stage], "options": {"limits": {"outputsPerCall": 8}}}), collects=True
+    )
+    spec = plan.vertices[1].chain[0]
+    build_operator(spec, TaskContext(computed_max=8))
+    with pytest.raises(
+        OperatorError, match=r"\$compute: options.limits.outputsPerCall=8 must not be above computed_max=7"
+    ):
+        build_operator(spec, TaskContext(computed_max=7))
+
+
 # --- caches -----------------------------------------------------------------------------------------------------------
 
 
