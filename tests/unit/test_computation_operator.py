@@ -269,21 +269,6 @@ def test_a_yield_must_be_a_document(wrong: Any) -> None:
     assert len(h.failures) == 1
 
 
-def test_what_one_step_of_time_lets_out_is_bounded() -> None:
-    """Two documents where two are allowed; a third fails the task with the setting and what to do, and is no dead letter."""
-    for most, fits in ((2, True), (1, False)):
-        task = KeyedComputation(make_computation(Scripted), computed_max=most)
-        task.on_records([row_of(1, {"n": "a"}, 10), row_of(2, {"n": "b"}, 20)])
-        if fits:
-            assert len(task.on_watermark(30).outputs) == 2
-            assert len(task.on_watermark(40).outputs) == 0
-            continue
-        with pytest.raises(
-            OperatorError, match="more than 1 documents out of this task, and computed_max allows no more"
-        ):
-            task.on_watermark(30)
-
-
 def test_waiting_records_are_bounded() -> None:
     """Beyond the bound the task fails with what holds it; what was applied makes room, also over a restore."""
 

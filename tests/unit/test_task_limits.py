@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from shared.computation.loading import make_computation
 from shared.language import patterns
 from shared.language.documents import parse
 from shared.model.ids import SplitId
@@ -14,11 +15,13 @@ from shared.model.plan import OUT
 from shared.operators.base import PART, POS, TS, Operator
 from shared.operators.batches import documents_of
 from shared.operators.build import build_front, build_operator
+from shared.operators.computation import KeyedComputation, row_of
 from shared.operators.context import TaskContext
 from shared.operators.errors import OperatorError
 from shared.operators.source_front import SourceFront
 from shared.operators.specs import FrontSpec
 from shared.planning.physical import plan_processor
+from tests.harness.computations import Marks
 from tests.harness.window_world import Raw
 
 A, B = SplitId("t-0"), SplitId("t-1")
@@ -160,6 +163,20 @@ def test_one_callback_may_not_let_out_more_than_its_task() -> None:
         OperatorError, match=r"\$compute: options.limits.outputsPerCall=8 must not be above computed_max=7"
     ):
         build_operator(spec, TaskContext(computed_max=7))
+
+
+def test_what_one_step_of_time_lets_out_is_bounded() -> None:
+    """Two documents where two are allowed; a third fails the task with the setting and what to do, and is no dead letter."""
+    for most, fits in ((2, True), (1, False)):
+        task = KeyedComputation(make_computation(Marks), computed_max=most)
+        task.on_records([row_of(1, {"n": "a"}, 10), row_of(2, {"n": "b"}, 20)])
+        if fits:
+            assert len(task.on_watermark(30).outputs) == 2
+            continue
+        with pytest.raises(
+            OperatorError, match="more than 1 documents out of this task, and computed_max allows no more"
+        ):
+            task.on_watermark(30)
 
 
 # --- caches -----------------------------------------------------------------------------------------------------------
