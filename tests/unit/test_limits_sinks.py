@@ -1,6 +1,7 @@
 """Limits of sinks act, and those that contradict each other, or what the brokers take, are refused at the start."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -78,6 +79,19 @@ def test_sink_tasks_share_what_a_row_of_the_mirror_carries() -> None:
     assert settings.inline_of(1) == settings.inline_bytes_max
     for tasks in (1, 3, 15, 128):
         assert tasks * settings.inline_of(tasks) <= settings.mirror_inline_bytes_max
+
+
+@pytest.mark.parametrize(("tasks", "share"), [(1, 700), (4, 250)])
+def test_a_sink_task_is_given_its_share(tasks: int, share: int) -> None:
+    """By the plan that its assignment brings: sinks count, others do not."""
+    settings = SinkSettings(staging=StagingSettings(inline_bytes_max=700, mirror_inline_bytes_max=1_000))
+    services = {VertexId("emit-1"): "sink", VertexId("source-1"): "source"}
+    plan = SimpleNamespace(tasks={VertexId("emit-1"): tasks, VertexId("source-1"): 9}, services=services)
+    context: Any = SimpleNamespace(
+        assign=SimpleNamespace(job=IDENTITY.job, generation=1, plan=plan), outside=SimpleNamespace(blobs=None)
+    )
+    parts = RealSinks(Connections("p"), settings)._parts(context, VertexId("emit-1"), 0)
+    assert (parts.inline_bytes_max, parts.handle_bytes_max) == (share, settings.staging.handle_bytes_max)
 
 
 @pytest.mark.parametrize(
