@@ -26,7 +26,7 @@ _NO_STATEMENT = 3
 def demo_command(
     out: Annotated[Path, typer.Option(help="Where the results go; emptied first.")] = Path("out/demo"),
     data: DataDir = DEMO,
-    seconds: Annotated[float, typer.Option(help="How long the year takes to be fed.")] = 25.0,
+    seconds: Annotated[float, typer.Option(min=0, help="How long the year takes to be fed.")] = 25.0,
     tasks: Tasks = [],  # noqa: B006 - typer reads it, nothing changes it
     port: Port = 0,
     workers: Annotated[

@@ -63,9 +63,12 @@ class Installation:
 
 async def audit(name: ProcessorName, installed: Installation) -> Audited:
     """Audit a processor. Raises AuditFailed with the first discrepancy, NotAuditable where something needed is gone."""
-    row = next((r for r in await installed.store.processors() if r.name == name), None)
+    rows = await installed.store.processors()
+    row = next((r for r in rows if r.name == name), None)
     if row is None:
-        message = f"no processor {name!r} in this installation"
+        message = (
+            f"no processor {name!r} in this installation; it has {', '.join(sorted(r.name for r in rows)) or 'none'}"
+        )
         raise AuditFailed(message)
     processor = parse(msgspec.msgpack.decode(row.plan)["document"])
     tables = await _tables(processor, installed)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from services.cli.reading import Unreadable, read_document
 from services.cli.remote import RemoteFailed, find, path_of
 from shared.language.problems import InvalidDocument
 
@@ -38,7 +39,7 @@ def failing() -> Iterator[None]:
     """What the service refuses is a sentence and status 1."""
     try:
         yield
-    except (RemoteFailed, InvalidDocument, OSError) as error:
+    except (RemoteFailed, InvalidDocument, Unreadable, OSError) as error:
         from rich.console import Console
 
         Console(stderr=True, soft_wrap=True).print(str(error), style="red", markup=False, highlight=False)
@@ -149,7 +150,7 @@ def create_command(
 ) -> None:
     """Register a processor."""
     with failing():
-        text = file.read_text()
+        text = read_document(file)
         from shared.language.documents.load import load
 
         tree, _ = load(text)
@@ -193,7 +194,7 @@ def modify_command(
 ) -> None:
     """Give a processor another document; one that runs goes on with it at its next checkpoint."""
     with failing():
-        body = {"document": file.read_text(), "resumeFromCheckpoint": not without_state}
+        body = {"document": read_document(file), "resumeFromCheckpoint": not without_state}
         find(data).send("PATCH", path_of(name), body)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from services.cli.reading import Unreadable, read_document
 from shared.language.documents import InvalidDocument, Processor, parse
 from shared.model.plan import PhysicalPlan
 from shared.planning import Engine, PlanError, plan_processor
@@ -37,9 +38,9 @@ def explain(file: Path, engine: Engine, *, mermaid: bool) -> int:
 def _planned(file: Path, engine: Engine) -> tuple[Processor, PhysicalPlan] | None:
     """The document and its plan; what is wrong with it goes to standard error."""
     try:
-        processor = parse(file.read_text())
+        processor = parse(read_document(file))
         return processor, plan_processor(processor, engine=engine, collects=True)
-    except (InvalidDocument, PlanError, OSError, UnicodeDecodeError) as error:
+    except (InvalidDocument, PlanError, Unreadable) as error:
         sys.stderr.write(f"{error}\n")
         return None
 

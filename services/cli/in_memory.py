@@ -102,7 +102,12 @@ class TryOutSources:
             case DocumentsSource() | ScriptSource():
                 return own_documents(processor, stage, outside.clock)
             case FileSource():
-                return file_source(self.connections, outside, processor, replace(stage, follow=False))
+                source = file_source(self.connections, outside, processor, replace(stage, follow=False))
+                if not await source.files():
+                    raise CannotTryOut(
+                        f"{stage.path}.path: expected at least one file that matches, found none in {Path.cwd()}"
+                    )
+                return source
             case KafkaSource():
                 raise CannotTryOut(_NO_BROKER.format(path=stage.path))
 

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 import structlog
 
 from services.cli.in_memory import Outcome, TryOut, try_out
+from services.cli.reading import Unreadable, read_document
 from shared.language.documents import InvalidDocument, parse
 from shared.language.values import render_json, to_json
 from shared.model.ids import ProcessorName
@@ -107,19 +108,28 @@ def process(
         elif file is not None and cases is None and out is None:
             process_file(file, engine, limit, dlq)
         else:
-            sys.stderr.write("expected either FILE, or --cases together with --out\n")
+            sys.stderr.write(
+                "expected either FILE, the processor's document, or --cases (many of them, a line each) together with --out; "
+                "`tidemark process --help` shows them\n"
+            )
             return _USAGE
-    except (ProcessError, OSError) as error:
+    except (ProcessError, Unreadable) as error:
         sys.stderr.write(f"{error}\n")
+        return 1
+    except OSError as error:
+        sys.stderr.write(f"{error.filename}: {error.strerror}\n" if error.filename else f"{error}\n")
         return 1
     return 0
 
 
 def process_file(file: Path, engine: Engine, limit: int | None, dlq: Path | None) -> None:
     """Output to standard output, dead letters to standard error or a file, a line each. ProcessError."""
+    text = read_document(file)
     name = ProcessorName(_NOT_IN_NAMES.sub("-", file.stem))
+    if dlq is not None:
+        dlq.write_text("")  # what cannot be written is said before the try-out, not behind it
     with runner(engine) as running:
-        outcome, _ = running.run(file.read_text(), name, limit)
+        outcome, _ = running.run(text, name, limit)
     _write(sys.stdout, outcome.output)
     if dlq is None:
         _write(sys.stderr, outcome.letters)

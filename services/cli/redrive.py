@@ -57,9 +57,12 @@ class Letters:
 
 async def redrive(name: ProcessorName, installed: Installation, topic: str | None = None) -> Redriven:
     """Correct the windows of a processor for the late records that were not redriven yet. CannotRedrive; AuditFailed."""
-    row = next((r for r in await installed.store.processors() if r.name == name), None)
+    rows = await installed.store.processors()
+    row = next((r for r in rows if r.name == name), None)
     if row is None:
-        message = f"no processor {name!r} in this installation"
+        message = (
+            f"no processor {name!r} in this installation; it has {', '.join(sorted(r.name for r in rows)) or 'none'}"
+        )
         raise CannotRedrive(message)
     processor = parse(msgspec.msgpack.decode(row.plan)["document"])
     part, path = windowed(processor)

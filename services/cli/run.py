@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from services.cli.installation import Installation, installation
+from services.cli.reading import read_document
 from services.cli.view import View
 from services.local.address import ADDRESS_FILE
 from services.local.broker_settings import FREE_PORT
@@ -21,6 +22,7 @@ from shared.language.expressions.ast import Literal
 from shared.language.stages import FileEmit, KafkaEmit
 from shared.model.ids import ProcessorName
 from shared.model.messages import ProcessorStatus, StopProcessor
+from shared.planning import plan_processor
 
 _ADDRESS_POLL_S = 0.2
 
@@ -30,9 +32,10 @@ class RunFailed(Exception):
 
 
 async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: int = FREE_PORT) -> None:
-    """Create or resume the processor and show it until it ends. RunFailed; InvalidDocument before anything is started."""
-    text = file.read_text()  # noqa: ASYNC240 - before anything runs beside
+    """Create or resume the processor and show it until it ends. RunFailed; before anything starts, InvalidDocument and PlanError."""
+    text = read_document(file)
     processor = parse(text)
+    plan_processor(processor)
     name = processor.name or ProcessorName(file.stem)
     async with installation(data_dir, {}, {CONTROL: 1}, port=port) as installed:
         telling = asyncio.create_task(_tell_address(data_dir))

@@ -22,6 +22,7 @@ SAID: Final = frozenset(
         "services.cli.demo.DemoFailed",
         "services.cli.folders.NoInstallation",
         "services.cli.ps.NothingRuns",
+        "services.cli.reading.Unreadable",
         "services.cli.run.RunFailed",
         "services.local.broker.BrokerError",
         "shared.language.problems.InvalidDocument",

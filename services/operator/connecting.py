@@ -1,14 +1,12 @@
 """From a document's `$lookup` to the table that it asks."""
 
-import fsspec
-
 from services.operator.tables.files import FileTable
 from services.operator.tables.held import HeldTable
 from services.operator.tables.sql import SqlTable, engine_of
 from shared.language.documents import Processor
 from shared.language.stages import InlineTable, Lookup
 from shared.ports.tables import Table, TableRefused
-from shared.process.connections import Connections
+from shared.process.connections import Connections, filesystem_at
 from shared.runtime.context import Outside
 
 
@@ -27,5 +25,5 @@ def table_of(connections: Connections, outside: Outside, processor: Processor, s
             f"{stage.path}.from: connection {connection.name!r} is of type {connection.type}; expected sql or files"
         )
     root = str(connection.settings["path"]).rstrip("/")
-    filesystem, path = fsspec.url_to_fs(f"{root}/{stage.from_.table}", **config)
+    filesystem, path = filesystem_at(f"{root}/{stage.from_.table}", f"{stage.path}.from", config)
     return FileTable(filesystem, path, outside.executor, outside.clock, settings)

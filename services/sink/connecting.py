@@ -1,10 +1,9 @@
 """From what stands at the end of a pipeline to a connector: what a sink's tasks write to."""
 
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import urlparse
 
-import fsspec
 import sqlalchemy as sa
 
 from services.sink.connectors.destination import Destination, LocalDestination
@@ -22,7 +21,7 @@ from shared.language.stages import FileEmit, KafkaEmit, Merge, Sink
 from shared.model.ids import Epoch, VertexId
 from shared.planning import DeadLetterHead, Head, WriteHead
 from shared.ports.sink import Sink as SinkPort
-from shared.process.connections import Connections, check_room
+from shared.process.connections import Connections, check_room, filesystem_at
 from shared.runtime.context import TaskContext
 from shared.runtime.exchange import blob_name
 
@@ -80,13 +79,14 @@ class RealSinks:
         return FileSink(destination, encoding, attempt, outside.executor, settings.files, handle_bytes_max)
 
     def _destination(self, processor: Processor, stage: FileEmit, attempt: str) -> Destination:
-        root = ""
+        root, config = "", dict[str, Any]()
         if stage.connection_name is not None:
-            root = str(self._connections.get(processor, stage.connection_name).settings["path"])
+            settings = self._connections.get(processor, stage.connection_name).settings
+            root, config = str(settings["path"]), settings.get("config", {})
         place = f"{root.rstrip('/')}/{stage.file_path}" if root else stage.file_path
         if urlparse(place).scheme in ("", "file"):
             return LocalDestination(Path(place.removeprefix("file://")), attempt)
-        filesystem, path = fsspec.url_to_fs(place)
+        filesystem, path = filesystem_at(place, stage.path, config)
         return ObjectDestination(filesystem, path)
 
     def _parts(self, context: TaskContext, vertex: VertexId, index: int) -> PartStore:

@@ -1,8 +1,6 @@
 """From a document's `$source` to a connector: what a source's tasks read from."""
 
-from typing import Final, Protocol
-
-import fsspec
+from typing import Any, Final, Protocol
 
 from services.source.connectors.files import FileSource, FileSourceSettings
 from services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
@@ -18,7 +16,7 @@ from shared.language.stages import ScriptSource as ScriptStage
 from shared.language.stages import Source as SourceStage
 from shared.ports.clock import Clock
 from shared.ports.source import Source
-from shared.process.connections import Connections
+from shared.process.connections import Connections, filesystem_at
 from shared.runtime.context import Outside
 
 
@@ -96,12 +94,13 @@ def file_source(
     processor: Processor,
     stage: FileStage,
     bounds: SourceSettings = _DEFAULTS,
-) -> Source:
+) -> FileSource:
     """Files, below the folder of their connection if they have one."""
-    root = ""
+    root, config = "", dict[str, Any]()
     if stage.connection_name is not None:
-        root = str(connections.get(processor, stage.connection_name).settings["path"]).rstrip("/") + "/"
-    filesystem, glob = fsspec.url_to_fs(root + stage.path_glob)
+        of = connections.get(processor, stage.connection_name).settings
+        root, config = str(of["path"]).rstrip("/") + "/", of.get("config", {})
+    filesystem, glob = filesystem_at(root + stage.path_glob, stage.path, config)
     settings = FileSourceSettings(
         glob=glob,
         format=stage.format,

@@ -20,12 +20,13 @@ class DocumentError:
 
     def __str__(self) -> str:
         """One line: place, line, what is wrong, the accepted values, the nearest name."""
-        place = f"{self.path} (line {self.line})" if self.line is not None else self.path
+        line = "" if self.line is None else f"line {self.line}"
+        place = f"{self.path} ({line})" if self.path and line else self.path or line
         text = f"{place}: {self.message}" if place else self.message
         if self.nearest is not None:
             text += f"; did you mean {self.nearest}?"
         if self.accepted:
-            text += f" Accepted: {', '.join(self.accepted)}."
+            text += f"{'' if text.endswith(('?', '.')) else '.'} Accepted: {', '.join(self.accepted)}."
         return text
 
 

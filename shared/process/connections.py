@@ -1,10 +1,15 @@
 """What a document's connections lead to, for the process that uses them."""
 
 import os
+from collections.abc import Mapping
+from typing import Any
+
+import fsspec
 
 from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings, settings_from
 from shared.language.documents import Processor, resolve
+from shared.language.redaction import redacted_line
 from shared.language.stages import Connection
 from shared.runtime.settings import RuntimeSettings
 
@@ -25,6 +30,23 @@ def check_room(clients: int, clients_max: int, what: str) -> None:
             " raise connections_max in TIDEMARK_RUNTIME, or start the process again: it lets go of those that nobody uses any more"
         )
         raise TooManyConnections(message)
+
+
+class NoFileSystem(Exception):
+    """A path or URL leads to no file system that is installed here."""
+
+
+def filesystem_at(place: str, where: str, config: Mapping[str, Any]) -> tuple[Any, str]:
+    """Fsspec's file system of a path or URL, and the path in it; `where` names the stage. NoFileSystem."""
+    try:
+        filesystem, path = fsspec.url_to_fs(place, **config)
+    except (ValueError, ImportError, TypeError) as error:
+        shown = redacted_line(place)
+        raise NoFileSystem(
+            f"{where}: {shown}: expected a path, or a URL of a file system that is installed (s3://…, file://…), with the connection's"
+            f" config as it takes it; found: {redacted_line(str(error))}"
+        ) from None
+    return filesystem, str(path)
 
 
 class Connections:

@@ -66,7 +66,14 @@ class SqlSinkSettings:
 
 
 def engine_at(url: str, settings: SqlSinkSettings | None = None) -> sa.Engine:
-    """An engine for a connection's url: PostgreSQL by the driver that is installed."""
+    """An engine for a connection's url: PostgreSQL by the driver that is installed. TargetRefused for what is none of the two databases."""
+    expected = "the connection's url: expected postgresql://user:password@host/database or sqlite:///path"
+    try:
+        backend = sa.make_url(url).get_backend_name()
+    except exc.ArgumentError:
+        raise TargetRefused(f"{expected}, found no address of a database; it is not shown here") from None
+    if backend not in DIALECTS:
+        raise TargetRefused(f"{expected}, found one of {backend}")
     return engine_of(url.replace("postgresql://", "postgresql+psycopg://", 1), settings)
 
 

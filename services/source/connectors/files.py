@@ -80,8 +80,11 @@ class FileSource:
         """The files that match now; with `ordered`, one split for all of them."""
         if self._settings.ordered:
             return {SEQUENCE: 0}
-        names = await self._executor.blocking(self._files.names)
-        return {SplitId(name): ordinal_of(name) for name in names}
+        return {SplitId(name): ordinal_of(name) for name in await self.files()}
+
+    async def files(self) -> Sequence[str]:
+        """Those that match now, sorted. LogError if there are more than `files_max`."""
+        return await self._executor.blocking(self._files.names)
 
     async def open(self, positions: Mapping[SplitId, Offset | None]) -> None:
         """Read these splits, besides those that are already being read; new ones from their beginning."""

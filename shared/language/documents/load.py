@@ -53,7 +53,7 @@ def load(text: str) -> tuple[Any, dict[str, int]]:
     except (yaml.YAMLError, RecursionError) as e:
         raise _invalid(f"not YAML: {e}") from e
     if node is None:
-        raise _invalid("the document is empty")
+        raise _invalid("the document is empty; it needs pipeline: a list of stages that begins with $source")
     reader = _Reader()
     return reader.read(node, "", 0), reader.lines
 

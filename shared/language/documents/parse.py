@@ -123,7 +123,9 @@ def parse(document: str | Mapping[str, Any], *, known_connections: Mapping[str, 
     if isinstance(document, str):
         tree, lines = load(document)
     if type(tree) is not dict:
-        raise InvalidDocument([DocumentError("", f"a processor's document is an object, found {type(tree).__name__}")])
+        kind = {list: "a list", str: "a text", type(None): "null"}.get(type(tree), "a single value")
+        message = f"a processor's document is an object with pipeline: a list of stages; found {kind}"
+        raise InvalidDocument([DocumentError("", message)])
     problems = Problems(lines)
     scope = Scope(problems, limits=limits_of(tree.get("options")))
     for key in ("pipeline", "options"):
