@@ -89,11 +89,12 @@ def test_ids_that_are_forgotten_make_room_and_those_of_a_snapshot_count() -> Non
 # --- windows ----------------------------------------------------------------------------------------------------------
 
 
-def window(context: TaskContext, accumulator: dict[str, Any]) -> tuple[Operator, Operator]:
+def window(context: TaskContext, accumulator: dict[str, Any], **limits: int) -> tuple[Operator, Operator]:
     """The sender's half of a window, and its step."""
     stage = {"$tumblingWindow": {"interval": SECOND, "pipeline": [{"$group": {"_id": "$k", "v": accumulator}}]}}
     source = {"$source": {"connectionName": "c", "topic": "t", "schema": {"k": "long", "v": "long"}}}
-    plan = plan_processor(parse({"pipeline": [source, stage]}), engine="local", collects=True)
+    document = {"pipeline": [source, stage], "options": {"limits": limits}}
+    plan = plan_processor(parse(document), engine="local", collects=True)
     partial = next(spec for spec in plan.vertices[0].chain if type(spec).__name__ == "PartialSpec")
     return build_operator(partial, context), build_operator(plan.vertices[1].chain[0], context)
 
@@ -116,6 +117,22 @@ def test_partials_are_merged_when_there_are_so_many(unmerged: int, sent: bool) -
     assert bool(outs) == sent
     total = sum(row for out in [*outs, *partial.before_barrier()] for row in out.batch.column("__n").to_pylist())
     assert total == 6
+
+
+@pytest.mark.parametrize("pushed", ["$v", {"$concatArrays": [["$v"]]}], ids=["on columns", "row by row"])
+def test_a_group_that_is_too_large_fails_its_sender_as_it_fails_the_step(pushed: Any) -> None:
+    """Wherever its rows meet, in one batch or in the step, and whichever way they are aggregated: which row is too much is chance."""
+    for most, fits in ((3, True), (2, False)):
+        partial, step = window(TaskContext(), {"$push": pushed}, valuesPerGroup=most)
+        del step
+        rows = batch(1, 1, 1).set_column(1, "v", pa.array([1, 2, 3], pa.int64()))
+        if fits:
+            assert [out.batch.num_rows for out in (*partial.on_batch(rows, "rows", ""), *partial.before_barrier())] == [
+                1
+            ]
+            continue
+        with pytest.raises(OperatorError, match=r"\$group: \$push keeps more than 2 values.*valuesPerGroup"):
+            partial.on_batch(rows, "rows", "")
 
 
 def test_open_windows_are_bounded_by_what_they_keep() -> None:
