@@ -28,4 +28,9 @@ def chosen(data: Path | None) -> Path:
     if not found:
         message = f"no installation in {RUN} or {DEMO}: `tidemark demo` or `tidemark run FILE` makes one, --data names another"
         raise NoInstallation(message)
-    return max(found, key=lambda folder: (folder / _STORE).stat().st_mtime)
+    return max(found, key=_written_s)
+
+
+def _written_s(folder: Path) -> float:
+    """When the store was last written: a change lies in its write-ahead log first."""
+    return max(path.stat().st_mtime for path in folder.glob(f"{_STORE}*"))

@@ -26,6 +26,9 @@ def test_the_last_used_one_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert chosen(None) == DEMO
     os.utime(RUN / "coordinator.db", (3, 3))
     assert chosen(None) == RUN
+    (DEMO / "coordinator.db-wal").touch()
+    assert chosen(None) == DEMO, "a commit lies in the log until the file is written"
+    (DEMO / "coordinator.db-wal").unlink()
     assert chosen(DEMO) == DEMO
 
 
