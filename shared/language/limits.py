@@ -7,6 +7,9 @@ stages. Every task of every generation has the same ones, and so have a try-out 
 from dataclasses import dataclass
 from typing import Final
 
+CONDITIONS_MAX: Final = 4
+"""Columns of a table that one question of a `$lookup` names: more narrow hardly more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

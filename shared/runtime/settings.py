@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal
 
-from shared.language.apply.narrowing import CONDITIONS_MAX
+from shared.language.limits import CONDITIONS_MAX
 from shared.protocol.task.start import TaskLimits
 from shared.wire.limits import WireLimits
 

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, product
-from typing import Any, Final
+from typing import Any
 
 from shared.language.apply.lookup import lookup_keys, lookup_variables
 from shared.language.expressions.ast import Call, Expr, FieldPath, Literal, Variable
 from shared.language.expressions.environment import Environment
 from shared.language.expressions.errors import VALUE, ExpressionError
 from shared.language.expressions.interpreter import evaluate
+from shared.language.limits import CONDITIONS_MAX
 from shared.language.query.ast import All, Compare, ExprTrue, OnField, Predicate
 from shared.language.query.match import values_at
 from shared.language.stages.relational import Lookup
@@ -23,7 +24,6 @@ from shared.language.stages.stateless import Match
 from shared.language.values.keys import canonical_key
 from shared.model.values import MISSING, Document, Value
 
-CONDITIONS_MAX: Final = 4
 Names = tuple[str, ...]
 Wanted = tuple[Any, ...]
 """A value for each condition."""
