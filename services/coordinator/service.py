@@ -30,6 +30,12 @@ def coordinator_settings(settings: ProcessSettings) -> CoordinatorSettings:
             " assignment carries them"
         )
         raise ProcessSettingsError(message)
+    if found.mirror_bytes_max + HEADER_BYTES_MAX > message_bytes_max:
+        message = (
+            f"TIDEMARK_EXTRA.mirror_bytes_max: its {found.mirror_bytes_max} bytes and a header of up to {HEADER_BYTES_MAX} must not be"
+            f" above message_bytes_max={message_bytes_max} of TIDEMARK_KAFKA_CONFIG: no broker would take such a row"
+        )
+        raise ProcessSettingsError(message)
     return found
 
 

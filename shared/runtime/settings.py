@@ -62,6 +62,8 @@ class RuntimeSettings:
     """The coordinator gives a silent worker up after this."""
     heartbeat_bytes_max: int = 512 * 1024
     """Of a heartbeat: one that would be larger goes without the details of its tasks, such as where each split stands."""
+    acknowledgement_bytes_max: int = 900_000
+    """Of a task's acknowledgement: inline state, what it staged, where its splits stand. Beyond it the task fails, with what to do."""
     reason_characters_max: int = 4_000
     """Of the reason that is told when a task fails; the worker's log has all of it."""
     coordinator_silence_ms_max: int = 60_000
@@ -209,6 +211,12 @@ class RuntimeSettings:
 
     def _check_wire(self) -> None:
         wire = self.wire
+        if self.acknowledgement_bytes_max < self.state_inline_bytes_max + HEADER_BYTES_MAX:
+            message = (
+                f"acknowledgement_bytes_max={self.acknowledgement_bytes_max} must be above state_inline_bytes_max="
+                f"{self.state_inline_bytes_max} and a header of up to {HEADER_BYTES_MAX} bytes: a task with full state would fail"
+            )
+            raise SettingsError(message)
         if self.inline_bytes_max + HEADER_BYTES_MAX > wire.frame_bytes_max:
             message = (
                 f"inline_bytes_max={self.inline_bytes_max} and a header of up to {HEADER_BYTES_MAX} bytes must not be above"
@@ -259,6 +267,7 @@ class RuntimeSettings:
         for name, size, what in (
             ("inline_bytes_max", self.inline_bytes_max, "a frame"),
             ("state_inline_bytes_max", self.state_inline_bytes_max, "an acknowledgement"),
+            ("acknowledgement_bytes_max", self.acknowledgement_bytes_max, "an acknowledgement"),
             ("heartbeat_bytes_max", self.heartbeat_bytes_max, "a heartbeat"),
         ):
             if size + HEADER_BYTES_MAX > message_bytes_max:

@@ -43,6 +43,7 @@ from shared.model.messages import (
 )
 from shared.ports.clock import Handle
 from shared.ports.log import LogUnavailable, TopicPartition
+from shared.protocol.errors import LocalError
 from shared.protocol.task import events as ev
 from shared.runtime.assembly import assemble, failure_of
 from shared.runtime.beats import beat_of, encoded
@@ -305,7 +306,15 @@ class Worker:
         self.report(Released(self.incarnation, hosted.assign.job, hosted.assign.vertex, index, epoch))
 
     def _ack(self, assign: Assign, epoch: Epoch, handle: TaskHandle) -> None:
-        self.report(Ack(self.incarnation, assign.job, assign.generation, epoch, handle))
+        ack = Ack(self.incarnation, assign.job, assign.generation, epoch, handle)
+        size, most = len(encode_message(ack)), self._outside.settings.acknowledgement_bytes_max
+        if size > most:
+            message = (
+                f"{assign.vertex}/{assign.index}: its acknowledgement of checkpoint {epoch} would have {size} bytes, at most {most}"
+                " (acknowledgement_bytes_max): run more tasks, read fewer files or partitions, or raise it and message_bytes_max"
+            )
+            raise LocalError(message)
+        self.report(ack)
 
     def _failed(self, hosted: Hosted, error: BaseException) -> None:
         """A task's error: report it, unless the task is a zombie, which only stops (L2)."""

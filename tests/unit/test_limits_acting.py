@@ -19,6 +19,7 @@ from shared.adapters.memory_log import MemoryLog
 from shared.adapters.store_settings import BlobSettings, StoreSettings
 from shared.adapters.virtual import InlineExecutor, VirtualWorld, run_virtual
 from shared.language.stages import Connection
+from shared.model.checkpoint import TaskHandle, TaskProtocolState
 from shared.model.ids import Epoch, Generation, JobId, Offset, Place, ProcessorName, Seq, VertexId, WorkerIncarnation
 from shared.model.messages import Heartbeat, TaskBeat, TaskFailed, TaskRestored
 from shared.ports.log import NewRecord, TopicPartition
@@ -105,6 +106,27 @@ def test_the_reason_of_a_failure_is_told_up_to_the_bound() -> None:
             stand.service.built[0].fail(RuntimeError("x" * 1_000))
             (failed,) = await stand.said(TaskFailed)
             assert failed.reason == "RuntimeError: " + "x" * 16
+
+    run_virtual(main)
+
+
+def test_an_acknowledgement_that_would_be_too_large_fails_its_task_and_not_the_worker() -> None:
+    """With what to do; the worker goes on."""
+
+    async def main(world: VirtualWorld) -> None:
+        settings = RuntimeSettings(collects=True, engine="local", acknowledgement_bytes_max=2_000)
+        async with working(world, settings=settings) as stand:
+            await stand.tell(stand.assign(1))
+            await stand.said(TaskRestored)
+            (hosted,) = stand.worker._tasks.values()
+            assert hosted.driver is not None
+            hosted.driver.wiring.on_ack(Epoch(1), TaskHandle(VertexId("v"), 0, TaskProtocolState()))
+            with pytest.raises(
+                LocalError, match=r"would have 31\d\d bytes, at most 2000 \(acknowledgement_bytes_max\): run more tasks"
+            ):
+                hosted.driver.wiring.on_ack(
+                    Epoch(1), TaskHandle(VertexId("v"), 0, TaskProtocolState(), positions=b"x" * 3_000)
+                )
 
     run_virtual(main)
 

@@ -14,7 +14,7 @@ from shared.adapters.memory_commit_store import MemoryCommitStore
 from shared.adapters.virtual import VirtualWorld, run_virtual
 from shared.model.checkpoint import LineageEntry
 from shared.model.ids import Epoch, Generation, LeaderToken, Place, ProcessorName, WorkerIncarnation
-from shared.model.messages import CreateProcessor, Heartbeat, PutConnection, Register
+from shared.model.messages import Assign, CreateProcessor, Deregister, Heartbeat, PutConnection, Register
 from shared.process.settings import ProcessSettings, ProcessSettingsError
 from shared.protocol.coordinator import events as ev
 from shared.protocol.coordinator.commands import Answer, OpId, StoreConnection
@@ -27,7 +27,7 @@ from shared.runtime.settings import DeathSettings, RuntimeSettings, SettingsErro
 from shared.runtime.storing import carry_out
 from shared.runtime.topics import Topics
 from tests.unit.protocol_coordinator_support import NAME
-from tests.unit.protocol_coordinator_world import World
+from tests.unit.protocol_coordinator_world import World, started
 
 
 def test_no_more_processors_are_created_than_may_be() -> None:
@@ -113,6 +113,33 @@ def test_a_document_that_no_assignment_could_carry_is_refused() -> None:
     plan_for_coordinator("local", document, {}, None, registry, document_bytes_max=size)
 
 
+def test_C9_a_commit_that_no_row_of_the_mirror_could_tell_is_not_made() -> None:  # noqa: N802
+    """The processor is FAILED with what to do, instead of sinks waiting for a row that no broker takes."""
+    world = started(CoordinatorSettings(mirror_bytes_max=700))
+    world.pass_ms(2_000)
+    assert world.row.state == "FAILED"
+    assert "mirror_bytes_max of the coordinator" in world.row.reason
+    assert world.store.history.get(world.row.job, []) == []
+    world = started(CoordinatorSettings(mirror_bytes_max=5_000))
+    world.pass_ms(2_000)
+    assert world.row.state == "RUNNING"
+    assert world.store.history[world.row.job]
+
+
+def test_an_assignment_carries_nothing_that_nobody_restores_from() -> None:
+    """Neither what was staged nor where splits stood: with many tasks or files it would become too large."""
+    world = started()
+    world.pass_ms(2_000)
+    assert any(h.staged for h in world.store.history[world.row.job][-1].tasks)
+    worker, _ = world.holder("read", 0)
+    world.report(worker, Deregister(worker.incarnation))
+    world.worker("source-1", "source")
+    world.pass_ms(5_000)
+    assigned = [c for c in world.commands if isinstance(c, Assign) and c.last > 0]
+    assert any(c.handles for c in assigned)
+    assert all(not h.staged and not h.positions for c in assigned for h in c.handles)
+
+
 def test_an_assignment_names_no_generation_that_committed_nothing() -> None:
     """However often a processor began in vain: the lineage that tasks are told does not grow with it."""
     entries = [
@@ -166,6 +193,7 @@ def _process(extra: dict[str, Any], runtime: RuntimeSettings, kafka: dict[str, A
 @pytest.mark.parametrize(
     ("extra", "runtime", "kafka", "said"),
     [
+        ({"mirror_bytes_max": 990_000}, {}, {}, "mirror_bytes_max: its 990000 bytes .* message_bytes_max=1000000"),
         ({"lineage_max": 1}, {}, {}, "coordinator setting lineage_max: expected at least 2, found 1"),
         ({"tasks_max": 129}, {}, {}, r"tasks_max \(129\) must not be above the 128 key groups"),
         (

@@ -97,7 +97,8 @@ def test_every_table_of_settings_is_of_a_class_that_exists() -> None:
 
 def test_relations_are_between_settings_that_exist() -> None:
     """Each name in the first column of the relations is that of a setting on the page."""
-    known = {name for section, rows in sections().items() if section in settings_classes() for name in rows}
+    classes = settings_classes()
+    known = {name for section, rows in sections().items() if section in classes for name in rows}
     text = (ROOT / PAGE).read_text("utf-8").partition("## Relations")[2].partition("\n## ")[0]
     rows = [line.strip("|").split(" | ")[0] for line in text.splitlines() if line.startswith("| `")]
     assert len(rows) > 20

@@ -274,6 +274,10 @@ def test_F7_the_faster_side_of_a_join_waits_for_the_slower(tmp_path: Path) -> No
         ({"wire": WireLimits(batch_bytes_max=262_143)}, r"wire.batch_bytes_max=262143 .* inline_bytes_max=262144"),
         ({"wire": WireLimits(text_bytes_max=100)}, "wire.text_bytes_max=100 must be at least 512"),
         ({"wire": WireLimits(bodies_max=0)}, "wire.bodies_max=0 must be at least 1"),
+        (
+            {"acknowledgement_bytes_max": 65_536},
+            "acknowledgement_bytes_max=65536 must be above state_inline_bytes_max=65536",
+        ),
         ({"parcels_waiting_max": 10_000}, "parcels_waiting_max=10000 must be above reports_waiting_max=10000"),
         ({"join_bytes_max": 1 << 20}, r"join_bytes_max=1048576 .* limits.ahead_bytes_max=8388608"),
     ],

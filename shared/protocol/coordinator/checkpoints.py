@@ -36,6 +36,10 @@ class Numbers:
         return self.given
 
 
+_MIRRORED_BYTES = 256
+"""What a row of the mirror has for a task besides what it staged and where its splits stand: names and a digest."""
+
+
 @dataclass(slots=True)
 class Flight:
     """A checkpoint that has been started and neither committed nor aborted."""
@@ -64,6 +68,10 @@ class Flight:
     def inline_bytes(self) -> int:
         """State that the commit row would hold inline; what sinks staged stays inline, it is small by its nature."""
         return sum(inline_bytes(h) for h in self.acks.values())
+
+    def mirrored_bytes(self) -> int:
+        """What the row of the mirror would have, about (C9)."""
+        return sum(len(h.staged) + len(h.positions) + _MIRRORED_BYTES for h in self.acks.values())
 
     def to_move(self, limit_bytes: int) -> tuple[TaskId, ...]:
         """The tasks with the most inline state, as few as bring the sum under the limit (C7)."""

@@ -207,7 +207,8 @@ def _assignment(p: ProcessorState, task: TaskId, worker: WorkerIncarnation, hand
         plan=work.plan,
         vertex=task.vertex,
         index=task.index,
-        handles=tuple(h for h in handles if h.vertex == task.vertex),
+        # Nobody restores from what was staged, or from where splits stood: the mirror has them, and an assignment must stay small.
+        handles=tuple(structs.replace(h, staged=b"", positions=b"") for h in handles if h.vertex == task.vertex),
         retired=work.retired,
         new_identity=work.new_identity,
         release_only=work.release_only,

@@ -107,6 +107,9 @@ def _fly(p: ProcessorState, flight: Flight, now_ms: int) -> None:
         if now_ms - flight.started_ms > p.settings.checkpoint_timeout_ms:
             _time_out(p, flight)
         return
+    if (size := flight.mirrored_bytes()) > p.settings.mirror_bytes_max:
+        _too_large(p, flight, size)
+        return
     flight.moves = flight.to_move(p.settings.inline_bytes_max)
     if flight.moves:
         flight.moving = p.ctx.op()
@@ -115,6 +118,17 @@ def _fly(p: ProcessorState, flight: Flight, now_ms: int) -> None:
         p.emit(do.WriteBlobs(flight.moving, tuple(blobs)))
         return
     _commit(p, flight)
+
+
+def _too_large(p: ProcessorState, flight: Flight, size: int) -> None:
+    """No row of the mirror could tell sinks of this commit (C9): it is not made, and trying again would change nothing."""
+    p.flight = None
+    reason = (
+        f"checkpoint {flight.epoch}: the row that tells sinks of it would have {size} bytes, at most {p.settings.mirror_bytes_max}"
+        " (mirror_bytes_max of the coordinator): read fewer files or partitions, run fewer sink tasks, or raise it and the brokers'"
+        " message_bytes_max"
+    )
+    p.doom = Doom(reason, permanent=True)
 
 
 def _time_out(p: ProcessorState, flight: Flight) -> None:

@@ -88,7 +88,7 @@ COORDINATOR = (
     Mutant("R4", "edges keep their incarnation", PLANS, "        if was is None or (was.senders, was.receivers) != (senders, receivers):", "        if was is None:", ON_GENERATIONS),
     Mutant("R4", "senders do not matter", PLANS, "        if was is None or (was.senders, was.receivers) != (senders, receivers):", "        if was is None or was.receivers != receivers:", ON_GENERATIONS),
     Mutant("R4", "the old topic goes at once", GENERATION, "        obsolete_topics=(*kept.obsolete_topics, *bound.left),", "        unwanted_topics=(*kept.unwanted_topics, *bound.left),", ON_GENERATIONS),
-    Mutant("R4", "a task gets its own handle alone", GENERATION, "handles=tuple(h for h in handles if h.vertex == task.vertex),", "handles=tuple(h for h in handles if (h.vertex, h.index) == (task.vertex, task.index)),", ON_GENERATIONS),
+    Mutant("R4", "a task gets its own handle alone", GENERATION, "for h in handles if h.vertex == task.vertex),", "for h in handles if (h.vertex, h.index) == (task.vertex, task.index)),", ON_GENERATIONS),
     Mutant("S1", "identities are retired at once", STATE, "stay = tuple(i for i in self.kept.identities if i in own or self.released.get(i, 0) < base)", "stay = tuple(i for i in self.kept.identities if i in own)", ON_GENERATIONS),
     Mutant("S1", "identities are given to nobody", GENERATION, "            taken_over.setdefault((vertex, index % plan.tasks[vertex]), []).append((vertex, index))", "            continue", ON_GENERATIONS),
     Mutant("S1", "a removed sink goes at once", GENERATION, "            orphans.append((vertex, index))", "            continue", ON_GENERATIONS),
