@@ -12,6 +12,7 @@ T = TypeVar("T")
 PLACE = "TIDEMARK_LOCAL"
 _GIVEN = frozenset({"port", "controller_port"})
 """Numbers that are no bounds: an argument of the command says them."""
+_FROM_ZERO = frozenset({"niceness"})
 
 
 def limited_broker(settings: BrokerSettings, environment: Mapping[str, str]) -> BrokerSettings:
@@ -37,7 +38,7 @@ def _replaced(settings: T, table: Mapping[str, Any], place: str) -> T:
             near = get_close_matches(name, known, 1)
             message = f"{place}.{name}: no such setting" + (f"; did you mean {near[0]}?" if near else "")
             raise ProcessSettingsError(message)
-        if type(value) not in (int, known[name]) or value <= 0:
+        if type(value) not in (int, known[name]) or not (value > 0 or (value == 0 and name in _FROM_ZERO)):
             what = "a positive whole number" if known[name] is int else "a positive number"
             message = f"{place}.{name}: expected {what}, found {value!r}"
             raise ProcessSettingsError(message)

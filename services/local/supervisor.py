@@ -36,6 +36,7 @@ from shared.wire.messages import decode_command, encode_message
 _log = structlog.get_logger()
 SERVICES: Final = ("coordinator", "source", "operator", "spark", "sink")
 WORKERS: Final = ("source", "operator", "spark", "sink")
+_YIELDING: Final = ("operator", "spark", "sink")
 CONTROL: Final = "control"
 TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -57,9 +58,9 @@ class LocalSettings:
     """A worker that hosts nothing for so long goes, but for the last of its service."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Added to every process'."""
-    niceness: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(("operator", "spark", "sink"), 5))
-    """Of services' processes, as of nice(1). What takes from sources yields to them when all cores are busy, for a source works on one core
-    while a step, a release and the broker come in bursts on several; flow control keeps a source from running away from them."""
+    niceness: int = 5
+    """Of operators, Spark and sinks, 0 to 19 as in nice(1): they yield to sources when all cores are busy, for a source works on one core
+    while a step, a release and the broker come in bursts on several. Flow control keeps a source from running away from them."""
     restart_wait_ms: int = 200
     restart_wait_ms_max: int = 5_000
     early_ends_max: int = 3
@@ -289,7 +290,8 @@ class LocalCluster:
 
     def command(self, service: str) -> list[str]:
         """The command line of a process of ``service``."""
-        return tethered([sys.executable, "-m", f"services.{service}"], self.settings.niceness.get(service, 0))
+        program = [sys.executable, "-m", f"services.{service}"]
+        return tethered(program, self.settings.niceness if service in _YIELDING else 0)
 
     def _environment(self, child: Child) -> dict[str, str]:
         data = self.settings.data_dir.resolve()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from services.local.limits import limited
 from services.local.supervisor import Child, LocalCluster, LocalSettings, restart_wait_ms
 from shared.adapters.clock import SystemClock
 from shared.adapters.memory_broker import MemoryBroker
@@ -60,9 +61,11 @@ def test_what_takes_from_sources_yields_to_them(tmp_path: Path, service: str, ad
     tells = tmp_path / "services" / service / "__main__.py"
     tells.parent.mkdir(parents=True)
     tells.write_text("import os; print(os.nice(0))")
-    command = LocalCluster(LocalSettings(data_dir=tmp_path)).command(service)
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert int(done.stdout) == os.nice(0) + added
+    for variable, niceness in (("{}", added), ('{"niceness": 0}', 0)):
+        settings = limited(LocalSettings(data_dir=tmp_path), {"TIDEMARK_LOCAL": variable})
+        command = LocalCluster(settings).command(service)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert int(done.stdout) == os.nice(0) + niceness
 
 
 async def test_a_process_that_ended_is_told_to_the_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
