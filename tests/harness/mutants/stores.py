@@ -22,7 +22,7 @@ STORES = (
     Mutant("C8", "a lease that runs is taken", STORE, 'if found.holder not in ("", holder) and found.expires_ms > now_ms:', "if False:", ON_STORE),
     Mutant("C8", "a lost answer is an outage", STORE, "            raise Ambiguous(", "            raise StoreUnavailable(", ON_STORE),
     Mutant("C8", "an unsafe database is used", STORE, 'if (journal, synchronous) != ("wal", 2):', "if False:", ON_STORE),
-    Mutant("C8", "SQLite may lose what it confirmed", STORE, '    cursor.execute("PRAGMA synchronous = EXTRA")\n', '    cursor.execute("PRAGMA synchronous = OFF")\n', ON_STORE),
+    Mutant("C8", "SQLite may lose what it confirmed", STORE, '    cursor.execute("PRAGMA synchronous = FULL")\n', '    cursor.execute("PRAGMA synchronous = OFF")\n', ON_STORE),
     Mutant("C9", "a commit need not follow its predecessor", RULES, "    if found != wanted or commit.epoch <= expected.last:", "    if False:", ON_STORE),
     Mutant("R1", "a generation need not be higher", RULES, "    if row.generation <= expected.generation:", "    if False:", ON_STORE),
     Mutant("R1", "lineage may say something else than the row", RULES, "    if (entry.generation, entry.restored_from) != (row.generation, row.last):", "    if False:", ON_STORE),
