@@ -138,7 +138,9 @@ def _quantiles(accumulator: Percentiles, values: Sequence[Value], bounds: Bounds
                 state = accumulator.add(state, number, _NO_ORDER)
             return state
         found, counts = np.unique(numbers[begin:end], return_counts=True)
-        state.put_all(found, counts)
+        bits = found.view(np.int64)
+        keys = np.where(bits >= 0, bits, -(bits & 0x7FFF_FFFF_FFFF_FFFF) - 1)
+        state.put_all(found.tolist(), counts.tolist(), keys.tolist())
         return state
 
     return add

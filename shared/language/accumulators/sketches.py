@@ -11,11 +11,9 @@ Distinct counts: the set of 64-bit hashes while it is small, else HyperLogLog (F
 import hashlib
 import math
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
-
-import numpy as np
-import numpy.typing as npt
 
 from shared.language.accumulators.base import OrderKey, Unordered
 from shared.language.values.codec import decode_value, encode_value
@@ -54,17 +52,13 @@ class Quantiles:
             known[0] += count
             known[1] = min(known[1], value)
 
-    def put_all(self, values: npt.NDArray[np.float64], counts: npt.NDArray[np.int64]) -> None:
-        """Count different numbers, none of them NaN or −0.0, each so often; shape (n,) each."""
+    def put_all(self, values: Sequence[float], counts: Sequence[int], keys: Sequence[int]) -> None:
+        """Count different numbers, none of them NaN or −0.0, each so often; `keys`: their buckets at the first level."""
         if self.buckets or self.level or len(values) > LEVELS[0][1]:
-            for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+            for value, count in zip(values, counts, strict=True):
                 self.put(value, count)
-            return
-        bits = values.view(np.int64)
-        keys = np.where(bits >= 0, bits, -(bits & 0x7FFF_FFFF_FFFF_FFFF) - 1)
-        self.buckets = dict(
-            zip(keys.tolist(), map(list, zip(counts.tolist(), values.tolist(), strict=True)), strict=True)
-        )
+        else:
+            self.buckets = dict(zip(keys, map(list, zip(counts, values, strict=True)), strict=True))
 
     def _coarsen(self) -> None:
         while len(self.buckets) > LEVELS[self.level][1] and self.level + 1 < len(LEVELS):
