@@ -20,11 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shared.language.schema import FieldTypeName, Schema
-from shared.language.values import decode_doc, encode_doc, parse_json
+from shared.language.values import decode_doc, encode_doc, encode_docs, parse_json
 from shared.model.values import Binary, Date, Document, long
 from shared.operators.base import ENGINE_PREFIX, RAW, REST
 
 TIMESTAMP: Final = pa.timestamp("ms", tz="UTC")
+NO_FIELDS: Final = encode_doc({})
 NARROW: Final = {b"number": b"narrow"}
 """Metadata of an int64 field: see B4."""
 
@@ -151,7 +152,7 @@ def batch_of(documents: Sequence[Document], engine: Mapping[str, pa.Array] | Non
 
 def rest_of(documents: Sequence[Document]) -> pa.Array:
     """The REST column of whole documents; null for an empty one."""
-    return pa.array([encode_doc(d) if d else None for d in documents], type=pa.binary())
+    return pa.array([data if data != NO_FIELDS else None for data in encode_docs(documents)], type=pa.binary())
 
 
 def materialise(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shared.language.values import append_field, decode_doc, encode_doc
+from shared.language.values import append_field, decode_doc, encode_doc, encode_docs
 from shared.model.held import Why
 from shared.model.ids import KeyGroup, StatePart, key_group_part
 from shared.model.plan import OUT
@@ -181,7 +181,7 @@ class JoinOperator:
         if not user_columns(batch) and RAW not in batch.schema.names and REST in batch.schema.names:
             rows = [_EMPTY if data is None else data for data in batch.column(REST).to_pylist()]
         else:
-            rows = [encode_doc(document) for document in documents_of(batch)]
+            rows = encode_docs(documents_of(batch))
         if side == RIGHT:
             return rows
         name = self._spec.as_.encode("utf-8", "surrogatepass")

@@ -109,17 +109,21 @@ def _doubles(values: npt.NDArray[np.float64], bounds: Bounds, counts: Sequence[i
 
 
 def _extreme(accumulator: Extremes, values: Sequence[Value], bounds: Bounds) -> Add | None:
-    """The least or greatest value of a group, where equal values are the same."""
+    """The least or greatest value of a group, where equal values are the same, but for zeros."""
     kinds = set(map(type, values)) - {_NONE}
     if accumulator.most != 1 or kinds not in ({int}, {float}, {str}, {Date}):
         return None
-    if kinds == {float} and any(value is not None and not (value < 0 or value > 0) for value in values):
-        return None  # NaN, or zeros, whose signs differ
+    if kinds == {float} and any(value != value for value in values):  # noqa: PLR0124 - NaN
+        return None
     first = max if accumulator.greatest else min
 
     def add(state: list[Any], group: int) -> list[Any]:
         given = [value for value in values[bounds[group] : bounds[group + 1]] if value is not None]
-        return accumulator.add(state, first(given), _NO_ORDER) if given else state
+        best = first(given, default=None)
+        # Zeros are equal and may differ in their signs.
+        for value in (value for value in given if value == 0) if best == 0 else [best]:
+            state = accumulator.add(state, value, _NO_ORDER)
+        return state
 
     return add
 

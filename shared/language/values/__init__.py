@@ -1,6 +1,14 @@
 """What MongoDB defines on values: types, order, equality, keys, arithmetic; extended JSON and the compact codec."""
 
-from shared.language.values.codec import CodecError, append_field, decode_doc, decode_value, encode_doc, encode_value
+from shared.language.values.codec import (
+    CodecError,
+    append_field,
+    decode_doc,
+    decode_value,
+    encode_doc,
+    encode_docs,
+    encode_value,
+)
 from shared.language.values.extended_json import ExtendedJsonError, from_json, parse_json, render_json, to_json
 from shared.language.values.keys import canonical_key
 from shared.language.values.order import compare, equal, sort_key
@@ -15,6 +23,7 @@ __all__ = [
     "decode_doc",
     "decode_value",
     "encode_doc",
+    "encode_docs",
     "encode_value",
     "equal",
     "from_json",

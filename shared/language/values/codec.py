@@ -8,7 +8,7 @@ Decoding is bounded in size and nesting and never runs anything that it reads.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Any, Final
@@ -141,6 +141,19 @@ def decode_value(data: bytes, max_bytes: int = SIZE_MAX_BYTES) -> Value:
 def encode_doc(document: Document, max_bytes: int = SIZE_MAX_BYTES) -> bytes:
     """The bytes of a document; as `encode_value`."""
     return encode_value(document, max_bytes)
+
+
+def encode_docs(documents: Iterable[Document], max_bytes: int = SIZE_MAX_BYTES) -> list[bytes]:
+    """The bytes of each document; as `encode_value`."""
+    packer = msgpack.Packer(default=_tag, strict_types=True, unicode_errors="surrogatepass")
+    try:
+        found: list[bytes] = [packer.pack(document) for document in documents]
+    except (ValueError, OverflowError, TypeError, struct.error) as e:
+        raise CodecError(f"cannot be encoded: {e}") from e
+    longest = max(map(len, found), default=0)
+    if longest > max_bytes:
+        raise CodecError(f"{longest} bytes encoded, at most {max_bytes} are allowed")
+    return found
 
 
 def decode_doc(data: bytes, max_bytes: int = SIZE_MAX_BYTES) -> Document:
