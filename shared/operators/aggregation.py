@@ -18,7 +18,7 @@ def partials_of(plan: WindowPlan, rows: pa.RecordBatch, context: TaskContext) ->
         if not plan.typed.inputs <= set(user_columns(rows)):
             rows = typed(rows, plan.spec.schema)
         return typed_group.partials(plan.typed, rows, plan.extras), [], 0
-    staged = through(plan.before, rows, context)
+    staged = through(plan.before, rows, context, inside=True)
     table, failures = general_group.partials(plan, staged.batch, context.topic)
     failures = _once(staged.batch, failures)
     letters = dead_letters(staged.batch, failures, plan.group.name, context)

@@ -12,13 +12,13 @@ from shared.language.expressions.environment import Environment
 from shared.language.stages import Match, Stateless, Validate
 from shared.model.values import Document
 from shared.operators import dead_letters
-from shared.operators.base import Out
+from shared.operators.base import RAW, REST, Out
 from shared.operators.batches import batch_of, documents_of, engine_columns, select
 from shared.operators.context import TaskContext
 from shared.operators.errors import OperatorError
 from shared.operators.matched_columns import on_matches, reach
 from shared.operators.rows import environments
-from shared.operators.stage_columns import judged, on_columns
+from shared.operators.stage_columns import computes_of_undeclared, judged, on_columns
 
 
 @dataclass(slots=True)
@@ -31,23 +31,32 @@ class Staged:
     discarded: int = 0
 
 
-def through(stages: Sequence[Stateless], batch: pa.RecordBatch, context: TaskContext) -> Staged:
-    """Rows through stages: on columns as long as that can be, then document by document."""
+def through(
+    stages: Sequence[Stateless], batch: pa.RecordBatch, context: TaskContext, *, inside: bool = False
+) -> Staged:
+    """Rows through stages: on columns as long as that can be, then document by document.
+
+    inside: an operator of this task takes them. Otherwise what was computed of undeclared fields travels as these do, in documents:
+    which type a batch happens to have of them must not be seen, for instance in the columns of a file.
+    """
     staged = Staged(batch)
-    i = 0
+    i, undeclared = 0, False
     while i < len(stages) and staged.batch.num_rows:
         stage, together = stages[i], reach(stages[i:])
         if together and (behind := on_matches(stages[i : i + together], staged.batch)) is not None:
-            staged.batch, i = behind, i + together
+            staged.batch, i, undeclared = behind, i + together, True
             continue
         if isinstance(stage, Match | Validate):
             _kept(stage, staged, context)
         elif (on := on_columns(stage, staged.batch)) is not None:
+            undeclared = undeclared or computes_of_undeclared(stage, staged.batch)
             staged.batch = on
         else:
             _interpreted(stages[i:], staged, context)
-            break
+            return staged
         i += 1
+    if undeclared and not inside:
+        staged.batch = batch_of(documents_of(staged.batch), engine_columns(staged.batch, (RAW, REST)))
     return staged
 
 

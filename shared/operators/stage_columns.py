@@ -53,6 +53,15 @@ def on_columns(stage: Stateless, batch: pa.RecordBatch) -> pa.RecordBatch | None
             return None
 
 
+def computes_of_undeclared(stage: Stateless, batch: pa.RecordBatch) -> bool:
+    """Whether a stage that is done on columns computes something of fields that are no columns of the batch."""
+    if not isinstance(stage, AddFields | Project):
+        return False
+    known = set(user_columns(batch))
+    read = [expression_paths(leaf.expr) or () for _, leaf in stage.fields.fields if isinstance(leaf, Computed)]
+    return any(path[0] not in known for paths in read for path in paths)
+
+
 @dataclass(frozen=True, slots=True)
 class Judged:
     """Which rows meet a predicate, and of which only the documents can tell; shape (n,) each."""
@@ -203,7 +212,7 @@ def _added(batch: pa.RecordBatch, tree: Branch) -> pa.RecordBatch | None:
 
 def _computed(batch: pa.RecordBatch, expr: Expr) -> tuple[pa.Field, pa.Array] | None:
     match expr:
-        case FieldPath((name,)):
+        case FieldPath((name,)) if name in batch.schema.names:
             return _column(batch, name)
         case Meta(names) if names in _BOUNDS and _BOUNDS[names] in batch.schema.names:
             array = batch.column(_BOUNDS[names]).cast(TIMESTAMP)

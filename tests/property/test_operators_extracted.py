@@ -20,7 +20,16 @@ from shared.model.plan import DLQ
 from shared.model.values import MISSING, Document
 from shared.operators import general_group
 from shared.operators.base import ARRIVAL, PART, POS, RAW, TS, WEND, WSTART
-from shared.operators.batches import batch_of, concat, documents_of, one_batch, select, values_of, with_column
+from shared.operators.batches import (
+    batch_of,
+    concat,
+    documents_of,
+    one_batch,
+    select,
+    user_columns,
+    values_of,
+    with_column,
+)
 from shared.operators.context import NOWHERE
 from shared.operators.documents import through
 from shared.operators.event_time import event_times
@@ -302,16 +311,17 @@ finding = st.tuples(
     documents=rows_of_documents(),
     lines=st.lists(_LINES, min_size=1),
     encoded=st.booleans(),
+    inside=st.booleans(),
     given_stages=stages | finding,
 )
 @settings(max_examples=500)
 def test_stages_on_undeclared_fields_give_what_they_give_on_documents(
-    documents: list[dict[str, Any]], lines: list[str], encoded: bool, given_stages: list[dict[str, Any]]
+    documents: list[dict[str, Any]], lines: list[str], encoded: bool, inside: bool, given_stages: list[dict[str, Any]]
 ) -> None:
     """Same documents in the same order, same dead letters; matches of patterns that are never made among them."""
     _, chain = parsed(given_stages)
     rows = batch([{**d, "line": lines[i % len(lines)]} for i, d in enumerate(documents)], encoded=encoded)
-    staged = through(chain, rows, NOWHERE)
+    staged = through(chain, rows, NOWHERE, inside=inside)
     passed: list[Document] = []
     failed: list[tuple[bytes, str]] = []
     for env in environments(rows, documents_of(rows)):
@@ -348,3 +358,17 @@ def test_groups_of_undeclared_fields_are_groups_of_documents(
     rows = with_column(with_column(rows, WSTART, starts), WEND, starts)
     columns, doubtful = beside(rows, ["s", "i", "d", "b", "l", "t", "x"])
     assert _finished(plan, [select(columns, ~doubtful), select(rows, doubtful)]) == _finished(plan, [rows])
+
+
+def test_what_is_computed_of_undeclared_fields_leaves_a_task_in_documents() -> None:
+    """Which type a batch has of them is nobody's to see; an operator of the same task gets columns."""
+    rows = batch([{"i": 1, "line": "a 1 x"}], encoded=False)
+    trees: list[list[dict[str, Any]]] = [
+        [{"$addFields": {"j": {"$add": ["$i", 1]}}}],
+        [{"$project": {"j": "$i"}}],
+        [{"$addFields": {"f": {"$regexFind": {"input": "$line", "regex": "(1)"}}}}, {"$project": {"j": "$f.match"}}],
+    ]
+    for tree in trees:
+        _, chain = parsed(tree)
+        assert user_columns(through(chain, rows, NOWHERE).batch) == []
+        assert user_columns(through(chain, rows, NOWHERE, inside=True).batch) == ["j"]
