@@ -5,7 +5,7 @@ must not keep the worker from saying that it is alive. Calls still come one at a
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -62,7 +62,7 @@ class OperatorBody:
         self._rows = 0
         self._now_ms = max((h.protocol.processing_time_ms for h in context.assign.handles), default=MIN_TIME)
 
-    async def open(self, parts: Mapping[StatePart, bytes]) -> None:
+    async def open(self, parts: MutableMapping[StatePart, bytes]) -> None:
         """Restore the chain."""
         self._chain.restore(parts)
 

@@ -6,7 +6,7 @@ document a row (`shared.language`'s codec), explicit nulls of declared fields to
 engine's and never reach a user's output.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
@@ -116,8 +116,8 @@ class Operator(Protocol):
         """State parts that changed since the last `snapshot` (or `restore`), None for one that is gone; never changes behaviour."""
         ...
 
-    def restore(self, parts: Mapping[StatePart, bytes]) -> None:
-        """Become what these parts say; called once, before anything else."""
+    def restore(self, parts: MutableMapping[StatePart, bytes]) -> None:
+        """Become what these parts say; called once, before anything else. They may be taken out of the mapping."""
         ...
 
     def counters(self) -> Mapping[str, int]:

@@ -6,7 +6,7 @@ carry what keeps them and which of its kind that is (`ComputeOperator-0|kg:17`),
 state may come and go between two generations (E3).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -74,11 +74,12 @@ class Chain:
             for part, data in operator.snapshot().items()
         }
 
-    def restore(self, parts: Mapping[StatePart, bytes]) -> None:
-        """Each operator gets its parts."""
+    def restore(self, parts: MutableMapping[StatePart, bytes]) -> None:
+        """Each operator gets its parts; they are taken out of the mapping, so that no more than they hold stays in memory."""
         for i, operator in enumerate(self.operators):
             prefix = self._names[i]
-            operator.restore({StatePart(p[len(prefix) :]): d for p, d in parts.items() if p.startswith(prefix)})
+            own = [part for part in parts if part.startswith(prefix)]
+            operator.restore({StatePart(part[len(prefix) :]): parts.pop(part) for part in own})
 
     def counters(self) -> Mapping[str, int]:
         """Sums by name over the operators."""

@@ -24,7 +24,7 @@ Rules (language.md, Computations; protocol W1, E1):
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -223,8 +223,8 @@ class KeyedComputation:
         """State of the key groups that changed since the last call; None for one that is gone."""
         return self._keys.snapshot()
 
-    def restore(self, groups: Mapping[KeyGroup, bytes], watermark_ms: int = MIN_TIME) -> None:
-        """Become what the snapshot says, at the input watermark that belongs to it; called once, before anything else."""
+    def restore(self, groups: MutableMapping[KeyGroup, bytes], watermark_ms: int = MIN_TIME) -> None:
+        """Become what the snapshot says, at the input watermark that belongs to it; called once, first. It empties `groups`."""
         self._keys.restore(groups, self._restored)
         self._watermark_ms = watermark_ms
         self._keys.pass_over(watermark_ms)

@@ -10,7 +10,7 @@ With `Cooling`, keys that have not been asked for lately lie packed in a store, 
 """
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, MutableMapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -266,9 +266,13 @@ class Keys:
         self._dirty.clear()
         return parts
 
-    def restore(self, parts: Mapping[KeyGroup, bytes], restored: Callable[[Key], None]) -> None:
-        """Become what these say, and show each key; StateError for bytes that no snapshot has."""
-        for group, data in parts.items():
+    def restore(self, parts: MutableMapping[KeyGroup, bytes], restored: Callable[[Key], None]) -> None:
+        """Become what these say, and show each key; StateError for bytes that no snapshot has.
+
+        Group by group they are taken out of the mapping: their bytes go as their keys come.
+        """
+        for group in list(parts):
+            data = parts.pop(group)
             try:
                 stored = _DECODER.decode(data)
                 keys = [_KEY_DECODER.decode(raw) for raw in stored.keys]

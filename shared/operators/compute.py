@@ -3,7 +3,7 @@
 Late records and failed callbacks become dead letters; a failed timer has no document of its own, so its letter says which timer it was.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ from shared.computation.problems import ComputationError
 from shared.language.expressions.environment import Environment
 from shared.language.expressions.interpreter import evaluate
 from shared.model.held import Why
-from shared.model.ids import StatePart, key_group_part
+from shared.model.ids import KeyGroup, StatePart, key_group_part
 from shared.model.plan import OUT
 from shared.model.time import MIN_TIME, minus
 from shared.model.values import Date
@@ -101,10 +101,9 @@ class ComputeOperator:
         """Key groups that changed."""
         return {key_group_part(group): data for group, data in self._keyed.snapshot_groups().items()}
 
-    def restore(self, parts: Mapping[StatePart, bytes]) -> None:
+    def restore(self, parts: MutableMapping[StatePart, bytes]) -> None:
         """The key groups of this task. The input watermark follows as the first `on_watermark` of the new generation."""
-        groups = {int(part.partition(":")[2]): data for part, data in parts.items()}
-        self._keyed.restore(groups)  # type: ignore[arg-type]
+        self._keyed.restore({KeyGroup(int(part.partition(":")[2])): parts.pop(part) for part in list(parts)})
 
     def counters(self) -> Mapping[str, int]:
         """Totals since the task's start."""

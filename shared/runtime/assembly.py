@@ -75,6 +75,7 @@ async def _restored(
         outside.unique,
         inline_bytes_max=outside.settings.state_inline_bytes_max,
         blobs_max=outside.settings.state_blobs_max,
+        blob_bytes_max=outside.settings.state_blob_bytes_max,
     )
     bindings = {b.edge: b for b in assign.plan.edges}
     outputs = plan.outputs_of(assign.vertex)

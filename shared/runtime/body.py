@@ -1,6 +1,6 @@
 """What a task does with data, as its driver sees it. Each service brings its own body; the driver and the machine are the same for all."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -41,8 +41,8 @@ Given = Out | Announced
 class TaskBody(Protocol):
     """Calls come one at a time, in the order of the machine's commands."""
 
-    async def open(self, parts: Mapping[StatePart, bytes]) -> None:
-        """Take the state of the restored checkpoint: all parts that this task owns; {} for none."""
+    async def open(self, parts: MutableMapping[StatePart, bytes]) -> None:
+        """Take the state of the restored checkpoint: all parts that this task owns; {} for none. They may be taken out of the mapping."""
         ...
 
     async def apply(self, tag: str, bodies: Sequence[Body]) -> Sequence[Given]:

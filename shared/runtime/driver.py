@@ -8,7 +8,7 @@ by `on_failed`.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,7 +102,7 @@ class TaskDriver:
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
-    async def open(self, parts: Mapping[StatePart, bytes]) -> None:
+    async def open(self, parts: MutableMapping[StatePart, bytes]) -> None:
         """Restore the body and stand at the restored positions; nothing is read or written yet."""
         await self.body.open(parts)
 

@@ -110,7 +110,9 @@ class RuntimeSettings:
     state_inline_bytes_max: int = 64 * 1024
     """State of a task below this travels in its acknowledgement (C7)."""
     state_blobs_max: int = 16
-    """State parts spread over more blobs are written anew into one."""
+    """State parts spread over more blobs, beyond those that their size takes, are written anew."""
+    state_blob_bytes_max: int = 64 * 1024 * 1024
+    """Of one blob of state parts: who restores holds one beside what was cut out of it. A part that is larger is one by itself."""
     engine: Literal["spark", "local"] = "spark"
     """What runs the steps of windows; `local`: Arrow, in operator tasks. The same in every process of an installation."""
     collects: bool = False

@@ -291,6 +291,7 @@ async def standing(
         state=StateStore(
             blobs, JOB, ME, GENERATION, lambda: f"s{next(numbers)}",
             inline_bytes_max=given.state_inline_bytes_max, blobs_max=given.state_blobs_max,
+            blob_bytes_max=given.state_blob_bytes_max,
         ),
         inputs={IN: inputs},
         tags={IN: ""},

@@ -144,7 +144,7 @@ def run(
                     stored[group] = data
             states.append(dict(stored))
             task = fresh()
-            task.restore(stored, watermark)
+            task.restore(dict(stored), watermark)
     outputs += task.on_watermark(MAX_TIME).outputs
     assert task.output_watermark() == MAX_TIME
     return outputs, states

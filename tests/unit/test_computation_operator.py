@@ -379,7 +379,7 @@ def test_state_of_another_version_is_migrated_or_refused() -> None:
     old.watermark(2)
     snapshot = old.checkpoint()
     with pytest.raises(StateError, match=r"version 1.*resumeFromCheckpoint"):
-        KeyedComputation(make_computation(V2), groups=16).restore(snapshot)
+        KeyedComputation(make_computation(V2), groups=16).restore(dict(snapshot))
     task = KeyedComputation(make_computation(V2Migrating), groups=16)
     task.restore(snapshot, 2)
     task.on_records([row_of(1, {}, 5)])

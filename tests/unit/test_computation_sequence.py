@@ -52,7 +52,7 @@ class Run:
                 self.parts[group] = data
         if self.restarts:
             self.task = made(self.order, cold=self.cold)
-            self.task.restore(self.parts)
+            self.task.restore(dict(self.parts))
             if self.watermark_ms is not None:
                 self.ids += [output[:3] for output in self.task.on_watermark(self.watermark_ms).outputs]
 

@@ -2,13 +2,13 @@
 """A task's state: what travels in an ack, what lies in blobs, and that each checkpoint stands alone (C5, C7, C12, R4)."""
 
 import itertools
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from shared.adapters.blobs import MemoryBlobs
 from shared.adapters.virtual import InlineExecutor, VirtualWorld, run_virtual
-from shared.model.checkpoint import PartHandle, TaskHandle, TaskProtocolState
+from shared.model.checkpoint import BlobRef, PartHandle, TaskHandle, TaskProtocolState
 from shared.model.ids import Epoch, Generation, JobId, StatePart, VertexId
 from shared.ports.blobs import BlobError
 from shared.protocol.coordinator.retention import blob_may_go, blobs_kept, parse_blob_name
@@ -19,11 +19,13 @@ A, B, C = (StatePart(f"kg:{n}") for n in range(3))
 COUNT = VertexId("count")
 
 
-def store(blobs: MemoryBlobs, *, generation: int = 1, inline: int = 20, blobs_max: int = 3) -> StateStore:
+def store(
+    blobs: MemoryBlobs, *, generation: int = 1, inline: int = 20, blobs_max: int = 3, bytes_max: int = 1_000
+) -> StateStore:
     numbers = itertools.count()
     return StateStore(
         blobs, JOB, COUNT, Generation(generation), lambda: f"u{next(numbers)}",
-        inline_bytes_max=inline, blobs_max=blobs_max,
+        inline_bytes_max=inline, blobs_max=blobs_max, blob_bytes_max=bytes_max,
     )  # fmt: skip
 
 
@@ -118,6 +120,67 @@ def test_C7_parts_that_lie_in_too_many_blobs_are_gathered() -> None:
         assert sorted((await content(blobs, parts)).values()) == [str(n).encode() * 30 for n in range(1, 5)]
 
     with_blobs(story)
+
+
+def test_C7_large_state_lies_in_blobs_of_a_bounded_size() -> None:
+    """A blob holds parts up to the bound, or one that is larger alone; so many blobs are not scattered ones, and are not gathered."""
+
+    async def story(blobs: MemoryBlobs) -> None:
+        state = store(blobs, blobs_max=2, bytes_max=100)
+        first = {StatePart(f"kg:{n}"): bytes([n]) * (250 if n == 3 else 40) for n in range(12)}
+        parts = await state.store(Epoch(1), first)
+        sizes: dict[str, int] = {}
+        for part in parts:
+            assert part.blob is not None
+            sizes[part.blob.name] = sizes.get(part.blob.name, 0) + part.length
+        assert sorted(sizes.values()) == [40, 80, 80, 80, 80, 80, 250]
+        parts = await state.store(Epoch(2), {C: b"c" * 30})
+        assert len([name for name in await blobs.list("") if name.split("/")[3] == "2"]) == 1, (
+            "nothing else is written anew"
+        )
+        assert await content(blobs, parts) == {**first, C: b"c" * 30}
+        for epoch in range(3, 40):
+            parts = await state.store(Epoch(epoch), {StatePart(f"kg:{epoch % 12}"): bytes([epoch]) * 40})
+            assert len(blobs_of(parts)) <= 2 + 2 * sum(part.length for part in parts) // 100 + 1
+
+    with_blobs(story)
+
+
+class Pack(bytes):
+    """Of a blob, counted while somebody holds it."""
+
+    held = 0
+    held_max = 0
+
+    def __new__(cls, data: bytes) -> Self:
+        """One more."""
+        Pack.held += 1
+        Pack.held_max = max(Pack.held, Pack.held_max)
+        return super().__new__(cls, data)
+
+    def __del__(self) -> None:
+        """One less."""
+        Pack.held -= 1
+
+
+def test_one_blob_at_a_time_lies_in_memory_while_state_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the parts that were cut out of those before; each blob is fetched once."""
+    fetched: list[str] = []
+
+    async def story(blobs: MemoryBlobs) -> None:
+        parts = await store(blobs, bytes_max=50).store(Epoch(1), {StatePart(f"kg:{n}"): b"x" * 30 for n in range(8)})
+        fetch = blobs.get
+
+        async def get(ref: BlobRef) -> bytes:
+            fetched.append(ref.name)
+            return Pack(await fetch(ref))
+
+        monkeypatch.setattr(blobs, "get", get)
+        assert len(await content(blobs, parts)) == 8
+
+    with_blobs(story)
+    assert len(set(fetched)) == len(fetched) == 8
+    assert (Pack.held, Pack.held_max) == (0, 1)
 
 
 def test_R4_a_task_takes_the_parts_that_are_its_own_now() -> None:
