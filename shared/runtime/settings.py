@@ -78,7 +78,7 @@ class RuntimeSettings:
     """Messages of one process that the broker has not acknowledged; when there are more, no heartbeat is added to them."""
     parcels_waiting_max: int = 200_000
     """Frames or messages of a task, a worker or the coordinator that are not acknowledged; one more ends whose they are: it begins anew."""
-    events_waiting_max: int = 100_000
+    events_waiting_max: int = 400_000
     """Events that wait for a task's machine, or for the coordinator's; one more ends whose they are: it begins anew."""
     assignments_kept_max: int = 10_000
     """Tasks and jobs of which a worker remembers the last generation that it was given (R2); jobs whose mirror a coordinator knows."""
@@ -180,6 +180,12 @@ class RuntimeSettings:
             message = (
                 f"parcels_waiting_max={self.parcels_waiting_max} must be above reports_waiting_max={self.reports_waiting_max}:"
                 " heartbeats alone would end a worker in an outage"
+            )
+            raise SettingsError(message)
+        if self.events_waiting_max <= self.parcels_waiting_max:
+            message = (
+                f"events_waiting_max={self.events_waiting_max} must be above parcels_waiting_max={self.parcels_waiting_max}:"
+                " all that brokers acknowledge when they are back is told to a task at once, and would end it"
             )
             raise SettingsError(message)
         self._check_sizes()

@@ -279,6 +279,7 @@ def test_F7_the_faster_side_of_a_join_waits_for_the_slower(tmp_path: Path) -> No
             "acknowledgement_bytes_max=65536 must be above state_inline_bytes_max=65536",
         ),
         ({"parcels_waiting_max": 10_000}, "parcels_waiting_max=10000 must be above reports_waiting_max=10000"),
+        ({"events_waiting_max": 200_000}, "events_waiting_max=200000 must be above parcels_waiting_max=200000"),
         ({"join_bytes_max": 1 << 20}, r"join_bytes_max=1048576 .* limits.ahead_bytes_max=8388608"),
     ],
 )
