@@ -23,6 +23,7 @@ from services.cli.audit_history import AuditFailed, Commit, NotAuditable, first_
 from services.cli.audit_outputs import Line, Output, Releases, file_output, line_of, topic_output
 from services.cli.audit_report import Audited, AuditedEpoch
 from services.cli.audit_tables import TableRead, Unread, compare, read_table, table_output
+from services.cli.audit_writers import Writer, no_writers, stages_into
 from services.cli.collect import held_records
 from services.cli.recompute import EpochDone, SplitRecords, Stand, recompute
 from services.local.supervisor import LocalCluster, LocalSettings, is_running, read_environment, read_state
@@ -71,7 +72,7 @@ async def audit(name: ProcessorName, installed: Installation) -> Audited:
         )
         raise AuditFailed(message)
     processor = parse(msgspec.msgpack.decode(row.plan)["document"])
-    tables = await _tables(processor, installed)
+    tables = await _tables(row, processor, installed)
     try:
         return await _audited(name, processor, row, installed, tables)
     finally:
@@ -228,29 +229,30 @@ async def _still_there(log: Log, partition: TopicPartition, split: SplitId, comm
 # --- what came out --------------------------------------------------------------------------------------------------------
 
 
-async def _tables(processor: Processor, installed: Installation) -> dict[VertexId, TableRead | Unread]:
+async def _tables(
+    row: ProcessorRow, processor: Processor, installed: Installation
+) -> dict[VertexId, TableRead | Unread]:
     """The tables that `$merge` stages write into, as they are now; what nobody but this job is known to write is read."""
-    rows = await installed.store.processors()
-    written: Counter[tuple[str, str]] = Counter()
-    for other in rows:
+    writers: list[Writer] = []
+    for other in await installed.store.processors():
         document = parse(msgspec.msgpack.decode(other.plan)["document"])
         stages = [stage for stage in all_stages(document.pipeline) if isinstance(stage, Merge)]
-        written.update((_url(document, stage, installed.environment), stage.table) for stage in stages)
-    known = frozenset(other.job for other in rows)
+        written = [(_url(document, stage, installed.environment), stage.table) for stage in stages]
+        writers.append(Writer(other.job, tuple(written)))
     found: dict[VertexId, TableRead | Unread] = {}
     for vertex in plan_processor(processor, engine="local").vertices:
         if not isinstance(vertex.head, WriteHead) or not isinstance(stage := vertex.head.stage, Merge):
             continue
         url = _url(processor, stage, installed.environment)
-        if written[url, stage.table] > 1:
-            why = f"{written[url, stage.table]} stages of this installation's processors write into table {stage.table}"
+        if (count := stages_into(writers, url, stage.table)) > 1:
+            why = f"{count} stages of this installation's processors write into table {stage.table}"
             found[vertex.id] = Unread(vertex.id, why)
         elif "${" in url:
             found[vertex.id] = Unread(
                 vertex.id, f"the environment lacks what connection {stage.connection_name} refers to"
             )
         else:
-            found[vertex.id] = read_table(vertex.id, stage, url, known)
+            found[vertex.id] = read_table(vertex.id, stage, url, no_writers(writers, row.job, stage.table))
     return found
 
 

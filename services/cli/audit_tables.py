@@ -10,6 +10,7 @@ A table is a function of the records where this job alone writes it, and every r
 order of a key's rows within an epoch is kept no more, `unchecked` says so.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -61,7 +62,7 @@ class TableRead:
     markers: dict[str, Epoch]
     """Of all jobs that write into the database, by release identity."""
     known: frozenset[JobId]
-    """The jobs of the installation, of which none but this one writes into the table."""
+    """Jobs of the installation of which none but this one may write into the table."""
     staged: list[tuple[Commit, list[Document] | None]] = field(default_factory=list)
     """What was released, in order; None for what is kept no more."""
     unchecked: list[str] = field(default_factory=list)
@@ -111,8 +112,7 @@ def read_table(vertex: VertexId, stage: Merge, url: str, known: frozenset[JobId]
         table = target_table(engine, stage)
         marked = sa.inspect(engine).has_table(MARKERS_TABLE)
         with _moment(engine) as connection:
-            query = sa.text(f"SELECT identity, released FROM {MARKERS_TABLE}")  # noqa: S608 - a name of ours
-            markers = {str(i): Epoch(int(n)) for i, n in connection.execute(query)} if marked else {}
+            markers = _markers(connection) if marked else {}
             rows = rows_of(connection, table)
     except TooMuchHeld:
         engine.dispose()
@@ -124,6 +124,19 @@ def read_table(vertex: VertexId, stage: Merge, url: str, known: frozenset[JobId]
         engine.dispose()
         return Unread(vertex, f"the database gave no answer: {_said(error)}")
     return TableRead(vertex, stage, engine, table, rows, markers, known)
+
+
+def _markers(connection: sa.Connection) -> dict[str, Epoch]:
+    query = sa.text(f"SELECT identity, released FROM {MARKERS_TABLE}")  # noqa: S608 - a name of ours
+    return {str(i): Epoch(int(n)) for i, n in connection.execute(query)}
+
+
+def _came_since(engine: sa.Engine, name: str) -> bool:
+    """Whether this identity has a marker by now: its task began after the table was read, and before the commits were."""
+    if not sa.inspect(engine).has_table(MARKERS_TABLE):
+        return False
+    with engine.connect() as connection:
+        return name in _markers(connection)
 
 
 def _moment(engine: sa.Engine) -> sa.Connection:
@@ -151,6 +164,8 @@ async def table_output(read: TableRead, what: Releases, blobs: BlobStore) -> Out
     for identity in what.identities():
         name = str(Identity(what.job, *identity))
         marker = read.markers.get(name)
+        if marker is None and _came_since(read.engine, name):
+            raise NotAuditable(f"{read.place}: {name} began while it was read; audit again")
         if marker is None or marker not in known:
             found = "none" if marker is None else f"commit {marker}"
             raise AuditFailed(
@@ -175,7 +190,7 @@ async def table_output(read: TableRead, what: Releases, blobs: BlobStore) -> Out
 async def _documents(parts: PartStore, handle: bytes) -> list[Document] | None:
     """The documents of a handle; None if a blob of it is gone, as it may be once it is released (C11)."""
     found: list[Document] = []
-    for part in decode_handle(handle):
+    for part in decode_handle(handle, sys.maxsize):  # whatever the sinks' setting is: it is committed
         try:
             found += [decode_doc(data) for data in staged_rows(await parts.load(part))]
         except TargetRefused:

@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from services.cli.audit_history import AuditFailed, Commit
+from services.cli.audit_history import AuditFailed, Commit, NotAuditable
 from services.cli.audit_outputs import Releases
 from services.cli.audit_tables import TableRead, Unread, compare, read_table, table_output
+from services.cli.audit_writers import Writer, no_writers, stages_into
 from services.cli.collect import TooMuchHeld
 from services.cli.recompute import EpochDone, SplitRecords, Stand, recompute
 from services.sink.connectors.sql import MARKERS_TABLE, SqlSink, engine_of
-from services.sink.connectors.staging import PartStore
+from services.sink.connectors.staging import PartStore, StagingSettings
 from shared.adapters.blobs import MemoryBlobs
 from shared.language.documents import parse
 from shared.language.stages import Merge
-from shared.model.ids import Epoch, SplitId, VertexId
+from shared.model.ids import Epoch, JobId, SplitId, VertexId
 from shared.model.values import Binary, Date, Document, Long
 from shared.operators.batches import batch_of
 from shared.ports.sink import Rejected
@@ -64,6 +65,7 @@ class Target:
         self.commits: list[Commit] = []
         self.done: list[EpochDone] = []
         self.inline_bytes_max = 100_000
+        self.handle_bytes_max = StagingSettings().handle_bytes_max
 
     def execute(self, statement: str, *values: Any) -> None:
         with self.engine.begin() as connection:
@@ -72,7 +74,7 @@ class Target:
     async def release(self, *documents: Document, again: Sequence[Document] | None = None) -> None:
         """An epoch. again: what the audit computes, if not the same."""
         epoch, before = Epoch(len(self.commits) + 1), Epoch(len(self.commits))
-        parts = PartStore(self.blobs, lambda e: f"part-{e}", self.inline_bytes_max)
+        parts = PartStore(self.blobs, lambda e: f"part-{e}", self.inline_bytes_max, self.handle_bytes_max)
         sink = SqlSink(self.stage, self.engine, parts, Inline())
         await sink.open(IDENTITY, before)
         assert not await sink.accept(batch_of(list(documents)))
@@ -217,6 +219,50 @@ async def test_a_table_or_marker_that_is_gone_is_a_discrepancy(made: Any) -> Non
     target.execute('DROP TABLE "Rows"')
     with pytest.raises(AuditFailed, match="into Rows: no such table"):
         await target.audit()
+
+
+async def test_a_task_that_began_while_the_audit_read_is_no_discrepancy(made: Any) -> None:
+    """Its commit is read after the table, which had no marker of it yet: that is no marker that was lost."""
+    target = made(when_matched="replace")
+    read = read_table(IDENTITY.vertex, target.stage, target.url, frozenset([JOB]))
+    assert isinstance(read, TableRead)
+    await target.release({"id": 1})
+    with pytest.raises(NotAuditable, match=r"emit: table Rows: .* began while it was read; audit again"):
+        await table_output(read, Releases(JOB, IDENTITY.vertex, target.commits, ended=True), target.blobs)
+    read.engine.dispose()
+
+
+async def test_a_handle_of_any_size_is_read(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How large handles may be is a setting of the sinks: what is committed is judged whatever it was."""
+    target = made(when_matched="replace")
+    monkeypatch.setattr(target, "inline_bytes_max", 2_000_000)
+    monkeypatch.setattr(target, "handle_bytes_max", 2_000_000)
+    await target.release(*({"id": n, "name": "n" * 20} for n in range(20_000)))
+    assert len(target.commits[0].staged[IDENTITY.vertex, IDENTITY.index]) > StagingSettings().handle_bytes_max
+    assert (await target.audit()).unchecked == []
+
+
+@pytest.mark.parametrize(
+    ("url", "table", "other_url", "other_table"),
+    [
+        ("sqlite:////data/t.db", "rows", "sqlite:////data/../data/t.db", "main.Rows"),
+        ("postgresql://a@db/x", "rows", "postgresql+psycopg://b:c@DB:5432/x", "public.rows"),
+    ],
+)
+def test_one_table_by_two_addresses_is_one(url: str, table: str, other_url: str, other_table: str) -> None:
+    """What two processors write into it is no function of one's records, however their documents name it."""
+    writers = [Writer(JOB, ((url, table),)), Writer(JobId("j2"), ((other_url, other_table), (url, "more")))]
+    assert stages_into(writers, url, table) == 2
+    assert stages_into(writers, url, "more") == 1
+
+
+def test_a_job_that_writes_a_table_of_the_same_name_may_be_its_writer() -> None:
+    """By another name of the host, say: its marker beside the table makes a difference doubtful, instead of a failure."""
+    url = "postgresql://db/x"
+    writers = [Writer(JOB, ((url, "rows"),)), Writer(JobId("j2"), (("postgresql://10.0.0.1/x", "rows"),))]
+    writers.append(Writer(JobId("j3"), ((url, "more"), ("sqlite:///${HOME}/x", "y"), ("postgresql://h:${P}/x", "z"))))
+    assert stages_into(writers, url, "rows") == 1
+    assert no_writers(writers, JOB, "rows") == {JOB, JobId("j3")}
 
 
 def test_a_database_that_does_not_answer_is_said() -> None:
