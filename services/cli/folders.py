@@ -1,5 +1,6 @@
 """Which installation of this machine a command means."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -32,5 +33,8 @@ def chosen(data: Path | None) -> Path:
 
 
 def _written_s(folder: Path) -> float:
-    """When the store was last written: a change lies in its write-ahead log first."""
-    return max(path.stat().st_mtime for path in folder.glob(f"{_STORE}*"))
+    """When the store was last written: a change lies in its write-ahead log first, which goes when the last who uses the store has ended."""
+    found = (folder / _STORE).stat().st_mtime
+    with suppress(FileNotFoundError):
+        found = max(found, (folder / f"{_STORE}-wal").stat().st_mtime)
+    return found

@@ -29,6 +29,9 @@ def test_the_last_used_one_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (DEMO / "coordinator.db-wal").touch()
     assert chosen(None) == DEMO, "a commit lies in the log until the file is written"
     (DEMO / "coordinator.db-wal").unlink()
+    (DEMO / "coordinator.db-wal").symlink_to("gone")
+    (DEMO / "coordinator.db-shm").touch()
+    assert chosen(None) == RUN, "the log may go while it is looked at; who only reads writes into the index of the log"
     assert chosen(DEMO) == DEMO
 
 
