@@ -33,7 +33,7 @@ def chosen(data: Path | None) -> Path:
 
 
 def _written_s(folder: Path) -> float:
-    """When the store was last written: a change lies in its write-ahead log first, which goes when the last who uses the store has ended."""
+    """When the store was last written: a change lies in its write-ahead log first, which goes with the last who uses the store."""
     found = (folder / _STORE).stat().st_mtime
     with suppress(FileNotFoundError):
         found = max(found, (folder / f"{_STORE}-wal").stat().st_mtime)
