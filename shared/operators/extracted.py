@@ -6,8 +6,10 @@ the language's kernels take; the other rows are doubtful, and whoever asks looks
 - X1 A column says of its rows what the document says: types, nulls, and fields that are missing. Rows of which it could not (another
   type, an array on the way or at the end of a path, a whole number of the other size) are doubtful.
 - X2 With a typed column of the same name nothing is taken out: the column speaks for its field (B2).
+- X3 A name that no field of a struct can have (quotes, backslashes, control characters) is not taken out: the documents tell.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -32,6 +34,8 @@ _Tree: TypeAlias = tuple[tuple[str, "_Tree"], ...]
 DOUBTFUL_MOST: Final = 0.5
 """With a larger part of doubtful rows the columns are not worth it."""
 _BIN8: Final = b"\xc4"
+_NO_FIELD: Final = re.compile(r'[\x00-\x1f"\\]')
+"""What no name of a struct's field may hold (X3)."""
 _TYPES: Final[Mapping[type, ColumnType]] = {
     str: "string", int: "int", Long: "long", float: "double", bool: "bool", Date: "date", dict: "object",
 }  # fmt: skip
@@ -63,6 +67,8 @@ def extracted(batch: pa.RecordBatch, paths: Iterable[Path], *, exact: bool = Fal
     doubtful: Bools = np.zeros(batch.num_rows, dtype=np.bool_)
     if not wanted or not batch.num_rows:
         return Extracted({}, doubtful)
+    if any(_NO_FIELD.search(name) for path in wanted for name in path):
+        return None
     try:
         found = _cells(batch, _tree(wanted))
     except (msgspec.DecodeError, UnicodeError, CodecError, ExtendedJsonError):

@@ -182,7 +182,9 @@ def absent(batch: pa.RecordBatch, name: str) -> bool:
     if _unwritten(batch, name):
         return True
     found = extracted(batch, [(name,)])
-    column = None if found is None else found.columns.get((name,))
+    if found is None or bool(found.doubtful.any()):
+        return False
+    column = found.columns.get((name,))
     return column is not None and column.type == "null" and column.absent
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shared.language.apply import Failure, Passed, apply_stages
@@ -372,3 +372,29 @@ def test_what_is_computed_of_undeclared_fields_leaves_a_task_in_documents() -> N
         _, chain = parsed(tree)
         assert user_columns(through(chain, rows, NOWHERE).batch) == []
         assert user_columns(through(chain, rows, NOWHERE, inside=True).batch) == ["j"]
+
+
+def test_a_field_that_only_doubtful_rows_have_is_not_absent() -> None:
+    """Values of two types that no column takes, in a few of the rows: they are kept, and they are taken away."""
+    found: list[dict[str, Any]] = [{"x": [1], "y": 1}, {"x": {"$oid": "0" * 24}, "y": 1}, *({"y": i} for i in range(3))]
+    for given_stage, left in (({"$project": {"x": 1}}, ["x"]), ({"$unset": "x"}, ["y"])):
+        _, chain = parsed([given_stage])
+        for encoded in (False, True):
+            rows = batch(found, encoded=encoded)
+            staged = through(chain, rows, NOWHERE)
+            wanted = [{k: v for k, v in d.items() if k in left} for d in documents_of(rows)]
+            assert canonical(documents_of(staged.batch)) == canonical(wanted)
+
+
+@given(name=st.text(min_size=1, max_size=3).filter(lambda n: "." not in n and "\0" not in n and n[0] != "$"))
+@settings(max_examples=100)
+@example(name='a"b')
+@example(name="a\\b")
+@example(name="a\nb")
+def test_a_field_may_have_any_name(name: str) -> None:
+    """Also one that no field of a struct can have, on top and below."""
+    _, chain = parsed([{"$match": {name: {"$gte": 1}, f"n.{name}": {"$lt": 2}}}])
+    for encoded in (False, True):
+        rows = batch([{name: i, "n": {name: i}} for i in range(4)], encoded=encoded)
+        if name != "n":
+            assert canonical(documents_of(through(chain, rows, NOWHERE).batch)) == canonical([documents_of(rows)[1]])
