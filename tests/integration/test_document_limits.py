@@ -231,3 +231,30 @@ def test_record_bytes(tmp_path: Path, format_: Any, text: str, fill: str) -> Non
                 continue
             with pytest.raises(LogError, match=r"options\.limits\.recordBytes"):
                 reader.read(file, "in", 0, 100, grows=False)
+
+
+@pytest.mark.parametrize("fetched", [100, 700, 100_000])
+@pytest.mark.parametrize("grows", [False, True])
+@pytest.mark.parametrize(("format_", "text"), [("json", '{"a": "%s"}\n{"a": 1}\n'), ("csv", "a\n%s\n1\n")])
+def test_record_bytes_say_the_same_however_much_is_fetched(
+    tmp_path: Path, format_: Any, text: str, fetched: int, *, grows: bool
+) -> None:
+    """A line that fits is read, and one that does not is refused, whatever a process fetches at once and whether the file grows."""
+    path = tmp_path / "in"
+    path.write_text(text % ("x" * 1_300))
+    for most, fits in ((1_000, False), (1_350, True)):
+        with path.open("rb") as file:
+            reader = reader_of(format_, {}, most)
+            if fits:
+                assert reader.read(file, "in", 0, fetched, grows=grows).values
+                continue
+            with pytest.raises(LogError, match=r"options\.limits\.recordBytes"):
+                reader.read(file, "in", 0, fetched, grows=grows)
+
+
+def test_a_line_without_an_end_is_no_line_that_is_waited_for(tmp_path: Path) -> None:
+    """In a file that grows, too: a source that waited for the end of it would stand still for ever, and say nothing."""
+    path = tmp_path / "in"
+    path.write_text("a\n" + "x" * 5_000)
+    with path.open("rb") as file, pytest.raises(LogError, match=r"byte 2: .*options\.limits\.recordBytes"):
+        reader_of("csv", {}, 1_000).read(file, "in", 0, 100, grows=True)

@@ -60,11 +60,8 @@ class JsonLines:
             if not more:
                 break
             data += more
-            if len(data) > self._record_bytes_max:
-                raise LogError(
-                    f"{name}: no end of line within {self._record_bytes_max} bytes from byte {position}; is it JSON lines? "
-                    "options.limits.recordBytes allows longer ones"
-                )
+            if b"\n" not in data:
+                self._check(data, name, position)
         ended = data.rfind(b"\n") + 1
         whole = data[:ended]
         rest_is_record = not grows and len(data) > ended and not file.read(1)
@@ -74,6 +71,7 @@ class JsonLines:
         values: list[bytes] = []
         at = position
         for line in whole.split(b"\n"):
+            self._check(line, name, at)  # whatever a fetch holds of the file
             text = line.removeprefix(_UTF8_MARK).strip() if at == 0 else line.strip()
             if text:
                 positions.append(at)
@@ -84,6 +82,17 @@ class JsonLines:
         # A line that has begun is nothing yet in a file that grows.
         left = file.read(1)
         return Rows(positions, values, next_position, at_end=not left or (grows and ended == 0))
+
+    def _check(self, line: bytes, name: str, position: int) -> None:
+        if len(line) > self._record_bytes_max:
+            raise LogError(
+                f"{name}: no end of line within {self._record_bytes_max} bytes from byte {position}; is it JSON lines? "
+                "options.limits.recordBytes allows longer ones"
+            )
+
+
+class _TooLong(csv.Error):
+    """A record is above the bound, whatever comes behind."""
 
 
 class CsvRecords:
@@ -135,7 +144,7 @@ class CsvRecords:
             record = next(records, None)
         except (csv.Error, UnicodeDecodeError) as error:
             # An open quote at the end of a file that grows may yet be closed.
-            if grows and (lines.ended or not lines.complete):
+            if grows and (lines.ended or not lines.complete) and not isinstance(error, _TooLong):
                 return None
             raise LogError(f"{name}: byte {begin}: not CSV in UTF-8: {error}") from error
         return None if grows and not lines.complete else record
@@ -175,7 +184,7 @@ class _Lines:
         self.at += len(line)
         self.complete = line.endswith(b"\n")
         if self.at - self.begin > self._most or (not self.complete and len(line) == self._most):
-            raise csv.Error(
+            raise _TooLong(
                 f"no end of a record within {self._most} bytes; options.limits.recordBytes allows longer ones"
             )
         return text.decode("utf-8")
