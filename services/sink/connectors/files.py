@@ -56,7 +56,7 @@ class FileSinkSettings:
     """`_manifest.json` lags at most so many releases behind the manifests while the pipeline runs; at its end, none."""
     summary_rounds_max: int = 16
     """How often the summary is built anew because manifests came meanwhile."""
-    manifests_kept_max: int = 10_000
+    manifests_kept_max: int = 100_000
     """Manifests of the destination that a task keeps in memory; others are read again for the summary."""
 
     def __post_init__(self) -> None:

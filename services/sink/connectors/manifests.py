@@ -85,11 +85,11 @@ def decode_manifest(name: str, data: bytes) -> Manifest:
 class ManifestStore:
     """The manifests at one destination. They never change, so each is read once, as far as they are kept. Functions block.
 
-    kept_max: manifests that are kept; the oldest make room. rounds_max: how often the summary is built anew because manifests came
-    meanwhile.
+    kept_max: manifests that are kept; those that come later are read again. rounds_max: how often the summary is built anew because
+    manifests came meanwhile.
     """
 
-    def __init__(self, destination: Destination, kept_max: int = 10_000, rounds_max: int = 16) -> None:
+    def __init__(self, destination: Destination, kept_max: int = 100_000, rounds_max: int = 16) -> None:
         self._destination = destination
         self._kept_max = kept_max
         self._rounds_max = rounds_max
@@ -118,9 +118,9 @@ class ManifestStore:
         return self._read[name]
 
     def _keep(self, name: str, manifest: Manifest) -> Manifest:
-        while len(self._read) >= self._kept_max:
-            del self._read[next(iter(self._read))]
-        self._read[name] = manifest
+        # A summary reads all, one after the other: what made room for the next would be read again each time.
+        if name in self._read or len(self._read) < self._kept_max:
+            self._read[name] = manifest
         return manifest
 
     def publish(self, manifest: Manifest) -> None:
