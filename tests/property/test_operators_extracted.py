@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shared.language.apply import Failure, Passed, apply_stages
-from shared.language.expressions.environment import Environment
+from shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
 from shared.language.expressions.errors import ExpressionError
 from shared.language.expressions.interpreter import evaluate
 from shared.language.expressions.paths import read_path
@@ -398,3 +399,22 @@ def test_a_field_may_have_any_name(name: str) -> None:
         rows = batch([{name: i, "n": {name: i}} for i in range(4)], encoded=encoded)
         if name != "n":
             assert canonical(documents_of(through(chain, rows, NOWHERE).batch)) == canonical([documents_of(rows)[1]])
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"$concat": ["$s", "$s"]},
+        {"$concat": [{"$toUpper": "$half"}, {"$toLower": "$half"}]},
+        {"$toUpper": "$s"},
+        {"$toString": "$s"},
+        {"$arrayElemAt": [{"$split": ["$s", "T"]}, 0]},
+    ],
+)
+def test_texts_beyond_what_an_evaluation_may_produce_fail_on_columns_too(tree: Any) -> None:
+    """With the interpreter's words, in the row that has them; the others go on."""
+    _, chain = parsed([{"$project": {"u": tree}}])
+    long = {"s": "y" * (RESULT_UNITS_MAX + 1), "half": "y" * (RESULT_UNITS_MAX // 3)}
+    staged = through(chain, batch([{"s": "a", "half": "a"}, long, {"s": "b", "half": "b"}], encoded=False), NOWHERE)
+    assert staged.batch.num_rows == 2
+    assert ["more than" in d["errInfo"]["reason"] for d in of(staged.letters, DLQ)] == [True]

@@ -1,4 +1,7 @@
-"""Strings and conversions on columns."""
+"""Strings and conversions on columns.
+
+What one evaluation may produce is counted by the interpreter: rows in which a result is more than a small part of it are left to it.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -6,11 +9,25 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shared.language.expressions.environment import RESULT_UNITS_MAX
 from shared.language.kernels.arithmetic import nulls
 from shared.language.kernels.base import TIMESTAMP, WHOLE, Column, Doubtful, Fallback, Unvectorised
 
 _FEW_DIGITS: Final = r"^-?[0-9]{1,9}$"
 _ISO: Final = r"^[1-9]\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,3})?Z?$"
+_SHORT_BYTES: Final = RESULT_UNITS_MAX // 256
+"""Texts up to this are within what an evaluation may produce, in 256 calls."""
+_ALL_BYTES: Final = 2**31 - 1
+"""What the texts of one Arrow array may have together."""
+
+
+def _short(lengths: pa.Array) -> None:
+    """Doubtful for rows whose texts, of these many bytes, the interpreter has to count; Fallback for too many together."""
+    long = pc.fill_null(pc.greater(lengths, _SHORT_BYTES), False).to_numpy(zero_copy_only=False)
+    if long.any():
+        raise Doubtful(long)
+    if (pc.sum(lengths).as_py() or 0) > _ALL_BYTES:
+        raise Fallback
 
 
 def concat(args: Sequence[Column]) -> Column:
@@ -19,6 +36,10 @@ def concat(args: Sequence[Column]) -> Column:
         raise Unvectorised
     if any(arg.type == "null" for arg in args):
         return nulls(len(args[0].values))
+    lengths = pc.binary_length(args[0].values).cast(pa.int64())
+    for arg in args[1:]:
+        lengths = pc.add(lengths, pc.binary_length(arg.values).cast(pa.int64()))
+    _short(lengths)
     return Column("string", pc.binary_join_element_wise(*(arg.values for arg in args), ""))
 
 
@@ -29,6 +50,7 @@ def letters(function: Any) -> Callable[[Sequence[Column]], Column]:
         (arg,) = args
         if arg.type != "string":
             raise Unvectorised
+        _short(pc.binary_length(arg.values))
         return Column("string", function(pc.fill_null(arg.values, "")))
 
     return apply
@@ -93,6 +115,7 @@ def nth_part(column: Column, delimiter: Any, index: int) -> Column:
         raise Unvectorised
     if column.has_nulls:
         raise Fallback
+    _short(pc.binary_length(column.values))
     parts = pc.split_pattern(column.values, delimiter, max_splits=index + 1)
     few = pc.less_equal(pc.list_value_length(parts), index).to_numpy(zero_copy_only=False)
     if few.any():
@@ -113,4 +136,6 @@ def to_string(args: Sequence[Column]) -> Column:
     (arg,) = args
     if arg.type not in (*WHOLE, "string"):
         raise Unvectorised
+    if arg.type == "string":
+        _short(pc.binary_length(arg.values))
     return Column("string", arg.values.cast(pa.string()))
