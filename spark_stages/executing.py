@@ -51,6 +51,8 @@ class Order:
     closed_to_ms: int | None
     """What ends at or below is finished; None: nothing is, the rows are compacted."""
     processing_ms: int
+    rows_max: int
+    """Rows of a range beyond which a task merges what it has read before it reads on."""
 
 
 def packed(spec: WindowSpec, context: TaskContext) -> bytes:
@@ -110,12 +112,18 @@ def carry_out_told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 
 def _gathered(order: Order, segments: Sequence[StateSegment], above_ms: int, up_to_ms: int) -> pa.Table | None:
-    schema = _schema(_unpacked(order.plan)[0])
-    tables = []
+    """The rows of a range. Of partials no more than `rows_max` lie there unmerged, or twice as many as there are groups."""
+    plan = _unpacked(order.plan)[0]
+    tables: list[pa.Table] = []
+    rows = merged_rows = 0
     for segment in segments:
-        table = _read(order.root, segment, schema)
+        table = _read(order.root, segment, _schema(plan))
         ends = table.column(WEND)
         tables.append(table.filter(pc.and_(pc.greater(ends, above_ms), pc.less_equal(ends, up_to_ms))))
+        rows += tables[-1].num_rows
+        if plan.mode != "rows" and rows > max(order.rows_max, 2 * merged_rows):
+            tables = [merged(plan, pa.concat_tables(tables))]
+            rows = merged_rows = tables[0].num_rows
     return pa.concat_tables(tables) if tables else None
 
 

@@ -190,9 +190,7 @@ class SparkStep:
         sessions = self.plan.sessions
         segments = [s for s in state.segments if sessions or self._first_end(s) <= closed_to]
         up_to = MAX_TIME if sessions else closed_to
-        written = self._run(
-            Order(self._packed, self.root, prefix, state.closed_to_ms, up_to, closed_to, processing_ms), segments
-        )
+        written = self._run(self._order(prefix, state.closed_to_ms, up_to, closed_to, processing_ms), segments)
         outs = [o for o in written if o.port != STATE]
         if sessions:
             kept = [_state_segment(o) for o in written if o.port == STATE]
@@ -202,12 +200,14 @@ class SparkStep:
         return StageState(tuple(kept), closed_to, state.forced_ms, state.last_arrival_ms), outs, failed
 
     def _compact(self, state: StageState, prefix: str) -> StageState:
-        written = self._run(
-            Order(self._packed, self.root, prefix, state.closed_to_ms, MAX_TIME, None, MIN_TIME), state.segments
-        )
+        written = self._run(self._order(prefix, state.closed_to_ms, MAX_TIME, None, MIN_TIME), state.segments)
         return StageState(
             tuple(map(_state_segment, written)), state.closed_to_ms, state.forced_ms, state.last_arrival_ms
         )
+
+    def _order(self, prefix: str, above_ms: int, up_to_ms: int, closed_to_ms: int | None, processing_ms: int) -> Order:
+        most = self.gathered_rows_max
+        return Order(self._packed, self.root, prefix, above_ms, up_to_ms, closed_to_ms, processing_ms, most)
 
     def _run(self, order: Order, segments: Sequence[StateSegment]) -> list[OutputSegment]:
         """One job. Without a shuffle output comes in the order of its windows (ST6)."""

@@ -316,7 +316,10 @@ async def test_a_wrong_password_fails_the_processor(guarded: Guarded, tmp_path: 
             {"sasl_passwrod": PASSWORD},
             "TIDEMARK_KAFKA_CONFIG.sasl_passwrod: no such setting; did you mean sasl_password?",
         ),
-        ({"security_protocol": "TLS"}, "TIDEMARK_KAFKA_CONFIG: Invalid enum value 'TLS'"),
+        (
+            {"security_protocol": "TLS"},
+            "TIDEMARK_KAFKA_CONFIG.security_protocol: expected one of PLAINTEXT, SSL",
+        ),
         ({"security_protocol": "SASL_SSL", "sasl_username": USER}, "needs sasl_username and sasl_password"),
     ],
     ids=str,

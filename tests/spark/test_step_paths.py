@@ -15,14 +15,17 @@ from pyspark.sql import SparkSession
 
 from shared.language.documents import parse
 from shared.model.time import MAX_TIME, MIN_TIME
+from shared.operators.aggregation import merged
 from shared.operators.base import WEND, WSTART
 from shared.operators.batches import one_batch
+from shared.operators.context import NOWHERE
 from shared.operators.step import EpochInput, Step, StepState, Times
 from shared.operators.window_plan import WindowPlan
 from shared.planning import plan_processor
 from shared.planning.specs import StepHead
 from shared.runtime.exchange import parquet_bytes
-from spark_stages.executing import WORK_PROPERTY
+from spark_stages import executing
+from spark_stages.executing import WORK_PROPERTY, Order, packed
 from spark_stages.manifest import StageState, StateSegment
 from spark_stages.session import open_session
 from spark_stages.step import OutputSegment, SparkResult, SparkStep
@@ -119,6 +122,31 @@ def test_an_altered_segment_is_named(session: SparkSession, plan: WindowPlan, tm
     step = SparkStep(session, plan, str(tmp_path))
     with pytest.raises(PythonException, match=f"{segments[1].name}: expected digest {segments[1].digest}"):
         step(StageState(), segments, Times(MIN_TIME, MAX_TIME, 0, 7), "out/x", arrived=True)
+
+
+@pytest.mark.parametrize(("rows_max", "merges"), [(10**6, 1), (1, 1 + SEGMENTS)])
+def test_a_task_merges_what_it_has_read_before_it_holds_too_many_rows(
+    plan: WindowPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_max: int, merges: int
+) -> None:
+    """However uneven segments are: what comes out is the same, and what lies there is bounded by the groups."""
+    tables, segments = stored(tmp_path, plan)
+    seen: list[int] = []
+
+    def counted(plan: WindowPlan, table: pa.Table) -> pa.Table:
+        seen.append(table.num_rows)
+        return merged(plan, table)
+
+    monkeypatch.setattr(executing, "merged", counted)
+    order = Order(
+        packed(plan.spec, NOWHERE), str(tmp_path), f"out/{rows_max}", MIN_TIME, MAX_TIME, MAX_TIME, 7, rows_max
+    )
+    written = list(
+        executing.carry_out_on(order, segments, [(MIN_TIME, MAX_TIME)], iter([pa.record_batch({"id": [0]})]))
+    )
+    expected = merged(plan, pa.concat_tables(tables)).num_rows
+    assert sum(row["rows"] for batch in written for row in batch.to_pylist()) == expected
+    assert len(seen) == merges
+    assert seen[-1] <= (max(rows_max, 2 * expected) if rows_max == 1 else sum(t.num_rows for t in tables))
 
 
 def test_workers_leave_what_was_loaded_out_of_the_search_for_garbage(session: SparkSession) -> None:

@@ -240,5 +240,5 @@ def test_a_step_is_cut_into_tasks_as_the_settings_say(extra: dict[str, int], tas
     step = _made(extra)
     length = step.plan.length_ms
     segment = StateSegment("s", 1_000, 1, "d", 0, 16 * length)
-    order = Order(b"", "root", "p", 0, 16 * length, 0, 0)
+    order = Order(b"", "root", "p", 0, 16 * length, 0, 0, 1)
     assert len(step._ranges(order, [segment])) == tasks
