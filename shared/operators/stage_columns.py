@@ -166,13 +166,14 @@ def _included(batch: pa.RecordBatch, tree: Branch) -> pa.RecordBatch | None:
 
 
 def _without(batch: pa.RecordBatch, tree: Branch) -> pa.RecordBatch | None:
-    """Whole fields left out; RAW becomes REST, for it would still speak of them."""
+    """Whole fields left out; RAW becomes REST where it would still speak of them, else fields keep their places in it."""
     names = [name for name, leaf in tree.fields if isinstance(leaf, Drop)]
     if len(names) < len(tree.fields):
         return None
-    batch = materialise(batch)
     if not all(absent(batch, name) for name in names):
-        return None
+        batch = materialise(batch)
+        if not all(absent(batch, name) for name in names):
+            return None
     gone = [name for name in names if name in batch.schema.names]
     return batch.drop_columns(gone) if gone else batch
 

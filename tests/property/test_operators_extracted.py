@@ -418,3 +418,13 @@ def test_texts_beyond_what_an_evaluation_may_produce_fail_on_columns_too(tree: A
     staged = through(chain, batch([{"s": "a", "half": "a"}, long, {"s": "b", "half": "b"}], encoded=False), NOWHERE)
     assert staged.batch.num_rows == 2
     assert ["more than" in d["errInfo"]["reason"] for d in of(staged.letters, DLQ)] == [True]
+
+
+@pytest.mark.parametrize("stage", [{"$unset": "new"}, {"$unset": "zz"}, {"$project": {"p": 0}}])
+def test_a_field_that_is_written_over_keeps_its_place(stage: dict[str, Any]) -> None:
+    """Also where another is taken away behind it: a document with its fields in another order is another one."""
+    over = {"$addFields": {"i": {"$add": ["$i", 1]}, "new": {"$add": ["$i", 2]}}}
+    _, chain = parsed([over, stage])
+    rows = batch([{"z": 1, "i": 1, "n": {"p": 1}}] * 3, encoded=False)
+    wanted = ["z", "i", "n", *(["new"] if stage != {"$unset": "new"} else [])]
+    assert [list(d) for d in documents_of(through(chain, rows, NOWHERE).batch)] == [wanted] * 3
