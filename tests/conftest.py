@@ -8,12 +8,14 @@ alone. ``fresh_broker`` is for tests that kill, stop and restart: it is their ow
 from __future__ import annotations
 
 import itertools
+import logging
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+import structlog
 from hypothesis import HealthCheck, settings
 
 from services.local.broker import LocalBroker
@@ -50,3 +52,16 @@ async def fresh_broker(tmp_path: Path) -> AsyncIterator[LocalBroker]:
     await broker.start()
     yield broker
     broker.kill()
+
+
+@pytest.fixture
+def logging_restored() -> Iterator[None]:
+    """What a command of this process sends to a file goes nowhere afterwards."""
+    root, raises = logging.getLogger(), logging.raiseExceptions
+    before = list(root.handlers)
+    yield
+    for handler in set(root.handlers) - set(before):
+        root.removeHandler(handler)
+        handler.close()
+    logging.raiseExceptions = raises
+    structlog.reset_defaults()

@@ -53,12 +53,22 @@ def sentence(error: BaseException) -> str | None:
     return None
 
 
+class _LogFile(logging.FileHandler):
+    """Opened at the first line, for a command may empty the folder first; where it cannot be written lines are lost, and nothing else."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True)
+            super().emit(record)
+        except OSError:
+            self.handleError(record)
+
+
 def log_to_file(data_dir: Path) -> None:
     """Send what is logged in this process to `logs/cli.log` of an installation's folder."""
     import structlog
 
-    # Opened at the first line: a command may empty the folder first.
-    handler = logging.FileHandler(data_dir / "logs" / "cli.log", encoding="utf-8", delay=True)
+    handler = _LogFile(data_dir / "logs" / "cli.log", encoding="utf-8", delay=True)
     # A full disk takes no more lines; the command goes on, and says so itself.
     logging.raiseExceptions = False
     logging.basicConfig(handlers=[handler], level=logging.WARNING, format="%(message)s", force=True)

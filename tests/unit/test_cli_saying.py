@@ -2,6 +2,7 @@
 
 import errno
 import importlib
+import logging
 from pathlib import Path
 from typing import Self, TextIO
 
@@ -9,7 +10,7 @@ import pytest
 import typer
 
 from services.cli import run, view
-from services.cli.saying import SAID, finish, sentence
+from services.cli.saying import SAID, finish, log_to_file, sentence
 from services.local.supervisor import LocalCluster, LocalSettings
 from shared.language.documents import parse
 from shared.ports.log import LogUnavailable
@@ -135,3 +136,15 @@ def test_a_line_of_figures_is_whole_or_not_there(tmp_path: Path, monkeypatch: py
         assert "No space left on device" in view._append(path, '{"a": 2}\n')
     assert view._append(path, '{"a": 3}\n') == ""
     assert path.read_text() == '{"a": 1}\n{"a": 3}\n'
+
+
+@pytest.mark.usefixtures("logging_restored")
+def test_what_cannot_be_logged_ends_nothing(tmp_path: Path) -> None:
+    """The log's folder is made with its first line; where that is not possible the line is lost, and the command goes on."""
+    log_to_file(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    logging.getLogger("asyncio").error("a task failed")
+    assert (tmp_path / "run" / "logs" / "cli.log").read_text() == "a task failed\n"
+    (tmp_path / "file").touch()
+    log_to_file(tmp_path / "file")
+    logging.getLogger("asyncio").error("nobody can read this")
