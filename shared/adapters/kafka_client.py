@@ -36,6 +36,7 @@ _PASSING: Final = (
     errors.ProducerClosed,
 )
 _POLL_S: Final = 0.02
+_CANCEL_AGAIN_S: Final = 0.5
 _DISCARD_S: Final = 1.0
 """Time for a thrown-away producer's tasks to end; what remains ends at its next request."""
 
@@ -161,6 +162,21 @@ async def discard(producer: Any) -> None:
     if task is not None and task.done() and not task.cancelled():
         task.exception()
     await client.close()
+
+
+async def stop_consumer(consumer: Any) -> None:
+    """Stop a consumer, in whatever state it is."""
+    stopping = asyncio.ensure_future(consumer.stop())
+    while not (await asyncio.wait({stopping}, timeout=_CANCEL_AGAIN_S))[0]:
+        # Where an assignment has just changed, the library's fetching routine takes its own cancellation for that
+        # of a request that it awaits, and goes on: `stop` would wait for ever.
+        fetching = getattr(consumer._fetcher, "_fetch_task", None)  # noqa: SLF001
+        if fetching is not None:
+            fetching.cancel()
+    if stopping.cancelled() or stopping.exception() is not None:
+        # A fetch that was waiting to be tried again ends the library's `stop` half way: the rest by hand.
+        consumer._closed = True  # noqa: SLF001
+        await consumer._client.close()  # noqa: SLF001
 
 
 class LogLid(logging.Filter):

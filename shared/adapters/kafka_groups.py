@@ -5,7 +5,7 @@ from typing import Any
 
 import aiokafka
 
-from shared.adapters.kafka_client import KAFKA_ERRORS, translated
+from shared.adapters.kafka_client import KAFKA_ERRORS, stop_consumer, translated
 from shared.adapters.kafka_reader import theirs
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.model.ids import Offset
@@ -39,7 +39,7 @@ class KafkaGroups:
             try:
                 await consumer.start()
             except BaseException:
-                await consumer.stop()
+                await stop_consumer(consumer)
                 raise
             self._consumers[group] = consumer
         wanted = {theirs(partition) for partition in offsets}
@@ -52,7 +52,7 @@ class KafkaGroups:
     async def _drop(self, group: str) -> None:
         consumer = self._consumers.pop(group, None)
         if consumer is not None:
-            await consumer.stop()
+            await stop_consumer(consumer)
 
     async def close(self) -> None:
         """Let go."""

@@ -11,13 +11,11 @@ from typing import Any
 import aiokafka
 from aiokafka import errors
 
-from shared.adapters.kafka_client import KAFKA_ERRORS, Heard, require_topics, translated
+from shared.adapters.kafka_client import KAFKA_ERRORS, Heard, require_topics, stop_consumer, translated
 from shared.adapters.kafka_denied import why_not
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.model.ids import Offset
 from shared.ports.log import LogError, LogRecord, LogUnavailable, OffsetOutOfRange, TopicPartition
-
-_CANCEL_AGAIN_S = 0.5
 
 
 def partition_name(partition: TopicPartition) -> str:
@@ -202,14 +200,4 @@ class KafkaReader:
         if self.closed:
             return
         self.closed = True
-        stopping = asyncio.ensure_future(self._consumer.stop())
-        while not (await asyncio.wait({stopping}, timeout=_CANCEL_AGAIN_S))[0]:
-            # Where an assignment has just changed, the library's fetching routine takes its own cancellation for that
-            # of a request that it awaits, and goes on: `stop` would wait for ever.
-            fetching = getattr(self._consumer._fetcher, "_fetch_task", None)  # noqa: SLF001
-            if fetching is not None:
-                fetching.cancel()
-        if stopping.cancelled() or stopping.exception() is not None:
-            # A fetch that was waiting to be tried again ends the library's `stop` half way: the rest by hand.
-            self._consumer._closed = True  # noqa: SLF001
-            await self.client.close()
+        await stop_consumer(self._consumer)

@@ -6,8 +6,9 @@ import logging
 import pytest
 from aiokafka import errors
 
-from shared.adapters import kafka_reader
+from shared.adapters import kafka_client, kafka_reader
 from shared.adapters.kafka_client import LogLid, translated
+from shared.adapters.kafka_groups import KafkaGroups
 from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.ports.log import Fenced, LogError, LogUnavailable
@@ -113,10 +114,13 @@ class _Deaf:
         await self._fetch_task
 
 
-async def test_close_ends_though_a_cancellation_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Closing a reader just after an assignment does not wait for ever."""
-    monkeypatch.setattr(kafka_reader, "_CANCEL_AGAIN_S", 0.01)
-    reader = kafka_reader.KafkaReader(KafkaSettings(bootstrap="127.0.0.1:1"), committed_only=True)
+@pytest.mark.parametrize("what", ["reader", "groups"])
+async def test_close_ends_though_a_cancellation_is_lost(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """Closing a reader, or what notes a group's offsets, just after an assignment does not wait for ever."""
+    monkeypatch.setattr(kafka_client, "_CANCEL_AGAIN_S", 0.01)
+    settings = KafkaSettings(bootstrap="127.0.0.1:1")
+    reader, groups = kafka_reader.KafkaReader(settings, committed_only=True), KafkaGroups(settings)
+    groups._consumers["lag"] = reader.consumer
     reader.consumer._fetcher = deaf = _Deaf()
-    await asyncio.wait_for(reader.close(), 20)
+    await asyncio.wait_for((reader if what == "reader" else groups).close(), 20)
     assert deaf.cancelled == 2
