@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 from aiokafka import errors
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 
-from shared.adapters.kafka_client import KAFKA_ERRORS, require_topics, translated
+from shared.adapters.kafka_client import KAFKA_ERRORS, apart, require_topics, translated
 from shared.adapters.kafka_denied import why_not
 from shared.adapters.kafka_reader import KafkaReader, partition_name, theirs
 from shared.adapters.kafka_settings import KafkaSettings
@@ -148,7 +148,7 @@ class KafkaAdmin:
                     try:
                         await admin.start()
                     except BaseException as error:
-                        await admin.close()
+                        await apart(admin.close())
                         if isinstance(error, KAFKA_ERRORS):
                             raise await why_not(self._settings, error, doing) from error
                         raise
@@ -163,6 +163,6 @@ class KafkaAdmin:
         admin, self._admin = self._admin, None
         reader, self._reader = self._reader, None
         if admin is not None:
-            await admin.close()
+            await apart(admin.close())
         if reader is not None:
             await reader.close()

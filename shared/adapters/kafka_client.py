@@ -8,7 +8,7 @@ a hundred times a second.
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any, Final
 
 from aiokafka import errors
@@ -35,6 +35,8 @@ _PASSING: Final = (
     errors.ConcurrentTransactions,
     errors.ProducerClosed,
 )
+_apart: Final[set["asyncio.Task[None]"]] = set()
+"""What nobody else may hold while it goes on."""
 _POLL_S: Final = 0.02
 _CANCEL_AGAIN_S: Final = 0.5
 _DISCARD_S: Final = 1.0
@@ -148,6 +150,24 @@ def seal(producer: Any, error: LogError) -> None:
         task.cancel()
 
 
+async def apart(closing: Coroutine[Any, Any, None]) -> None:
+    """Wait for a library's closing in a task of its own.
+
+    It suppresses the cancellation of what it waits for, and would suppress its caller's: who was told to end would go on.
+    """
+    task = asyncio.create_task(closing)
+    _apart.add(task)
+
+    def ended(task: "asyncio.Task[None]") -> None:
+        _apart.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen here, for a caller that has gone on
+
+    task.add_done_callback(ended)
+    await asyncio.wait({task})
+    task.result()
+
+
 async def discard(producer: Any) -> None:
     """Throw a sealed producer away, in bounded time whatever state it and the broker are in."""
     producer._closed = True  # noqa: SLF001 - `stop` would wait for what cannot be sent
@@ -161,7 +181,7 @@ async def discard(producer: Any) -> None:
             await asyncio.wait({task}, timeout=_DISCARD_S)
     if task is not None and task.done() and not task.cancelled():
         task.exception()
-    await client.close()
+    await apart(client.close())
 
 
 async def stop_consumer(consumer: Any) -> None:
@@ -176,7 +196,7 @@ async def stop_consumer(consumer: Any) -> None:
     if stopping.cancelled() or stopping.exception() is not None:
         # A fetch that was waiting to be tried again ends the library's `stop` half way: the rest by hand.
         consumer._closed = True  # noqa: SLF001
-        await consumer._client.close()  # noqa: SLF001
+        await apart(consumer._client.close())  # noqa: SLF001
 
 
 class LogLid(logging.Filter):

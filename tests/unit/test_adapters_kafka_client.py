@@ -1,7 +1,9 @@
 """Settings that hide secrets and refuse contradictions, errors in the port's words, the lid on the library's log."""
 
 import asyncio
+import contextlib
 import logging
+from types import SimpleNamespace
 
 import pytest
 from aiokafka import errors
@@ -126,3 +128,24 @@ async def test_close_ends_though_a_cancellation_is_lost(monkeypatch: pytest.Monk
     ended, _ = await asyncio.wait({closing}, timeout=20)  # `wait_for` would cancel once more, and so end it
     assert ended == {closing}
     assert deaf.cancelled == 2
+
+
+async def test_who_is_cancelled_while_a_library_closes_ends() -> None:
+    """Its closing suppresses the cancellation of what it waits for; its caller's is not lost with it, and it comes to its end."""
+    closing, ended = asyncio.get_running_loop().create_future(), asyncio.Event()
+
+    async def close() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await closing
+        ended.set()
+
+    client = SimpleNamespace(_conns={}, close=close)
+    producer = SimpleNamespace(client=client, _sender=SimpleNamespace(sender_task=None))
+    caller = asyncio.create_task(kafka_client.discard(producer))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    caller.cancel()
+    await asyncio.wait({caller})
+    assert caller.cancelled()
+    closing.set_result(None)
+    await asyncio.wait_for(ended.wait(), 20)
