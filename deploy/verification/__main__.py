@@ -51,7 +51,7 @@ def main() -> int:
                 **images,
             }
             installation = Installation(Shell(record, context, settings), options.compose.split())
-            story.tell(installation, work / "result")
+            story.tell(installation, work / "result", options.seconds)
     except (Wrong, CommandFailed) as error:
         record.say(f"WRONG: {error}")
         return 1
