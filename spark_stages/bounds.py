@@ -1,7 +1,9 @@
 """Bounds of every step of a Spark stage. What they decide is how a step is carried out, never what comes out."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final
+
+from shared.model.positive import check_positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,7 +13,7 @@ class StepBounds:
     segments_max: int = 48
     """Segments of a stage's state beyond which they are compacted."""
     gathered_rows_max: int = 2_000_000
-    """Rows that a step's tasks read, merge and finish in memory, without a shuffle: faster, and to be lowered where memory is short."""
+    """Rows that one task of a step reads before it merges; a step is shuffled where one window has more: lower it where memory is short."""
     task_rows: int = 65_536
     """Rows of a step for which another task is worth its while."""
     tasks_planned: int = 8
@@ -22,10 +24,7 @@ class StepBounds:
     """Keys of rows that may be late beyond which the open sessions of all keys are looked at."""
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if type(value) is int and value < 1:
-                raise ValueError(f"spark setting {each.name}: expected a positive number, found {value}")
+        check_positive(self, "spark")
         if self.large_task_rows < self.task_rows:
             raise ValueError(
                 f"spark settings: large_task_rows={self.large_task_rows} must not be below task_rows={self.task_rows}:"

@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
+from shared.model.positive import check_positive
 from shared.process.settings import read_table, settings_of
 
 
@@ -34,9 +35,7 @@ class CliSettings:
 
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot work."""
-        for each in fields(self):
-            if getattr(self, each.name) < 1:
-                raise ValueError(f"setting {each.name}: expected a positive number, found {getattr(self, each.name)}")
+        check_positive(self, "")
         if self.retry_ms > self.outage_ms_max:
             raise ValueError(
                 f"settings: retry_ms={self.retry_ms} must not be above outage_ms_max={self.outage_ms_max}: nothing would be tried again"

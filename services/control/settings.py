@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shared.adapters.store_settings import check_positive
+from shared.model.positive import check_positive
 from shared.planning import Engine
 from shared.process.outside import kafka_settings
 from shared.process.settings import ProcessSettings, ProcessSettingsError, settings_of

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from shared.model.positive import check_positive
 from shared.process.settings import ProcessSettings, settings_of
 
 
@@ -18,9 +19,7 @@ class OperatorSettings:
 
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot work."""
-        for name in ("beside_rows", "close_wait_ms"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"operator setting {name}: expected a positive number, found {getattr(self, name)}")
+        check_positive(self, "operator")
 
 
 def operator_settings(settings: ProcessSettings) -> OperatorSettings:

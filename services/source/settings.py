@@ -1,7 +1,8 @@
 """What can be set about the source service (TIDEMARK_EXTRA, JSON). What decides results stands in a document's `options.limits` instead."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
+from shared.model.positive import check_positive
 from shared.process.settings import ProcessSettings, settings_of
 
 
@@ -26,11 +27,7 @@ class SourceSettings:
 
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot work."""
-        for each in fields(self):
-            if getattr(self, each.name) < 1:
-                raise ValueError(
-                    f"source setting {each.name}: expected a positive number, found {getattr(self, each.name)}"
-                )
+        check_positive(self, "source")
 
     def check_answers(self, fetch_wait_ms: int, connection: str) -> None:
         """W4: an answer is still young when the next one comes. ValueError."""

@@ -1,6 +1,8 @@
 """Bounds of the coordinator's database and of the blob store, as one process uses them."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+
+from shared.model.positive import check_positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +37,3 @@ class BlobSettings:
         check_positive(self, "blobs")
         if self.delete_names_max > 1_000:  # noqa: PLR2004 - S3's
             raise ValueError(f"blobs setting delete_names_max: expected 1 to 1000, found {self.delete_names_max}")
-
-
-def check_positive(settings: object, what: str, *, but: frozenset[str] = frozenset()) -> None:
-    """ValueError that names the first number of a dataclass that is below one; `but`: those that may be zero."""
-    for each in fields(settings):  # type: ignore[arg-type]
-        value = getattr(settings, each.name)
-        if type(value) is int and value < (0 if each.name in but else 1):
-            least = "0 or more" if each.name in but else "a positive number"
-            raise ValueError(f"{what} setting {each.name}: expected {least}, found {value}")

@@ -35,9 +35,9 @@ from services.sink.connectors.staging import (
     decode_handle,
     encode_handle,
 )
-from shared.adapters.store_settings import check_positive
 from shared.model.checkpoint import MirrorRow
 from shared.model.ids import Epoch
+from shared.model.positive import check_positive
 from shared.ports.clock import Executor
 from shared.ports.sink import Identity, Rejected, TargetRefused
 

@@ -28,10 +28,10 @@ from services.sink.connectors.kafkarecords import RecordMaker, Takes
 from services.sink.connectors.kafkaruns import Held, decode_runs, encode_runs
 from services.sink.connectors.markers import check_open, is_due
 from services.sink.connectors.staging import Part, PartStore, Staging
-from shared.adapters.store_settings import check_positive
 from shared.language.stages.sinks import KafkaEmit
 from shared.model.checkpoint import MirrorRow
 from shared.model.ids import Epoch
+from shared.model.positive import check_positive
 from shared.ports.log import (
     Fenced,
     Log,

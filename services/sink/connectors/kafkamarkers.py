@@ -15,8 +15,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from shared.adapters.store_settings import check_positive
 from shared.model.ids import Epoch, Offset
+from shared.model.positive import check_positive
 from shared.ports.log import Log, NewRecord, TopicPartition, Written
 from shared.ports.sink import Identity, TargetRefused, TargetUnavailable
 from shared.runtime.topics import MARKERS_PREFIX

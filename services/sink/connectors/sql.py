@@ -26,11 +26,11 @@ from services.sink.connectors.sqlvalues import Misfit, RowMaker
 from services.sink.connectors.sqlwrites import MergeWriter, Unwanted
 from services.sink.connectors.staging import Part, PartStore, Staging
 from shared.adapters.sql_denied import is_denied
-from shared.adapters.store_settings import check_positive
 from shared.language.stages.sinks import Merge
 from shared.language.values import CodecError, decode_doc, encode_doc
 from shared.model.checkpoint import MirrorRow
 from shared.model.ids import Epoch
+from shared.model.positive import check_positive
 from shared.operators.batches import documents_of
 from shared.ports.clock import Executor
 from shared.ports.sink import Identity, Rejected, TargetDenied, TargetRefused, TargetUnavailable

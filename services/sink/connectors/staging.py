@@ -14,9 +14,9 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from shared.adapters.store_settings import check_positive
 from shared.model.checkpoint import BlobRef
 from shared.model.ids import NO_EPOCH, Epoch
+from shared.model.positive import check_positive
 from shared.ports.blobs import BlobError, BlobStore, BlobUnavailable
 from shared.ports.sink import TargetRefused, TargetUnavailable
 

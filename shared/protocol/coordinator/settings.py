@@ -1,8 +1,9 @@
 """What can be set about the coordinator's decisions; relations are checked when it is built."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from shared.model.messages import KEY_GROUPS
+from shared.model.positive import check_positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +73,7 @@ class CoordinatorSettings:
 
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot work."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if type(value) is int and value < (0 if field.name in _MAY_BE_ZERO else 1):
-                raise ValueError(f"coordinator setting {field.name}: expected a positive number, found {value}")
+        check_positive(self, "coordinator", but=_MAY_BE_ZERO)
         if self.checkpoint_timeout_ms <= self.checkpoint_interval_ms:
             raise ValueError(
                 f"coordinator settings: checkpoint_timeout_ms ({self.checkpoint_timeout_ms}) must be above"
