@@ -53,6 +53,7 @@ class _Split:
     begin: Offset = FIRST_OFFSET
     finished: bool = False
     at_end_since_ms: int | None = None
+    more: bool = False
     dirty: bool = True
     told_ms: int = MIN_TIME
     """The watermark that was told last, and since when it stands there, UTC ms."""
@@ -248,6 +249,7 @@ class SourceTaskBody:
     def _status(self, status: SplitStatus, monotonic_ms: int, *, rows: bool) -> None:
         """W4, E1: idle after the time-out at the end of the split; finished when read to its bound."""
         split = self._own[status.split]
+        split.more = status.more
         if status.until is not None and split.until is None:
             split.until, split.dirty = status.until, True
         reached = status.next_position if split.until is None else min(status.next_position, split.until)
@@ -343,6 +345,7 @@ class SourceTaskBody:
             checkpoint=self._committed.get(name),
             until=split.until,
             atEnd=split.at_end_since_ms is not None,
+            more=split.more,
             finished=split.finished,
             since=split.stands_since_ms,
             idleTimeout=self._idle_timeout_ms,

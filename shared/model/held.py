@@ -47,6 +47,8 @@ class SplitHeld(Struct, frozen=True):
     """The position of a committed checkpoint, some seconds old; None before the first."""
     until: int | None = None
     atEnd: bool = False  # noqa: N815 - as stats show it
+    more: bool = False
+    """The broker has said lately that something lies behind the position. Neither this nor `atEnd`: it has not said lately."""
     finished: bool = False
     away: bool = False
     lastEvent: int | None = None  # noqa: N815

@@ -148,8 +148,12 @@ def _why(split: SplitHeld, held: TaskHeld) -> str:
         words.append("has given no record yet")
     elif split.atEnd:
         words.append("has no further record")
-    else:
+    elif split.more:
         words.append("has records that are not read yet")
+    else:
+        words.append(
+            "has just given records, or its end has not been heard of lately: whether more lie there is not known"
+        )
     if split.atEnd and not held.held_back:
         if split.idleIn is not None:
             words.append(f"idle in {split.idleIn} ms, then it is left out")

@@ -224,13 +224,13 @@ async def looked_into(there: There) -> None:
     assert offsets == {("life", 0): (280, 280), ("life", 1): (140, 140)}
 
 
-async def culprit(there: There, name: ProcessorName, split: str) -> dict[str, Any]:
-    """What `explain-watermark` names, once it is this split, with a record that it has given."""
+async def culprit(there: There, name: ProcessorName, split: str, last: str) -> dict[str, Any]:
+    """What `explain-watermark` names, once it is this split, with its last event and nothing to come: a busy broker says so late."""
 
     def named(found: Any) -> bool:
         told = found["watermark"]
         step = {} if told["culprit"] is None else told["steps"][told["culprit"]]
-        return step.get("split") == split and step["lastEvent"] is not None
+        return step.get("split") == split and step["lastEvent"] == last and "no further record" in step["why"]
 
     told = (await there.asked(f"/v1/processors/{name}/watermark", named))["watermark"]
     found: dict[str, Any] = told["steps"][told["culprit"]]
@@ -239,10 +239,9 @@ async def culprit(there: There, name: ProcessorName, split: str) -> dict[str, An
 
 async def asked_what_holds_it(there: There) -> None:
     """The partition that is behind is named, and so is a join's slow side: with its last event, since when, and why."""
-    found = await culprit(there, LIFE, "life-1")
-    assert (found["vertex"], found["task"], found["lastEvent"]) == ("source-1", 0, "2023-11-14T22:13:47.900Z")
+    found = await culprit(there, LIFE, "life-1", "2023-11-14T22:13:47.900Z")
+    assert (found["vertex"], found["task"]) == ("source-1", 0)
     assert found["since"] is not None
-    assert "no further record" in found["why"]
     assert "no partitionIdleTimeout" in found["why"]
     within = {"before": {"size": 1, "unit": "second"}, "after": {"size": 1, "unit": "second"}}
     join = {
@@ -257,9 +256,8 @@ async def asked_what_holds_it(there: There) -> None:
     await there.installed.until_running(MEETS)
     await there.send("left", 50, at=100_000)
     await there.send("right", 50)
-    found = await culprit(there, MEETS, "right-0")
-    assert found["lastEvent"] == "2023-11-14T22:14:11.900Z"
-    assert "no further record" in found["why"]
+    found = await culprit(there, MEETS, "right-0", "2023-11-14T22:14:11.900Z")
+    assert found["since"] is not None
 
 
 async def stopped_and_changed(there: There) -> None:

@@ -93,13 +93,14 @@ def test_W3_the_slow_side_of_a_join_is_named_and_not_the_join() -> None:
     ("given", "words"),
     [
         (split(MIN_TIME, None, atEnd=True), ("no record yet", "never left out as idle")),
-        (split(100, 100), ("not read yet",)),
+        (split(100, 100, more=True), ("not read yet",)),
+        (split(100, 100), ("not known",)),
         (split(100, 100, away=True), ("back from idleness",)),
         (split(100, 100, status="idle"), ("is idle",)),
     ],
 )
 def test_W4_a_split_says_why_it_is_waited_for(given: SplitHeld, words: tuple[str, ...]) -> None:
-    """Without data, with data that wait, back from idleness, or idle with all the others."""
+    """Without data, with data that wait, not heard of lately, back from idleness, or idle with all the others."""
     found = explained(given).steps[-1]
     assert all(word in found.why for word in words)
 
