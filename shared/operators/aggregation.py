@@ -1,9 +1,12 @@
 """Partial aggregation of rows in their windows, and the merge of partials: typed or general, as the plan says."""
 
+from collections import Counter
+
 import pyarrow as pa
 
+from shared.language.stages import Unwind
 from shared.operators import general_group, typed_group
-from shared.operators.base import PART, POS, TS, Out
+from shared.operators.base import PART, POS, TS, WEND, WSTART, Out
 from shared.operators.batches import one_batch, typed, user_columns
 from shared.operators.context import TaskContext
 from shared.operators.dead_letters import Failure, dead_letters
@@ -13,13 +16,18 @@ from shared.operators.window_plan import WindowPlan
 
 
 def partials_of(plan: WindowPlan, rows: pa.RecordBatch, context: TaskContext) -> tuple[pa.Table, list[Out], int]:
-    """Rows with WSTART and WEND to partials; dead letters of rows on which an expression failed, and their number."""
+    """Rows with WSTART and WEND to partials; dead letters of rows on which an expression failed, and their number.
+
+    Sessions reach as far as all their rows do, those included that stages inside the window drop or fail on (`general_group.extents`).
+    """
     if plan.typed is not None:
         if not plan.typed.inputs <= set(user_columns(rows)):
             rows = typed(rows, plan.spec.schema)
         return typed_group.partials(plan.typed, rows, plan.extras), [], 0
     staged = through(plan.before, rows, context, inside=True)
     table, failures = general_group.partials(plan, staged.batch, context.topic)
+    if plan.sessions and (failures or _thins(plan, rows, staged.batch)):
+        table = pa.concat_tables([table, general_group.extents(plan, rows)])
     failures = _once(staged.batch, failures)
     letters = dead_letters(staged.batch, failures, plan.group.name, context)
     return table, [*staged.letters, *letters], staged.failed + len(failures)
@@ -39,13 +47,26 @@ def one_merged(plan: WindowPlan, table: pa.Table) -> pa.RecordBatch:
     return one_batch(merged(plan, table))
 
 
+def _thins(plan: WindowPlan, rows: pa.RecordBatch, left: pa.RecordBatch) -> bool:
+    """Whether stages before the group may have dropped rows: `$unwind` gives several for one, so that numbers tell nothing."""
+    return left.num_rows != rows.num_rows or any(isinstance(stage, Unwind) for stage in plan.before)
+
+
 def _once(rows: pa.RecordBatch, failures: list[Failure]) -> list[Failure]:
-    """A row that fails in several windows is one dead letter."""
+    """A row that fails in several windows is one dead letter; the rows that `$unwind` makes of a record, at one place, are several.
+
+    So of one place there are as many letters as in the window where most failed.
+    """
     if len(failures) < 2:  # noqa: PLR2004 - nothing twice
         return failures
     names = [n for n in (TS, PART, POS) if n in rows.schema.names]
     places = list(zip(*(rows.column(n).to_pylist() for n in names), strict=True))
+    windows = list(zip(rows.column(WSTART).to_pylist(), rows.column(WEND).to_pylist(), strict=True))
+    before: Counter[tuple[object, ...]] = Counter()
     seen: dict[tuple[object, ...], Failure] = {}
     for failure in failures:
-        seen.setdefault((*places[failure.row], failure.path, failure.reason), failure)
+        same = (*places[failure.row], failure.path, failure.reason)
+        within = (*windows[failure.row], *same)
+        seen.setdefault((before[within], *same), failure)
+        before[within] += 1
     return list(seen.values())

@@ -38,9 +38,13 @@ _Rows = list[tuple[Document, OrderKey]]
 
 def close(plan: WindowPlan, ready: pa.RecordBatch, processing_ms: int, context: TaskContext) -> tuple[list[Out], int]:
     """The output of closed windows (merged partials, or rows with their windows), and how many documents failed."""
-    batch = _finished(plan, ready, processing_ms)
+    if plan.sessions and plan.mode == "general":
+        ready = general_group.without_extents(ready)
     outs: list[Out] = []
     failed = 0
+    if not ready.num_rows:
+        return outs, failed
+    batch = _finished(plan, ready, processing_ms)
     stages = list(plan.after)
     while stages and batch.num_rows:
         run: list[Stateless] = []

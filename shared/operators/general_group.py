@@ -1,12 +1,13 @@
 """`$group` of any expressions: partial rows hold the encoded states of the language's accumulators.
 
 A partial row is one (window, key): KEY, the `_id` of its row with the least order key (equal keys of different types show that one), the
-rows in it, and a state for each accumulator. Merge and finish are the accumulators' own, so any split and any order gives the same.
+rows in it, and a state for each accumulator. Merge and finish are the accumulators' own, so any split and any order gives the same. Of
+sessions there are partials without rows, too, where stages inside the window dropped rows: these are no group, but extend the session.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -110,6 +111,26 @@ def _on_columns(plan: WindowPlan, rows: pa.RecordBatch) -> pa.Table | None:
                 _extend(plan, entry, [column[row] for column in groups.extras])
         entries.append(entry)
     return _table(plan, accumulators, entries)
+
+
+EXTENT: Final = b""
+"""KEY of partials that hold no rows; no value's key is empty."""
+
+
+def extents(plan: WindowPlan, rows: pa.RecordBatch) -> pa.Table:
+    """The sessions of all rows as partials without rows: they merge as all do, and `without_extents` leaves them out at the end."""
+    sessions = assign_sessions(pa.Table.from_batches([rows]))
+    accumulators = _accumulators(plan.group)
+    extras: list[int | None] = [None] * len(plan.extras)
+    windows = dict.fromkeys(_windows(plan, sessions))
+    entries = [_Entry(w, EXTENT, None, (0, 0, 0), 0, [a.init() for a in accumulators], extras) for w in windows]
+    return _table(plan, accumulators, entries)
+
+
+def without_extents(merged: pa.RecordBatch) -> pa.RecordBatch:
+    """The partials that are groups."""
+    groups = pc.not_equal(merged.column(KEY), pa.scalar(EXTENT, pa.binary()))
+    return merged if pc.all(groups).as_py() else merged.filter(groups)
 
 
 def merge(plan: WindowPlan, table: pa.Table) -> pa.Table:

@@ -5,6 +5,7 @@ With `lateness: split` the result is the oracle's; with `merged` every record is
 
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -153,6 +154,29 @@ def test_split_lateness_gives_the_oracles_sessions_under_any_schedule(
     results, late = oracle.sessions(given_splits, delay, gap, lateness)
     assert seen(world.documents(), order=order) == expected(results, order=order)
     assert Counter(v for v, _ in letters(world.dead_letters())) == Counter(x.record.value for x in late)
+
+
+@given(given_splits=splits(), gap=st.integers(1, 20), kept=st.integers(2, 3), fails=st.booleans(), tasks=st.integers(1, 3),
+       actions=ACTIONS)  # fmt: skip
+@settings(max_examples=80)
+def test_sessions_reach_as_far_as_what_is_dropped_inside_them(
+    given_splits: list[list[Record]], gap: int, kept: int, fails: bool, tasks: int, actions: list[tuple[Any, ...]]
+) -> None:
+    """Documents that the window's own `$match` drops, or its `$group` fails on, are activity: they open, join and merge sessions."""
+    document_of = document({"$sessionWindow": {"partitionBy": "$k", "gap": ms(gap)}}, lateness="split", delay=1_000,
+                           typed=True, order=True)  # fmt: skip
+    (inside,) = (stage["pipeline"] for stage in document_of["pipeline"][1].values())
+    if fails:
+        inside[0]["$group"]["checked"] = {"$max": {"$cond": [{"$eq": [{"$mod": ["$v", kept]}, 0]}, 1, {"$sqrt": -1}]}}
+    else:
+        inside.insert(0, {"$match": {"v": {"$mod": [kept, 0]}}})
+    world = World(document_of, [[raw(r) for r in split] for split in given_splits], tasks)
+    run(world, _within(actions, len(given_splits)))
+    results, _ = oracle.sessions(given_splits, 1_000, gap, 0)
+    left = [replace(r, values=tuple(v for v in r.values if v % kept == 0)) for r in results]
+    assert seen(world.documents(), order=True) == expected([r for r in left if r.values], order=True)
+    dropped = [r.value for split in given_splits for r in split if r.value % kept]
+    assert Counter(d["doc"]["v"] for d in world.dead_letters()) == Counter(dropped if fails else ())
 
 
 @given(given_splits=splits(), grid=grids(), delay=st.sampled_from([0, 0, 3, 15]), lateness=st.sampled_from([0, 0, 2, 10]),
