@@ -45,6 +45,9 @@ _RELEASED: Final = sa.Table(
 )
 _SQLITE_PASSING: Final = ("locked", "busy", "disk", "unable to open", "i/o")
 """SQLite calls everything operational; these are what waiting may mend."""
+_POSTGRES_PASSING: Final = ("08", "25", "40", "53", "55006", "55P03", "57", "58", "HV", "XX")
+"""How PostgreSQL's codes for the same begin: connections, a transaction's state, conflicts, resources, locks, operators, the system, other
+servers. What a table or a statement can never take has other codes, though the driver calls some of them operational."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +258,7 @@ class SqlSink:
                 return
             write = partial(self._write, connection, row, one_by_one=one_by_one)
             if skipped is not None:
+                await self._executor.blocking(self._check_at_once, connection)
                 write = partial(self._write_what_passes, connection, row, skipped)
             done = 0
             for part in parts:
@@ -345,6 +349,12 @@ class SqlSink:
             except TargetRefused:
                 skipped.append(1)
 
+    def _check_at_once(self, connection: sa.Connection) -> None:
+        """Of a constraint that is looked at with the commit nobody could tell which record it refuses."""
+        if self._engine.dialect.name == "postgresql":
+            with self._errors("passing over records"):
+                connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
+
     def _parameters(self, maker: RowMaker, data: bytes, place: str) -> dict[str, Any]:
         try:
             return maker.parameters(decode_doc(data))
@@ -381,6 +391,9 @@ class SqlSink:
             return False
         if self._engine.dialect.name == "sqlite" and isinstance(error, exc.OperationalError):
             return not any(word in str(error.orig).lower() for word in _SQLITE_PASSING)
+        code = getattr(error.orig, "sqlstate", None)
+        if code is not None:
+            return not code.startswith(_POSTGRES_PASSING)
         return isinstance(error, (exc.IntegrityError, exc.DataError, exc.ProgrammingError, exc.NotSupportedError))
 
     @property

@@ -1,5 +1,8 @@
 """The table that a `$merge` writes into, as its database describes it."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import sqlalchemy as sa
 from sqlalchemy import exc
 
@@ -24,10 +27,19 @@ def target_table(engine: sa.Engine, stage: Merge) -> sa.Table:
     inspector = sa.inspect(engine)
     keys = [inspector.get_pk_constraint(name, schema or None)["constrained_columns"]]
     keys += [found["column_names"] for found in inspector.get_unique_constraints(name, schema or None)]
-    keys += [[c for c in i["column_names"] if c] for i in inspector.get_indexes(name, schema or None) if i["unique"]]
+    # Indexes of expressions, or of some rows only, tell no row from all others.
+    keys += [
+        [column for column in index["column_names"] if column is not None]
+        for index in inspector.get_indexes(name, schema or None)
+        if index["unique"] and None not in index["column_names"] and not _is_partial(index)
+    ]
     if set(stage.on) not in [set(key) for key in keys]:
         raise TargetRefused(
             f"{place_of(stage)}: `on` is ({', '.join(stage.on)}), which is no unique key of the table; the table has"
             f" {'; '.join(', '.join(key) for key in keys if key) or 'none'}. Add a unique index, or change `on`"
         )
     return table
+
+
+def _is_partial(index: Mapping[str, Any]) -> bool:
+    return any(option.endswith("_where") for option in index.get("dialect_options", {}))

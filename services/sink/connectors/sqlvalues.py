@@ -1,18 +1,22 @@
 """Documents as rows of a table, and what the table would refuse, found before staging (protocol, S6).
 
 A field is the column of its name. What has no counterpart in SQL (arrays, documents, and the rarer types) goes into JSON or text columns
-as relaxed extended JSON. Nothing is cut, rounded or guessed: what does not fit is refused with the reason.
+as relaxed extended JSON. Nothing is cut, rounded or guessed: what does not fit is refused with the reason. A column of single precision
+alone holds what it can of a double.
 """
 
 import datetime as dt
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
+import numpy as np
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
 from shared.language.values import render_json, to_json, type_name
+from shared.language.values.instants import DAY_MS
 from shared.model.values import Binary, Date, Document, Long, ObjectId
 
 UUID_SUBTYPE: Final = 4
@@ -20,6 +24,10 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _YEAR_1_MS: Final = (dt.datetime(1, 1, 1, tzinfo=dt.UTC) - _EPOCH) // dt.timedelta(milliseconds=1)
 _YEAR_9999_MS: Final = (dt.datetime(9999, 12, 31, tzinfo=dt.UTC) - _EPOCH) // dt.timedelta(milliseconds=1)
 _WHOLE: Final = (int, Long)
+_PLACES: Final = 3
+"""Of a second's parts that a date has."""
+_EXACT: Final = 2**53
+"""Whole numbers up to this are doubles without loss."""
 
 
 class Misfit(Exception):
@@ -52,10 +60,56 @@ def _numeric(value: Any) -> Decimal:
     raise Misfit(f"expected a finite number, found type {type_name(value)}")
 
 
+def _decimal_of(precision: int | None, scale: int | None) -> Convert:
+    """PostgreSQL's numeric(precision, scale): it would round what has more digits behind the point."""
+
+    def convert(value: Any) -> Decimal:
+        number = _numeric(value)
+        _, digits, exponent = number.as_tuple()
+        assert isinstance(exponent, int), "it is finite"
+        kept = len("".join(map(str, digits)).rstrip("0"))
+        behind = -exponent - (len(digits) - kept)
+        if scale is not None and kept and behind > scale:
+            raise Misfit(f"expected at most {scale} digits behind the point, found {value}")
+        if precision is not None and kept and number.adjusted() >= precision - (scale or 0):
+            raise Misfit(f"expected a number below 10^{precision - (scale or 0)}, found {value}")
+        return number
+
+    return convert
+
+
+def _sqlite_number(value: Any) -> Decimal:
+    """SQLite has no decimals: what is handed over becomes a double."""
+    number = _numeric(value)
+    if Decimal(repr(float(number))) != number:
+        raise Misfit(f"expected a number that a double holds, found {value}: SQLite has no decimals")
+    return number
+
+
 def _double(value: Any) -> float:
-    if type(value) in (*_WHOLE, float):
+    if type(value) is float:
+        return value
+    if type(value) in _WHOLE:
+        if abs(value) > _EXACT and int(float(value)) != value:
+            raise Misfit(f"expected a whole number that a double holds, found {int(value)}")
         return float(value)
     raise Misfit(f"expected a double, found type {type_name(value)}")
+
+
+def _sqlite_double(value: Any) -> float:
+    number = _double(value)
+    if number != number:  # noqa: PLR0124 - only NaN is not itself
+        raise Misfit("expected a number, found NaN, which SQLite takes as null")
+    return number
+
+
+def _single(value: Any) -> float:
+    number = _double(value)
+    with np.errstate(over="ignore", under="ignore"):
+        held = float(np.float32(number))
+    if (held in (float("inf"), float("-inf")) and held != number) or (held == 0 and number != 0):
+        raise Misfit(f"expected a number of single precision, found {number}")
+    return number
 
 
 def _boolean(value: Any) -> bool:
@@ -74,6 +128,35 @@ def _moment(value: Any) -> dt.datetime:
 
 def _naive(value: Any) -> dt.datetime:
     return _moment(value).replace(tzinfo=None)
+
+
+def _moment_of(precision: int | None, whole: Convert) -> Convert:
+    """PostgreSQL's timestamp(precision): it would round milliseconds."""
+    step_ms = 1 if precision is None else 10 ** max(0, _PLACES - precision)
+
+    def convert(value: Any) -> dt.datetime:
+        moment: dt.datetime = whole(value)
+        if value % step_ms:
+            raise Misfit(f"expected a date without parts of {step_ms} ms, found {moment.isoformat()}")
+        return moment
+
+    return convert
+
+
+def _day(value: Any) -> dt.date:
+    moment = _moment(value)
+    if value % DAY_MS:
+        raise Misfit(f"expected a date without a time of day, found {moment.isoformat()}")
+    return moment.date()
+
+
+def _time(value: Any) -> dt.time:
+    try:
+        if type(value) is str:
+            return dt.time.fromisoformat(value)
+    except ValueError as error:
+        raise Misfit(f"expected a time of day: {error}") from error
+    raise Misfit(f"expected a time of day as text, found type {type_name(value)}")
 
 
 def _bytes(value: Any) -> bytes:
@@ -113,13 +196,68 @@ def _text(length: int | None) -> Convert:
     return convert
 
 
-def _any(value: Any) -> Any:
-    return value if isinstance(value, (str, bool, float)) else to_json(value)
+def _one_of(names: Sequence[str]) -> Convert:
+    def convert(value: Any) -> str:
+        if type(value) is not str or value not in names:
+            raise Misfit(f"expected one of {', '.join(names)}, found {type_name(value)} {value!r:.40}")
+        return value
+
+    return convert
 
 
-def converter_of(column: sa.Column[Any], dialect: str) -> Convert:  # noqa: PLR0911 - a table of types
-    """How values go into a column. Order matters: SQLAlchemy's types derive from each other."""
-    match column.type:
+def _bits(length: int | None, *, varying: bool) -> Convert:
+    """PostgreSQL would cut, or fill up, what has another length."""
+
+    def convert(value: Any) -> str:
+        fits = isinstance(value, str) and (length is None or len(value) == length or (varying and len(value) < length))
+        if not fits or set(value) - {"0", "1"}:
+            raise Misfit(f"expected {'at most ' if varying else ''}{length} bits as text, found {value!r:.40}")
+        return str(value)
+
+    return convert
+
+
+def _array(item: Convert) -> Convert:
+    def convert(value: Any) -> list[Any]:
+        if not isinstance(value, list):
+            raise Misfit(f"expected an array, found type {type_name(value)}")
+        return [None if one is None else item(one) for one in value]
+
+    return convert
+
+
+def _jsonb(value: Any) -> Any:
+    if b"\\u0000" in render_json(value) and _has_zero(value):
+        raise Misfit("expected JSON without the character 0")
+    return to_json(value)
+
+
+def _has_zero(value: Any) -> bool:
+    match value:
+        case str():
+            return "\x00" in value
+        case dict():
+            return any("\x00" in name or _has_zero(inner) for name, inner in value.items())
+        case list():
+            return any(map(_has_zero, value))
+    return False
+
+
+def _cell(value: Any) -> Any:
+    """What SQLite puts into a column without a type."""
+    if type(value) in (str, bool, float):
+        return value
+    if type(value) in _WHOLE:
+        return int(value)
+    if type(value) is Binary:
+        return bytes(value)
+    raise Misfit(f"expected text, a number or binary data, found type {type_name(value)}")
+
+
+def converter_of(kind: sa.types.TypeEngine[Any], dialect: str) -> Convert:  # noqa: C901, PLR0911, PLR0912 - a table of types
+    """How values go into a column of a type. Order matters: SQLAlchemy's types derive from each other."""
+    sqlite = dialect == "sqlite"
+    match kind:
         case sa.Boolean():
             return _boolean
         case sa.BigInteger():
@@ -127,27 +265,40 @@ def converter_of(column: sa.Column[Any], dialect: str) -> Convert:  # noqa: PLR0
         case sa.SmallInteger():
             return _integer(16)
         case sa.Integer():
-            return _integer(64 if dialect == "sqlite" else 32)
+            return _integer(64 if sqlite else 32)
+        case sa.REAL() if not sqlite:
+            return _single
         case sa.Float():
-            return _double
-        case sa.Numeric():
-            return _numeric
-        case sa.DateTime(timezone=True):
-            return _moment
-        case sa.DateTime():
-            return _naive
+            return _sqlite_double if sqlite else _double
+        case sa.Numeric(precision=precision, scale=scale):
+            return _sqlite_number if sqlite else _decimal_of(precision, scale)
+        case sa.DateTime(timezone=zoned):
+            return _moment_of(getattr(kind, "precision", None), _moment if zoned else _naive)
         case sa.Date():
-            return lambda value: _moment(value).date()
+            return _day
+        case sa.Time():
+            return _time
         case sa.Uuid():
             return _uuid
         case sa.LargeBinary():
             return _bytes
+        case postgresql.JSONB():
+            return _jsonb
         case sa.JSON():
             return to_json
+        case sa.Enum(enums=names):
+            return _one_of(names)
         case sa.String(length=length):
             return _text(length)
+        case sa.ARRAY(item_type=item):
+            return _array(converter_of(item, dialect))
+        case postgresql.DOMAIN(data_type=inner):
+            return converter_of(inner, dialect)
+        case postgresql.BIT(length=length, varying=varying):
+            return _bits(length, varying=varying)
         case _:
-            return _any
+            # Of other types only the database knows the texts that it takes.
+            return _cell if sqlite else _text(None)
 
 
 class RowMaker:
@@ -156,7 +307,7 @@ class RowMaker:
     def __init__(self, table: sa.Table, on: tuple[str, ...], dialect: str, *, inserts: bool) -> None:
         self._on = on
         self._columns: Mapping[str, sa.Column[Any]] = {column.name: column for column in table.columns}
-        self._converters = {name: converter_of(column, dialect) for name, column in self._columns.items()}
+        self._converters = {name: converter_of(column.type, dialect) for name, column in self._columns.items()}
         needed = [
             c for c in table.columns if not c.nullable and c.server_default is None and not makes_itself(c, table)
         ]
@@ -172,6 +323,8 @@ class RowMaker:
     def _converted(self, name: str, value: Any) -> Any:
         if name not in self._columns:
             raise Misfit(f"{name}: the table has no such column; project the field away, or add the column")
+        if is_computed(self._columns[name]):
+            raise Misfit(f"{name}: the database gives this column its value; project the field away")
         if value is None:
             if not self._columns[name].nullable:
                 raise Misfit(f"{name}: the column takes no null")
@@ -180,6 +333,11 @@ class RowMaker:
             return self._converters[name](value)
         except Misfit as misfit:
             raise Misfit(f"{name}: {misfit}") from None
+
+
+def is_computed(column: sa.Column[Any]) -> bool:
+    """Whether the database takes no value for a column: generated ones, and identities that are always its own."""
+    return column.computed is not None or (column.identity is not None and bool(column.identity.always))
 
 
 def makes_itself(column: sa.Column[Any], table: sa.Table) -> bool:

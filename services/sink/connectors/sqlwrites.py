@@ -8,11 +8,12 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
+from services.sink.connectors.sqlvalues import is_computed
 from shared.language.stages.sinks import Merge
 
 Parameters = Mapping[str, Any]
-KEY_PREFIX: Final = "key__"
-"""Names of the parameters that find the row, beside those that change it."""
+_KEY_PREFIX: Final = "key__"
+"""Names of the parameters that find the row begin with it, beside those that change it."""
 
 
 class Unwanted(Exception):
@@ -27,8 +28,12 @@ class MergeWriter:
         self._stage = stage
         self._insert = postgresql_insert if dialect == "postgresql" else sqlite_insert
         self._others = [
-            column.name for column in table.columns if column.name not in stage.on and column.computed is None
+            column.name for column in table.columns if column.name not in stage.on and not is_computed(column)
         ]
+        # No column may have the name of such a parameter: it would get the key's value.
+        self._key_prefix = _KEY_PREFIX
+        while any(column.name.startswith(self._key_prefix) for column in table.columns):
+            self._key_prefix += "_"
 
     def write(self, connection: sa.Connection, rows: Sequence[Parameters], *, one_by_one: bool) -> None:
         """Write rows in order. `one_by_one`: a statement a row, so that the caller can tell which one fails.
@@ -86,8 +91,8 @@ class MergeWriter:
 
     def _on_match(self, connection: sa.Connection, row: Parameters) -> bool:
         """Do what is to be done if the row is there; whether it was."""
-        keys = {KEY_PREFIX + name: row[name] for name in self._stage.on}
-        found = sa.and_(*(self._table.c[name] == sa.bindparam(KEY_PREFIX + name) for name in self._stage.on))
+        keys = {self._key_prefix + name: row[name] for name in self._stage.on}
+        found = sa.and_(*(self._table.c[name] == sa.bindparam(self._key_prefix + name) for name in self._stage.on))
         others = {name: value for name, value in row.items() if name in self._others}
         match self._stage.when_matched:
             case "replace":

@@ -1,0 +1,180 @@
+# ruff: noqa: N802 -- a test carries its rule's name
+"""What tables of other people's making do to the SQL sink: column types, generated columns, odd keys, constraints (protocol, S6)."""
+
+import uuid
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from services.sink.connectors.sqlvalues import Misfit, RowMaker
+from shared.model.ids import Epoch
+from shared.model.values import Date, Long
+from shared.operators.batches import batch_of as documents_batch
+from shared.ports.sink import TargetRefused
+from tests.contract.sinks_support import IDENTITY, row_of
+from tests.contract.sinks_targets import SqlWorld
+from tests.contract.test_sinks_sql import merged, sql_world
+
+
+@pytest.fixture
+def postgres(postgres_url: str) -> str:
+    """A fresh database, as SQLAlchemy addresses it."""
+    return postgres_url.replace("postgresql://", "postgresql+psycopg://")
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/t.db"
+    found: str = request.getfixturevalue("postgres")
+    return found
+
+
+COLUMNS = [
+    (sa.SmallInteger(), 2**15, "of 16 bits"),
+    (sa.Integer(), 2**31, "of 32 bits"),
+    (sa.BigInteger(), 0.5, "a whole number"),
+    (sa.Numeric(), float("nan"), "a finite number"),
+    (sa.Float(), "x", "a double"),
+    (sa.Boolean(), 0, "true or false"),
+    (sa.DateTime(timezone=True), Date(2**60), "of the years 1 to 9999"),
+    (sa.Date(), "2013-01-01", "a date"),
+    (sa.Date(), Date(1), "without a time of day"),
+    (sa.Time(), "25:00", "a time of day"),
+    (postgresql.TIMESTAMP(precision=1), Date(1_250), "without parts of 100 ms"),
+    (sa.Numeric(5, 2), 0.125, "2 digits behind the point"),
+    (sa.Numeric(5, 2), 1000, r"below 10\^3"),
+    (sa.Float(), Long(2**53 + 1), "that a double holds"),
+    (sa.REAL(), 1e300, "of single precision"),
+    (sa.REAL(), 1e-300, "of single precision"),
+    (sa.Enum("red", "green"), "blue", "one of red, green"),
+    (sa.ARRAY(sa.Integer()), ["x"], "a whole number"),
+    (sa.ARRAY(sa.Integer()), 1, "an array"),
+    (postgresql.JSONB(), {"a": [{"b": "\x00"}]}, "without the character 0"),
+    (postgresql.JSONB(), {"\x00": 1}, "without the character 0"),
+    (postgresql.BIT(3), "1011", "3 bits"),
+    (postgresql.INET(), 1, "text"),
+    (sa.LargeBinary(), "x", "binary data"),
+    (sa.Uuid(), "x", "a UUID"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "finding"), COLUMNS, ids=[f"{type(kind).__name__}-{n}" for n, (kind, _, _) in enumerate(COLUMNS)]
+)
+def test_S6_each_column_type_refuses_what_it_cannot_hold(
+    kind: sa.types.TypeEngine[Any], value: Any, finding: str
+) -> None:
+    """A value that would be cut, rounded or misread is refused, with what the column expects."""
+    table = sa.Table("t", sa.MetaData(), sa.Column("id", sa.BigInteger, primary_key=True), sa.Column("c", kind))
+    with pytest.raises(Misfit, match=f"c: expected .*{finding}"):
+        RowMaker(table, ("id",), "postgresql", inserts=True).parameters({"id": 1, "c": value})
+
+
+SQLITE_CELLS = [
+    ("NUMERIC", 2**53 + 1, "a number that a double holds"),
+    ("NUMERIC", Decimal("0.12345678901234567890"), "a number that a double holds"),
+    ("REAL", float("nan"), "found NaN"),
+    ("", [1], "text, a number or binary data"),
+    ("", Date(5), "text, a number or binary data"),
+]
+
+
+@pytest.mark.parametrize(("kind", "value", "finding"), SQLITE_CELLS)
+async def test_S6_what_sqlite_would_change_is_refused(tmp_path: Path, kind: str, value: Any, finding: str) -> None:
+    """SQLite rounds decimals to doubles and makes NaN null, without a word: two keys could become one row."""
+    with sql_world(f"sqlite:///{tmp_path}/t.db") as target:
+        remake(target, f"CREATE TABLE rows (id BIGINT PRIMARY KEY, c {kind})")
+        sink = target.sink()
+        await sink.open(IDENTITY, Epoch(0))
+        (rejected,) = await sink.accept(documents_batch([{"id": 1, "c": value}]))
+        assert finding in rejected.reason
+
+
+def remake(target: SqlWorld, *statements: str) -> None:
+    """Another table in the place of the world's."""
+    with target.engine.begin() as connection:
+        for statement in ("DROP TABLE rows", *statements):
+            connection.exec_driver_sql(statement)
+
+
+async def test_S6_a_column_that_the_database_computes_is_refused_before_staging(url: str) -> None:
+    """A document that names it would be refused at the release."""
+    with sql_world(url) as target:
+        remake(target, "CREATE TABLE rows (id BIGINT PRIMARY KEY, c INT GENERATED ALWAYS AS (1 + 1) STORED)")
+        sink = target.sink()
+        await sink.open(IDENTITY, Epoch(0))
+        (rejected,) = await sink.accept(documents_batch([{"id": 1, "c": 2}]))
+        assert "c: the database gives this column its value" in rejected.reason
+        await merged(target, {"id": 1}, {"id": 1})
+        assert await target.visible() == [1]
+
+
+@pytest.mark.postgres
+async def test_an_identity_that_is_always_the_databases_is_not_replaced(postgres: str) -> None:
+    """`replace` leaves such a column alone: PostgreSQL takes no value for it."""
+    with sql_world(postgres) as target:
+        remake(target, "CREATE TABLE rows (id BIGINT PRIMARY KEY, n INT GENERATED ALWAYS AS IDENTITY, name TEXT)")
+        await merged(target, {"id": 1, "name": "a"}, {"id": 1, "name": "b"})
+        with target.engine.connect() as connection:
+            assert connection.exec_driver_sql("SELECT id, n, name FROM rows").all() == [(1, 1, "b")]
+
+
+async def test_a_column_may_have_any_name(url: str) -> None:
+    """The key is looked for by a parameter that no column's value takes the place of."""
+    with sql_world(url, when_matched="merge", when_not_matched="discard") as target:
+        remake(target, "CREATE TABLE rows (id BIGINT PRIMARY KEY, key__id INT)", "INSERT INTO rows VALUES (7, 0)")
+        await merged(target, {"id": 7, "key__id": 99})
+        with target.engine.connect() as connection:
+            assert connection.exec_driver_sql("SELECT id, key__id FROM rows").all() == [(7, 99)]
+
+
+async def test_an_index_of_some_rows_is_no_unique_key(url: str) -> None:
+    """The database would refuse the first release: `open` does."""
+    with sql_world(url) as target:
+        index = "CREATE UNIQUE INDEX few ON rows (id) WHERE name IS NOT NULL"
+        remake(target, "CREATE TABLE rows (id BIGINT, name TEXT)", index)
+        with pytest.raises(TargetRefused, match="no unique key of the table; the table has none"):
+            await target.sink().open(IDENTITY, Epoch(0))
+
+
+@pytest.mark.postgres
+async def test_an_index_of_expressions_is_no_unique_key(postgres: str) -> None:
+    """What is unique is not the column that the index names beside the expression."""
+    with sql_world(postgres) as target:
+        index = "CREATE UNIQUE INDEX few ON rows (id, lower(name))"
+        remake(target, "CREATE TABLE rows (id BIGINT, name TEXT)", index)
+        with pytest.raises(TargetRefused, match="no unique key of the table; the table has none"):
+            await target.sink().open(IDENTITY, Epoch(0))
+
+
+@pytest.mark.postgres
+async def test_S6_what_no_waiting_mends_is_a_refusal_whatever_the_driver_calls_it(postgres: str) -> None:
+    """A key too large for its index is operational to the driver; waiting for it would be for ever."""
+    with sql_world(postgres, part_bytes=1 << 20) as target:
+        remake(target, "CREATE TABLE rows (id TEXT PRIMARY KEY)")
+        large = "".join(uuid.uuid4().hex for _ in range(500))
+        with pytest.raises(TargetRefused, match="commit 1, record 1: index row"):
+            await merged(target, {"id": "a"}, {"id": large})
+
+
+@pytest.mark.postgres
+async def test_S6_by_order_a_record_that_only_the_commit_refuses_is_passed_over(postgres: str) -> None:
+    """A deferred constraint is looked at record by record then: else the commit would be refused again and again."""
+    with sql_world(postgres) as target:
+        remake(
+            target,
+            "CREATE TABLE rows (id BIGINT PRIMARY KEY, up BIGINT REFERENCES rows (id) DEFERRABLE INITIALLY DEFERRED)",
+        )
+        sink = target.sink()
+        await sink.open(IDENTITY, Epoch(0))
+        assert not await sink.accept(documents_batch([{"id": 1}, {"id": 2, "up": 1}, {"id": 3, "up": 77}]))
+        staged = await sink.stage(Epoch(1), Epoch(0))
+        with pytest.raises(TargetRefused, match="committing"):
+            await sink.release(row_of(1, 0, staged), staged)
+        assert await sink.skip(row_of(1, 0, staged), staged) == 1
+        assert await target.visible() == [1, 2]
