@@ -6,10 +6,10 @@ Each command carries the id of its request: the coordinator answers a repeated o
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from services.control.errors import invalid_document
 from services.control.readmodel import ReadModel
@@ -36,6 +36,8 @@ from shared.runtime.client import Client, RequestRefused, RequestTimeout
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 Document: TypeAlias = str | dict[str, Any]
+Whole: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+"""Offsets, checkpoints, counts: what messages hold."""
 
 
 class _Command(Struct, frozen=True, tag_field="command", forbid_unknown_fields=True, kw_only=True):
@@ -48,7 +50,7 @@ class Create(_Command, frozen=True, tag="create"):
     """Register a processor; with `start` it is started, too. The document is YAML or JSON text, or an object."""
 
     document: Document
-    parallelism: dict[str, int] = {}
+    parallelism: dict[str, Whole] = {}
     start: bool = False
 
 
@@ -62,14 +64,14 @@ class Stop(_Command, frozen=True, tag="stop"):
     """Stop at a checkpoint; with `drain` end the input (at `until`, by split), close all windows and finish."""
 
     drain: bool = False
-    until: dict[str, int] = {}
+    until: dict[str, Whole] = {}
 
 
 class Modify(_Command, frozen=True, tag="modify", rename={"resume": "resumeFromCheckpoint"}):
     """Another document or parallelism; a running processor goes on with it at its next checkpoint."""
 
     document: Document | None = None
-    parallelism: dict[str, int] | None = None
+    parallelism: dict[str, Whole] | None = None
     resume: bool = True
 
 
@@ -80,7 +82,7 @@ class Drop(_Command, frozen=True, tag="drop"):
 class Skip(_Command, frozen=True, tag="skip"):
     """Pass over what a target refuses of a commit, when the processor starts next."""
 
-    epoch: int
+    epoch: Whole
     vertex: str | None = None
 
 
@@ -111,8 +113,9 @@ class Commands:
         """Done: the request's id. Problem: not done, or not known whether it was (504: ask again with the same id)."""
         request = command.request or self.client.unique()
         most = self.settings.request_characters_max
-        if len(request) > most:
-            raise Problem(BAD_REQUEST, "request", f"an id of at most {most} characters", f"{len(request)} characters")
+        if len(request) > most or not request.isprintable():
+            finding = f"{len(request)} characters" if len(request) > most else ascii(request)
+            raise Problem(BAD_REQUEST, "request", f"an id of at most {most} characters that can be printed", finding)
         if not NAME.fullmatch(command.name):
             raise Problem(
                 BAD_REQUEST,

@@ -14,7 +14,7 @@ from services.control.settings import ControlSettings
 from shared.model.ids import Offset, Place, ProcessorName, TaskId
 from shared.model.messages import Heartbeat, ProcessorStatus, TaskBeat
 from shared.ports.clock import Clock, Executor, Handle
-from shared.ports.log import Log, LogError, LogRecord, TopicPartition
+from shared.ports.log import Log, LogError, LogRecord, OffsetOutOfRange, TopicPartition
 from shared.runtime.client import apply_status
 from shared.runtime.reading import reading
 from shared.runtime.settings import RuntimeSettings
@@ -114,6 +114,10 @@ class ReadModel:
                         position = reader.position(topic.partition)
                         topic.read = topic.read or position >= end
                         topic.away = ""
+            except OffsetOutOfRange as error:
+                # It stood still for longer than the topic is kept, or the topic was made anew: what counts now is told again.
+                _log.warning("control.overtaken", topic=topic.partition.topic, reason=str(error))
+                position = None
             except LogError as error:
                 if not topic.away:
                     _log.warning("control.log_away", topic=topic.partition.topic, reason=str(error))

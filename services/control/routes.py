@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from aiohttp import web
 from msgspec import Struct
 
-from services.control.commands import Document
+from services.control.commands import Document, Whole
 
 Handler = Callable[[web.Request, Any], Awaitable[web.StreamResponse]]
 """(request, its decoded body or None) → answer; raises Problem."""
@@ -21,7 +21,7 @@ class CreateBody(Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     document: Document
-    parallelism: dict[str, int] = {}
+    parallelism: dict[str, Whole] = {}
     start: bool = False
 
 
@@ -41,21 +41,21 @@ class StopBody(Struct, frozen=True, forbid_unknown_fields=True):
     """At a checkpoint, windows stay open; `drain`: the input ends (at `until`, by split) and all windows close."""
 
     drain: bool = False
-    until: dict[str, int] = {}
+    until: dict[str, Whole] = {}
 
 
 class ModifyBody(Struct, frozen=True, forbid_unknown_fields=True):
     """What is to change; what is not named stays."""
 
     document: Document | None = None
-    parallelism: dict[str, int] | None = None
+    parallelism: dict[str, Whole] | None = None
     resumeFromCheckpoint: bool = True  # noqa: N815 - the language's word
 
 
 class SkipBody(Struct, frozen=True, forbid_unknown_fields=True):
     """What is passed over: what the sink at `vertex` (every one that waits, without it) is refused of commit `epoch`."""
 
-    epoch: int
+    epoch: Whole
     vertex: str | None = None
 
 

@@ -37,5 +37,5 @@ async def _body(request: web.Request, kind: Any) -> Any:
         return msgspec.json.decode(data or b"{}", type=kind)
     except msgspec.ValidationError as error:
         raise Problem(BAD_REQUEST, "body", "the object that /openapi.json describes", str(error)) from error
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(BAD_REQUEST, "body", "JSON", str(error)) from error

@@ -1,7 +1,6 @@
 """What services with an HTTP server share: who may ask, and errors as answers with place, expectation and finding."""
 
 import base64
-import binascii
 import hmac
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
@@ -67,7 +66,7 @@ def guard(token: str, open_paths: Collection[str]) -> Any:
             return await handler(request)
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         by_page = scheme.lower() == "basic"
-        secret = _password(given) if by_page else given.strip().encode()
+        secret = _password(given) if by_page else given.strip().encode(errors="surrogateescape")
         if scheme.lower() not in ("bearer", "basic") or not hmac.compare_digest(secret, wanted):
             raise Problem(
                 UNAUTHORIZED,
@@ -86,7 +85,7 @@ def guard(token: str, open_paths: Collection[str]) -> Any:
 def _password(encoded: str) -> bytes:
     try:
         return base64.b64decode(encoded, validate=True).partition(b":")[2]
-    except binascii.Error:
+    except ValueError:  # binascii.Error, or letters beyond ASCII
         return b""
 
 
@@ -123,6 +122,8 @@ async def answering(request: web.Request, handler: Next) -> web.StreamResponse:
         return problem.answer()
     except web.HTTPRequestEntityTooLarge as error:
         return Problem(TOO_LARGE, "body", "at most the size that `body_bytes_max` sets", error.text or "more").answer()
+    except web.RequestPayloadError as error:
+        return Problem(BAD_REQUEST, "body", "what its headers say", str(error)).answer()
     except web.HTTPException as error:
         if error.status < BAD_REQUEST:
             raise

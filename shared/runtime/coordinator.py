@@ -93,6 +93,7 @@ class CoordinatorDriver:
         self._waits_for = "the store and the brokers"
         self._undecided: dict[str, Offset] = {}
         self._requests_read = Offset(0)
+        self._decided = asyncio.Event()
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
@@ -107,6 +108,7 @@ class CoordinatorDriver:
             self._tick(),
             self._read_reports(),
             self._read_requests(),
+            self._let_go(),
             self._run_store(),
             self._run_mirror(),
             Trimmer(self._outside).run(lambda: self._token is not None),
@@ -195,7 +197,8 @@ class CoordinatorDriver:
                 self._publish(
                     self._outside.topics.answers, None, encode_message(Answered(request, name, error), self._wire)
                 )
-                self._outside.executor.spawn(self._decided(request), "decided", self._broken)
+                self._undecided.pop(request, None)
+                self._decided.set()
             case do.AppendMirror():
                 self._mirror_queue.put_nowait((term, command))
             case do.SpawnWorker(service, there):
@@ -388,6 +391,8 @@ class CoordinatorDriver:
                 continue
             term = self._term
             start = await self._offset(topic, self._outside.log.begin_offsets)
+            self._undecided.clear()  # what an earlier term left undecided is read again, or another leader has decided it
+            self._requests_read = start
             await self._follow(topic, start, partial(self._leads_in, term))
 
     def _leads_in(self, term: int) -> bool:
@@ -425,12 +430,16 @@ class CoordinatorDriver:
         else:
             self._post(self._term, ev.ReportReceived(self._now(), message))
 
-    async def _decided(self, request: str) -> None:
-        """Let go of requests that no leader will have to decide again."""
-        self._undecided.pop(request, None)
+    async def _let_go(self) -> None:
+        """Delete requests that no leader will have to decide again, however long it takes: one that stayed would be carried out anew."""
         topic = TopicPartition(self._outside.topics.requests, 0)
-        floor = min(self._undecided.values(), default=self._requests_read)
-        try:
-            await self._outside.log.delete_records({topic: floor})
-        except LogError as error:
-            _log.warning("cleanup.failed", topic=topic.topic, reason=str(error))
+        while True:
+            await self._decided.wait()
+            self._decided.clear()
+            floor = min(self._undecided.values(), default=self._requests_read)
+            try:
+                await self._outside.log.delete_records({topic: floor})
+            except LogError as error:
+                _log.warning("cleanup.failed", topic=topic.topic, reason=str(error))
+                self._decided.set()
+                await self._outside.clock.sleep_ms(self._outside.settings.retry_ms)

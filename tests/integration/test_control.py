@@ -1,5 +1,6 @@
 """The control service over sockets, in front of the real coordinator and workers in memory."""
 
+import asyncio
 import base64
 import json
 import logging
@@ -232,6 +233,31 @@ async def test_errors_say_place_expectation_and_finding(asked: Asked) -> None:
         assert set(found[1]["error"]) >= {"place", "expectation", "finding"}
     errors = (await asked.ask("POST", "/v1/validate", {"document": bad}))[1]["error"]["errors"]
     assert [error["place"] for error in errors] == ["pipeline[1].$macth", "pipeline[2].$limit"]
+
+
+async def test_odd_bytes_are_the_askers_fault(asked: Asked) -> None:
+    """Headers and bodies that are no text, no gzip, or numbers that no message holds are told so: none is a fault of the service."""
+    kind = {"Content-Type": "application/json"}
+    cases: list[tuple[str, str, dict[str, str], bytes, int]] = [
+        ("GET", "/v1/processors", {"Authorization": "Bearer \udcff"}, b"", 401),
+        ("GET", "/v1/processors", {"Authorization": "Basic é"}, b"", 401),
+        ("DELETE", "/v1/processors/p", {**BEARER, "Idempotency-Key": "\udcff"}, b"", 400),
+        ("POST", "/v1/validate", {**BEARER, **kind}, b'{"document": "\xff"}', 400),
+        ("POST", "/v1/validate", {**BEARER, **kind, "Content-Encoding": "gzip"}, b"no gzip", 400),
+        ("POST", "/v1/processors/p/stop", {**BEARER, **kind}, b'{"until": {"a": 99999999999999999999}}', 400),
+        ("POST", "/v1/processors/p/skip", {**BEARER, **kind}, b'{"epoch": -1}', 400),
+        ("PATCH", "/v1/processors/p", {**BEARER, **kind}, b'{"parallelism": {"source": 99999999999999999999}}', 400),
+    ]
+    host, port = asked.url.removeprefix("http://").split(":")
+    for method, path, headers, body, status in cases:
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        head = f"{method} {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: {len(body)}\r\n{lines}\r\n"
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(head.encode(errors="surrogateescape") + body)
+        found = await reader.read()
+        writer.close()
+        assert found.startswith(f"HTTP/1.1 {status} ".encode()), (path, headers, found)
+        assert b'"finding"' in found
 
 
 async def test_no_route_answers_without_the_token(asked: Asked) -> None:

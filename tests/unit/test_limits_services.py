@@ -26,9 +26,9 @@ from shared.adapters.kafka_settings import KafkaSettings
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_log import MemoryLog
 from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.ids import Place, WorkerIncarnation
+from shared.model.ids import Offset, Place, WorkerIncarnation
 from shared.model.messages import Heartbeat
-from shared.ports.log import LogRecord, TopicPartition
+from shared.ports.log import LogRecord, NewRecord, TopicPartition
 from shared.process.settings import ProcessSettings, ProcessSettingsError
 from shared.process.web import UNAVAILABLE, Problem, answering, crowded
 from shared.runtime.client import Client
@@ -163,7 +163,56 @@ async def test_an_id_of_a_request_has_a_length() -> None:
     commands = Commands(Client(log, TOPICS, SystemClock(), lambda: "u"), model, settings)
     with pytest.raises(Problem) as found:
         await commands.carry_out(Start(name="p", request="abcd"))
-    assert (found.value.expectation, found.value.finding) == ("an id of at most 3 characters", "4 characters")
+    assert (found.value.expectation, found.value.finding) == (
+        "an id of at most 3 characters that can be printed",
+        "4 characters",
+    )
+
+
+def test_who_stood_still_for_longer_than_topics_are_kept_goes_on_with_what_is_told_now() -> None:
+    """The service's reports were let go of while nothing of it ran: it does not stay away, and knows the workers again."""
+
+    async def main(world: VirtualWorld) -> None:
+        broker = MemoryBroker(world.clock)
+        log, errors = MemoryLog(broker), list[BaseException]()
+        for topic in TOPICS.plain():
+            await log.create_topic(topic, 1)
+        model, reports = ReadModel(MemoryLog(broker), TOPICS, world.clock), TopicPartition(TOPICS.reports, 0)
+        writer = await log.writer("worker")
+        runs, reader_of = asyncio.Event(), model.log.reader
+        runs.set()
+
+        async def standing_still(*, committed_only: bool = False) -> Any:
+            reader = await reader_of(committed_only=committed_only)
+            fetch = reader.fetch
+
+            async def fetched(most: int, timeout_ms: int) -> list[LogRecord]:
+                await runs.wait()
+                return await fetch(most, timeout_ms)
+
+            reader.fetch = fetched  # type: ignore[method-assign, assignment]
+            return reader
+
+        model.log.reader = standing_still  # type: ignore[method-assign]
+        handles = model.start(world.executor, errors.append)
+        await world.clock.sleep_ms(1_000)
+        assert model.ready()
+        runs.clear()
+        for number in range(3):
+            await (await writer.send(reports, NewRecord(_beat(number).value)))
+        await log.delete_records({reports: Offset(2)})
+        runs.set()
+        await world.clock.sleep_ms(3_000)
+        assert model.away() == ""
+        await (await writer.send(reports, NewRecord(_beat(7).value)))
+        await world.clock.sleep_ms(1_000)
+        assert [beat.place for beat in model.living()] == ["sink-7"]
+        for handle in handles:
+            handle.cancel()
+            await handle.join()
+        assert errors == []
+
+    run_virtual(main)
 
 
 def _beat(number: int) -> LogRecord:

@@ -1,12 +1,15 @@
 # ruff: noqa: N802 -- a test carries its rule's name
 """Requests, the end of input, starts without state: rules E1 to E3; and how requests are answered."""
 
-from shared.model.ids import Epoch, VertexId
+from itertools import pairwise
+
+from shared.model.ids import Epoch, ProcessorName, VertexId
 from shared.model.messages import (
     CreateProcessor,
     Drain,
     DropProcessor,
     ModifyProcessor,
+    SkipRelease,
     StartProcessor,
     StartSources,
     StopProcessor,
@@ -14,7 +17,8 @@ from shared.model.messages import (
 from shared.protocol.coordinator import commands as do
 from shared.protocol.coordinator import events as ev
 from shared.protocol.coordinator.settings import CoordinatorSettings
-from tests.unit.protocol_coordinator_support import DOCUMENT, NAME
+from shared.wire.messages import encode_message
+from tests.unit.protocol_coordinator_support import DOCUMENT, NAME, Fate
 from tests.unit.protocol_coordinator_world import World, started
 
 EMIT = VertexId("emit")
@@ -319,6 +323,79 @@ def test_a_drop_is_finished_by_the_next_leader() -> None:
     world.lead()
     world.settle()
     assert (world.store.rows, world.topics, world.blobs) == ({}, {}, {})
+
+
+def test_C12_the_row_of_a_dropped_processor_goes_behind_all_that_it_names() -> None:
+    """One deletion that has not been answered keeps the row: what is left would be nobody's."""
+    world = started()
+    world.pass_ms(1_500)
+    world.request(StopProcessor("stop", NAME))
+    world.settle()
+    world.fate = lambda c: None if isinstance(c, do.DeleteBlobs) else "done"
+    world.request(DropProcessor("drop", NAME))
+    world.pass_ms(1_000)
+    assert (world.topics, world.row.desired) == ({}, "dropped")
+    assert "drop" not in answers(world)
+    world.fate = lambda _: "done"
+    world.settle()
+    assert (world.store.rows, answers(world)["drop"]) == ({}, "")
+
+
+def test_a_drop_whose_deletions_fail_is_tried_again_after_a_while_and_says_why() -> None:
+    """A folder that cannot be written, or brokers that refuse, are not asked without a pause; when they let it, all goes."""
+    world = started()
+    world.pass_ms(1_500)
+    world.request(StopProcessor("stop", NAME))
+    world.settle()
+    asked: list[int] = []
+
+    def fate(command: do.CoordinatorCommand) -> Fate:
+        if not isinstance(command, do.DeleteTopics):
+            return "done"
+        asked.append(world.now_ms)
+        return "lost"
+
+    world.fate = fate
+    world.request(DropProcessor("drop", NAME))
+    world.pass_ms(3_000)
+    pauses = [after - before for before, after in pairwise(asked)]
+    assert len(asked) > 1
+    assert min(pauses) >= world.settings.retry_ms
+    assert world.status[NAME].reason == "waits until an outage is over: no broker"
+    world.fate = lambda _: "done"
+    world.pass_ms(1_000)
+    assert (world.store.rows, world.topics, answers(world)["drop"]) == ({}, {}, "")
+
+
+def test_a_refusal_that_quotes_much_is_told_in_part() -> None:
+    """An answer, and a status with the last of them, are messages of the brokers: what was asked could make them too large for ever."""
+    world = started()
+    most = world.settings.reason_characters_max
+    for number in range(3):
+        world.request(ModifyProcessor(f"change-{number}", NAME, "bad" + "x" * 900_000))
+        world.settle()
+        world.request(SkipRelease(f"skip-{number}", NAME, Epoch(1), VertexId("x" * 900_000)))
+    world.request(StopProcessor("stop", NAME))
+    world.pass_ms(3_000)
+    world.request(SkipRelease("skip", NAME, Epoch(1), VertexId("x" * 900_000)))
+    world.request(StartProcessor("none", ProcessorName("x" * 900_000)))
+    world.settle()
+    assert max(map(len, answers(world).values())) <= most + 40
+    assert answers(world)["skip"].endswith("characters in all)")
+    assert len(encode_message(world.status[NAME])) < 10_000
+
+
+def test_a_processor_that_begins_again_says_why() -> None:
+    """Also where it had committed, so that nothing is counted, and where a worker was lost; no more when it runs."""
+    world = started()
+    world.pass_ms(2_500)
+    world.fail("count")
+    world.settle()
+    shown = world.status[NAME]
+    assert (shown.state, shown.reason) == ("STARTING", "begins again: task count/0: it broke")
+    world.pass_ms(1_000)
+    shown = world.status[NAME]
+    assert (shown.state, shown.reason) == ("RUNNING", "")
 
 
 def test_a_draining_processor_that_was_stopped_drains_on() -> None:

@@ -10,10 +10,13 @@ from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
 from shared.adapters.memory_log import MemoryLog
 from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.ids import LeaderToken
+from shared.model.ids import LeaderToken, Offset, ProcessorName
+from shared.model.messages import PutConnection
+from shared.ports.log import LogUnavailable, TopicPartition
 from shared.protocol.coordinator.events import PlannedPipeline
 from shared.protocol.coordinator.machine import CoordinatorMachine
 from shared.protocol.coordinator.settings import CoordinatorSettings
+from shared.runtime.client import Client, RequestTimeout
 from shared.runtime.context import Outside
 from shared.runtime.coordinator import CoordinatorDriver
 from shared.runtime.settings import RuntimeSettings
@@ -50,12 +53,22 @@ class Stand:
         self._broker = MemoryBroker(world.clock)
         self._state = MemoryCommitState()
         self._numbers = iter(range(1, 10_000))
+        self.log = MemoryLog(self._broker)
+        self.drivers: dict[str, CoordinatorDriver] = {}
+        self.client = Client(self.log, Topics(), world.clock, lambda: f"{next(self._numbers):032x}")
 
-    def start(self, place: str) -> "asyncio.Task[None]":
+    async def requests_kept(self) -> tuple[Offset, Offset]:
+        """Where the topic of requests begins and ends."""
+        topic = TopicPartition(Topics().requests, 0)
+        return (await self.log.begin_offsets([topic]))[topic], (await self.log.end_offsets([topic]))[topic]
+
+    def start(
+        self, place: str, log: MemoryLog | None = None, kind: type[NotedStore] = NotedStore
+    ) -> "asyncio.Task[None]":
         """One that runs."""
         world = self._world
         outside = Outside(
-            MemoryLog(self._broker),
+            log or MemoryLog(self._broker),
             MemoryBlobs(world.executor),
             world.clock,
             world.executor,
@@ -64,8 +77,9 @@ class Stand:
             lambda: f"{next(self._numbers):032x}",
         )
         machine = CoordinatorMachine(CoordinatorSettings(), outside.unique)
-        store = NotedStore(self._state, self.taken)
+        store = kind(self._state, self.taken)
         driver = CoordinatorDriver(place, outside, store, _no_plan, machine, lease_ms=LEASE_MS)
+        self.drivers[place] = driver
         return asyncio.ensure_future(driver.run())
 
 
@@ -112,3 +126,66 @@ def test_two_at_one_place_do_not_take_it_from_each_other_for_ever() -> None:
         return tasks
 
     assert [holder for holder, _ in on_virtual_time(story)] == ["coordinator-0", "coordinator-0"]
+
+
+def test_what_is_decided_is_let_go_of_when_the_brokers_allow_it() -> None:
+    """A request that stayed, for they were away when it was answered, would be carried out anew by the next leader: a drop undone."""
+
+    async def story(stand: Stand) -> dict[str, "asyncio.Task[None]"]:
+        log = MemoryLog(stand.log._broker)
+        delete, tries = log.delete_records, iter(range(3))
+
+        async def away(before: Mapping[TopicPartition, Offset]) -> None:
+            if next(tries, None) is not None:
+                raise LogUnavailable("away")
+            await delete(before)
+
+        log.delete_records = away  # type: ignore[method-assign]
+        tasks = {"only": stand.start("coordinator-0", log)}
+        await stand.client.ready(10_000)
+        await stand.client.put_connection("k", None)
+        await stand.clock.sleep_ms(5_000)
+        assert await stand.requests_kept() == (1, 1)
+        return tasks
+
+    on_virtual_time(story)
+
+
+class LosingStore(NotedStore):
+    """Answers nothing about connections, and then knows this leader no more; later it is as others'."""
+
+    found: asyncio.Event
+
+    async def put_connection(self, name: str, value: str | None) -> None:
+        await LosingStore.found.wait()
+        await super().put_connection(name, value)
+
+    async def renew(self, token: LeaderToken, lease_ms: int, now_ms: int) -> bool:
+        return LosingStore.found.is_set() and await super().renew(token, lease_ms, now_ms)
+
+
+def test_what_another_leader_has_decided_keeps_no_request() -> None:
+    """Read and not decided before the lease was lost: the next leader has answered it, and the one after that waits for it no more."""
+
+    async def story(stand: Stand) -> dict[str, "asyncio.Task[None]"]:
+        LosingStore.found = asyncio.Event()
+        tasks = {"first": stand.start("coordinator-0", kind=LosingStore)}
+        await stand.client.ready(10_000)
+        with suppress(RequestTimeout):
+            await stand.client.request(PutConnection("r", ProcessorName("k"), None), LEASE_MS // 5)
+        second = stand.start("coordinator-1")
+        while stand.taken[-1][0] != "coordinator-1":
+            await stand.clock.sleep_ms(LEASE_MS)
+        await stand.clock.sleep_ms(LEASE_MS)
+        assert await stand.requests_kept() == (1, 1)
+        LosingStore.found.set()
+        stand.drivers["coordinator-1"].stop()
+        await second
+        await stand.clock.sleep_ms(4 * LEASE_MS)
+        assert stand.taken[-1][0].startswith("coordinator-0")
+        await stand.client.put_connection("k", None)
+        await stand.clock.sleep_ms(1_000)
+        assert await stand.requests_kept() == (2, 2)
+        return tasks
+
+    on_virtual_time(story)

@@ -5,6 +5,7 @@ retained checkpoints only move on: so a deletion that a deposed coordinator stil
 """
 
 from shared.protocol.coordinator import commands as do
+from shared.protocol.coordinator import events as ev
 from shared.protocol.coordinator.commands import CoordinatorCommand, OpId
 from shared.protocol.coordinator.retention import blobs_kept, record_floors, retained
 from shared.protocol.coordinator.state import Cleaning, Dropped, Phase, ProcessorState
@@ -102,3 +103,15 @@ def drop(p: ProcessorState) -> None:
             p.emit(command)
     elif not p.dropping:
         p.change_row(p.next_kept(), Dropped(), p.row)
+
+
+def dropped(p: ProcessorState, event: ev.Deleted | ev.DeletionFailed) -> bool:
+    """A drop's deletion has been answered; all begin again when one has failed, after a while. False: it is no drop's."""
+    if p.dropping is None or event.op not in p.dropping:
+        return False
+    p.dropping.discard(event.op)
+    if isinstance(event, ev.DeletionFailed):
+        p.outage = event.reason
+        p.dropping = None
+        p.retry_at_ms = event.now_ms + p.settings.retry_ms
+    return True

@@ -234,6 +234,7 @@ def _go(p: ProcessorState, now_ms: int) -> None:
     assert p.run is not None
     p.last_start_ms = now_ms
     p.timeouts = 0
+    p.setback = ""
     p.checkpoint_wanted = False
     p.held = False
     if p.run.purpose == RELEASE:
@@ -296,6 +297,7 @@ def settle(p: ProcessorState, doom: Doom, now_ms: int) -> None:
         return end(p, "FAILED", doom.reason)
     if p.row.desired == "stopped":
         return end(p, "STOPPED", "")
+    p.setback = doom.reason
     if not doom.counts:
         if doom.outage:
             p.outages += 1
@@ -327,5 +329,5 @@ def ended(p: ProcessorState, now_ms: int) -> None:
     if p.phase in HOSTED:
         p.tell(StopTasks(p.row.job, p.row.generation))
     _forget_run(p, now_ms)
-    p.outages, p.outage = 0, ""
+    p.outages, p.outage, p.setback = 0, "", ""
     p.phase = Phase.IDLE

@@ -36,7 +36,7 @@ from shared.protocol.coordinator.plans import bind, fault_of, pending_of
 from shared.protocol.coordinator.processor import ProcessorMachine
 from shared.protocol.coordinator.record import Kept, encode_kept, encode_plan
 from shared.protocol.coordinator.settings import CoordinatorSettings
-from shared.protocol.coordinator.state import Context
+from shared.protocol.coordinator.state import Context, bounded
 from shared.protocol.coordinator.workers import Workers
 
 
@@ -184,10 +184,8 @@ class CoordinatorMachine:
                     p.topics(event)
                 case ev.BlobsWritten() | ev.BlobsFailed():
                     p.blobs(event)
-                case ev.Deleted(op=op):
-                    p.deleted(op, done=True)
-                case ev.DeletionFailed(op=op):
-                    p.deleted(op, done=False)
+                case ev.Deleted() | ev.DeletionFailed():
+                    p.deleted(event)
                 case _:
                     pass
 
@@ -303,7 +301,8 @@ class CoordinatorMachine:
         self.ctx.out.append(do.StoreConnection(op, request.name, request.value))
 
     def _answer(self, request: Request, error: str) -> None:
-        self.ctx.out.append(do.Answer(request.request, request.name, error))
+        said = bounded(error, self.settings.reason_characters_max)
+        self.ctx.out.append(do.Answer(request.request, request.name, said))
 
     def _planned(self, op: OpId, plan: ev.PlannedPipeline | str) -> None:
         for creation in list(self.creations.values()):

@@ -239,15 +239,10 @@ class ProcessorMachine:
             flight.retry_at_ms = event.now_ms + self.state.settings.retry_ms
             self.state.ctx.outage_seen_ms = event.now_ms
 
-    def deleted(self, op: OpId, *, done: bool) -> None:
+    def deleted(self, event: ev.Deleted | ev.DeletionFailed) -> None:
         """A deletion has been carried out, or has not."""
-        p = self.state
-        if p.dropping is not None and op in p.dropping:
-            p.dropping.discard(op)
-            if not done:
-                p.dropping = None
-        else:
-            cleanup.deleted(p, op, done=done)
+        if not cleanup.dropped(self.state, event):
+            cleanup.deleted(self.state, event.op, done=isinstance(event, ev.Deleted))
 
     # --- workers ------------------------------------------------------------------------------------------------------------
 

@@ -67,6 +67,8 @@ class CoordinatorSettings:
     """How long a leader leads without word from the store; a standby takes over after so long (C8)."""
     answers_max: int = 32
     """Answers kept with each processor, so that a repeated request is not carried out twice."""
+    reason_characters_max: int = 4_000
+    """Of an answer to a request, and of the reason that is told with a processor's state: they may quote what was asked."""
     sample_max: int = 100
     """Documents that a sink task shows on one request."""
     topic_prefix: str = "tidemark"

@@ -221,6 +221,8 @@ class ProcessorState:
     """Generations in a row that an outage ended."""
     outage: str = ""
     """What the last of them said, for who wonders why nothing goes on; empty since the last commit."""
+    setback: str = ""
+    """Why the last generation ended, until the next one runs."""
     timeouts: int = 0
     last_start_ms: int | None = None
     checkpoint_wanted: bool = False
@@ -310,6 +312,7 @@ class ProcessorState:
 
     def answer(self, request: str, error: str) -> None:
         """Say how a request was decided, and remember it."""
+        error = bounded(error, self.settings.reason_characters_max)
         self.answers.append((request, error))
         while len(self.answers) > self.settings.answers_max:
             self.answers.popleft()
@@ -375,6 +378,11 @@ def restore_state(
     p.released = {(v, i): e for v, i, e in kept.released}
     p.answers = deque(kept.answers)
     return p
+
+
+def bounded(text: str, characters_max: int) -> str:
+    """What is told in a message of the brokers is no longer than this."""
+    return text if len(text) <= characters_max else f"{text[:characters_max]}… ({len(text)} characters in all)"
 
 
 def plan_bytes(plan: RunningPlan) -> bytes:

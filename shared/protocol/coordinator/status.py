@@ -5,7 +5,10 @@ from msgspec import structs
 from shared.model.ids import NO_EPOCH, Place, VertexId
 from shared.model.messages import ProcessorStatus
 from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator.state import HOSTED, Phase, ProcessorState
+from shared.protocol.coordinator.state import HOSTED, Phase, ProcessorState, bounded
+
+_ANSWER_CHARACTERS_MAX = 200
+"""Of an answer in the registry: a status, with a document and many answers, is one message. Who asked was told all of it."""
 
 
 def shown_state(p: ProcessorState) -> str:
@@ -29,6 +32,8 @@ def shown_reason(p: ProcessorState) -> str:
         return f"holds its input until sinks have released {len(p.unreleased())} committed checkpoints"
     if p.phase is not Phase.IDLE and p.outage:
         return f"waits until an outage is over: {p.outage}"
+    if p.phase is not Phase.IDLE and p.setback:
+        return f"begins again: {p.setback}"
     return p.row.reason
 
 
@@ -48,7 +53,7 @@ def status_of(p: ProcessorState) -> ProcessorStatus:
         name=p.name,
         job=p.row.job,
         state=shown_state(p),
-        reason=shown_reason(p),
+        reason=bounded(shown_reason(p), p.settings.reason_characters_max),
         generation=p.row.generation,
         last=p.row.last,
         released=released,
@@ -56,7 +61,7 @@ def status_of(p: ProcessorState) -> ProcessorStatus:
         document=p.plan.document,
         parallelism=p.row.parallelism,
         tasks=tuple(tasks),
-        answers=tuple(p.answers),
+        answers=tuple((request, bounded(error, _ANSWER_CHARACTERS_MAX)) for request, error in p.answers),
         commits=p.kept.commits,
         services=p.plan.services,
         epoch_ms=p.epoch_ms,
