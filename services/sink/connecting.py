@@ -54,7 +54,7 @@ class RealSinks:
                 connection = self._connections.get(processor, stage.connection_name)
                 takes = Takes.of(self._connections.kafka_settings(connection))
                 log, parts = self._connections.log(connection), self._parts(context, vertex, index)
-                return KafkaSink(stage, log, parts, self._settings.kafka, takes)
+                return KafkaSink(stage, log, parts, context.outside.clock, self._settings.kafka, takes)
             case FileEmit():
                 return self._files(context, processor, stage)
             case Merge():

@@ -7,13 +7,15 @@ from typing import Any, Final, TypeVar
 
 from aiokafka import errors
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from shared.adapters.kafka_client import KAFKA_ERRORS, apart, require_topics, translated
 from shared.adapters.kafka_denied import why_not
 from shared.adapters.kafka_reader import KafkaReader, partition_name, theirs
+from shared.adapters.kafka_rules import RULES, rules_of
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.model.ids import Offset
-from shared.ports.log import LogError, LogUnavailable, TopicPartition
+from shared.ports.log import LogError, LogUnavailable, TopicPartition, TopicRules
 
 T = TypeVar("T")
 
@@ -99,6 +101,21 @@ class KafkaAdmin:
             }
 
         return await self._with_admin(describe, "listing topics")
+
+    async def topic_rules(self, topics: Sequence[str]) -> dict[str, TopicRules]:
+        """What each of these topics refuses; Kafka's defaults for one that we may not ask about."""
+
+        async def describe(admin: Any) -> dict[str, TopicRules]:
+            asked = [ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(RULES)) for topic in topics]
+            found: dict[str, TopicRules] = {}
+            for answer in await admin.describe_configs(asked):
+                for code, _, _, topic, entries, *_ in answer.resources:
+                    if code == errors.UnknownTopicOrPartitionError.errno:
+                        raise LogError(f"topic {topic} does not exist; create it first")
+                    found[topic] = rules_of({entry[0]: entry[1] for entry in entries})
+            return found
+
+        return await self._with_admin(describe, f"settings of topics {', '.join(topics)}") if topics else {}
 
     async def delete_records(self, before: Mapping[TopicPartition, Offset]) -> None:
         """Let go of records below these offsets."""

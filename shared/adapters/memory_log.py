@@ -15,7 +15,7 @@ from shared.adapters.faults import Fault, Faults, Operation
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_transactions import MemoryTransactionalWriter, again
 from shared.model.ids import Offset
-from shared.ports.log import LogError, LogRecord, LogUnavailable, NewRecord, TopicPartition
+from shared.ports.log import LogError, LogRecord, LogUnavailable, NewRecord, TopicPartition, TopicRules
 
 BUFFER_RECORDS_MAX: Final = 1000
 """Records that a writer holds unacknowledged, by default; `send` waits beyond that."""
@@ -278,6 +278,11 @@ class MemoryLog:
         """All topics with their numbers of partitions."""
         self._answer(await self._ask("admin"), "admin")
         return self._broker.topics()
+
+    async def topic_rules(self, topics: Sequence[str]) -> dict[str, TopicRules]:
+        """Nothing is refused in memory."""
+        self._answer(await self._ask("admin"), "admin")
+        return dict.fromkeys(topics, TopicRules())
 
     async def begin_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Offset]:
         """The first offset that is still there."""

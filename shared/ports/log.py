@@ -61,6 +61,20 @@ class NewRecord:
     timestamp_ms: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TopicRules:
+    """What a topic refuses of records; None: nothing of this kind."""
+
+    batch_bytes_max: int | None = None
+    """Of records that are written together, or of one alone, as the broker counts them."""
+    needs_key: bool = False
+    """A compacted topic takes no record without a key."""
+    ahead_ms_max: int | None = None
+    """A record's time may be so far ahead of the broker's clock."""
+    behind_ms_max: int | None = None
+    """The same, behind it."""
+
+
 class Written(NamedTuple):
     """Records that lie one behind the other in a partition."""
 
@@ -195,6 +209,10 @@ class Log(Protocol):
 
     async def list_topics(self) -> dict[str, int]:
         """All topics with their numbers of partitions."""
+        ...
+
+    async def topic_rules(self, topics: Sequence[str]) -> dict[str, TopicRules]:
+        """What each of these topics, which exist, refuses."""
         ...
 
     async def begin_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Offset]:

@@ -172,7 +172,7 @@ class KafkaWorld:
 
     def sink(self) -> KafkaSink:
         store = PartStore(self.blobs, names_for(f"a{next(self.attempts)}"), inline_bytes_max=100)
-        return KafkaSink(self.stage, self.log, store, self.settings, self.takes)
+        return KafkaSink(self.stage, self.log, store, SystemClock(), self.settings, self.takes)
 
     async def records(self, topic: str | None = None) -> list[LogRecord]:
         """All committed records of a topic."""

@@ -284,6 +284,8 @@ def test_S6_keys_are_written_as_kafkas_serializers_write_them(
         ({"big": "x" * 1000}, {}, "bytes, at most 1000 are allowed"),
         ({"h": 1}, {"headers": "$h"}, "headers: expected a document"),
         ({"d": "x"}, {"tombstone_when": "$d"}, "tombstoneWhen: expected true or false"),
+        ({"d": True}, {"tombstone_when": "$d", "key": "$k"}, "a record without a value needs a key"),
+        ({"t": "tidemark.markers.x"}, {"topic": "$t"}, "and not tidemark.markers."),
     ],
 )
 def test_S6_what_a_broker_would_refuse_is_found_before_staging(

@@ -3,10 +3,16 @@
 
 import itertools
 import json
+import re
+import time
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
+import pyarrow as pa
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from services.sink.connectors.kafkamarkers import MarkerReading, last_marker, markers_of
 from services.sink.connectors.kafkarecords import Takes
@@ -14,11 +20,14 @@ from services.sink.connectors.staging import decode_handle
 from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.model.ids import Epoch, JobId, VertexId
+from shared.model.values import Document
+from shared.operators.base import TS
+from shared.operators.batches import batch_of as documents_batch
 from shared.operators.keygroups import key_group
-from shared.ports.log import Fenced
+from shared.ports.log import Fenced, LogRecord
 from shared.ports.sink import Identity, TargetRefused
 from tests.contract.sinks_support import Task, World, batch_of
-from tests.contract.sinks_targets import KafkaWorld
+from tests.contract.sinks_targets import KafkaWorld, expression
 from tests.contract.test_sinks_contract import crash_after, haunt
 
 pytestmark = pytest.mark.kafka
@@ -107,17 +116,92 @@ async def test_many_parts_of_many_rows_come_out_whole_and_keyed(world: World) ->
 
 
 async def test_S3_S6_a_record_that_the_broker_refuses_at_release_is_a_permanent_refusal(
-    world: World, log: KafkaLog
+    world: World, log: KafkaLog, kafka_broker: str
 ) -> None:
-    """A topic whose own limit is below the sink's refuses at release: TargetRefused with commit, and nothing is visible."""
+    """A topic whose limit was lowered since refuses at release: TargetRefused with commit, and nothing is visible."""
     target = world.target
     assert isinstance(target, KafkaWorld)
-    await log.create_topic(target.topic, target.partitions, {"max.message.bytes": "100"})
     task = Task(world)
     await task.start()
     await task.accept()
     await task.stage()
     await task.commit()
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka_broker)
+    await admin.start()
+    await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, target.topic, {"max.message.bytes": "60"})])
+    await admin.close()
     with pytest.raises(TargetRefused, match="commit 1"):
         await task.release()
     assert await target.visible() == []
+
+
+async def released(world: World, batch: pa.RecordBatch, topic: str) -> tuple[list[str], list[LogRecord]]:
+    """Release rows as one epoch into a topic: why rows were refused before, and what readers see."""
+    target = world.target
+    assert isinstance(target, KafkaWorld)
+    target.stage = replace(target.stage, topic=expression(topic), key=expression("$key"))
+    target.settings = replace(target.settings, part_records_max=1000)
+    sink = target.sink()
+    await sink.open(world.identity, Epoch(0))
+    rejected = await sink.accept(batch)
+    world.commit(Epoch(1), await sink.stage(Epoch(1), Epoch(0)), 0)
+    await sink.release(*world.commits[0])
+    return [f"{r.row}: {r.reason}" for r in rejected], await target.records(topic)
+
+
+async def test_S6_a_time_that_the_topic_refuses_costs_no_record(world: World, log: KafkaLog) -> None:
+    """Far ahead of the broker's clock, or further behind than the topic takes: written all the same, at the time of the release."""
+    now_ms = int(time.time() * 1000)
+    times = [now_ms, now_ms + 7_200_000, now_ms - 90_000_000, 2**62]
+    batch = pa.RecordBatch.from_pydict({TS: pa.array(times), "id": pa.array(range(4))})
+    name = f"times-{world.identity.job}"
+    await log.create_topic(name, 1, {"message.timestamp.before.max.ms": "86400000"})
+    rejected, records = await released(world, batch, name)
+    assert not rejected
+    assert [json.loads(record.value or b"")["id"] for record in records] == [0, 1, 2, 3]
+    assert records[0].timestamp_ms == now_ms
+    assert all(abs(record.timestamp_ms - now_ms) < 3_600_000 for record in records)
+
+
+async def test_S6_a_compacted_topic_gets_no_record_without_a_key(world: World, log: KafkaLog) -> None:
+    """The broker would refuse the transaction: the row is told before staging, and the others are written."""
+    name = f"compacted-{world.identity.job}"
+    await log.create_topic(name, 1, {"cleanup.policy": "compact"})
+    rejected, records = await released(world, documents_batch([{"key": "a"}, {"n": 1}, {"key": "b"}]), name)
+    assert rejected == [f"1: $emit: topic {name} is compacted, and the record has no key; set $emit.config.key"]
+    assert [record.key for record in records] == [b'"a"', b'"b"']
+
+
+async def test_S6_a_topic_with_a_limit_of_its_own_takes_what_fits(world: World, log: KafkaLog) -> None:
+    """Records are sent in batches that the topic takes; one that is too large for it alone is told before staging."""
+    name = f"small-{world.identity.job}"
+    await log.create_topic(name, 2, {"max.message.bytes": "1000"})
+    documents: list[Document] = [{"key": f"k{n % 3}", "n": n} for n in range(40)]
+    rejected, records = await released(world, documents_batch([*documents, {"key": "k", "n": "x" * 1000}]), name)
+    assert len(rejected) == 1
+    assert "max.message.bytes is 1000" in rejected[0]
+    assert sorted(json.loads(record.value or b"")["n"] for record in records) == list(range(40))
+
+
+@pytest.mark.parametrize(
+    ("there", "topic", "finding"),
+    [("a.b", "a_b", "cannot be made: .*collides"), ("x", "__consumer_offsets", "is the broker's own")],
+)
+async def test_S6_a_topic_that_the_cluster_refuses_costs_its_rows_alone(
+    world: World, log: KafkaLog, there: str, topic: str, finding: str
+) -> None:
+    """A name that an expression gave ends no pipeline: its rows are told before staging."""
+    target = world.target
+    assert isinstance(target, KafkaWorld)
+    job = str(world.identity.job)
+    await log.create_topic(f"{there}{job}", 1)
+    bad = topic if topic.startswith("__") else f"{topic}{job}"
+    target.stage = replace(target.stage, topic=expression("$topic"), key=None)
+    sink = target.sink()
+    await sink.open(world.identity, Epoch(0))
+    rejected = await sink.accept(documents_batch([{"topic": f"{there}{job}"}, {"topic": bad}]))
+    assert [r.row for r in rejected] == [1]
+    assert re.search(finding, rejected[0].reason)
+    world.commit(Epoch(1), await sink.stage(Epoch(1), Epoch(0)), 0)
+    await sink.release(*world.commits[0])
+    assert len(await target.records(f"{there}{job}")) == 1

@@ -25,13 +25,15 @@ from services.sink.connectors.kafkamarkers import (
     ranges_of,
 )
 from services.sink.connectors.kafkarecords import RecordMaker, Takes
-from services.sink.connectors.kafkaruns import Held, decode_runs, encode_runs
+from services.sink.connectors.kafkaruns import Held, Run, decode_runs, encode_runs
+from services.sink.connectors.kafkatopics import Topics
 from services.sink.connectors.markers import check_open, is_due
 from services.sink.connectors.staging import Part, PartStore, Staging
 from shared.language.stages.sinks import KafkaEmit
 from shared.model.checkpoint import MirrorRow
 from shared.model.ids import Epoch
 from shared.model.positive import check_positive
+from shared.ports.clock import Clock
 from shared.ports.log import (
     Fenced,
     Log,
@@ -67,18 +69,18 @@ class KafkaSink:
         stage: KafkaEmit,
         log: Log,
         parts: PartStore,
+        clock: Clock,
         settings: KafkaSinkSettings | None = None,
         takes: Takes | None = None,
     ) -> None:
         self._settings = settings or KafkaSinkSettings()
-        self._takes = takes or Takes()
-        self._maker = RecordMaker(stage, self._takes)
+        self._maker = RecordMaker(stage, takes or Takes())
         self._log = log
+        self._clock = clock
+        self._topics = Topics(log, takes or Takes())
         self._parts = parts
         self._staging = Staging(parts)
         self._held = Held()
-        self._checked: set[str] = set()
-        """Topics that were there when a row for them was accepted."""
         self._identity: Identity | None = None
         self._writer: TransactionalWriter | None = None
         self._marker: Marker | None = None
@@ -117,38 +119,22 @@ class KafkaSink:
         while self._is_full():
             await self._keep_part()
         made, rejected = self._maker.runs(batch)
-        missing = await self._missing({run.topic for _, run in made})
+        async with self._on_target("looking topics up"):
+            missing = await self._topics.missing({run.topic for _, run in made})
+        taken: list[Run] = []
         for rows, run in made:
-            if run.topic in missing:
-                rejected += [Rejected(row, missing[run.topic]) for row in rows]
-            else:
-                self._held.add(run)
+            refused = dict.fromkeys(range(len(rows)), missing[run.topic]) if run.topic in missing else {}
+            refused = refused or self._topics.refused(run)
+            rejected += [Rejected(rows[n], reason) for n, reason in refused.items()]
+            left = run.without(refused) if refused else run
+            taken += [left] if left is not None else []
+        for run in taken:
+            self._held.add(run)
         return sorted(rejected, key=lambda found: found.row)
 
     def _is_full(self) -> bool:
         settings = self._settings
         return self._held.size_bytes >= settings.part_bytes_max or self._held.count >= settings.part_records_max
-
-    async def _missing(self, topics: set[str]) -> dict[str, str]:
-        """Topics that cannot be written to, with the reason; those that may be made are made."""
-        unknown = topics - self._checked
-        if not unknown:
-            return {}
-        async with self._on_target("looking topics up"):
-            known = await self._log.list_topics()
-            missing: dict[str, str] = {}
-            for topic in sorted(unknown):
-                if topic not in known and not self._takes.new_topic_partitions:
-                    missing[topic] = f"$emit.topic: {topic} does not exist; create it"
-                elif len(self._checked) >= self._takes.topics_max:
-                    missing[topic] = (
-                        f"$emit.topic: more than {self._takes.topics_max} different topics; {topic} is one too many"
-                    )
-                else:
-                    if topic not in known:
-                        await self._log.create_topic(topic, self._takes.new_topic_partitions)
-                    self._checked.add(topic)
-        return missing
 
     async def _keep_part(self) -> None:
         """The first records that make a part, made durable: the division is fixed here (S3)."""
@@ -221,7 +207,10 @@ class KafkaSink:
         """A part's records by partition, each in order: by Kafka's hash of the key, in turn without one."""
         out: dict[TopicPartition, list[RecordColumns]] = {}
         turn = 0
-        for run in decode_runs(await self._parts.load(part)):
+        runs = decode_runs(await self._parts.load(part))
+        await self._topics.look_up({run.topic for run in runs if run.topic in counts})
+        now_ms = self._clock.now_ms()
+        for run in runs:
             count = counts.get(run.topic)
             if count is None:
                 raise TargetRefused(
@@ -229,7 +218,8 @@ class KafkaSink:
                     " create it again, and start the processor"
                 )
             for at, columns in run.by_partition(count, turn):
-                out.setdefault(TopicPartition(run.topic, at), []).append(columns)
+                fitting = self._topics.fitting(run.topic, columns, now_ms)
+                out.setdefault(TopicPartition(run.topic, at), []).extend(fitting)
             turn += len(run.values)
         return out
 
@@ -272,7 +262,7 @@ class KafkaSink:
     async def _throw_away(self) -> None:
         writer, self._writer = self._writer, None
         # What the topics are may have changed: that may be the reason.
-        self._checked = set()
+        self._topics.forget()
         if writer is not None:
             try:
                 await writer.close()

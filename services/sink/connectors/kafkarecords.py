@@ -25,6 +25,7 @@ from shared.model.values import INT32_MAX, INT32_MIN, MISSING, Binary, Date, Doc
 from shared.operators.base import ARRIVAL, TS
 from shared.operators.batches import documents_of
 from shared.ports.sink import Rejected
+from shared.runtime.topics import MARKERS_PREFIX
 
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -123,10 +124,14 @@ class RecordMaker:
         topic = evaluate(stage.topic, environment)
         if not isinstance(topic, str) or not _may_be_topic(topic):
             found = repr(topic) if isinstance(topic, str) else f"a value of type {type_name(topic)}"
-            raise _Refused(f"{stage.path}.topic: expected a name of letters, digits, '.', '_' and '-', found {found}")
+            raise _Refused(
+                f"{stage.path}.topic: expected a name of letters, digits, '.', '_' and '-', and not {MARKERS_PREFIX}…, found {found}"
+            )
         key = None if stage.key is None else key_bytes(evaluate(stage.key, environment), stage.key_format)
         headers = () if stage.headers is None else header_pairs(evaluate(stage.headers, environment), self._headers_max)
         tombstone = stage.tombstone_when is not None and _condition(evaluate(stage.tombstone_when, environment))
+        if tombstone and key is None:
+            raise _Refused(f"{stage.path}.config.tombstoneWhen: a record without a value needs a key, found none")
         value = None if tombstone else render_json(document, canonical=stage.output_format == "canonicalJson")
         record = _Record(topic, key, value, _kafka_time(time_ms), headers)
         size_bytes = int(_run_of([(0, record)])[1].sizes()[0])
@@ -139,7 +144,8 @@ class RecordMaker:
 
 
 def _may_be_topic(name: str) -> bool:
-    return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
+    # A stranger's record among the markers would be none, and end the sinks that it lies before.
+    return _TOPIC.fullmatch(name) is not None and name not in (".", "..") and not name.startswith(MARKERS_PREFIX)
 
 
 def _kafka_time(time_ms: int | None) -> int | None:

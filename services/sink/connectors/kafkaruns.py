@@ -3,9 +3,9 @@
 A run costs a few list elements a record, and no object of its own: an epoch may have a hundred thousand records.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -17,6 +17,7 @@ from shared.operators.keygroups import key_groups
 from shared.ports.log import RecordColumns
 from shared.ports.sink import TargetRefused
 
+T = TypeVar("T")
 Int64s = npt.NDArray[np.int64]
 OVERHEAD_BYTES: Final = 128
 """A record's own fields, and the batch around it when it is alone."""
@@ -41,15 +42,16 @@ class Run(Struct, frozen=True, array_like=True):
         return Run(self.topic, self.values[begin:end], keys, self.timestamps_ms[begin:end], headers)
 
     def sizes(self) -> Int64s:
-        """What the broker counts, about; bytes, shape (n,)."""
-        sizes = np.fromiter((len(v) if v else 0 for v in self.values), dtype=np.int64, count=len(self.values))
-        sizes += OVERHEAD_BYTES
-        if self.keys is not None:
-            sizes += np.fromiter((len(k) if k else 0 for k in self.keys), dtype=np.int64, count=len(self.keys))
-        if self.headers is not None:
-            counted = (sum(len(name.encode()) + len(value) + 8 for name, value in h) for h in self.headers)
-            sizes += np.fromiter(counted, dtype=np.int64, count=len(self.headers))
-        return sizes
+        """See `sizes_of`."""
+        return sizes_of(self.values, self.keys, self.headers)
+
+    def without(self, rows: Container[int]) -> "Run | None":
+        """All but these records; None if there are no others."""
+        kept = [n for n in range(len(self.values)) if n not in rows]
+        columns = self._rows(kept)
+        times = [self.timestamps_ms[n] for n in kept]
+        run = Run(self.topic, list(columns.values), _listed(columns.keys), times, _listed(columns.headers))
+        return run if kept else None
 
     def by_partition(self, count: int, turn: int) -> Iterator[tuple[int, RecordColumns]]:
         """The records for each of `count` partitions, in order: by Kafka's hash of the key; without one in turn, beginning at `turn`."""
@@ -72,6 +74,24 @@ class Run(Struct, frozen=True, array_like=True):
             [self.timestamps_ms[i] for i in rows],
             None if headers is None else [headers[i] for i in rows],
         )
+
+
+def _listed(values: Sequence[T] | None) -> list[T] | None:
+    return None if values is None else list(values)
+
+
+def sizes_of(
+    values: Sequence[bytes | None], keys: Sequence[bytes | None] | None, headers: Sequence[Headers] | None
+) -> Int64s:
+    """What the broker counts of records, about; bytes, shape (n,)."""
+    sizes = np.fromiter((len(v) if v else 0 for v in values), dtype=np.int64, count=len(values))
+    sizes += OVERHEAD_BYTES
+    if keys is not None:
+        sizes += np.fromiter((len(k) if k else 0 for k in keys), dtype=np.int64, count=len(keys))
+    if headers is not None:
+        counted = (sum(len(name.encode()) + len(value) + 8 for name, value in h) for h in headers)
+        sizes += np.fromiter(counted, dtype=np.int64, count=len(headers))
+    return sizes
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()

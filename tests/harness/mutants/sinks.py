@@ -9,6 +9,7 @@ BODY, MARKERS, STAGING = (
     "services/sink/connectors/staging.py",
 )
 KAFKA, READ_BACK = "services/sink/connectors/kafka.py", "services/sink/connectors/kafkamarkers.py"
+TOPICS = "services/sink/connectors/kafkatopics.py"
 FILES, MANIFESTS = "services/sink/connectors/files.py", "services/sink/connectors/manifests.py"
 FOLDER, SQL = "services/sink/connectors/destination.py", "services/sink/connectors/sql.py"
 RECORDS, TRANSACTIONS = "services/sink/connectors/kafkarecords.py", "shared/adapters/kafka_transactions.py"
@@ -71,7 +72,7 @@ SINKS = (
     Mutant("S6", "the record is not named", SQL, "        except _BatchRefused:\n            # Once more, a statement a row, to name the record.\n            await self._transaction(identity, row, parts, one_by_one=True)", "        except _BatchRefused as refused:\n            raise TargetRefused(str(refused)) from refused", ON_SQL),
     Mutant("S6", "records of any size are staged", RECORDS, "        if size_bytes > self._record_bytes_max:", "        if False:", ON_KAFKA),
     Mutant("S6", "runs of records of any size are staged", RECORDS, "return run if int(run.sizes().max()) <= self._record_bytes_max else None", "return run", ON_KAFKA),
-    Mutant("S6", "topics that are not there are staged for", KAFKA, "                if topic not in known and not self._takes.new_topic_partitions:", "                if False:", ON_KAFKA),
+    Mutant("S6", "topics that are not there are staged for", TOPICS, "            if topic not in known and not self._takes.new_topic_partitions:", "            if False:", ON_KAFKA),
     Mutant("S6", "refused rows vanish", BODY, "            outs += dead_letters(", "            dead_letters(", ON_TASK),
     Mutant("S6", "a refused dead letter vanishes", BODY, "            if rejected and not self._rejected_to_dlq:", "            if False:", ON_TASK),
     Mutant("S6", "a sink skips without an order", BODY, "        skips = (identity.vertex, identity.index, row.epoch) in self._context.assign.skips", "        skips = True", ON_TASK),

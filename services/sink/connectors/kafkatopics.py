@@ -1,0 +1,129 @@
+"""The topics that a Kafka sink writes to: whether they are there, and what each refuses of records (protocol, S6).
+
+- A topic's own limits are asked for when a row first goes there: what it would refuse is found before staging.
+- A topic may refuse times far from the broker's clock. A record keeps its event time where that is taken, and else has the time at which it
+  is written: what Kafka says of a record's time is never read as event time (F5), and no output is lost for it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from services.sink.connectors.kafkarecords import Takes
+from services.sink.connectors.kafkaruns import OVERHEAD_BYTES, Run, sizes_of
+from shared.ports.log import Log, LogDenied, LogError, LogUnavailable, RecordColumns, TopicRules
+
+_CLOCKS_APART_MS: Final = 60_000
+"""A broker's clock may differ from ours so much, or by a tenth of what it allows, if that is less."""
+_FREE: Final = TopicRules()
+
+
+class Topics:
+    """What is known of the topics, until `forget`."""
+
+    def __init__(self, log: Log, takes: Takes) -> None:
+        self._log = log
+        self._takes = takes
+        self._rules: dict[str, TopicRules] = {}
+
+    def forget(self) -> None:
+        """What the topics are may have changed."""
+        self._rules = {}
+
+    async def missing(self, topics: set[str]) -> dict[str, str]:
+        """Topics that cannot be written to, with the reason; those that may be made are made. LogError."""
+        unknown = topics - self._rules.keys()
+        if not unknown:
+            return {}
+        known = await self._log.list_topics()
+        missing: dict[str, str] = {}
+        found: list[str] = []
+        for topic in sorted(unknown):
+            if topic not in known and not self._takes.new_topic_partitions:
+                missing[topic] = f"$emit.topic: {topic} does not exist; create it"
+            elif len(self._rules) + len(found) >= self._takes.topics_max:
+                missing[topic] = (
+                    f"$emit.topic: more than {self._takes.topics_max} different topics; {topic} is one too many"
+                )
+            elif topic in known or not (refusal := await self._made(topic)):
+                found.append(topic)
+            else:
+                missing[topic] = refusal
+        await self._learn(found)
+        return missing
+
+    async def _made(self, topic: str) -> str:
+        """Make a topic; "", or why the cluster has none of this name for us."""
+        try:
+            await self._log.create_topic(topic, self._takes.new_topic_partitions)
+        except (LogUnavailable, LogDenied):
+            raise
+        except LogError as error:
+            return f"$emit.topic: {topic} cannot be made: {error}"
+        if topic not in await self._log.list_topics():
+            return f"$emit.topic: {topic} is the broker's own; choose another name"
+        return ""
+
+    def refused(self, run: Run) -> dict[int, str]:
+        """Records of a run that its topic would refuse, with the reason. The topic is one that `missing` was asked for."""
+        rules = self._rules.get(run.topic, _FREE)
+        found: dict[int, str] = {}
+        if rules.needs_key:
+            keys = run.keys or [None] * len(run.values)
+            reason = f"$emit: topic {run.topic} is compacted, and the record has no key; set $emit.config.key"
+            found |= dict.fromkeys((n for n, key in enumerate(keys) if key is None), reason)
+        if rules.batch_bytes_max is not None:
+            sizes = run.sizes()
+            for n in np.flatnonzero(sizes > rules.batch_bytes_max).tolist():
+                found[n] = (
+                    f"$emit: the record for topic {run.topic} has about {sizes[n]} bytes, and the topic's max.message.bytes is"
+                    f" {rules.batch_bytes_max}; project fields away, or raise it"
+                )
+        return found
+
+    async def look_up(self, topics: set[str]) -> None:
+        """Know the rules of these, which are there. LogError."""
+        await self._learn(sorted(topics - self._rules.keys()))
+
+    async def _learn(self, topics: list[str]) -> None:
+        for topic, rules in (await self._log.topic_rules(topics)).items() if topics else ():
+            # Records and batches are never larger than the connection allows: then there is nothing to look at.
+            most = rules.batch_bytes_max
+            idle = most is not None and most >= self._takes.record_bytes_max
+            self._rules[topic] = replace(rules, batch_bytes_max=None) if idle else rules
+
+    def fitting(self, topic: str, columns: RecordColumns, now_ms: int) -> Iterator[RecordColumns]:
+        """The records of one partition as the topic takes them: each piece fits one batch, and times are near enough to now (ms)."""
+        rules = self._rules.get(topic, _FREE)
+        columns = _near(columns, rules, now_ms)
+        most = rules.batch_bytes_max
+        if most is None:
+            yield columns
+            return
+        sizes = sizes_of(columns.values, columns.keys, columns.headers)
+        begin = size = 0
+        for n, more in enumerate(sizes.tolist()):
+            if n > begin and size + more > most - OVERHEAD_BYTES:
+                yield columns[begin:n]
+                begin, size = n, 0
+            size += more
+        yield columns[begin:]
+
+
+def _near(columns: RecordColumns, rules: TopicRules, now_ms: int) -> RecordColumns:
+    """Without the times that the topic would refuse."""
+    times = columns.timestamps_ms
+    given = [time for time in times or () if time is not None]
+    low, high = -_margin(rules.behind_ms_max), _margin(rules.ahead_ms_max)
+    if times is None or not given or (min(given) - now_ms >= low and max(given) - now_ms <= high):
+        return columns
+    kept = [time if time is not None and low <= time - now_ms <= high else None for time in times]
+    return RecordColumns(columns.values, columns.keys, kept, columns.headers)
+
+
+def _margin(allowed_ms: int | None) -> float:
+    if allowed_ms is None:
+        return float("inf")
+    return allowed_ms - min(_CLOCKS_APART_MS, allowed_ms // 10)
