@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final, Literal, TypeAlias
 
 from services.cli.settings import cli_settings
 from services.local.broker_settings import FREE_PORT, Port
@@ -12,10 +13,16 @@ from services.local.supervisor import LocalCluster, LocalSettings
 from shared.adapters.clock import SystemClock
 from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings
+from shared.language.documents.load import load
 from shared.model.ids import ProcessorName
-from shared.model.messages import CreateProcessor, ProcessorStatus, StartProcessor
+from shared.model.messages import CreateProcessor, ModifyProcessor, ProcessorStatus, StartProcessor
 from shared.runtime.client import Client
 from shared.runtime.topics import Topics
+
+Begun: TypeAlias = Literal["created", "resumed", "changed", "finished"]
+"""What a run found: nothing of that name, or one to go on with, with the same document or another, or one that had finished."""
+_ENDED: Final = ("CREATED", "STOPPED", "FAILED")
+"""States from which a processor is started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +33,33 @@ class Installation:
     log: KafkaLog
     client: Client
 
-    async def ensure_started(self, name: ProcessorName, document: str, parallelism: Mapping[str, int]) -> None:
-        """Create the processor if it is not there, and start it if it does not run: a second run goes on with the first."""
-        known = await self.client.statuses()
-        if name not in known:
+    async def ensure_started(self, name: ProcessorName, document: str, parallelism: Mapping[str, int]) -> Begun:
+        """Create the processor if it is not there, and start it if it does not run: a second run goes on with the first.
+
+        What has been changed meanwhile, document or numbers of tasks, holds from here on. RequestRefused where it cannot go on so.
+        """
+        known = (await self.client.statuses()).get(name)
+        if known is None:
             create = CreateProcessor(self.client.unique(), name, document, dict(parallelism))
             await self.client.request(create)
-        if name not in known or known[name].state in ("CREATED", "STOPPED", "FAILED"):
-            await self.client.request(StartProcessor(self.client.unique(), name))
+            await self._start(name)
+            return "created"
+        tasks = {**known.parallelism, **parallelism}
+        changed = load(document)[0] != load(known.document)[0] or tasks != known.parallelism
+        if changed:
+            # Without a checkpoint there is no state that a change could lose: a topic that was misspelt is corrected, and that is all.
+            keeps = known.commits > 0 or known.state not in _ENDED
+            await self.client.request(ModifyProcessor(self.client.unique(), name, document, tasks, keeps))
+        if known.state == "FINISHED":
+            return "finished"
+        if known.state in _ENDED:
+            await self._start(name)
+        return "changed" if changed else "resumed"
+
+    async def _start(self, name: ProcessorName) -> None:
+        start = StartProcessor(self.client.unique(), name)
+        await self.client.request(start)
+        await self.client.until_answered(name, start.request)
 
     async def until_running(self, name: ProcessorName) -> None:
         """Wait until all tasks have restored and sources may read; returns, too, when the processor has failed."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from services.cli.installation import Installation, installation
+from services.cli.installation import Begun, Installation, installation
 from services.cli.reading import read_document
 from services.cli.view import View
 from services.local.address import ADDRESS_FILE
@@ -23,8 +23,10 @@ from shared.language.stages import FileEmit, KafkaEmit
 from shared.model.ids import ProcessorName
 from shared.model.messages import ProcessorStatus, StopProcessor
 from shared.planning import plan_processor
+from shared.runtime.client import RequestRefused
 
 _ADDRESS_POLL_S = 0.2
+_ANEW = "--data with another folder, or another name in the document, begins anew"
 
 
 class RunFailed(Exception):
@@ -39,7 +41,7 @@ async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: 
     name = processor.name or ProcessorName(file.stem)
     async with installation(data_dir, {}, {CONTROL: 1}, port=port) as installed:
         telling = asyncio.create_task(_tell_address(data_dir))
-        await installed.ensure_started(name, text, parallelism)
+        begun = await _begin(installed, name, text, parallelism, data_dir)
         view = View(installed, name, None, None)
         showing = asyncio.create_task(view.run())
         try:
@@ -53,11 +55,26 @@ async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: 
                 await telling
     said = Console(stderr=True, soft_wrap=True)
     said.print(f"{name}: {status.state} {status.reason}".rstrip())
+    if begun == "finished":
+        said.print(f"it had finished before, so nothing was read now; {_ANEW}", highlight=False)
     if status.state == "FAILED":
         message = f"{name}: {status.reason}"
         raise RunFailed(message)
     for line in outputs(processor):
         said.print(line, highlight=False)
+
+
+async def _begin(
+    installed: Installation, name: ProcessorName, text: str, parallelism: Mapping[str, int], data_dir: Path
+) -> Begun:
+    """Create it, or go on with it; what was changed in the document since is said. RunFailed where it cannot go on so."""
+    try:
+        begun = await installed.ensure_started(name, text, parallelism)
+    except RequestRefused as error:
+        raise RunFailed(f"{name}: {error}\n{data_dir} holds a run of {name} with another document; {_ANEW}") from error
+    if begun == "changed":
+        Console(stderr=True, soft_wrap=True).print(f"{name}: goes on with the changed document", highlight=False)
+    return begun
 
 
 def outputs(processor: Processor) -> list[str]:

@@ -19,6 +19,7 @@ import structlog
 from services.local.address import ADDRESS_FILE
 from services.local.broker import BrokerError, LocalBroker
 from services.local.broker_settings import FREE_PORT, BrokerSettings, Port
+from services.local.folder_lock import FolderLock
 from services.local.limits import limited, limited_broker
 from services.local.tether import tethered
 from shared.adapters.clock import SystemClock
@@ -93,6 +94,7 @@ class LocalCluster:
         self._on_restart = on_restart or (lambda _place, _status: None)
         self._children: dict[str, Child] = {}
         self._watchers: dict[str, asyncio.Task[None]] = {}
+        self._lock = FolderLock(self.settings.data_dir)
         self._broker: LocalBroker | None = None
         self._stop = asyncio.Event()
         self._shared: dict[str, str] = {}
@@ -108,6 +110,7 @@ class LocalCluster:
     async def start(self) -> str:
         """Start the broker, then all processes; the broker's address. BrokerError says what to do when it cannot start."""
         self.settings.data_dir.mkdir(parents=True, exist_ok=True)
+        self._lock.take()  # before anything is touched: what lies here may be of somebody who runs
         self._logs().mkdir(exist_ok=True)
         (self.settings.data_dir / ADDRESS_FILE).unlink(missing_ok=True)
         self._broker = LocalBroker(self._broker_settings)
@@ -151,7 +154,9 @@ class LocalCluster:
             await self._log.close()
         if self._broker is not None:
             await self._broker.stop()
-        self._state_file().unlink(missing_ok=True)
+        if self._lock.held:
+            self._state_file().unlink(missing_ok=True)
+        self._lock.release()
 
     def kill(self, place: str, number: int) -> None:
         """Send a signal to the process at a place (or to the broker)."""

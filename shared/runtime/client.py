@@ -5,10 +5,10 @@ from typing import Any, Final
 
 import msgspec
 
-from shared.model.ids import ProcessorName
+from shared.model.ids import Offset, ProcessorName
 from shared.model.messages import Heartbeat, ProcessorStatus, PutConnection, Request, SampleProcessor
 from shared.ports.clock import Clock
-from shared.ports.log import Log, LogRecord, NewRecord, Reader, TopicPartition
+from shared.ports.log import Log, LogRecord, LogUnavailable, NewRecord, Reader, TopicPartition
 from shared.runtime.reading import followed, reading, up_to_now
 from shared.runtime.settings import RuntimeSettings
 from shared.runtime.topics import Topics
@@ -116,14 +116,38 @@ class Client:
         return [((r.key or b"").decode(), r.value) async for r in up_to_now(self._log, partition, self._settings)]
 
     async def watch(self, name: ProcessorName) -> AsyncIterator[ProcessorStatus]:
-        """A processor's status now, and every change after."""
+        """A processor's status now, and every change after; not what it was before: a run that ended yesterday has not ended now."""
         found: dict[ProcessorName, ProcessorStatus] = {}
-        async for record in followed(self._log, self._clock, TopicPartition(self._topics.registry, 0), self._settings):
+        partition = TopicPartition(self._topics.registry, 0)
+        begin = await self._caught_up(found, partition)
+        if name in found:
+            yield found[name]
+        async for record in followed(self._log, self._clock, partition, self._settings, begin=begin):
             if (
                 apply_status(found, (record.key or b"").decode(), record.value, self._settings.wire) == name
                 and name in found
             ):
                 yield found[name]
+
+    async def _caught_up(self, found: dict[ProcessorName, ProcessorStatus], partition: TopicPartition) -> Offset | None:
+        """Take in what the registry has now; where to go on. None: nothing is there yet. Outages are waited out."""
+        while True:
+            try:
+                begin = None
+                async for record in up_to_now(self._log, partition, self._settings):
+                    apply_status(found, (record.key or b"").decode(), record.value, self._settings.wire)
+                    begin = Offset(record.offset + 1)
+            except LogUnavailable:
+                found.clear()
+                await self._clock.sleep_ms(self._settings.retry_ms)
+            else:
+                return begin
+
+    async def until_answered(self, name: ProcessorName, request: str) -> None:
+        """Wait until the status of a processor tells of a request that was answered: from then on `watch` shows what came of it."""
+        async for status in self.watch(name):
+            if any(known == request for known, _ in status.answers):
+                return
 
     async def heartbeats(self) -> AsyncIterator[Heartbeat]:
         """What workers say from now on."""

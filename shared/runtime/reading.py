@@ -53,9 +53,13 @@ async def followed(
     *,
     from_end: bool = False,
     committed_only: bool = False,
+    begin: Offset | None = None,
 ) -> AsyncIterator[LogRecord]:
-    """Every record of a partition, for ever; outages are waited out, and what was let go of meanwhile is passed over."""
-    position: Offset | None = None
+    """Every record of a partition, for ever; outages are waited out, and what was let go of meanwhile is passed over.
+
+    begin: from there; None: from its beginning, or its end with `from_end`.
+    """
+    position = begin
     while True:
         try:
             if position is None:

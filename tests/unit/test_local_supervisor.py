@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from services.local.address import ADDRESS_FILE
+from services.local.broker import BrokerError
+from services.local.folder_lock import FolderLock
 from services.local.limits import limited
 from services.local.supervisor import Child, LocalCluster, LocalSettings, restart_wait_ms
 from shared.adapters.clock import SystemClock
@@ -66,6 +69,22 @@ def test_what_takes_from_sources_yields_to_them(tmp_path: Path, service: str, ad
         command = LocalCluster(settings).command(service)
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
         assert int(done.stdout) == os.nice(0) + niceness
+
+
+async def test_a_second_run_on_a_folder_is_refused_and_takes_nothing_from_the_first(tmp_path: Path) -> None:
+    """What tells where the first is reached, and who it is, stays as it was; when it has ended the folder is free."""
+    first, second = FolderLock(tmp_path), LocalCluster(LocalSettings(data_dir=tmp_path))
+    first.take()
+    for name in (ADDRESS_FILE, "processes.json"):
+        (tmp_path / name).write_text("the first one's")
+    with pytest.raises(BrokerError, match=f"found a run on it \\(pid {os.getpid()}\\)"):
+        await second.start()
+    await second.stop()
+    assert [(tmp_path / name).read_text() for name in (ADDRESS_FILE, "processes.json")] == ["the first one's"] * 2
+    first.release()
+    third = FolderLock(tmp_path)
+    third.take()
+    third.release()
 
 
 async def test_a_process_that_ended_is_told_to_the_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
