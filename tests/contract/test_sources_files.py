@@ -11,7 +11,7 @@ from fsspec.implementations.local import LocalFileSystem
 from services.source.connectors.files import SEQUENCE, FileSource, FileSourceSettings
 from shared.language.values import parse_json
 from shared.model.ids import Offset, SplitId
-from shared.model.values import Date
+from shared.model.values import Binary, Date
 from shared.ports.log import LogError
 from shared.ports.source import Source
 from tests.contract.sinks_support import Inline
@@ -115,6 +115,57 @@ async def test_parquet_values_become_the_languages(tmp_path: Path) -> None:
     assert first["d"] == Date(1357084800000)
     assert (bytes(first["b"]), first["l"], first["f"]) == (b"\x01", [{"x": 1}], 1.0)
     assert "n" not in first
+
+
+PARQUET_CELLS = [
+    (pa.array([253402300800000], pa.timestamp("ms")), Date(253402300800000)),
+    (pa.array([-(10**11)], pa.timestamp("s", "UTC")), Date(-(10**14))),
+    (pa.array([10_000_000], pa.date32()), Date(864_000_000_000_000)),
+    (pa.array([[{"t": 10**14}]], pa.list_(pa.struct({"t": pa.timestamp("ms")}))), [{"t": Date(10**14)}]),
+    (pa.array([-1], pa.timestamp("us")), Date(-1)),
+    (pa.array([[("a", 1), ("b", None)]], pa.map_(pa.string(), pa.int64())), {"a": 1, "b": None}),
+    (pa.array([[(1, b"x")]], pa.map_(pa.int64(), pa.binary())), [{"k": 1, "v": Binary(b"x")}]),
+    (pa.array([b"0123456789abcdef"], pa.uuid()), Binary(b"0123456789abcdef", 4)),
+]
+
+
+@pytest.mark.parametrize(("cells", "value"), PARQUET_CELLS, ids=[str(cells.type) for cells, _ in PARQUET_CELLS])
+async def test_parquet_cells_that_python_has_no_like_of_are_read(
+    tmp_path: Path, cells: pa.Array, value: object
+) -> None:
+    """Times before year 1 and after 9999, maps and UUIDs are values: no row ends the source."""
+    pq.write_table(pa.table({"v": cells}), tmp_path / "a.parquet")
+    assert await read(await start(source_of(tmp_path, "parquet"))) == [{"v": value}]
+
+
+async def test_fields_of_one_name_are_an_error(tmp_path: Path) -> None:
+    """Of two columns with one name only the last would be read, without a word."""
+    (tmp_path / "a.csv").write_text("n,n\n1,2\n")
+    pq.write_table(pa.table([pa.array([1]), pa.array([2])], names=["n", "n"]), tmp_path / "a.parquet")
+    for format_ in ("csv", "parquet"):
+        with pytest.raises(
+            LogError, match=f"a.{format_}: expected fields of different names, found 'n' more than once"
+        ):
+            await read(await start(source_of(tmp_path, format_)))
+
+
+async def test_csv_numbers_are_those_that_people_write(tmp_path: Path) -> None:
+    """What only Python takes for a number stays a text, for the schema to refuse."""
+    (tmp_path / "a.csv").write_text("n,d\n1_000,1_0.5\n\u0661,\u0661\n")
+    rows = await read(await start(source_of(tmp_path, "csv", n="int", d="double")))
+    assert rows == [{"n": "1_000", "d": "1_0.5"}, {"n": "\u0661", "d": "\u0661"}]
+
+
+@pytest.mark.parametrize("format_", ["json", "csv"])
+async def test_a_file_that_another_took_the_place_of_is_an_error(tmp_path: Path, format_: str) -> None:
+    """Where no line begins at the next position, it is not the file that was read."""
+    path = tmp_path / f"a.{format_}"
+    path.write_text("n\n1\n" if format_ == "csv" else '{"n":1}\n')
+    source = await start(source_of(tmp_path, format_, follow=True))
+    assert len(await read(source)) == 1
+    path.write_text("name,other\na,b\nc,d\n" if format_ == "csv" else '{"name":"a longer one"}\n')
+    with pytest.raises(LogError, match="is to be read next, but no line begins there: the file was replaced"):
+        await read(source)
 
 
 async def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ no longer grows.
 """
 
 import csv
-import datetime as dt
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, Protocol
@@ -15,14 +15,14 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from services.source.connectors.parquetcells import documents_of_batch
 from shared.language.limits import DEFAULTS
 from shared.language.stages.source import FileFormat
 from shared.language.values import render_json
-from shared.model.values import Binary, Date, Document
+from shared.model.values import Document
 from shared.ports.log import LogError
 
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class JsonLines:
 
     def read(self, file: Any, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
         """See `FileReader.read`."""
-        _check_size(file, name, position)
+        _check_place(file, name, position)
         file.seek(position)
         data: bytes = file.read(max_bytes)
         while data and b"\n" not in data:
@@ -112,12 +112,13 @@ class CsvRecords:
 
     def read(self, file: Any, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
         """See `FileReader.read`."""
-        _check_size(file, name, position)
+        _check_place(file, name, position)
         file.seek(0)
         lines = _Lines(file, self._record_bytes_max)
         header = self._next(self._records(lines), lines, name, grows=grows)
         if header is None:
             return Rows([], [], position, at_end=True)
+        _check_names(name, header)
         if position > lines.at:
             file.seek(position)
             lines = _Lines(file, self._record_bytes_max, position)
@@ -207,6 +208,9 @@ def _converted(text: str, type_name: str | None) -> Any:
     convert = _CONVERSIONS.get(type_name or "string")
     if convert is None:
         return text
+    if "_" in text or not text.isascii():
+        # Python reads more as numbers than anybody writes into a CSV.
+        return text
     try:
         return convert(text)
     except (ValueError, KeyError, ArithmeticError):
@@ -220,6 +224,7 @@ class ParquetRows:
         """See `FileReader.read`. A Parquet file is complete or none: it does not grow."""
         try:
             parquet = pq.ParquetFile(file)
+            _check_names(name, parquet.schema_arrow.names)
             group, first = self._group_of(parquet, position)
             if position > parquet.metadata.num_rows:
                 raise LogError(_replaced(name, position, parquet.metadata.num_rows, "rows"))
@@ -236,8 +241,8 @@ class ParquetRows:
         for batch in parquet.iter_batches(batch_size=1024, row_groups=[group]):
             gone = min(skipped, batch.num_rows)
             skipped -= gone
-            for row in batch.slice(gone).to_pylist():
-                values.append(render_json({field: _value(cell) for field, cell in row.items() if cell is not None}))
+            for document in documents_of_batch(batch.slice(gone)):
+                values.append(render_json(document))
                 size += len(values[-1])
             if values and size >= max_bytes:
                 break
@@ -257,11 +262,24 @@ class ParquetRows:
         return None, first
 
 
-def _check_size(file: Any, name: str, position: int) -> None:
-    file.seek(0, 2)
-    size = file.tell()
+def _check_names(name: str, fields: Sequence[str]) -> None:
+    repeated = sorted(field for field, count in Counter(fields).items() if count > 1)
+    if repeated:
+        raise LogError(f"{name}: expected fields of different names, found {repeated[0]!r} more than once; rename one")
+
+
+def _check_place(file: Any, name: str, position: int) -> None:
+    """A record begins at this byte, or nothing does: else another file lies where the one was that was read."""
+    size = file.seek(0, 2)
     if position > size:
         raise LogError(_replaced(name, position, size, "bytes"))
+    if 0 < position < size:
+        file.seek(position - 1)
+        if file.read(1) != b"\n":
+            raise LogError(
+                f"{name}: byte {position} is to be read next, but no line begins there: the file was replaced, or its last line went on"
+                " after it had been read; files that are being read may only be added to"
+            )
 
 
 def _replaced(name: str, position: int, size: int, unit: str) -> str:
@@ -269,26 +287,6 @@ def _replaced(name: str, position: int, size: int, unit: str) -> str:
         f"{name}: position {position} is to be read next, but the file has {size} {unit}: it was replaced or cut;"
         " files that are being read may only be added to"
     )
-
-
-def _value(cell: Any) -> Any:
-    """Arrow's Python value as the language's."""
-    match cell:
-        case dt.datetime():
-            moment = cell if cell.tzinfo is not None else cell.replace(tzinfo=dt.UTC)
-            return Date((moment - _EPOCH) // dt.timedelta(milliseconds=1))
-        case dt.date():
-            return Date((cell - _EPOCH.date()).days * 86_400_000)
-        case bytes():
-            return Binary(cell)
-        case dict():
-            return {name: _value(item) for name, item in cell.items() if item is not None}
-        case list():
-            return [_value(item) for item in cell]
-        case dt.time() | dt.timedelta():
-            return str(cell)
-        case _:
-            return cell
 
 
 def reader_of(

@@ -1,0 +1,96 @@
+"""Cells of a Parquet file as values of the language.
+
+Times become dates of milliseconds whatever their unit and year: Python has none before 1 and after 9999, so such rows are read number by
+number. Maps with texts as keys are documents, others arrays of {k, v}, as `$objectToArray` writes them.
+"""
+
+import datetime as dt
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from shared.language.values.instants import DAY_MS
+from shared.model.values import Binary, Date, Document
+
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_PER_S: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_UUID_SUBTYPE: Final = 4
+_Read = Callable[[Any], Any]
+
+
+def documents_of_batch(batch: pa.RecordBatch) -> Sequence[Document]:
+    """A document a row; null cells are missing fields."""
+    readers = [(field.name, _reader(field.type)) for field in batch.schema]
+    return [
+        {name: read(cell) for (name, read), cell in zip(readers, row, strict=True) if cell is not None}
+        for row in zip(*(_cells(column) for column in batch.columns), strict=True)
+    ]
+
+
+def _cells(column: pa.Array) -> list[Any]:
+    try:
+        return list(column.to_pylist())
+    except (OverflowError, ValueError):
+        return [_plain(scalar) for scalar in column]
+
+
+def _plain(scalar: Any) -> Any:
+    """What `as_py` gives, with dates where Python has none."""
+    if not scalar.is_valid:
+        return None
+    match scalar:
+        case pa.TimestampScalar():
+            return Date(scalar.value * _PER_S["ms"] // _PER_S[scalar.type.unit])
+        case pa.Date32Scalar():
+            return Date(scalar.value * DAY_MS)
+        case pa.Date64Scalar():
+            return Date(scalar.value)
+        case pa.StructScalar():
+            return {name: _plain(inner) for name, inner in scalar.items()}
+        case pa.MapScalar():
+            return [(_plain(pair["key"]), _plain(pair["value"])) for pair in scalar.values]
+        case pa.ListScalar():
+            return [_plain(inner) for inner in scalar.values]
+        case pa.DictionaryScalar():
+            return _plain(scalar.value)
+        case _:
+            return scalar.as_py()
+
+
+def _reader(kind: pa.DataType) -> _Read:
+    """How a Python value of an Arrow type becomes one of the language; never called with None."""
+    if pa.types.is_map(kind):
+        return _map_reader(kind)
+    if pa.types.is_struct(kind):
+        fields = {field.name: _reader(field.type) for field in kind}
+        return lambda cell: {name: fields[name](inner) for name, inner in cell.items() if inner is not None}
+    if pa.types.is_nested(kind):
+        item = _reader(kind.value_type)
+        return lambda cell: [None if inner is None else item(inner) for inner in cell]
+    return _scalar
+
+
+def _map_reader(kind: pa.MapType) -> _Read:
+    key, item = _reader(kind.key_type), _reader(kind.item_type)
+    if pa.types.is_string(kind.key_type) or pa.types.is_large_string(kind.key_type):
+        return lambda cell: {name: None if inner is None else item(inner) for name, inner in cell}
+    return lambda cell: [{"k": key(name), "v": None if inner is None else item(inner)} for name, inner in cell]
+
+
+def _scalar(cell: Any) -> Any:
+    match cell:
+        case dt.datetime():
+            moment = cell if cell.tzinfo is not None else cell.replace(tzinfo=dt.UTC)
+            return Date((moment - _EPOCH) // dt.timedelta(milliseconds=1))
+        case dt.date():
+            return Date((cell - _EPOCH.date()).days * DAY_MS)
+        case bytes():
+            return Binary(cell)
+        case uuid.UUID():
+            return Binary(cell.bytes, _UUID_SUBTYPE)
+        case dt.time() | dt.timedelta():
+            return str(cell)
+        case _:
+            return cell
