@@ -25,6 +25,11 @@ _PAUSE_MS = 100
 """Between two looks for events: what came meanwhile is written together."""
 
 
+def _shown(status: ProcessorStatus) -> tuple[Any, ...]:
+    """What is an event when it changes; `changes` alone where a reader of the registry saw only the last of several."""
+    return status.state, status.generation, status.job, status.changes
+
+
 @dataclass(slots=True)
 class Events:
     """Writes events in their order; while the brokers are away they wait, and beyond the bound the oldest go."""
@@ -62,10 +67,10 @@ class Events:
                 self.tell("state", f"{before.job}-{before.name}-DROPPED", before.name, state="DROPPED", **facts)
             return
         same_job = before is not None and before.job == now.job
-        if before is None or (before.state, before.generation, before.job) != (now.state, now.generation, now.job):
+        if before is None or _shown(before) != _shown(now):
             self.tell(
                 "state",
-                f"{now.job}-{now.generation}-{now.state}",
+                f"{now.job}-{now.generation}-{now.state}-{now.changes}",
                 now.name,
                 state=now.state,
                 before=before.state if before is not None else None,

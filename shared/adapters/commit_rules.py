@@ -1,7 +1,29 @@
-"""What a change of a processor's row must look like, whichever store makes it: a caller that breaks this has a bug."""
+"""What a change of a processor's row must look like, whichever store makes it: a caller that breaks it has a bug. When a lease is over."""
+
+from dataclasses import dataclass
 
 from shared.model.checkpoint import CommitRow, LineageEntry
+from shared.model.ids import LeaderToken
 from shared.model.processors import Expected, ProcessorRow
+
+
+@dataclass(slots=True)
+class LeaseWatch:
+    """Another's lease, as one candidate has seen it.
+
+    A lease ends at a time of its holder's clock. Where that is ahead of the candidate's, the lease of a holder that is gone would
+    last for as long as the clocks differ: so one that nobody has renewed for its length, by the candidate's clock alone, is over, too.
+    """
+
+    token: int = 0
+    expires_ms: int = 0
+    since_ms: int = 0
+
+    def over(self, token: LeaderToken, expires_ms: int, lease_ms: int, now_ms: int) -> bool:
+        """Whether it may be taken now. lease_ms: of all coordinators; now_ms: the candidate's clock."""
+        if (token, expires_ms) != (self.token, self.expires_ms) or now_ms < self.since_ms:
+            self.token, self.expires_ms, self.since_ms = token, expires_ms, now_ms
+        return expires_ms <= now_ms or now_ms - self.since_ms >= lease_ms
 
 
 def check_update(expected: Expected, row: ProcessorRow) -> None:

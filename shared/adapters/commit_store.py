@@ -23,7 +23,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from shared.adapters import commit_schema as schema
-from shared.adapters.commit_rules import check_commit, check_new_generation, check_update, stale
+from shared.adapters.commit_rules import LeaseWatch, check_commit, check_new_generation, check_update, stale
 from shared.adapters.store_settings import StoreSettings
 from shared.model.checkpoint import CommitRow, LineageEntry
 from shared.model.ids import Epoch, Generation, JobId, LeaderToken
@@ -49,6 +49,7 @@ class SqlCommitStore:
         self._timeout_s = settings.timeout_ms / 1000
         self._engine = _engine(url, settings.timeout_ms, settings.connections_max)
         self._sqlite = self._engine.dialect.name == "sqlite"
+        self._lease = LeaseWatch()
 
     async def open(self) -> None:
         """Create what is not there; check durability and version.
@@ -99,11 +100,12 @@ class SqlCommitStore:
     # --- leadership
 
     async def lead(self, holder: str, lease_ms: int, now_ms: int) -> LeaderToken | None:
-        """Take leadership if the lease is free, expired or ours by name; writes the token into every processor's row."""
+        """Take leadership if the lease is free, over or ours by name; writes the token into every processor's row."""
 
         async def take(connection: AsyncConnection) -> LeaderToken | None:
             found = (await connection.execute(sa.select(schema.leadership).with_for_update())).one()
-            if found.holder not in ("", holder) and found.expires_ms > now_ms:
+            over = self._lease.over(LeaderToken(found.token), found.expires_ms, lease_ms, now_ms)
+            if found.holder not in ("", holder) and not over:
                 return None
             token = LeaderToken(found.token + 1)
             await connection.execute(

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from shared.adapters.commit_rules import check_commit, check_new_generation, check_update, stale
+from shared.adapters.commit_rules import LeaseWatch, check_commit, check_new_generation, check_update, stale
 from shared.adapters.faults import Fault, Faults
 from shared.model.checkpoint import CommitRow, LineageEntry
 from shared.model.ids import Epoch, JobId, LeaderToken, ProcessorName
@@ -44,6 +44,7 @@ class MemoryCommitStore:
         self._state = state or MemoryCommitState()
         self._faults = faults or Faults()
         self._late: set[asyncio.Task[None]] = set()
+        self._lease = LeaseWatch()
 
     async def open(self) -> None:
         """Nothing is to be made, nothing is durable."""
@@ -54,11 +55,12 @@ class MemoryCommitStore:
     # --- leadership
 
     async def lead(self, holder: str, lease_ms: int, now_ms: int) -> LeaderToken | None:
-        """Take leadership if the lease is free, expired or ours by name; every row gets the new token."""
+        """Take leadership if the lease is free, over or ours by name; every row gets the new token."""
 
         def take() -> LeaderToken | None:
             state = self._state
-            if state.holder not in ("", holder) and state.expires_ms > now_ms:
+            over = self._lease.over(state.token, state.expires_ms, lease_ms, now_ms)
+            if state.holder not in ("", holder) and not over:
                 return None
             state.holder, state.expires_ms = holder, now_ms + lease_ms
             state.token = LeaderToken(state.token + 1)

@@ -442,3 +442,5 @@ class ProcessorStatus(Struct, frozen=True):
     """Which service runs a vertex."""
     epoch_ms: int = 0
     """How long the last committed checkpoint took, from its start, ms."""
+    changes: int = 0
+    """How often state, generation or job have changed in the life of the processor: tells two stays in one state apart."""

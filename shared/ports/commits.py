@@ -34,7 +34,10 @@ class CommitStore(Protocol):
         ...
 
     async def lead(self, holder: str, lease_ms: int, now_ms: int) -> LeaderToken | None:
-        """Take leadership if the lease is free, expired or ours by name; writes the new token into every processor's row; None if held."""
+        """Take leadership if the lease is free, over or ours by name; writes the new token into every processor's row; None if held.
+
+        Over: by the candidate's clock, or because for `lease_ms` nobody has renewed it.
+        """
         ...
 
     async def renew(self, token: LeaderToken, lease_ms: int, now_ms: int) -> bool:

@@ -31,6 +31,7 @@ from shared.protocol.coordinator.status import status_of
 from shared.protocol.errors import LocalError
 from shared.runtime.clearing import delete
 from shared.runtime.context import Outside, ensure_topics
+from shared.runtime.doubt import Doubt
 from shared.runtime.measures import Measure, of_processor
 from shared.runtime.mirror import MirrorWriter, read_mirror
 from shared.runtime.outbox import Outbox, Parcel
@@ -38,6 +39,7 @@ from shared.runtime.reading import reading
 from shared.runtime.storing import Write, carry_out
 from shared.runtime.topics import EDGE_CONFIG
 from shared.runtime.trimming import Trimmer
+from shared.runtime.undecided import Undecided
 from shared.wire.errors import WireError
 from shared.wire.messages import decode_report, encode_message
 
@@ -78,7 +80,6 @@ class CoordinatorDriver:
         self._term = 0
         self._inbox: deque[tuple[int, ev.CoordinatorEvent]] = deque()
         self._wake = asyncio.Event()
-        self._lead_now = asyncio.Event()
         waiting_max = outside.settings.writes_waiting_max
         self._store_queue: asyncio.Queue[tuple[int, Write]] = asyncio.Queue(waiting_max)
         self._mirror_queue: asyncio.Queue[tuple[int, do.AppendMirror]] = asyncio.Queue(waiting_max)
@@ -91,9 +92,8 @@ class CoordinatorDriver:
         self._error: BaseException | None = None
         self._mirror = MirrorWriter(outside.log, outside.topics.commits, outside.settings.assignments_kept_max)
         self._waits_for = "the store and the brokers"
-        self._undecided: dict[str, Offset] = {}
-        self._requests_read = Offset(0)
-        self._decided = asyncio.Event()
+        self._undecided = Undecided(outside)
+        self._doubt = Doubt(outside.clock, self._lease_ms)
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class CoordinatorDriver:
             self._tick(),
             self._read_reports(),
             self._read_requests(),
-            self._let_go(),
+            self._undecided.let_go(),
             self._run_store(),
             self._run_mirror(),
             Trimmer(self._outside).run(lambda: self._token is not None),
@@ -170,6 +170,7 @@ class CoordinatorDriver:
     async def _main(self) -> None:
         while True:
             while self._inbox:
+                await self._doubt.over()
                 term, event = self._inbox.popleft()
                 if term != self._term:
                     continue  # an answer to what an earlier term asked
@@ -185,7 +186,6 @@ class CoordinatorDriver:
                 _log.warning("coordinator.leadership_anew", reason=reason)
                 self._term += 1
                 self._token = None
-                self._lead_now.set()
             case do.Publish(message):
                 self._publish(self._outside.topics.commands, None, encode_message(message, self._wire))
             case do.PublishStatus(status):
@@ -197,8 +197,7 @@ class CoordinatorDriver:
                 self._publish(
                     self._outside.topics.answers, None, encode_message(Answered(request, name, error), self._wire)
                 )
-                self._undecided.pop(request, None)
-                self._decided.set()
+                self._undecided.decided(request)
             case do.AppendMirror():
                 self._mirror_queue.put_nowait((term, command))
             case do.SpawnWorker(service, there):
@@ -307,8 +306,8 @@ class CoordinatorDriver:
     # --- leadership -----------------------------------------------------------------------------------------------------------
 
     async def _lead(self) -> None:
-        clock = self._outside.clock
         while True:
+            doubt = self._doubt.number
             try:
                 await self._lead_once()
             except (StoreUnavailable, Ambiguous, LogUnavailable) as error:
@@ -316,14 +315,20 @@ class CoordinatorDriver:
                 self._waits_for = str(error) or type(error).__name__
             else:
                 self._waits_for = ""
-            self._lead_now.clear()
-            await clock.sleep_ms(self._lease_ms // 4 if self._token is not None else self._outside.settings.retry_ms)
+            self._doubt.asked(doubt)
+            asked_ms = self._now()
+            while not self._doubt.there() and self._now() - asked_ms < self._lead_interval_ms():
+                await self._outside.clock.sleep_ms(self._outside.settings.tick_interval_ms)
+
+    def _lead_interval_ms(self) -> int:
+        return self._lease_ms // 4 if self._token is not None else self._outside.settings.retry_ms
 
     async def _lead_once(self) -> None:
         now_ms = self._outside.clock.now_ms()
         if self._token is not None:
             if not await self._store.renew(self._token, self._lease_ms, now_ms):
                 _log.warning("coordinator.lease_lost", holder=self._holder)
+                self._term += 1  # what was heard meanwhile is the new leader's to judge
                 self._post(self._term, ev.LeadershipLost(self._now()))
                 self._token = None
                 # Two at one place would take it from each other for ever.
@@ -358,6 +363,7 @@ class CoordinatorDriver:
             tick_ms = self._outside.settings.tick_interval_ms
             wait_ms = tick_ms if due_ms is None else max(1, min(tick_ms, due_ms - self._now()))
             await self._outside.clock.sleep_ms(wait_ms)
+            self._doubt.runs()
             if self._token is not None:
                 self._post(self._term, ev.Tick(self._now()))
                 settings = self._outside.settings
@@ -391,8 +397,7 @@ class CoordinatorDriver:
                 continue
             term = self._term
             start = await self._offset(topic, self._outside.log.begin_offsets)
-            self._undecided.clear()  # what an earlier term left undecided is read again, or another leader has decided it
-            self._requests_read = start
+            self._undecided.begin(start)
             await self._follow(topic, start, partial(self._leads_in, term))
 
     def _leads_in(self, term: int) -> bool:
@@ -424,22 +429,7 @@ class CoordinatorDriver:
         if self._token is None:
             return
         if isinstance(message, Request):
-            self._undecided[message.request] = record.offset
-            self._requests_read = Offset(record.offset + 1)
+            self._undecided.heard(message.request, record.offset)
             self._post(self._term, ev.RequestReceived(self._now(), message))
         else:
             self._post(self._term, ev.ReportReceived(self._now(), message))
-
-    async def _let_go(self) -> None:
-        """Delete requests that no leader will have to decide again, however long it takes: one that stayed would be carried out anew."""
-        topic = TopicPartition(self._outside.topics.requests, 0)
-        while True:
-            await self._decided.wait()
-            self._decided.clear()
-            floor = min(self._undecided.values(), default=self._requests_read)
-            try:
-                await self._outside.log.delete_records({topic: floor})
-            except LogError as error:
-                _log.warning("cleanup.failed", topic=topic.topic, reason=str(error))
-                self._decided.set()
-                await self._outside.clock.sleep_ms(self._outside.settings.retry_ms)

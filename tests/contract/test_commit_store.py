@@ -60,6 +60,19 @@ async def test_C8_leadership_has_one_holder_and_growing_tokens(another: Opener) 
     assert await two.renew(third, LEASE_MS, NOW_MS + 6_000 + LEASE_MS)
 
 
+async def test_C8_a_lease_of_a_clock_that_is_ahead_does_not_outlive_its_holder(another: Opener) -> None:
+    """While it is renewed it holds; a candidate that has seen it unchanged for its length takes it, whatever time it is said to end."""
+    one, two = await another(), await another()
+    hours_ms = 7_200_000
+    token = await lead(one, "a", NOW_MS + hours_ms)
+    for passed_ms in range(0, 3 * LEASE_MS, LEASE_MS // 2):
+        assert await one.renew(token, LEASE_MS, NOW_MS + hours_ms + passed_ms)
+        assert await two.lead("b", LEASE_MS, NOW_MS + passed_ms) is None
+    assert await two.lead("b", LEASE_MS, NOW_MS + 5_000) is None, "its own clock was set back"
+    assert await two.lead("b", LEASE_MS, NOW_MS + 4_999 + LEASE_MS) is None
+    assert await lead(two, "b", NOW_MS + 5_000 + LEASE_MS) > token
+
+
 async def test_C8_concurrent_candidates_get_one_leader(another: Opener) -> None:
     """Of candidates that ask at the same time exactly one leads."""
     stores = [await another() for _ in range(4)]

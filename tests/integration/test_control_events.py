@@ -15,6 +15,7 @@ from services.control.readmodel import ReadModel
 from services.control.settings import ControlSettings
 from shared.adapters.memory_log import MemoryLog
 from shared.adapters.virtual import VirtualWorld, run_virtual
+from shared.model.messages import StartProcessor, StopProcessor
 from tests.harness.audited import PER_PART, READINGS, document, feed
 from tests.harness.installation import NAME, Installed, installed
 
@@ -133,5 +134,40 @@ def test_late_data_within_the_setting_raise_no_alert(tmp_path: Path) -> None:
             await telling.end()
             assert told(there, "commit") != []
             assert told(there, "alert") == []
+
+    run_virtual(main)
+
+
+def test_every_change_of_state_has_an_id_of_its_own(tmp_path: Path) -> None:
+    """Also where a state comes again in one generation: who drops repeats by id loses no change, and a service that starts repeats ids."""
+
+    async def main(world: VirtualWorld) -> None:
+        async with installed(world.clock, world.executor) as there:
+            log = MemoryLog(there.broker)
+            await log.create_topic("readings", 2)
+            telling = Telling(there, world, late_fraction=0.5)
+            await telling.begin()
+            await there.create(document(tmp_path))
+            for _ in range(2):
+                await there.start()
+                await there.committed()
+                await there.stop()
+            await there.start()
+            await there.client.request(StopProcessor("stop", NAME))
+            await there.client.request(StartProcessor("go-on", NAME))
+            await there.stop()
+            await until(
+                world, "the last stop", lambda: [e["state"] for e in told(there, "state")].count("STOPPED") == 3
+            )
+            first = told(there, "state")
+            await telling.end()
+            again = Telling(there, world, late_fraction=0.5)
+            await again.begin()
+            await until(world, "the states again", lambda: len(told(there, "state")) == 2 * len(first))
+            await again.end()
+            assert [event["before"] for event in first[1:]] == [event["state"] for event in first[:-1]]
+            assert len({event["id"] for event in first}) == len(first)
+            assert [event["state"] for event in first].count("STOPPING") == 4
+            assert [event["id"] for event in told(there, "state")] == 2 * [event["id"] for event in first]
 
     run_virtual(main)

@@ -398,6 +398,26 @@ def test_a_processor_that_begins_again_says_why() -> None:
     assert (shown.state, shown.reason) == ("RUNNING", "")
 
 
+def test_a_new_leader_counts_changes_of_state_on() -> None:
+    """What rests is shown as before, with the same number; what runs is shown as starting, with the next."""
+    world = started()
+    world.pass_ms(1_500)
+    running = world.status[NAME].changes
+    world.crash_node(world.nodes[0])
+    world.lead()
+    world.settle()
+    assert (world.status[NAME].state, world.status[NAME].changes) == ("STARTING", running + 1)
+    world.pass_ms(1_500)
+    world.request(StopProcessor("stop", NAME))
+    world.pass_ms(3_000)
+    stopped = world.status[NAME]
+    world.crash_node(world.nodes[0])
+    world.lead()
+    world.settle()
+    assert world.status[NAME] == stopped
+    assert stopped.changes == running + 4, "starting, running, stopping, stopped"
+
+
 def test_a_draining_processor_that_was_stopped_drains_on() -> None:
     """A stop interrupts a drain; the next start goes on with it."""
     world = started()

@@ -1,10 +1,15 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """Who leads: a coordinator that is started again at its place, and two that were given the same one."""
 
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from services.coordinator.planning import plan_for_coordinator
 from shared.adapters.blobs import MemoryBlobs
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
@@ -12,7 +17,8 @@ from shared.adapters.memory_log import MemoryLog
 from shared.adapters.virtual import VirtualWorld, run_virtual
 from shared.model.ids import LeaderToken, Offset, ProcessorName
 from shared.model.messages import PutConnection
-from shared.ports.log import LogUnavailable, TopicPartition
+from shared.ports.clock import Clock
+from shared.ports.log import LogRecord, LogUnavailable, TopicPartition
 from shared.protocol.coordinator.events import PlannedPipeline
 from shared.protocol.coordinator.machine import CoordinatorMachine
 from shared.protocol.coordinator.settings import CoordinatorSettings
@@ -21,6 +27,7 @@ from shared.runtime.context import Outside
 from shared.runtime.coordinator import CoordinatorDriver
 from shared.runtime.settings import RuntimeSettings
 from shared.runtime.topics import Topics
+from tests.harness.installation import NAME, installed
 
 LEASE_MS = 5_000
 
@@ -189,3 +196,66 @@ def test_what_another_leader_has_decided_keeps_no_request() -> None:
         return tasks
 
     on_virtual_time(story)
+
+
+class Gated:
+    """A clock of a process that can be made to stand still: who sleeps on it wakes when it runs again."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.runs = asyncio.Event()
+        self.runs.set()
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def monotonic_ms(self) -> int:
+        return self._clock.monotonic_ms()
+
+    async def sleep_ms(self, duration_ms: int) -> None:
+        await self._clock.sleep_ms(duration_ms)
+        await self.runs.wait()
+
+
+def test_C8_a_leader_that_stood_still_stops_nothing_that_its_successor_began(tmp_path: Path) -> None:
+    """When it runs again it hears of tasks that it never began; it asks whether it leads before it tells anybody to stop them."""
+
+    async def main(world: VirtualWorld) -> None:
+        clock = Gated(world.clock)
+        (tmp_path / "in.json").write_text('{"n": 1}\n')
+        source = {"$source": {"path": str(tmp_path / "in.json"), "format": "json", "follow": True}}
+        document = {"pipeline": [source, {"$emit": {"path": str(tmp_path / "out"), "format": "json"}}]}
+        async with installed(world.clock, world.executor) as there:
+            first = CoordinatorDriver(
+                "first",
+                replace(there.outside, clock=clock, log=MemoryLog(there.broker)),
+                MemoryCommitStore(there.store),
+                partial(plan_for_coordinator, "local"),
+                CoordinatorMachine(CoordinatorSettings(adopt_wait_ms=100), there.outside.unique),
+            )
+            second = there.parts["coordinator"]
+            assert isinstance(second, CoordinatorDriver)
+            while not there.store.holder:
+                await world.clock.sleep_ms(10)
+            running = asyncio.ensure_future(first.run())
+            second._holder, there.store.expires_ms = "second", 0  # the lease of the one that was there is over
+            there.store.holder = "first"
+            while first._token is None:
+                await world.clock.sleep_ms(10)
+            hear, heard = first._hear, list[LogRecord]()
+            first._hear = heard.append  # type: ignore[method-assign, assignment]
+            clock.runs.clear()
+            await there.create(document)
+            await there.start()
+            await world.clock.sleep_ms(2 * LEASE_MS)
+            for record in heard:
+                hear(record)
+            first._hear = hear  # type: ignore[method-assign]
+            clock.runs.set()
+            await world.clock.sleep_ms(3_000)
+            assert first._token is None
+            assert (await there.client.statuses())[NAME].generation == 1
+            first.stop()
+            await running
+
+    run_virtual(main)

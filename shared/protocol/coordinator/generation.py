@@ -136,6 +136,8 @@ def _begin_new_job(p: ProcessorState, kept: Kept, row: ProcessorRow) -> None:
         unwanted_topics=(*kept.unwanted_topics, *kept.obsolete_topics, *old_topics),
         old_jobs=(*kept.old_jobs, OldJob(p.row.job, tuple(c.epoch for c in p.commits))),
         answers=kept.answers,
+        shown=kept.shown,
+        changes=kept.changes,
     )
     row = structs.replace(row, job=JobId(fresh()), last=NO_EPOCH, plan_version=version, plan=plan_bytes(bound.plan))
     _write_generation(p, kept, row, new_job=True)

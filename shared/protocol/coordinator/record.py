@@ -7,7 +7,7 @@ at the last write.
 import msgspec
 from msgspec import Struct
 
-from shared.model.ids import Epoch, JobId, Offset, VertexId
+from shared.model.ids import Epoch, Generation, JobId, Offset, VertexId
 from shared.model.messages import RunningPlan
 
 Purpose = str
@@ -72,6 +72,10 @@ class Kept(Struct, frozen=True):
     """Checkpoints that a user named: retained (C11)."""
     answers: tuple[tuple[str, str], ...] = ()
     """The last requests carried out: (id, error)."""
+    shown: tuple[str, Generation, JobId] | None = None
+    """State, generation and job that the registry had."""
+    changes: int = 0
+    """How often these have changed."""
     commits: int = 0
     """Checkpoints committed in the life of the job."""
 

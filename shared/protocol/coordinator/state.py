@@ -8,7 +8,7 @@ from enum import StrEnum
 from msgspec import structs
 
 from shared.model.checkpoint import CommitRow, LineageEntry
-from shared.model.ids import Epoch, JobId, LeaderToken, ProcessorName, TaskId, VertexId, WorkerIncarnation
+from shared.model.ids import Epoch, Generation, JobId, LeaderToken, ProcessorName, TaskId, VertexId, WorkerIncarnation
 from shared.model.messages import Command, ProcessorStatus, Request, RunningPlan
 from shared.model.processors import Expected, ProcessorRow
 from shared.protocol.coordinator import commands as do
@@ -243,6 +243,8 @@ class ProcessorState:
     gone_topics: frozenset[str] = frozenset()
     """Deleted since the last write that knew of them."""
     gone_jobs: frozenset[JobId] = frozenset()
+    shown: tuple[str, Generation, JobId] | None = None
+    changes: int = 0
     status: ProcessorStatus | None = None
     status_at_ms: int = 0
 
@@ -333,6 +335,8 @@ class ProcessorState:
             released=tuple((v, i, e) for (v, i), e in sorted(self.released.items())),
             skips=tuple(s for s in self.kept.skips if self.released.get(s[:2], 0) < s[2]),
             answers=tuple(self.answers),
+            shown=self.shown,
+            changes=self.changes,
             unwanted_topics=self.unwanted_topics(),
             old_jobs=self.old_jobs(),
         )
@@ -377,6 +381,7 @@ def restore_state(
     p = ProcessorState(ctx, row, kept, decode_plan(row.plan), list(lineage), list(commits))
     p.released = {(v, i): e for v, i, e in kept.released}
     p.answers = deque(kept.answers)
+    p.shown, p.changes = kept.shown, kept.changes
     return p
 
 

@@ -65,12 +65,17 @@ def status_of(p: ProcessorState) -> ProcessorStatus:
         commits=p.kept.commits,
         services=p.plan.services,
         epoch_ms=p.epoch_ms,
+        changes=p.changes,
     )
 
 
 def publish(p: ProcessorState, now_ms: int) -> None:
     """Publish what has changed; mere progress only every `status_interval_ms`."""
     status = status_of(p)
+    shown = (status.state, status.generation, status.job)
+    if shown != p.shown:
+        p.shown, p.changes = shown, p.changes + 1
+        status = structs.replace(status, changes=p.changes)
     if status == p.status:
         return
     if p.status is not None and now_ms - p.status_at_ms < p.settings.status_interval_ms:

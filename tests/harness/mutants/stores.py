@@ -19,7 +19,7 @@ STORES = (
     Mutant("C8", "no row need be touched", STORE, "    if written.rowcount != 1:", "    if False:", ON_STORE),
     Mutant("C8", "a drop need not touch its row", STORE, "            if gone.rowcount != 1:", "            if False:", ON_STORE),
     Mutant("C8", "leading leaves the rows as they are", STORE, "            await connection.execute(sa.update(schema.processors).values(leader=token))\n", "", ON_STORE),
-    Mutant("C8", "a lease that runs is taken", STORE, 'if found.holder not in ("", holder) and found.expires_ms > now_ms:', "if False:", ON_STORE),
+    Mutant("C8", "a lease that runs is taken", STORE, 'if found.holder not in ("", holder) and not over:', "if False:", ON_STORE),
     Mutant("C8", "a lost answer is an outage", STORE, "            raise Ambiguous(", "            raise StoreUnavailable(", ON_STORE),
     Mutant("C8", "an unsafe database is used", STORE, 'if (journal, synchronous) != ("wal", 2):', "if False:", ON_STORE),
     Mutant("C8", "SQLite may lose what it confirmed", STORE, '    cursor.execute("PRAGMA synchronous = FULL")\n', '    cursor.execute("PRAGMA synchronous = OFF")\n', ON_STORE),
