@@ -68,6 +68,8 @@ def _record(place: str, data: bytes, shape: Shape, number: int) -> NewRecord:
     record_id = f"{shape.batch_id}-{number}".encode() if shape.batch_id else b""
     if shape.id_field:
         record_id = _text(_field(place, document, shape.id_field))
+        if not record_id:
+            raise Problem(BAD_REQUEST, f"{place}, field {shape.id_field}", "an id", "an empty text")
     return NewRecord(data, key, ((ID_HEADER, record_id),) if record_id else ())
 
 

@@ -25,6 +25,7 @@ from shared.process.web import (
     NOT_FOUND,
     TOO_LARGE,
     TOO_MANY,
+    TOO_SLOW,
     UNAVAILABLE,
     Problem,
     answering,
@@ -133,12 +134,34 @@ class GatewayService:
         with self._room(request.content_length):
             topic, partitions = await self._topic(request.match_info["topic"])
             settings = self._settings
-            records = records_of(await request.read(), shape, settings.record_bytes_max, settings.records_max)
+            records = records_of(await self._body(request), shape, settings.record_bytes_max, settings.records_max)
             if records:
                 await self._write(topic, partitions, records)
         self._written += len(records)
         body = msgspec.json.encode({"topic": topic, "written": len(records)})
         return web.Response(body=body, content_type="application/json")
+
+    async def _body(self, request: web.Request) -> bytes:
+        """The whole of it, within `body_timeout_ms`: who is silent keeps others' room no longer. Problem."""
+        settings = self._settings
+        watch = self._executor.spawn(self._hurry(request), "wait for a body", self._broken)
+        try:
+            return await request.read()
+        except TimeoutError as error:
+            expected = f"the whole body within {settings.body_timeout_ms} ms"
+            raise Problem(TOO_SLOW, "body", expected, "a part of it", "send it again") from error
+        except web.HTTPRequestEntityTooLarge as error:
+            raise Problem(TOO_LARGE, "body", f"at most {settings.batch_bytes_max} bytes", "more") from error
+        except ConnectionError as error:
+            # Nobody reads this answer.
+            raise Problem(BAD_REQUEST, "body", "the whole body", "the client left") from error
+        finally:
+            watch.cancel()
+            await watch.join()
+
+    async def _hurry(self, request: web.Request) -> None:
+        await self._clock.sleep_ms(self._settings.body_timeout_ms)
+        request.content.set_exception(TimeoutError())
 
     @contextmanager
     def _room(self, content_length: int | None) -> Iterator[None]:
@@ -196,6 +219,8 @@ def _shape(request: web.Request, id_characters_max: int) -> Shape:
     if len(batch_id) > id_characters_max:
         expected = f"at most {id_characters_max} characters"
         raise Problem(BAD_REQUEST, "header Idempotency-Key", expected, f"{len(batch_id)} characters")
+    if not batch_id.isascii():
+        raise Problem(BAD_REQUEST, "header Idempotency-Key", "ASCII characters", ascii(batch_id))
     return Shape(request.content_type, request.query.get("key", ""), request.query.get("id", ""), batch_id)
 
 

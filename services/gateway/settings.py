@@ -32,12 +32,14 @@ class GatewaySettings:
     """Requests that are being answered: more are answered 429, however small they are."""
     batch_id_characters_max: int = 200
     """Of the header `Idempotency-Key`."""
+    body_timeout_ms: int = 30_000
+    """For a request's body to come; then it is answered 408, and its room is another's."""
     stop_timeout_ms: int = 10_000
     """For batches under way to be answered when the service stops."""
     writers: int = 4
     """Batches that are written at the same time, each in a transaction of its own."""
     topics_age_ms_max: int = 10_000
-    """A topic that is not known is asked for again after so long."""
+    """What topics there are, with their partitions, is asked again after so long."""
     look_ms: int = 5_000
     """Between two questions whether the brokers answer, for readiness."""
 

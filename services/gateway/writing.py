@@ -47,13 +47,14 @@ class BatchWriter:
     async def partitions(self, topic: str) -> int:
         """Of a topic; 0 if there is none of this name. NotWritten when nobody answers."""
         now_ms = self.clock.monotonic_ms()
-        old = self._asked_ms is None or now_ms - self._asked_ms > self.topics_age_ms_max
-        if topic not in self._partitions and (old or not self._partitions):
+        if not self._partitions or self._asked_ms is None or now_ms - self._asked_ms >= self.topics_age_ms_max:
+            # A topic may have got more partitions, or have been deleted and made anew.
+            before, self._asked_ms = self._asked_ms, now_ms
             try:
                 self._partitions = dict(await self.log.list_topics())
             except LogError as error:
+                self._asked_ms = before
                 raise NotWritten(str(error)) from error
-            self._asked_ms = now_ms
         return self._partitions.get(topic, 0)
 
     async def write(self, topic: str, partitions: int, records: Sequence[NewRecord]) -> None:
@@ -73,6 +74,7 @@ class BatchWriter:
             for partition, records in divided.items():
                 await transaction.send_batch(partition, records)
         except LogError as error:
+            self._asked_ms = None
             await self._throw_away(number)
             raise NotWritten(str(error)) from error
         except BaseException:

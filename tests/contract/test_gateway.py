@@ -15,6 +15,7 @@ from services.gateway.settings import GatewaySettings
 from shared.adapters.clock import SystemClock
 from shared.adapters.executor import AsyncExecutor
 from shared.adapters.kafka_log import KafkaLog
+from shared.adapters.kafka_partitions import partition_of_key
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_log import MemoryLog
@@ -49,9 +50,9 @@ class Asked:
         async with self.session.post(url, data=body, headers=given) as answer:
             return answer.status, {**json.loads(await answer.read()), "retry": answer.headers.get("Retry-After")}
 
-    async def records(self) -> list[LogRecord]:
-        """What committed readers see now, partition by partition."""
-        partitions = [TopicPartition(self.topic, n) for n in range(2)]
+    async def records(self, count: int = 2) -> list[LogRecord]:
+        """What committed readers see now in so many partitions, one by one."""
+        partitions = [TopicPartition(self.topic, n) for n in range(count)]
         ends = await self.log.end_offsets(partitions)
         reader = await self.log.reader(committed_only=True)
         await reader.assign(dict.fromkeys(partitions, Offset(0)))
@@ -121,6 +122,7 @@ async def test_a_bad_line_is_named_and_nothing_is_written(asked: Asked) -> None:
         (good, "text/csv", "", 400, "header Content-Type"),
         (good, LINES, "?keys=k", 400, "query keys"),
         (b"x" * 10_001, LINES, "", 413, "body"),
+        (lines({"k": ""}), LINES, "?id=k", 400, "line 1, field k"),
     ]
     for body, kind, query, status, place in cases:
         found = await asked.send(body, kind, query=query)
@@ -135,6 +137,52 @@ async def test_only_with_the_token_and_only_where_it_may(asked: Asked) -> None:
     for topic in ("tidemark.commands", "tidemark.markers.x", "__consumer_offsets", "unknown"):
         assert (await asked.send(lines({}), topic=topic))[0] == 404
     assert await asked.records() == []
+
+
+async def test_a_topic_may_be_made_anew_with_other_partitions(asked: Asked) -> None:
+    """What topics there are is asked again: keys go where other clients put them now, and nothing goes to partitions that are gone."""
+    service = GatewayService(
+        asked.log, SystemClock(), AsyncExecutor(), "g", "tidemark", replace(SETTINGS, topics_age_ms_max=0), TOKEN
+    )
+    errors: list[BaseException] = []
+    running = AsyncExecutor().spawn(service.run(), "gateway", errors.append)
+    await service.serving.wait()
+    again = Asked(asked.session, service, asked.log, asked.topic)
+    for partitions in (1, 3):
+        assert (await again.send(lines({"k": "a"}), query="?key=k"))[0] == 200
+        await asked.log.delete_topics([asked.topic])
+        assert (await again.send(lines({"k": "a"}), query="?key=k"))[0] == 404
+        await asked.log.create_topic(asked.topic, partitions)
+        keys = [f"k{n}" for n in range(20)]
+        assert (await again.send(lines(*({"k": key} for key in keys)), query="?key=k"))[0] == 200
+        found = [(r.key, r.partition) for r in await again.records(partitions)]
+        assert sorted(found) == sorted((key.encode(), partition_of_key(key.encode(), partitions)) for key in keys)
+    service.stop()
+    await running.join()
+    assert errors == []
+
+
+async def test_a_client_that_sends_no_body_keeps_nobody_out() -> None:
+    """Its room is another's after `body_timeout_ms`. What is no text in a header is an error of the request, not of the service."""
+    log = MemoryLog(MemoryBroker(SystemClock()))
+    await log.create_topic("t", 1)
+    settings = replace(SETTINGS, in_flight_bytes_max=10_000, body_timeout_ms=50)
+    service = GatewayService(log, SystemClock(), AsyncExecutor(), "g", "tidemark", settings, TOKEN)
+    errors: list[BaseException] = []
+    running = AsyncExecutor().spawn(service.run(), "gateway", errors.append)
+    await service.serving.wait()
+    reader, writer = await asyncio.open_connection(*service.url.removeprefix("http://").split(":"))
+    head = (
+        f"POST /v1/topics/t/records HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: {LINES}\r\n"
+    )
+    writer.write(f"{head}Content-Length: 10000\r\n\r\n".encode())
+    assert b"408" in await reader.readline()
+    writer.close()
+    async with ClientSession() as session:
+        assert (await Asked(session, service, log, "t").send(lines({"x": 1})))[0] == 200
+    service.stop()
+    await running.join()
+    assert errors == []
 
 
 class _Slow:
