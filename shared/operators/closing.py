@@ -164,14 +164,16 @@ def _windowed(
     starts = [i for i in range(len(windows)) if i == 0 or windows[i] != windows[i - 1]]
     parts, letters = [], []
     for begin, end in zip(starts, [*starts[1:], len(windows)], strict=True):
-        part, more = _one_window(stage, batch.slice(begin, end - begin), context)
+        part, more = _one_window(plan, stage, batch.slice(begin, end - begin), context)
         letters += more
         if part.num_rows:
             parts.append(part)
     return (one_batch(concat(parts)) if parts else batch.slice(0, 0)), letters
 
 
-def _one_window(stage: InnerStage, window: pa.RecordBatch, context: TaskContext) -> tuple[pa.RecordBatch, list[Out]]:
+def _one_window(
+    plan: WindowPlan, stage: InnerStage, window: pa.RecordBatch, context: TaskContext
+) -> tuple[pa.RecordBatch, list[Out]]:
     documents = documents_of(window)
     if isinstance(stage, Limit):
         return window.slice(0, len(apply_limit(stage, documents))), []
@@ -180,12 +182,12 @@ def _one_window(stage: InnerStage, window: pa.RecordBatch, context: TaskContext)
         order = [d[_ORDER] for d in apply_sort(stage, numbered)]
         return _placed(window.take(pa.array(order, type=pa.int64()))), []
     if isinstance(stage, Count):
-        return _gathered(window, apply_count(stage, documents)), []
+        return _gathered(plan, window, apply_count(stage, documents)), []
     assert isinstance(stage, Group)
     env = environments(window, documents, context.topic)[0]
     rows: _Rows = list(zip(documents, _orders(window), strict=True))
     found, failures = _grouped(stage, rows, env)
-    return _gathered(window, found), dead_letters(window, failures, stage.name, context)
+    return _gathered(plan, window, found), dead_letters(window, failures, stage.name, context)
 
 
 def _placed(window: pa.RecordBatch) -> pa.RecordBatch:
@@ -227,14 +229,15 @@ def _error(call: Callable[[], Any]) -> ExpressionError | None:
     return None
 
 
-def _gathered(window: pa.RecordBatch, documents: Sequence[Document]) -> pa.RecordBatch:
+def _gathered(plan: WindowPlan, window: pa.RecordBatch, documents: Sequence[Document]) -> pa.RecordBatch:
     """New documents of a whole window: the window's bounds, and the earliest or latest time of its rows."""
     n = len(documents)
     first = window.slice(0, 1).take(pa.array([0] * n, type=pa.int64()))
     engine = {
         name: first.column(name) for name in (WSTART, WEND, SESSION, SESSION_KEY, ARRIVAL) if name in first.schema.names
     }
-    engine[TS] = pa.array([pc.min(window.column(TS)).as_py()] * n, type=pa.int64())
+    chosen = pc.max if plan.spec.stage.output_time == "latest" else pc.min
+    engine[TS] = pa.array([chosen(window.column(TS)).as_py()] * n, type=pa.int64())
     engine[PART] = pa.array(np.zeros(n, dtype=np.int32))
     engine[POS] = pa.array(np.arange(n, dtype=np.int64))
     return batch_of(documents, engine)

@@ -58,6 +58,21 @@ def test_W6_the_time_of_a_windows_output_is_what_the_document_says(how: str, exp
     assert times(made) == expected
 
 
+@pytest.mark.parametrize(("how", "expected"), [("end", 9), ("earliest", 3), ("latest", 7)])
+@pytest.mark.parametrize(
+    "stages", [[{"$count": "n"}], [{"$sort": {"v": 1}}, GROUP], [GROUP, {"$group": {"_id": None, "n": {"$sum": "$n"}}}]]
+)
+def test_W6_what_is_gathered_when_a_window_closes_has_its_time(
+    stages: list[dict[str, Any]], how: str, expected: int
+) -> None:
+    """Counts, groups of sorted documents and groups of groups are dated by all the elements, as groups made beforehand are."""
+    document = pipeline(10, outputTime=how)
+    document["pipeline"][1]["$tumblingWindow"]["pipeline"] = stages
+    made = world(document, [record(3), record(7), record(5)])
+    made.finish()
+    assert times(made) == [expected]
+
+
 def test_W6_earliest_passes_over_elements_that_were_behind_the_watermark() -> None:
     """An element counts for `earliest` if its time is at or above the watermark before it; the window's end where none does."""
     made = world(pipeline(10, lateness="split", outputTime="earliest"), [record(5), record(2), record(8)])
