@@ -83,6 +83,8 @@ def _finished(plan: WindowPlan, ready: pa.RecordBatch, processing_ms: int) -> pa
     return pa.RecordBatch.from_arrays([a for _, a in columns], schema=pa.schema([f for f, _ in columns]))
 
 
+_CHOSEN = "__chosen"
+"""Engine column inside this module: the earliest or latest time of what a row was made of, null for none (W6)."""
 _ORDER = "__order"
 """Engine column inside this module: the first part of the order key of rows that no `$group` has aggregated yet."""
 
@@ -105,6 +107,9 @@ def _engine(plan: WindowPlan, ready: pa.RecordBatch, processing_ms: int) -> dict
         WSTART: ready.column(WSTART),
         WEND: ready.column(WEND),
     }
+    chosen = chosen_by(plan)
+    if chosen is not None:
+        columns[_CHOSEN] = ready.column(chosen)
     if plan.sessions:
         columns[SESSION], columns[SESSION_KEY] = ready.column(SESSION), ready.column(SESSION_KEY)
     if processing_ms != MIN_TIME:
@@ -113,14 +118,19 @@ def _engine(plan: WindowPlan, ready: pa.RecordBatch, processing_ms: int) -> dict
 
 
 def output_times(plan: WindowPlan, ready: pa.RecordBatch) -> Int64s:
-    """W6: the last instant inside, or the earliest on-time or the latest element; ms, shape (n,)."""
+    """W6: the last instant inside, or the earliest or latest element that was on time; ms, shape (n,)."""
     ends: Int64s = ready.column(WEND).to_numpy()
-    name = {"earliest": FIRST, "latest": LAST}.get(plan.spec.stage.output_time)
+    name = chosen_by(plan)
     if name is None:
         return ends - 1
     found = pc.coalesce(ready.column(name), pa.array(ends - 1))
     times: Int64s = found.to_numpy(zero_copy_only=False)
     return times
+
+
+def chosen_by(plan: WindowPlan) -> str | None:
+    """The column that has the time of `outputTime`, null where the end takes its place; None where it always does."""
+    return {"earliest": FIRST, "latest": LAST}.get(plan.spec.stage.output_time)
 
 
 def ranks(*columns: Int64s) -> Int64s:
@@ -135,7 +145,7 @@ def ranks(*columns: Int64s) -> Int64s:
 def _numbered(batch: pa.RecordBatch) -> pa.RecordBatch:
     """POS anew, by the order of the output; without the columns of this module."""
     places = _places(batch)
-    gone = [n for n in (_ORDER, SESSION, SESSION_KEY) if n in batch.schema.names]
+    gone = [n for n in (_CHOSEN, _ORDER, SESSION, SESSION_KEY) if n in batch.schema.names]
     batch = batch.drop_columns(gone) if gone else batch
     return with_column(with_column(batch, PART, places[PART]), POS, places[POS])
 
@@ -236,8 +246,13 @@ def _gathered(plan: WindowPlan, window: pa.RecordBatch, documents: Sequence[Docu
     engine = {
         name: first.column(name) for name in (WSTART, WEND, SESSION, SESSION_KEY, ARRIVAL) if name in first.schema.names
     }
-    chosen = pc.max if plan.spec.stage.output_time == "latest" else pc.min
-    engine[TS] = pa.array([chosen(window.column(TS)).as_py()] * n, type=pa.int64())
+    time = window.column(WEND)[0].as_py() - 1
+    if _CHOSEN in window.schema.names:
+        most = pc.max if plan.spec.stage.output_time == "latest" else pc.min
+        chosen = most(window.column(_CHOSEN)).as_py()
+        engine[_CHOSEN] = pa.array([chosen] * n, type=pa.int64())
+        time = time if chosen is None else chosen
+    engine[TS] = pa.array([time] * n, type=pa.int64())
     engine[PART] = pa.array(np.zeros(n, dtype=np.int32))
     engine[POS] = pa.array(np.arange(n, dtype=np.int64))
     return batch_of(documents, engine)

@@ -71,7 +71,7 @@ def in_windows(
     """The kept entries as rows with WSTART, WEND and what `plan.extras` asks for.
 
     keep: shape (m,). floors_ms: an element before this (one for all, or one a row) was behind the watermark when it came, and is no
-    candidate for `outputTime: earliest` (W6).
+    candidate for the `outputTime` (W6): what comes out must not lie behind what was said.
     """
     every = bool(keep.all()) and len(entered.windows.rows) == batch.num_rows
     rows = entered.windows.rows if every else entered.windows.rows[keep]
@@ -91,7 +91,7 @@ def _with_extras(plan: WindowPlan, out: pa.RecordBatch, times_ms: Int64s, behind
         raised = np.maximum(times_ms, _end_of_earlier(plan, out))
         out = with_column(out, FIRST, pa.array(raised, mask=behind))
     if LAST in plan.extras:
-        out = with_column(out, LAST, pa.array(times_ms))
+        out = with_column(out, LAST, pa.array(times_ms, mask=behind))
     return out
 
 

@@ -36,7 +36,7 @@ from shared.operators.lateness import Entered, enter, in_windows, split_limits, 
 from shared.operators.sessions import keyed
 from shared.operators.specs import PartialSpec
 from shared.operators.taking import travelling
-from shared.operators.window_plan import FIRST, WindowPlan
+from shared.operators.window_plan import WindowPlan
 
 Bools = npt.NDArray[np.bool_]
 
@@ -157,7 +157,7 @@ class PartialAggregate:
             limit = plan.closed_to(self._sent_ms)
             ends = limit if plan.idle_timeout_ms is None else MAX_TIME
             loose[entered.windows.rows[entered.windows.ends <= ends]] = True
-            if FIRST in plan.extras:
+            if plan.extras:
                 loose |= times_of(plan, batch) < limit
         return loose
 

@@ -23,12 +23,12 @@ from shared.model.time import MAX_TIME, MIN_TIME
 from shared.operators.aggregation import merged
 from shared.operators.base import WEND, Out
 from shared.operators.batches import one_batch, select
-from shared.operators.closing import close
+from shared.operators.closing import chosen_by, close
 from shared.operators.context import NOWHERE, TaskContext
 from shared.operators.sessions import assign_sessions, intervals
 from shared.operators.taking import NO_SESSIONS, take_rows
 from shared.operators.typed_group import ROWS
-from shared.operators.window_plan import FIRST, LAST, WindowPlan
+from shared.operators.window_plan import WindowPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class Step:
         """ST5."""
         if times.watermark_ms == MAX_TIME:
             return MAX_TIME
-        holds = [_hold(table) for table in _open(state)]
+        holds = [_hold(table, chosen_by(self.plan)) for table in _open(state)]
         reached = times.processing_ms if self.plan.processing_time else state.closed_to_ms
         return min([reached, *holds])
 
@@ -207,9 +207,7 @@ def _open(state: StepState) -> list[pa.Table]:
     return [t for t in (state.partials, state.rows) if t is not None and t.num_rows]
 
 
-def _hold(table: pa.Table) -> int:
-    for name in (FIRST, LAST):
-        if name in table.column_names:
-            found = pc.min(table.column(name)).as_py()
-            return MAX_TIME if found is None else int(found)
-    return MAX_TIME
+def _hold(table: pa.Table, chosen: str | None) -> int:
+    """The least time that `outputTime` may give to what is open; MAX_TIME where that is the window's end."""
+    found = None if chosen is None else pc.min(table.column(chosen)).as_py()
+    return MAX_TIME if found is None else int(found)

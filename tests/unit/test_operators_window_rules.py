@@ -83,6 +83,28 @@ def test_W6_earliest_passes_over_elements_that_were_behind_the_watermark() -> No
     assert sorted(times(alone)) == [8, 9]
 
 
+def test_W6_latest_passes_over_elements_that_were_behind_the_watermark() -> None:
+    """What comes out must not lie behind what was said: a group of nothing else has the window's end."""
+    options = {"allowedLateness": ms(0), "outputTime": "latest"}
+    alone = world(pipeline(10, lateness="split", **options), [record(8, "b"), record(2, "a")])
+    alone.finish()
+    assert sorted(times(alone)) == [8, 9]
+
+
+@pytest.mark.parametrize("how", ["earliest", "latest"])
+@pytest.mark.parametrize("stages", [[GROUP], [{"$limit": 5}]])
+def test_W6_the_output_watermark_waits_for_rows_as_for_groups(stages: list[dict[str, Any]], how: str) -> None:
+    """A window whose output may be dated 3 lets no more than that be said, in whichever form its elements lie in it."""
+    document = pipeline(10, outputTime=how)
+    document["pipeline"][1]["$tumblingWindow"]["pipeline"] = stages
+    made = world(document, [record(3, "a"), record(8, "b")])
+    made.feed(0, 2)
+    made.epoch()
+    assert made._step.output_watermark() == 3
+    made.finish()
+    assert times(made) == [3, 8]
+
+
 def test_W6_earliest_of_overlapping_windows_is_raised_to_the_end_of_the_one_before() -> None:
     """So that a stage behind does not wait with each window for all that overlap it."""
     made = world(pipeline(10, 5, outputTime="earliest"), [record(7), record(12)])

@@ -138,7 +138,9 @@ _LATENESS: Final = Option(
 )
 _IDLE: Final = Option("idleTimeout", duration(least=0, zero_alone=True), "after which a window without arrivals closes")
 _OUTPUT: Final = Option(
-    "outputTime", choice("end", "earliest", "latest"), "the event time of what comes out (default end)"
+    "outputTime",
+    choice("end", "earliest", "latest"),
+    "the event time of what comes out: of its last instant (default), or of the earliest or latest element that was on time",
 )
 _OFFSET: Final = Option(
     "offset",
