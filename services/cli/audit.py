@@ -8,10 +8,9 @@ read committed, by markers. The first difference is named, with epoch, place, ex
 What retention has taken from the source cannot be computed again: NotAuditable says so, and is no success.
 """
 
-import json
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +18,10 @@ from typing import Any, get_args
 
 import msgspec
 
+from services.cli.audit_expected import Expected, expected_at_topic, expected_in_files, line_of_document
 from services.cli.audit_history import AuditFailed, Commit, NotAuditable, first_offset, read_history
-from services.cli.audit_outputs import Line, Output, Releases, file_output, line_of, topic_output
+from services.cli.audit_lines import Line
+from services.cli.audit_outputs import Output, Releases, file_output, topic_output
 from services.cli.audit_report import Audited, AuditedEpoch
 from services.cli.audit_tables import TableRead, Unread, compare, read_table, table_output
 from services.cli.audit_writers import Writer, no_writers, stages_into
@@ -35,7 +36,6 @@ from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.language.documents import InvalidDocument, Processor, all_stages, parse, resolve
 from shared.language.stages import FileEmit, Join, KafkaEmit, KafkaSource, Lookup, Merge, Union
-from shared.language.values import to_json
 from shared.model.ids import ProcessorName, SplitId, VertexId
 from shared.model.processors import ProcessorRow
 from shared.model.values import Document
@@ -97,11 +97,13 @@ async def _audited(
     splits = await source_records(processor, commits, installed.log)
     stands = [(c.epoch, {s: Stand(st.next, _status(st.status, c)) for s, st in c.stands.items()}) for c in commits]
     read = [table for table in tables.values() if isinstance(table, TableRead)]
-    accepts = {table.vertex: table.rejected for table in read}
+    expected = await _expected(processor, installed)
+    accepts = {table.vertex: table.rejected for table in read} | {v: at.accept for v, at in expected.items()}
     done = recompute(processor, splits, stands, name, topics_of(processor), accepts=accepts)
     by_epoch = _is_function_of_positions(processor)
     for vertex, output in outputs.items():
-        _same(vertex, done, output, commits, by_epoch=by_epoch)
+        line = expected[vertex].line if vertex in expected else line_of_document
+        _same(vertex, done, output, commits, line, by_epoch=by_epoch)
     for table in read:
         compare(table, done, outputs[table.vertex], commits, by_epoch=by_epoch)
     unread = [f"{table.vertex}: {table.why}" for table in tables.values() if isinstance(table, Unread)]
@@ -295,6 +297,21 @@ async def _outputs(
     return found
 
 
+async def _expected(processor: Processor, installed: Installation) -> dict[VertexId, Expected]:
+    """What topics and files would not have taken, and how documents look there."""
+    found: dict[VertexId, Expected] = {}
+    for vertex in plan_processor(processor, engine="local").vertices:
+        match stage_of(vertex.head) if isinstance(vertex.head, WriteHead) else None:
+            case KafkaEmit() as stage:
+                connection = processor.connections[stage.connection_name]
+                with suppress(InvalidDocument):
+                    connection = resolve(connection, installed.environment)
+                found[vertex.id] = await expected_at_topic(stage, connection, installed.log)
+            case FileEmit() as stage:
+                found[vertex.id] = expected_in_files(stage)
+    return found
+
+
 def _root(processor: Processor, stage: FileEmit, environment: Mapping[str, str]) -> str:
     if stage.connection_name is None:
         return ""
@@ -305,7 +322,13 @@ def _root(processor: Processor, stage: FileEmit, environment: Mapping[str, str])
 
 
 def _same(
-    vertex: VertexId, done: Sequence[EpochDone], output: Output, commits: Sequence[Commit], *, by_epoch: bool
+    vertex: VertexId,
+    done: Sequence[EpochDone],
+    output: Output,
+    commits: Sequence[Commit],
+    line: Callable[[Document], Line],
+    *,
+    by_epoch: bool,
 ) -> None:
     """Both as multisets, epoch by epoch, or as a whole. AuditFailed names the first document that is missing, repeated or altered."""
     complete = [e for e, commit in zip(done, commits, strict=True) if output.complete(commit, vertex)]
@@ -315,15 +338,11 @@ def _same(
         for epoch in complete:
             if epoch.epoch not in output.gone and epoch.epoch not in output.untold:
                 found = output.lines.get(epoch.epoch, [])
-                _match(f"epoch {epoch.epoch}, {vertex}", _lines(epoch.outputs.get(vertex, [])), found)
+                _match(f"epoch {epoch.epoch}, {vertex}", [line(d) for d in epoch.outputs.get(vertex, [])], found)
         return
-    expected = [line for epoch in complete for line in _lines(epoch.outputs.get(vertex, []))]
+    expected = [line(d) for epoch in complete for d in epoch.outputs.get(vertex, [])]
     found = [item for epoch in complete for item in output.lines.get(epoch.epoch, [])]
     _match(f"epochs up to {complete[-1].epoch if complete else 0}, {vertex}", expected, found)
-
-
-def _lines(documents: Sequence[Document]) -> list[Line]:
-    return [line_of(json.loads(json.dumps(to_json(d)))) for d in documents]
 
 
 def _match(where: str, expected: Sequence[Line], found: Sequence[tuple[Line, str]]) -> None:

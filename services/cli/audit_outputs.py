@@ -13,32 +13,29 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from services.cli.audit_chain import Step, released_steps
+from services.cli.audit_expected import parquet_line
 from services.cli.audit_history import AuditFailed, Commit, Identity, NotAuditable
+from services.cli.audit_lines import Line, line_of, line_of_record
 from services.cli.collect import committed_records, held_records
 from services.sink.connectors.destination import Destination, LocalDestination
 from services.sink.connectors.kafkamarkers import TOPIC_PREFIX, Marker, WrittenRange, decode_marker, markers_of
 from services.sink.connectors.manifests import SUMMARY, Manifest, manifest_name, summary_of
 from services.sink.connectors.released import Discrepancy, released_files, released_manifests
 from services.sink.connectors.staging import FileList, StagedFile, decode_handle
+from services.source.connectors.parquetcells import documents_of_batch
 from shared.language.expressions.ast import Literal
 from shared.language.stages import FileEmit, KafkaEmit
-from shared.language.values import to_json
 from shared.model.ids import NO_EPOCH, Epoch, JobId, Offset, VertexId
-from shared.operators.batches import documents_of
 from shared.ports.log import Log, LogRecord, TopicPartition
 from shared.ports.sink import Identity as ReleaseIdentity
 from shared.ports.sink import TargetRefused
 from shared.runtime.exchange import digest_of
-
-Line = str
-"""A document as canonical JSON text: what is compared."""
 
 
 @dataclass(slots=True)
@@ -59,11 +56,6 @@ class Output:
         return all(
             self.released.get(identity, NO_EPOCH) >= commit.epoch for identity in commit.staged if identity[0] == vertex
         )
-
-
-def line_of(tree: Any) -> Line:
-    """Canonical text of a JSON tree."""
-    return json.dumps(tree, sort_keys=True, ensure_ascii=False)
 
 
 # --- topics -------------------------------------------------------------------------------------------------------------------
@@ -229,7 +221,7 @@ class _Owners:
 
 def _json_line(record: LogRecord, place: str) -> Line:
     try:
-        return line_of(json.loads(record.value or b"null"))
+        return line_of_record(record.key, record.value)
     except ValueError as error:
         message = f"{place}: expected a JSON document, found {(record.value or b'')[:60]!r}"
         raise AuditFailed(message) from error
@@ -254,7 +246,7 @@ def file_output(stage: FileEmit, root: str, what: Releases) -> Output:
             if released.manifest.vertex == what.vertex:
                 epoch = Epoch(released.manifest.epoch)
                 place = destination.uri(released.file.name)
-                output.lines[epoch] += [(line_of(to_json(d)), place) for d in _documents(stage, released.data)]
+                output.lines[epoch] += [(line, place) for line in _file_lines(stage, released.data)]
     except (Discrepancy, TargetRefused) as error:
         raise AuditFailed(str(error)) from error
     return output
@@ -341,11 +333,11 @@ def _place(destination: Destination, manifest: Manifest) -> str:
     return destination.uri(manifest_name(manifest.identity, Epoch(manifest.epoch)))
 
 
-def _documents(stage: FileEmit, data: bytes) -> list[Any]:
+def _file_lines(stage: FileEmit, data: bytes) -> list[Line]:
     if stage.format == "parquet":
         table = pq.read_table(pa.BufferReader(data))
-        return [d for batch in table.to_batches() for d in documents_of(batch)]
+        return [parquet_line(d) for batch in table.to_batches() for d in documents_of_batch(batch)]
     if stage.format == "json":
-        return [json.loads(line) for line in data.splitlines()]
+        return [line_of(json.loads(line)) for line in data.split(b"\n") if line]
     message = f"{stage.path}: files of format {stage.format} have lost their types; they cannot be audited"
     raise NotAuditable(message)

@@ -22,7 +22,8 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from services.cli.audit_history import AuditFailed, Commit, NotAuditable
-from services.cli.audit_outputs import Line, Output, Releases, line_of
+from services.cli.audit_lines import Line, line_of
+from services.cli.audit_outputs import Output, Releases
 from services.cli.audit_scratch import Row, filled, folded, rows_of
 from services.cli.collect import TooMuchHeld
 from services.cli.recompute import EpochDone

@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """What a file sink writes and what its reader says of it: formats, folders, types, discrepancies (protocol, S4, S6)."""
 
 import json
@@ -44,6 +45,21 @@ async def test_partition_by_makes_a_folder_for_each_value_and_refuses_what_is_no
     (manifest,) = released_manifests(LocalDestination(target.root, "r"))[1:]
     assert {file.partition["k.x"] for file in manifest.files} == {"a/b", None}
     assert sorted(await target.visible()) == [0, 1]
+
+
+@pytest.mark.parametrize(("format_", "refused"), [("csv", [0, 2]), ("parquet", [0, 2]), ("json", [])])
+async def test_S6_a_row_without_a_field_is_refused_where_no_reader_would_see_it(
+    tmp_path: Path, format_: FileFormat, refused: list[int]
+) -> None:
+    """An empty line of a CSV is no row, and Parquet has none without columns; whatever else the batch brings."""
+    target = FilesWorld(tmp_path, format_)
+    sink = target.sink()
+    await sink.open(IDENTITY, Epoch(0))
+    rejected = await sink.accept(documents_batch([{}, {"id": 1}, {}]))
+    assert [r.row for r in rejected] == refused
+    staged = await sink.stage(Epoch(1), Epoch(0))
+    await sink.release(row_of(1, 0, staged), staged)
+    assert len(read_released_rows(str(target.root))) == 3 - len(refused)
 
 
 async def release_documents(root: Path, format_: FileFormat, *groups: list[Document]) -> FilesWorld:

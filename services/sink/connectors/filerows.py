@@ -8,17 +8,21 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from services.sink.connectors.formats import csv_bytes, jsonl_bytes, parquet_bytes, text_of
 from services.sink.connectors.tables import table_of
 from shared.language.expressions.paths import read_path
 from shared.language.stages.source import FileFormat
-from shared.language.values import type_name
+from shared.language.values import encode_doc, type_name
 from shared.model.values import MISSING, Document
-from shared.operators.batches import documents_of
+from shared.operators.base import RAW, REST
+from shared.operators.batches import documents_of, user_columns
 from shared.ports.sink import Rejected
 
+_NOTHING: Final = encode_doc({})
 FOLDER_BYTES_MAX: Final = 240
 """A partition's folder name, encoded; file systems end at 255."""
 NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -61,11 +65,14 @@ class RowBuffer:
     def add(self, batch: pa.RecordBatch) -> list[Rejected]:
         """Take a batch; the rows that it did not take."""
         encoding = self._encoding
+        rejected = self._empty(batch)
+        if rejected:
+            empty = {found.row for found in rejected}
+            kept = [at for at in range(batch.num_rows) if at not in empty]
+            others = self.add(batch.take(pa.array(kept, pa.int64()))) if kept else []
+            return sorted([*rejected, *(Rejected(kept[o.row], o.reason) for o in others)], key=lambda r: r.row)
         documents = documents_of(batch) if encoding.format != "parquet" or encoding.partition_by else []
         rows: pa.Table | list[Document] = table_of(batch) if encoding.format == "parquet" else documents
-        if not isinstance(rows, list) and not rows.column_names:
-            return [Rejected(at, "Parquet has no row without a field") for at in range(batch.num_rows)]
-        rejected: list[Rejected] = []
         members: dict[Key, list[int]] = {} if encoding.partition_by else {(): list(range(batch.num_rows))}
         for at, document in enumerate(documents if encoding.partition_by else []):
             key = self._key(document)
@@ -79,6 +86,13 @@ class RowBuffer:
         self.rows += batch.num_rows - len(rejected)
         self.size_bytes += batch.nbytes
         return rejected
+
+    def _empty(self, batch: pa.RecordBatch) -> list[Rejected]:
+        """Rows without a field, which a file of columns cannot hold where none is declared: whatever else is in the batch."""
+        if self._encoding.format == "json" or user_columns(batch):
+            return []
+        name = {"csv": "CSV", "parquet": "Parquet"}[self._encoding.format]
+        return [Rejected(at, f"{name} has no row without a field") for at in _without_fields(batch)]
 
     def _key(self, document: Document) -> Key | str:
         """The texts of the partition fields; a text alone says why the row is refused."""
@@ -127,6 +141,21 @@ class RowBuffer:
         self._chunks = {}
         self.size_bytes = 0
         self.rows = 0
+
+
+def _without_fields(batch: pa.RecordBatch) -> list[int]:
+    """Rows whose documents are empty, in a batch without declared fields."""
+    names = batch.schema.names
+    if RAW in names:
+        # No object has a field without a quote.
+        empty = pc.invert(pc.fill_null(pc.match_substring(batch.column(RAW), '"'), fill_value=False))
+    elif REST in names:
+        empty = pc.fill_null(
+            pc.equal(batch.column(REST), pa.scalar(_NOTHING, batch.column(REST).type)), fill_value=True
+        )
+    else:
+        return list(range(batch.num_rows))
+    return list(np.flatnonzero(empty.to_numpy(zero_copy_only=False)).tolist())
 
 
 def _take(rows: pa.Table | list[Document], indices: list[int]) -> pa.Table | list[Document]:

@@ -1,0 +1,128 @@
+"""What an audit expects at a target: the rows that the sink would not have taken (S6), and the documents as they look there.
+
+A topic's values may be canonical JSON, or none (tombstones). A Parquet file has lost types: values that agreed on none are JSON text there,
+decimals and ids are text, missing and null are one. Both sides are brought to one form, in which a value and its text are the same; bytes
+that were changed afterwards show in digests.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+
+from services.cli.audit_lines import Line, line_of, line_of_record
+from services.cli.recompute import Accept
+from services.sink.connectors.filerows import Encoding, RowBuffer
+from services.sink.connectors.kafkarecords import RecordMaker, Takes, key_bytes
+from services.sink.connectors.kafkatopics import Topics
+from shared.adapters.kafka_settings import KafkaSettings
+from shared.language.expressions.ast import Literal
+from shared.language.expressions.environment import Environment
+from shared.language.expressions.interpreter import evaluate
+from shared.language.stages import FileEmit, KafkaEmit
+from shared.language.stages.source import Connection
+from shared.language.values import ExtendedJsonError, parse_json, render_json, to_json
+from shared.model.values import Binary, Date, Document, Long, ObjectId
+from shared.ports.log import Log
+from shared.ports.sink import Rejected
+from shared.runtime.topics import MARKERS_PREFIX
+
+_TAKES: Final = {
+    "message_bytes_max": "record_bytes_max",
+    "emit_headers_max": "headers_max",
+    "emit_topics_max": "topics_max",
+    "emit_topic_partitions": "new_topic_partitions",
+}
+_EXACT: Final = 2**53
+"""Whole doubles up to this are as good as whole numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Of one sink vertex."""
+
+    accept: Accept
+    line: Callable[[Document], Line]
+
+
+def line_of_document(document: Document) -> Line:
+    """Where nothing is special."""
+    return line_of(json.loads(json.dumps(to_json(document))))
+
+
+async def expected_at_topic(stage: KafkaEmit, connection: Connection, log: Log) -> Expected:
+    """A topic's rules are those that it has now. LogError."""
+    takes = _takes_of(connection.settings.get("config", {}))
+    maker, topics = RecordMaker(stage, takes), Topics(log, takes)
+    known = {name for name in await log.list_topics() if not name.startswith(MARKERS_PREFIX)}
+    await topics.look_up(known & {str(stage.topic.value)} if isinstance(stage.topic, Literal) else known)
+
+    def accept(batch: pa.RecordBatch) -> Sequence[Rejected]:
+        made, rejected = maker.runs(batch)
+        for rows, run in made:
+            rejected += [Rejected(rows[n], reason) for n, reason in topics.refused(run).items()]
+        return rejected
+
+    def line(document: Document) -> Line:
+        environment = Environment(document)
+        if stage.tombstone_when is not None and evaluate(stage.tombstone_when, environment) is True:
+            key = None if stage.key is None else key_bytes(evaluate(stage.key, environment), stage.key_format)
+            return line_of_record(key, None)
+        return line_of_record(None, render_json(document, canonical=stage.output_format == "canonicalJson"))
+
+    return Expected(accept, line)
+
+
+def _takes_of(config: Mapping[str, Any]) -> Takes:
+    """Of what the connection says, but nothing of how to connect: that may need what this environment lacks."""
+    said = {ours: config[name] for name, ours in _TAKES.items() if isinstance(config.get(name), int)}
+    return replace(Takes.of(KafkaSettings(bootstrap="unused:0")), **said)
+
+
+def expected_in_files(stage: FileEmit) -> Expected:
+    """By the sink's own rows."""
+    encoding = Encoding(stage.format, stage.partition_by, stage.write_options)
+    return Expected(
+        lambda batch: RowBuffer(encoding).add(batch), parquet_line if stage.format == "parquet" else line_of_document
+    )
+
+
+def parquet_line(document: Document) -> Line:
+    """A document as it is in a Parquet file, whatever types its values' columns have there."""
+    return line_of(_levelled(document))
+
+
+def _levelled(value: Any) -> Any:
+    match value:
+        case Date():
+            return {"$date": int(value)}
+        case bool() | None:
+            return value
+        case Long() | int():
+            return int(value)
+        case float():
+            return int(value) if value.is_integer() and abs(value) <= _EXACT else repr(value)
+        case Decimal() | ObjectId():
+            return _levelled(str(value))
+        case Binary():
+            return {"$binary": bytes(value).hex()}
+        case str():
+            return _of_text(value)
+        case dict():
+            return {name: _levelled(inner) for name, inner in value.items() if inner is not None}
+        case list():
+            return [_levelled(inner) for inner in value]
+        case _:
+            return to_json(value)
+
+
+def _of_text(text: str) -> Any:
+    """A text that is JSON stands for its value."""
+    try:
+        parsed = parse_json(text.encode())
+    except ExtendedJsonError:
+        return text
+    return parsed if isinstance(parsed, str) and parsed == text else _levelled(parsed)

@@ -1,0 +1,19 @@
+"""Documents as an audit compares them: canonical JSON texts."""
+
+import json
+from typing import Any
+
+Line = str
+"""A document as canonical JSON text: what is compared."""
+
+
+def line_of(tree: Any) -> Line:
+    """Canonical text of a JSON tree."""
+    return json.dumps(tree, sort_keys=True, ensure_ascii=False)
+
+
+def line_of_record(key: bytes | None, value: bytes | None) -> Line:
+    """A record of a topic; without a value its key tells it. ValueError if the value is no JSON."""
+    if value is None:
+        return line_of({"tombstone": None if key is None else key.hex()})
+    return line_of(json.loads(value))

@@ -1,0 +1,126 @@
+"""An audit accuses no target of what it is told to do: refused rows, tombstones, canonical JSON, types that files lose."""
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.cli.audit import Audited, AuditFailed, Installation, audit
+from services.cli.process import quiet
+from shared.adapters.memory_commit_store import MemoryCommitStore
+from shared.adapters.memory_log import MemoryLog
+from shared.adapters.virtual import VirtualWorld, run_virtual
+from shared.ports.log import NewRecord, TopicPartition
+from shared.runtime.settings import RuntimeSettings
+from tests.harness.installation import NAME, installed
+
+COUNT = 60
+RECORDS: list[dict[str, Any]] = [
+    {
+        "id": n,
+        "at": 1_000_000 + 1_000 * n,
+        "key": f"k{n % 3}" if n % 7 else n,
+        "gone": n % 5 == 0,
+        "topic": f"out{n % 2}" if n % 11 else "no name",
+        "mixed": [1, "a", None, {"x": 1}, [1, 2], True, 1.5][n % 7],
+        "decimal": {"$numberDecimal": "1.10"},
+        "oid": {"$oid": "0123456789ab0123456789ab"},
+        "date": {"$date": {"$numberLong": str([0, -1, 253402300800000, 1600000000000][n % 4])}},
+        "long": {"$numberLong": str(2**53 + n)},
+        "double": {"$numberDouble": ["NaN", "Infinity", "-0.0", "1e-7"][n % 4]},
+        "binary": {"$binary": {"base64": "/w==", "subType": "00"}},
+        "deep": {"a": [{"d": {"$date": {"$numberLong": str(10**14)}}}]},
+        "text": "\u00e9\u2028\x00",
+    }
+    for n in range(COUNT)
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet() -> None:
+    quiet(logging.CRITICAL)
+
+
+async def audited(world: VirtualWorld, out: Path, emit: dict[str, Any], tampering: bool) -> Audited:
+    """Three parts of the records through a pipeline without windows into one target, and its audit."""
+    source = {
+        "connectionName": "broker",
+        "topic": "in",
+        "config": {"auto_offset_reset": "earliest"},
+        "timeField": {"$toDate": "$at"},
+        "schema": {"id": "int", "at": "long"},
+    }
+    document = {
+        "connections": {
+            "broker": {"type": "kafka", "bootstrapServers": "memory", "config": {"message_bytes_max": 1_000_000}},
+            "files": {"type": "files", "path": str(out)},
+        },
+        "pipeline": [{"$source": source}, {"$emit": emit}],
+        "options": {
+            "lateness": "split",
+            "dlq": {"connectionName": "broker", "topic": "late"},
+            "checkpoint": {"interval": {"size": 1, "unit": "second"}},
+        },
+    }
+    async with installed(world.clock, world.executor, settings=RuntimeSettings(engine="local")) as it:
+        log = MemoryLog(it.broker)
+        await log.create_topic("in", 2)
+        await it.create(document, source=2, sink=2)
+        await it.start()
+        for first in range(0, COUNT, 20):
+            writer = await log.writer("feeder")
+            for reading in RECORDS[first : first + 20]:
+                at = TopicPartition("in", reading["id"] % 2)
+                await (await writer.send(at, NewRecord(json.dumps(reading).encode())))
+            await writer.close()
+            await it.committed()
+        await it.stop(drain=True)
+        if tampering:
+            partition = it.broker._topics["out"][0]
+            place, record = next(
+                (n, s.record) for n, s in enumerate(partition.stored) if s.record and not s.record.value
+            )
+            partition.stored[place] = partition.stored[place]._replace(record=replace(record, key=b"another"))
+        return await audit(NAME, Installation(MemoryCommitStore(it.store), it.memory_blobs, log, {}))
+
+
+def emitted(**more: Any) -> dict[str, Any]:
+    return {"connectionName": "broker", "topic": "out", **more}
+
+
+def filed(format_: str, **more: Any) -> dict[str, Any]:
+    return {"connectionName": "files", "path": "out", "format": format_, **more}
+
+
+TOMBSTONES = emitted(config={"key": "$key", "tombstoneWhen": "$gone"})
+
+
+@pytest.mark.parametrize(
+    ("emit", "refused"),
+    [
+        (emitted(config={"outputFormat": "canonicalJson"}), 0),
+        (TOMBSTONES, 0),
+        (emitted(config={"key": "$key", "keyFormat": "string"}), 9),
+        (emitted(topic="$topic"), 6),
+        (filed("parquet"), 0),
+        (filed("parquet", partitionBy=["mixed"]), 17),
+        (filed("json", partitionBy=["mixed"]), 17),
+    ],
+    ids=["canonical", "tombstones", "keys", "topics", "parquet", "partitioned", "folders"],
+)
+def test_an_audit_expects_what_the_target_takes_and_how_it_looks_there(
+    tmp_path: Path, emit: dict[str, Any], refused: int
+) -> None:
+    """Rows that the target would refuse are dead letters, the others lie there in its own form: nothing is accused."""
+    found: Audited = run_virtual(lambda world: audited(world, tmp_path, emit, tampering=False))
+    assert (found.records, found.dead_letters) == (COUNT, refused)
+    assert sum(found.outputs.values()) == COUNT
+
+
+def test_a_tombstone_of_another_key_is_noticed(tmp_path: Path) -> None:
+    """What has no value is told by its key."""
+    with pytest.raises(AuditFailed, match="emit"):
+        run_virtual(lambda world: audited(world, tmp_path, TOMBSTONES, tampering=True))
