@@ -81,9 +81,22 @@ def _operation(route: Route, body: Any) -> dict[str, Any]:
 
 
 def _answers(route: Route) -> dict[int, str]:
-    common = {} if route.open else {401: "no token, or another", 503: "Kafka does not answer, and why"}
+    """Every status that the route may answer with, but a fault's."""
+    if route.open:
+        return route.answers
+    common = {401: "no token, or another", 429: "too many at a time", 503: "Kafka does not answer, and why"}
+    if route.body is not None or route.query or route.method != "GET":
+        common[400] = "the body, a parameter or the name is not as described"
+    if "{name}" in route.path:
+        common[404] = "there is none of this name"
     if route.body is not None:
-        common |= {400: "the body is not as described", 413: "the body is too large"}
+        common[413] = "the body is too large"
+    if route.method != "GET":
+        common |= {
+            403: "the token came as a page's password, which may only read",
+            409: "refused, with the reason",
+            504: "the coordinator has not answered: ask again with the same id",
+        }
     return dict(sorted({**common, **route.answers}.items()))
 
 

@@ -18,6 +18,14 @@ EDGE_CONFIG: Final = {**KEPT, "segment.bytes": str(64 << 20)}
 """Of topics of edges: deleted records leave the disk a segment at a time."""
 TOLD_CONFIG: Final = {**KEPT, "segment.bytes": str(16 << 20)}
 """Of topics that `trimming.py` keeps short."""
+LATEST_CONFIG: Final = {
+    "cleanup.policy": "compact",
+    "segment.bytes": TOLD_CONFIG["segment.bytes"],
+    "max.compaction.lag.ms": "60000",
+    "min.cleanable.dirty.ratio": "0.1",
+}
+"""Of topics of which the last record of each key counts, and which are read whole. Brokers compact no segment that is still written, and by
+themselves begin a new one at 1 GiB or after a week: a registry would be read for minutes, as a status comes with each commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +102,9 @@ class Topics:
     def plain(self) -> dict[str, dict[str, str]]:
         """The topics that every installation has, with their configuration; one partition each."""
         names = (self.commands, self.reports, self.requests, self.answers, self.flow)
-        compacted = {"cleanup.policy": "compact"}
         return {
             **dict.fromkeys(names, TOLD_CONFIG),
             self.samples: {"retention.ms": str(self.samples_kept_ms)},
-            self.registry: compacted,
-            self.connections: compacted,
+            self.registry: LATEST_CONFIG,
+            self.connections: LATEST_CONFIG,
         }

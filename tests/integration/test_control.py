@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import logging
+import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -301,11 +302,48 @@ async def test_the_description_is_of_what_is_served(asked: Asked) -> None:
     assert described == served
     for path, item in told["paths"].items():
         for operation in item.values():
-            assert operation["responses"].keys() >= ({"200"} if path == "/healthz" else {"401", "503"})
+            assert operation["responses"].keys() >= ({"200"} if path == "/healthz" else {"401", "429", "503"})
             names = {p["name"] for p in operation["parameters"] if p["in"] == "path"}
             assert names == {part[1:-1] for part in path.split("/") if part.startswith("{")}
     for name in ("CreateBody", "StopBody", "ModifyBody"):
         assert told["components"]["schemas"][name]["additionalProperties"] is False
+
+
+def _made_up(schema: Any, parts: Any, draw: random.Random) -> Any:
+    """A body as the schema says, or nearly."""
+    if draw.random() < 0.1:
+        return draw.choice([None, True, -1, 2**70, 1.5, "", "💩", [], {}, ["p"], {"a": {"b": [None]}}])
+    if "$ref" in schema:
+        return _made_up(parts[schema["$ref"].split("/")[-1]], parts, draw)
+    if "anyOf" in schema:
+        return _made_up(draw.choice(schema["anyOf"]), parts, draw)
+    if schema.get("type") == "object":
+        named = {k: _made_up(v, parts, draw) for k, v in schema.get("properties", {}).items() if draw.random() < 0.7}
+        return named or {draw.choice(["source", "sink", "k"]): draw.choice([1, 2, "x"])}
+    return {"string": "p", "integer": draw.choice([0, 1, 2**40]), "boolean": draw.random() < 0.5}.get(
+        schema.get("type")
+    )
+
+
+async def test_whatever_is_asked_is_answered_as_described(asked: Asked, tmp_path: Path) -> None:
+    """Bodies, names and parameters that are nearly right: each status is among those of the description, each error in its form."""
+    assert (await asked.ask("POST", "/v1/processors", {"name": "p", "document": document(tmp_path)}))[0] == 201
+    _, told = await asked.ask("GET", "/openapi.json")
+    draw, statuses = random.Random(11), set[int]()
+    routes = [(method, path) for path, item in told["paths"].items() for method in item if path != "/"]
+    for _ in range(300):
+        method, path = draw.choice(routes)
+        operation = told["paths"][path][method]
+        name = draw.choice(["p", "p", "none", "%20", "a%2Fb", "%F0%9F%92%A9", "x" * 200])
+        wanted = [p["name"] for p in operation["parameters"] if p["in"] == "query" and draw.random() < 0.7]
+        query = "&".join(f"{each}={draw.choice(['1', '0', '-1', 'true', 'x', '9' * 30, '%D9%A3'])}" for each in wanted)
+        content = operation.get("requestBody", {}).get("content", {}).get("application/json")
+        body = None if content is None else _made_up(content["schema"], told["components"]["schemas"], draw)
+        status, answer = await asked.ask(method.upper(), f"{path.replace('{name}', name)}?{query}", body)
+        assert str(status) in operation["responses"], (method, path, name, query, body, status, answer)
+        assert status < 400 or answer["error"].keys() >= {"place", "expectation", "finding"}
+        statuses.add(status)
+    assert statuses >= {200, 400, 404, 422}
 
 
 class _Any:

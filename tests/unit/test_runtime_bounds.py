@@ -316,3 +316,14 @@ def test_the_defaults_agree() -> None:
     RuntimeSettings().check_alignment(CoordinatorSettings().checkpoint_timeout_ms)
     RuntimeSettings().check_commits(CoordinatorSettings().unreleased_max)
     assert Topics().plain()[Topics().reports]["retention.ms"] == "-1"
+
+
+def test_topics_that_are_read_whole_are_compacted_soon() -> None:
+    """A status comes with each commit; brokers compact only segments that are full, and a gigabyte would be read at each question."""
+    for topic in (Topics().registry, Topics().connections):
+        config = Topics().plain()[topic]
+        assert config["cleanup.policy"] == "compact"
+        assert int(config["segment.bytes"]) <= 16 << 20
+        assert int(config["segment.bytes"]) > WireLimits().message_bytes_max, "no record would fit"
+        assert int(config["max.compaction.lag.ms"]) <= 60_000
+        assert float(config["min.cleanable.dirty.ratio"]) < 0.5
