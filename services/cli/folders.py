@@ -9,7 +9,8 @@ RUN: Final = _HOME / "run"
 """Where `tidemark run` keeps broker, state and logs unless told otherwise."""
 DEMO: Final = _HOME / "demo"
 """The same for `tidemark demo`."""
-_STORE: Final = "coordinator.db"
+STORE: Final = "coordinator.db"
+"""Where it lies, something has run."""
 
 
 class NoInstallation(Exception):
@@ -19,13 +20,11 @@ class NoInstallation(Exception):
 def chosen(data: Path | None) -> Path:
     """The folder that was named, or the one of run and demo that was written last. NoInstallation if nothing is there."""
     if data is not None:
-        if not (data / _STORE).exists():
-            message = (
-                f"{data}: no installation is kept there (no {_STORE}); `tidemark run FILE --data {data}` makes one"
-            )
+        if not (data / STORE).exists():
+            message = f"{data}: no installation is kept there (no {STORE}); `tidemark run FILE --data {data}` makes one"
             raise NoInstallation(message)
         return data
-    found = [folder for folder in (RUN, DEMO) if (folder / _STORE).exists()]
+    found = [folder for folder in (RUN, DEMO) if (folder / STORE).exists()]
     if not found:
         message = f"no installation in {RUN} or {DEMO}: `tidemark demo` or `tidemark run FILE` makes one, --data names another"
         raise NoInstallation(message)
@@ -34,7 +33,7 @@ def chosen(data: Path | None) -> Path:
 
 def _written_s(folder: Path) -> float:
     """When the store was last written: a change lies in its write-ahead log first, which goes with the last who uses the store."""
-    found = (folder / _STORE).stat().st_mtime
+    found = (folder / STORE).stat().st_mtime
     with suppress(FileNotFoundError):
-        found = max(found, (folder / f"{_STORE}-wal").stat().st_mtime)
+        found = max(found, (folder / f"{STORE}-wal").stat().st_mtime)
     return found

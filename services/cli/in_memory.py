@@ -16,12 +16,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from services.cli.reading import no_file
 from services.cli.settings import cli_settings
 from services.coordinator.planning import plan_for_coordinator
 from services.operator.service import OperatorService
 from services.sink.connectors.memory import MemorySink, MemoryTarget
 from services.sink.service import SinkService
-from services.source.connecting import file_source, own_documents
+from services.source.connecting import file_source, files_of, own_documents
 from services.source.service import SourceService
 from shared.adapters.blobs import MemoryBlobs
 from shared.adapters.directory_blobs import DirectoryBlobs
@@ -104,9 +105,7 @@ class TryOutSources:
             case FileSource():
                 source = file_source(self.connections, outside, processor, replace(stage, follow=False))
                 if not await source.files():
-                    raise CannotTryOut(
-                        f"{stage.path}.path: expected at least one file that matches, found none in {Path.cwd()}"
-                    )
+                    raise CannotTryOut(no_file(stage.path, files_of(self.connections, processor, stage)[1]))
                 return source
             case KafkaSource():
                 raise CannotTryOut(_NO_BROKER.format(path=stage.path))

@@ -10,22 +10,29 @@ from pathlib import Path
 
 from rich.console import Console
 
+from services.cli.folders import STORE
 from services.cli.installation import Begun, Installation, installation
-from services.cli.reading import read_document
+from services.cli.reading import no_file, read_document
 from services.cli.view import View
 from services.local.address import ADDRESS_FILE
 from services.local.broker_settings import FREE_PORT
 from services.local.supervisor import CONTROL, TOKEN_FILE
+from services.source.connecting import files_of
+from services.source.connectors.filecursors import Files
+from services.source.settings import SourceSettings
 from shared.language.documents import FileDlq, KafkaDlq, Processor, parse, resolve
 from shared.language.documents.model import TableDlq
 from shared.language.expressions.ast import Literal
-from shared.language.stages import FileEmit, KafkaEmit
+from shared.language.stages import FileEmit, FileSource, KafkaEmit
 from shared.model.ids import ProcessorName
 from shared.model.messages import ProcessorStatus, StopProcessor
 from shared.planning import plan_processor
+from shared.process.connections import Connections
 from shared.runtime.client import RequestRefused
 
 _ADDRESS_POLL_S = 0.2
+_LAST_WORDS_S = 0.6
+"""A worker tells what its tasks counted when they end; it is on its way when the processor's end is known."""
 _ANEW = "--data with another folder, or another name in the document, begins anew"
 
 
@@ -39,6 +46,8 @@ async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: 
     processor = parse(text)
     plan_processor(processor)
     name = processor.name or ProcessorName(file.stem)
+    if not (data_dir / STORE).exists():
+        await asyncio.to_thread(_check_files, processor)
     async with installation(data_dir, {}, {CONTROL: 1}, port=port) as installed:
         telling = asyncio.create_task(_tell_address(data_dir))
         begun = await _begin(installed, name, text, parallelism, data_dir)
@@ -46,6 +55,7 @@ async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: 
         showing = asyncio.create_task(view.run())
         try:
             status = await _until_ended_or_interrupted(installed, name)
+            await asyncio.sleep(_LAST_WORDS_S)
         finally:
             showing.cancel()
             telling.cancel()
@@ -55,6 +65,7 @@ async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: 
                 await telling
     said = Console(stderr=True, soft_wrap=True)
     said.print(f"{name}: {status.state} {status.reason}".rstrip())
+    said.print(f"in this run: {view.totals()}", highlight=False)
     if begun == "finished":
         said.print(f"it had finished before, so nothing was read now; {_ANEW}", highlight=False)
     if status.state == "FAILED":
@@ -62,6 +73,22 @@ async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: 
         raise RunFailed(message)
     for line in outputs(processor):
         said.print(line, highlight=False)
+    if processor.options.dlq is None and view.seen.dead():
+        logs = data_dir / "logs"
+        said.print(
+            f"dead letters are kept nowhere: options.dlq names a place for them; {logs} has reasons of some",
+            highlight=False,
+        )
+
+
+def _check_files(processor: Processor) -> None:
+    """A path that nothing matches is no empty stream, but a mistake, unless the folder is said to grow. RunFailed."""
+    connections = Connections("run")
+    for source in processor.sources:
+        if isinstance(source, FileSource) and not source.follow:
+            filesystem, glob = files_of(connections, processor, source)
+            if not Files(filesystem, glob, SourceSettings().files_max).names():
+                raise RunFailed(no_file(source.path, glob))
 
 
 async def _begin(

@@ -59,6 +59,10 @@ class Seen:
             if self.services.get(beat.vertex) == "sink" and not beat.vertex.startswith("dlq")
         )
 
+    def dead(self) -> int:
+        """Dead letters, kept or not."""
+        return sum(beat.counters.get("dlqRows", 0) for beat in self.beats.values())
+
     def watermark_ms(self) -> int:
         """The lowest output watermark of the sources, ms; MIN_TIME before any."""
         return min(
@@ -177,9 +181,22 @@ class View:
             ("watermark", shown_time(seen.watermark_ms())),
             ("epochs committed", f"{seen.commits}"),
             ("late / repeated", f"{seen.total('late'):,} / {seen.total('duplicates'):,}"),
+            ("dead letters", f"{seen.dead():,}"),
             *([("alerts", f"{seen.alert_count:,}")] if fed else []),
             *(("trouble", said) for said in [*self._installed.cluster.troubles(), self._trouble] if said),
         ]
+
+    def totals(self) -> str:
+        """What it came to in this run, for its end."""
+        seen = self.seen
+        figures = (
+            ("read", seen.total("records")),
+            ("written", seen.written()),
+            ("late", seen.total("late")),
+            ("repeated", seen.total("duplicates")),
+            ("dead letters", seen.dead()),
+        )
+        return ", ".join(f"{name} {value:,}" for name, value in figures)
 
     def _line(self) -> str:
         return "  ".join(f"{name}: {value}" for name, value in self._facts())

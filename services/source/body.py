@@ -6,7 +6,7 @@ the worker from saying that it is alive. Heartbeats tell meanwhile what was true
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -235,9 +235,14 @@ class SourceTaskBody:
         if until is None or int(batch.positions[-1]) < until:
             return batch
         n = int(np.searchsorted(batch.positions, until))
-        keys = batch.keys.slice(0, n) if batch.keys is not None else None
-        return RawBatch(
-            batch.split, batch.partition, batch.positions[:n], batch.timestamps_ms[:n], batch.values.slice(0, n), keys
+        return replace(
+            batch,
+            positions=batch.positions[:n],
+            timestamps_ms=batch.timestamps_ms[:n],
+            values=batch.values.slice(0, n),
+            keys=batch.keys.slice(0, n) if batch.keys is not None else None,
+            unread={row: why for row, why in batch.unread.items() if row < n},
+            steps=(),
         )
 
     def _through(self, outs: Sequence[Out]) -> list[Out]:

@@ -88,6 +88,15 @@ def own_documents(processor: Processor, stage: DocumentsStage | ScriptStage, clo
 _DEFAULTS: Final = SourceSettings()
 
 
+def files_of(connections: Connections, processor: Processor, stage: FileStage) -> tuple[Any, str]:
+    """The file system (fsspec's) of a source of files, and the glob in it."""
+    root, config = "", dict[str, Any]()
+    if stage.connection_name is not None:
+        of = connections.get(processor, stage.connection_name).settings
+        root, config = str(of["path"]).rstrip("/") + "/", of.get("config", {})
+    return filesystem_at(root + stage.path_glob, stage.path, config)
+
+
 def file_source(
     connections: Connections,
     outside: Outside,
@@ -96,11 +105,7 @@ def file_source(
     bounds: SourceSettings = _DEFAULTS,
 ) -> FileSource:
     """Files, below the folder of their connection if they have one."""
-    root, config = "", dict[str, Any]()
-    if stage.connection_name is not None:
-        of = connections.get(processor, stage.connection_name).settings
-        root, config = str(of["path"]).rstrip("/") + "/", of.get("config", {})
-    filesystem, glob = filesystem_at(root + stage.path_glob, stage.path, config)
+    filesystem, glob = files_of(connections, processor, stage)
     settings = FileSourceSettings(
         glob=glob,
         format=stage.format,

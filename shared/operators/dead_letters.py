@@ -39,14 +39,28 @@ class Failure:
     """What goes into `doc`; None: the row's own document."""
 
 
-def dead_letters(batch: pa.RecordBatch, failures: Sequence[Failure], operator: str, context: TaskContext) -> list[Out]:
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The file of a batch's records, and the position at which it begins in its split. Known at the source alone."""
+
+    file: str
+    begin: int
+
+
+def dead_letters(
+    batch: pa.RecordBatch,
+    failures: Sequence[Failure],
+    operator: str,
+    context: TaskContext,
+    origin: Origin | None = None,
+) -> list[Out]:
     """The letters of failed rows of a batch; nothing for none."""
     if not failures:
         return []
     ordered = sorted(failures, key=lambda f: f.row)
     rows = batch.take(pa.array([f.row for f in ordered], type=pa.int64()))
     own = documents_of(rows) if any(f.document is None for f in ordered) else [{}] * len(ordered)
-    meta = _stream_meta(rows, context)
+    meta = _stream_meta(rows, context, origin)
     arrivals = rows.column(ARRIVAL).to_pylist() if ARRIVAL in rows.schema.names else rows.column(TS).to_pylist()
     letters = [
         letter(failure, document if failure.document is None else failure.document, operator, context, arrival, source)
@@ -103,7 +117,7 @@ def letter(
     return out
 
 
-def _stream_meta(rows: pa.RecordBatch, context: TaskContext) -> list[dict[str, Any]]:
+def _stream_meta(rows: pa.RecordBatch, context: TaskContext, origin: Origin | None) -> list[dict[str, Any]]:
     names = rows.schema.names
     nowhere = [None] * rows.num_rows
     parts = [None if p == NO_SPLIT else p for p in rows.column(PART).to_pylist()] if PART in names else nowhere
@@ -118,6 +132,8 @@ def _stream_meta(rows: pa.RecordBatch, context: TaskContext) -> list[dict[str, A
                 meta["topic"] = topic
         if position is not None and part is not None:
             meta["offset"] = long(position & PLACE)
+        if origin is not None and position is not None:
+            meta |= {"file": origin.file, "position": long(position - origin.begin)}
         if key is not None:
             meta["key"] = Binary(key)
         found.append(meta)

@@ -14,14 +14,16 @@ Rules:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from shared.language.schema import Schema
 from shared.language.stages import KafkaSource
 from shared.model.held import SplitHeld
 from shared.model.ids import SplitId, StatePart, split_part
@@ -31,7 +33,7 @@ from shared.model.values import Binary
 from shared.operators.base import ARRIVAL, AWAY, PART, POS, SRCKEY, TS, WM, Out
 from shared.operators.batches import select, with_column
 from shared.operators.context import NOWHERE, TaskContext
-from shared.operators.dead_letters import Failure, dead_letters
+from shared.operators.dead_letters import Failure, Origin, dead_letters
 from shared.operators.decode import Bad, Decoded, decode
 from shared.operators.dedupe import Dedupe
 from shared.operators.errors import OperatorError
@@ -70,6 +72,18 @@ class RawRecords(Protocol):
     @property
     def keys(self) -> pa.BinaryArray | None:
         """Shape (n,), if the source has keys."""
+
+    @property
+    def unread(self) -> Mapping[int, str]:
+        """Why a value is no record but the bytes of one that could not be read, by row."""
+
+    @property
+    def file(self) -> str:
+        """The file that they are of, or nothing."""
+
+    @property
+    def file_begin(self) -> int:
+        """The position at which it begins in the split."""
 
 
 class SplitState(msgspec.Struct):
@@ -177,14 +191,15 @@ class SourceFront:
             self.on_status(raw.split, "active")
         held.dirty = True
         self._counts.records += len(raw.positions)
-        decoded = decode(raw.values, self.spec.source.schema)
-        letters = self._undecoded(raw, decoded)
+        origin = Origin(raw.file, raw.file_begin) if raw.file else None
+        decoded = _decoded(raw, self.spec.source.schema)
+        letters = self._undecoded(raw, decoded, origin)
         batch = _with_engine(decoded, raw)
-        batch, more = self._timed(batch)
+        batch, more = self._timed(batch, origin)
         letters += more
-        batch, more = self._believed(held, batch)
+        batch, more = self._believed(held, batch, origin)
         letters += more
-        batch, more = self._distinct(held, batch)
+        batch, more = self._distinct(held, batch, origin)
         letters += more
         times = batch.column(TS).to_numpy()
         strategy = self.spec.source.watermark
@@ -200,40 +215,40 @@ class SourceFront:
         self._derive()
         return [*([Out(OUT, "rows", batch)] if batch.num_rows else []), *letters]
 
-    def _undecoded(self, raw: RawRecords, decoded: Decoded) -> list[Out]:
+    def _undecoded(self, raw: RawRecords, decoded: Decoded, origin: Origin | None) -> list[Out]:
         if not decoded.bad:
             return []
         self._counts.undecoded += len(decoded.bad)
         rows = pa.array([bad.row for bad in decoded.bad], type=pa.int64())
         shown = _engine(raw, rows)
         failures = [_failure(i, bad, raw.values) for i, bad in enumerate(decoded.bad)]
-        return dead_letters(shown, failures, self._operator, self.context)
+        return dead_letters(shown, failures, self._operator, self.context, origin)
 
-    def _timed(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Out]]:
+    def _timed(self, batch: pa.RecordBatch, origin: Origin | None) -> tuple[pa.RecordBatch, list[Out]]:
         expr = self.spec.source.time_field
         if expr is None:
             return batch, []
         times, failures = event_times(batch, expr, self.context.topic)
         self._counts.no_time += len(failures)
-        letters = dead_letters(batch, failures, self._operator, self.context)
+        letters = dead_letters(batch, failures, self._operator, self.context, origin)
         batch = with_column(batch, TS, pa.array(times))
         return (select(batch, ~rows_of(failures, batch.num_rows)) if failures else batch), letters
 
-    def _believed(self, held: _Split, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Out]]:
+    def _believed(self, held: _Split, batch: pa.RecordBatch, origin: Origin | None) -> tuple[pa.RecordBatch, list[Out]]:
         taken = accept(held.state.clock, batch.column(TS).to_numpy(), self.spec.source.max_event_time_jump_ms)
         if bool(taken.all()):
             return batch, []
         failures = [Failure(int(row), *JUMP, path="maxEventTimeJump") for row in np.flatnonzero(~taken)]
         self._counts.jumps += len(failures)
-        return select(batch, taken), dead_letters(batch, failures, self._operator, self.context)
+        return select(batch, taken), dead_letters(batch, failures, self._operator, self.context, origin)
 
-    def _distinct(self, held: _Split, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Out]]:
+    def _distinct(self, held: _Split, batch: pa.RecordBatch, origin: Origin | None) -> tuple[pa.RecordBatch, list[Out]]:
         if held.ids is None or not batch.num_rows:
             return batch, []
         kept, failures = held.ids.told_apart(batch)
         self._check_ids()
         self._counts.duplicates += int((~kept).sum())
-        letters = dead_letters(batch, failures, self._operator, self.context)
+        letters = dead_letters(batch, failures, self._operator, self.context, origin)
         if failures:
             kept = kept & ~rows_of(failures, batch.num_rows)
         return (batch if kept.all() else select(batch, kept)), letters
@@ -369,6 +384,23 @@ def _with_engine(decoded: Decoded, raw: RawRecords) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [*batch.columns, *engine.columns], schema=pa.schema([*batch.schema, *engine.schema])
     )
+
+
+def _decoded(raw: RawRecords, schema: Schema) -> Decoded:
+    """Decode the records; those that the connector could not read are bad whatever their bytes look like."""
+    if not raw.unread:
+        return decode(raw.values, schema)
+    unread = np.zeros(len(raw.values), dtype=np.bool_)
+    unread[list(raw.unread)] = True
+    decoded = decode(pc.if_else(pa.array(unread), pa.scalar(None, raw.values.type), raw.values), schema)
+    why = raw.unread
+    bad = tuple(
+        Bad(each.row, f"The record does not decode: {why[each.row]}.", "DecodeFailure", "", None)
+        if each.row in why
+        else each
+        for each in decoded.bad
+    )
+    return replace(decoded, bad=bad)
 
 
 def _failure(row: int, bad: Bad, values: pa.BinaryArray) -> Failure:

@@ -1,7 +1,7 @@
 """A source's connector: reads splits, each in its own order, and says where it stands."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -25,6 +25,11 @@ class RawBatch:
     values: pa.BinaryArray
     """Shape (n,): the undecoded records; null for a tombstone."""
     keys: pa.BinaryArray | None = None
+    unread: Mapping[int, str] = field(default_factory=dict)
+    """Why the value of a row is no record but the bytes of one that the connector could not read, by its place in the batch."""
+    file: str = ""
+    """The file that the records are of, where there are files; and the position at which it begins in the split."""
+    file_begin: int = 0
     steps: tuple[Any, ...] = ()
     """For scripted tests only: watermark, processing-time and idle steps behind these rows."""
 

@@ -14,11 +14,12 @@ import pyarrow.parquet as pq
 from shared.model.checkpoint import BlobRef
 from shared.model.frames import Body, Content, Inline, Segment
 from shared.model.ids import EdgeId, Epoch, Generation, JobId
-from shared.model.plan import Edge
+from shared.model.plan import DLQ, Edge
 from shared.operators.base import GROUP, TS, WEND, WSTART
 from shared.ports.blobs import BlobStore
 from shared.protocol.task.events import Emission
 from shared.runtime.body import Announced, Given
+from shared.runtime.unkept import Unkept
 from shared.wire.arrow import decode_batch, divide_batch, split_batch
 from shared.wire.limits import DEFAULT, WireLimits
 
@@ -67,6 +68,7 @@ class Exchange:
         wire: WireLimits = DEFAULT,
     ) -> None:
         self._job = job
+        self._unkept = None if any(o.edge.port == DLQ for o in outputs) else Unkept(job)
         self._generation = generation
         self._key_groups = key_groups
         self._outputs = outputs
@@ -80,6 +82,8 @@ class Exchange:
         """Route and encode; segments are durable on return."""
         made: list[Emission] = []
         for out in outs:
+            if out.port == DLQ and self._unkept is not None:
+                self._unkept.note(out)
             if isinstance(out, Announced):
                 made += self._announced(out)
                 continue

@@ -1,6 +1,7 @@
 """The file source's own promises: incomplete records, sequences of files, what it refuses."""
 
 import datetime as dt
+import gzip
 from pathlib import Path
 
 import pyarrow as pa
@@ -76,28 +77,93 @@ async def test_csv_fields_take_their_declared_types_and_quotes_may_span_lines(tm
     assert await read(source) == [{"i": 1, "d": 0.5, "b": True, "s": 'a\nb,"c"'}, {"i": "x", "b": False}]
 
 
-async def test_an_open_quote_waits_in_a_file_that_grows_and_is_an_error_in_one_that_does_not(tmp_path: Path) -> None:
-    """A CSV record that is not closed is no record; where nothing can close it, the error names file and byte."""
+async def unread(source: Source) -> list[tuple[int, object, str]]:
+    """What was read: the byte at which each record begins, and its document, or its bytes with why they are none."""
+    found: list[tuple[int, object, str]] = []
+    batches = [batch for _ in range(5) for batch in await source.fetch(1 << 20, 1)]
+    for batch in sorted(batches, key=lambda batch: batch.file):
+        for row, value in enumerate(batch.values.to_pylist()):
+            why = batch.unread.get(row, "")
+            begins = int(batch.positions[row]) - batch.file_begin
+            found.append((begins, value if why else parse_json(value), why))
+    return found
+
+
+async def test_an_open_quote_waits_in_a_file_that_grows_and_costs_one_line_in_one_that_does_not(tmp_path: Path) -> None:
+    """A CSV record that is not closed is no record; where nothing can close it, its line is bad, and the lines behind it are read."""
     path = tmp_path / "a.csv"
     path.write_text('s\na\n"b\n')
     growing = await start(source_of(tmp_path, "csv", follow=True))
     assert await read(growing) == [{"s": "a"}]
-    with pytest.raises(LogError, match=r"a\.csv: byte 4: not CSV"):
-        await read(await start(source_of(tmp_path, "csv")))
+    whole = await unread(await start(source_of(tmp_path, "csv")))
+    assert whole == [(2, {"s": "a"}, ""), (4, b'"b', "its quotes are no CSV: unexpected end of data")]
     with path.open("a") as file:
         file.write('c"\n')
     assert await read(growing) == [{"s": "b\nc"}]
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize(
+    ("bad", "finding"),
+    [
+        (b"1,2,3", "it has 3 fields, but the header names 2"),
+        (b'"1\n2",3,4', "it has 3 fields, but the header names 2"),
+        (b"caf\xe9,1", "it is not UTF-8: byte 0xe9 at its byte 3"),
+        (b'"a\nb\xff",1', "it is not UTF-8: byte 0xff at its byte 4"),
+        (b'"a"b,1', "its quotes are no CSV: ',' expected after '\"'"),
+    ],
+)
+async def test_a_damaged_csv_record_stands_by_itself(
+    tmp_path: Path, bad: bytes, finding: str, *, ordered: bool
+) -> None:
+    """It comes out as its bytes, with its byte and the reason, and what stands around it is read; from any position alike."""
+    (tmp_path / "0.csv").write_bytes(b"n,m\n8,8\n")
+    content = b"n,m\n7,7\n" + bad + b"\r\n9,9\n"
+    (tmp_path / "a.csv").write_bytes(content)
+    source = await start(source_of(tmp_path, "csv", ordered=ordered))
+    found = await unread(source)
+    good = {"n": "9", "m": "9"}
+    assert found[-3:] == [(4, {"n": "7", "m": "7"}, ""), (8, bad, finding), (content.index(b"9,9"), good, "")]
+    again = source_of(tmp_path, "csv")
+    await again.open({SplitId(str(tmp_path / "a.csv")): Offset(8)})
+    assert await unread(again) == found[-2:]
+
+
+async def test_an_open_quote_in_the_middle_takes_no_other_line_with_it(tmp_path: Path) -> None:
+    """However much stands behind it, and however little is fetched at once: one line is bad, all others are read."""
+    lines = [f"{n},x" for n in range(2_000)]
+    lines[1_000] = '1000,"x'
+    (tmp_path / "a.csv").write_text("\n".join(["n,m", *lines, ""]))
+    source = await start(source_of(tmp_path, "csv"))
+    batches = [batch for _ in range(400) for batch in await source.fetch(100, 1)]
+    assert source.status()[0].finished
+    assert [why for batch in batches for why in batch.unread.values()] == [
+        "its quotes are no CSV: unexpected end of data"
+    ]
+    values = [value for batch in batches for value in batch.values.to_pylist()]
+    assert values[1_000] == b'1000,"x'
+    assert len(values) == len(lines)
+
+
 @pytest.mark.parametrize(
     ("content", "finding"),
-    [(b"n\n1,2\n", "2 fields, but the header names 1"), (b"n\n\xff\n", "not CSV in UTF-8")],
+    [
+        (b"n\xff\n1\n", "a.csv: byte 0: not CSV in UTF-8"),
+        (gzip.compress(b"n\n1\n"), "expected text, found a file that is compressed with gzip"),
+    ],
 )
-async def test_a_damaged_csv_record_is_an_error_with_its_byte(tmp_path: Path, content: bytes, finding: str) -> None:
-    """What cannot be read as CSV is never guessed at."""
+async def test_a_file_that_is_no_csv_is_named(tmp_path: Path, content: bytes, finding: str) -> None:
+    """What is wrong with the whole file is no matter of one record: nothing of it is read, and nothing is passed over."""
     (tmp_path / "a.csv").write_bytes(content)
     with pytest.raises(LogError, match=finding):
         await read(await start(source_of(tmp_path, "csv")))
+
+
+async def test_a_compressed_file_is_no_json_lines(tmp_path: Path) -> None:
+    """Read as lines it would be dead letters without a meaning, and count as read."""
+    (tmp_path / "a.json").write_bytes(gzip.compress(b'{"n": 1}\n'))
+    with pytest.raises(LogError, match=r"a\.json: expected text, found a file that is compressed with gzip; unpack it"):
+        await read(await start(source_of(tmp_path, "json")))
 
 
 async def test_parquet_values_become_the_languages(tmp_path: Path) -> None:
@@ -140,7 +206,7 @@ async def test_parquet_cells_that_python_has_no_like_of_are_read(
 
 async def test_fields_of_one_name_are_an_error(tmp_path: Path) -> None:
     """Of two columns with one name only the last would be read, without a word."""
-    (tmp_path / "a.csv").write_text("n,n\n1,2\n")
+    (tmp_path / "a.csv").write_text("n,n,,\n1,2,,\n")
     pq.write_table(pa.table([pa.array([1]), pa.array([2])], names=["n", "n"]), tmp_path / "a.parquet")
     for format_ in ("csv", "parquet"):
         with pytest.raises(

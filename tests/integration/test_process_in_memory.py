@@ -128,6 +128,23 @@ def test_files_come_in_and_the_limit_ends_the_run(tmp_path: Path) -> None:
     assert len(dlq.read_text().splitlines()) == 1
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_letter_of_a_file_names_the_file_and_the_place_in_it(tmp_path: Path, *, ordered: bool) -> None:
+    """A CSV record with a field too many, and one whose time cannot be read, stop nothing; who looks for them finds them."""
+    (tmp_path / "a.csv").write_text("at,v\n2024-01-01T00:00:00Z,1\n")
+    (tmp_path / "b.csv").write_text("at,v\nnever,2\n2024-01-01T00:00:01Z,3,{}\n2024-01-01T00:00:02Z,4\n")
+    time = {"$dateFromString": {"dateString": "$at"}}
+    found = run(
+        {"$source": {"path": str(tmp_path / "*.csv"), "format": "csv", "ordered": ordered, "timeField": time}},
+        {"$unset": "at"},
+    )
+    assert sorted(found["output"], key=str) == [{"v": "1"}, {"v": "4"}]
+    sources = [letter["_stream_meta"]["source"] for letter in found["dlq"]]
+    assert [(Path(s["file"]).name, int(s["position"])) for s in sources] == [("b.csv", 13), ("b.csv", 5)]
+    reason = "The record does not decode: it has 3 fields, but the header names 2."
+    assert found["dlq"][0]["errInfo"] == {"reason": reason, "code": "DecodeFailure", "path": ""}
+
+
 def test_a_file_that_grows_ends_where_it_ends_now(tmp_path: Path) -> None:
     """`follow` does not keep a try-out from ending."""
     (tmp_path / "in.json").write_text('{"v": 1}\n')

@@ -76,12 +76,20 @@ def test_a_document_that_cannot_be_planned_starts_nothing(folder: Path) -> None:
     assert not (folder / ".tidemark").exists()
 
 
-def test_a_try_out_says_what_it_cannot_read_or_write_before_it_runs(folder: Path) -> None:
+def test_what_cannot_be_read_is_said_before_anything_or_write_before_it_runs(folder: Path) -> None:
     """A path that nothing matches is no empty stream, and a file for dead letters is opened first."""
     (folder / "files.yaml").write_text("pipeline: [{$source: {path: 'in/*.json', format: json}}]")
     nothing = CliRunner().invoke(app, ["process", "files.yaml"])
     assert nothing.exit_code == 1
-    assert "pipeline[0].$source.path: expected at least one file that matches, found none in" in nothing.output
+    said = f"pipeline[0].$source.path: expected at least one file that matches {folder}/in/*.json, found none"
+    assert said in nothing.output
+    (folder / "emits.yaml").write_text(
+        "pipeline: [{$source: {path: 'in/*.json', format: json}}, {$emit: {path: out, format: json}}]"
+    )
+    nothing = CliRunner().invoke(app, ["run", "emits.yaml"])
+    assert nothing.exit_code == 1
+    assert said in nothing.output
+    assert not (folder / ".tidemark" / "run" / "kafka").exists()
     away = CliRunner().invoke(app, ["process", "meters.yaml", "--dlq", "away/letters.json"])
     assert away.exit_code == 1
     assert away.output == "away/letters.json: No such file or directory\n"

@@ -12,14 +12,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import structlog
 
 from shared.adapters.blobs import MemoryBlobs
 from shared.adapters.virtual import InlineExecutor, VirtualWorld, run_virtual
 from shared.model.checkpoint import BlobRef
 from shared.model.frames import Inline, Segment
 from shared.model.ids import EdgeId, Epoch, Generation, JobId, VertexId
-from shared.model.plan import OUT, Edge
-from shared.operators.base import TS, Out
+from shared.model.plan import DLQ, OUT, Edge
+from shared.operators.base import PART, POS, TS, Out
+from shared.operators.batches import batch_of
+from shared.operators.context import NOWHERE
+from shared.operators.dead_letters import Failure, Origin, dead_letters
 from shared.ports.blobs import BlobError, BlobStore, BlobUnavailable
 from shared.protocol.coordinator.retention import parse_blob_name
 from shared.protocol.task.events import Emission
@@ -172,3 +176,26 @@ def test_P2_an_executors_segment_survives_a_loss_of_power(tmp_path: Path, monkey
     with pytest.raises(FileExistsError):
         write_segment(str(tmp_path), "job/count/1/5/a-0.parquet", batch(4))
     assert pq.read_table(at).num_rows == 3
+
+
+async def test_dead_letters_without_a_queue_leave_a_trace() -> None:
+    """Of a document without `options.dlq` the log tells reason and place of some, and how many there were; with one, none."""
+    failures = [Failure(0, "The event time is a date, found null.", "NoEventTime")]
+    rows = batch_of([{"v": 1}], {TS: pa.array([7]), PART: pa.array([2], pa.int32()), POS: pa.array([40])})
+    letters = dead_letters(rows, failures, "$source", NOWHERE, Origin("/in/a.csv", 30))
+    queue = OutEdge(Edge(EdgeId("read>dlq"), VertexId("read"), VertexId("dlq"), port=DLQ), 1)
+    without, kept = (
+        Exchange(JOB, Generation(1), 128, edges, MemoryBlobs(InlineExecutor()), str, 2000) for edges in ([], [queue])
+    )
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(100):
+            assert await without.emissions(letters, Epoch(1)) == ()
+        assert len(await kept.emissions(letters, Epoch(1))) == 1
+    assert [line["so_far"] for line in logs] == [1, 2, 4, 8, 16, 32, 64]
+    assert {name: logs[0][name] for name in ("job", "so_far", "stage", "reason", "source")} == {
+        "job": JOB,
+        "so_far": 1,
+        "stage": "$source",
+        "reason": "The event time is a date, found null.",
+        "source": {"partition": 2, "offset": 40, "file": "/in/a.csv", "position": 10},
+    }

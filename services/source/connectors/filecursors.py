@@ -7,7 +7,7 @@ move all places behind it: the check, and the names that were seen, turn that in
 
 import re
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from services.source.connectors.filereaders import FileReader, Rows
@@ -67,6 +67,16 @@ class Files:
             return None
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Records of one file."""
+
+    rows: Rows
+    file: str
+    begin: int
+    """The position at which the file begins in the split."""
+
+
 class Cursor(Protocol):
     """One split of files. Functions block."""
 
@@ -74,8 +84,8 @@ class Cursor(Protocol):
     at_end: bool
     finished: bool
 
-    def read(self, max_bytes: int) -> tuple[Rows, str] | None:
-        """The next records and the file they are of; None if there are none now."""
+    def read(self, max_bytes: int) -> Piece | None:
+        """The next records; None if there are none now."""
         ...
 
 
@@ -91,13 +101,13 @@ class FileCursor:
         self.at_end = False
         self.finished = False
 
-    def read(self, max_bytes: int) -> tuple[Rows, str] | None:
+    def read(self, max_bytes: int) -> Piece | None:
         """See `Cursor.read`."""
         rows = self._files.read(self._reader, self._name, self.position, max_bytes, grows=self._follow)
         self.position = rows.next_position
         self.at_end = rows.at_end
         self.finished = rows.at_end and not self._follow
-        return (rows, self._name) if rows.values else None
+        return Piece(rows, self._name, 0) if rows.values else None
 
 
 class SequenceCursor:
@@ -115,7 +125,7 @@ class SequenceCursor:
         self.at_end = False
         self.finished = False
 
-    def read(self, max_bytes: int) -> tuple[Rows, str] | None:
+    def read(self, max_bytes: int) -> Piece | None:
         """See `Cursor.read`."""
         self._look()
         place, inside = self._place()
@@ -129,7 +139,8 @@ class SequenceCursor:
             self.finished = self.at_end and not self._follow
             if rows.values:
                 shifted = [self._encode(place, at) for at in rows.positions]
-                return Rows(shifted, rows.values, self.position, self.at_end), self._names[place]
+                moved = replace(rows, positions=shifted, next_position=self.position, at_end=self.at_end)
+                return Piece(moved, self._names[place], self._encode(place, 0))
             if not rows.at_end or last:
                 return None
             place, inside = place + 1, 0

@@ -3,18 +3,22 @@
 Positions: the byte at which a record begins (JSON lines, CSV), or the row's number (Parquet). They grow within a file and mean the same
 after a restart. Functions block. A record that is not complete yet (a last line without its end, an open quote) is one only if the file
 no longer grows.
+
+A record that cannot be read comes out all the same, as its bytes with the reason (`Rows.unread`): it becomes a dead letter, and what stands
+behind it is read. LogError is for what is wrong with a file: another kind than it is said to be, no header, no end of a line.
 """
 
 import csv
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from services.source.connectors.csvlines import CsvLines, TooLong
 from services.source.connectors.parquetcells import documents_of_batch
 from shared.language.limits import DEFAULTS
 from shared.language.stages.source import FileFormat
@@ -23,6 +27,14 @@ from shared.model.values import Document
 from shared.ports.log import LogError
 
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
+_OTHER_KINDS: Final = {
+    b"\x1f\x8b": "compressed with gzip",
+    b"\x28\xb5\x2f\xfd": "compressed with Zstandard",
+    b"\xfd7zXZ": "compressed with xz",
+    b"PK\x03\x04": "a ZIP archive",
+    b"PAR1\x15": "Parquet",
+}
+"""What a file that is no text begins with, and what it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +46,8 @@ class Rows:
     next_position: int
     at_end: bool
     """Nothing complete is left behind `next_position` now."""
+    unread: Mapping[int, str] = field(default_factory=dict)
+    """Why a value, by its index, is no record but the bytes of one that could not be read."""
 
 
 class FileReader(Protocol):
@@ -53,6 +67,7 @@ class JsonLines:
     def read(self, file: Any, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
         """See `FileReader.read`."""
         _check_place(file, name, position)
+        _check_kind(file, name, position)
         file.seek(position)
         data: bytes = file.read(max_bytes)
         while data and b"\n" not in data:
@@ -91,14 +106,21 @@ class JsonLines:
             )
 
 
-class _TooLong(csv.Error):
-    """A record is above the bound, whatever comes behind."""
+@dataclass(frozen=True, slots=True)
+class _Unread:
+    """A record that is none: its bytes, and where the next one begins."""
+
+    data: bytes
+    next_position: int
+    reason: str
 
 
 class CsvRecords:
-    """A header, then a record a line (quoted fields may have line ends). Empty fields are missing.
+    """A header, then a record a line (quoted fields may have line ends). Empty fields are missing, and so are those behind a short record.
 
     Fields are strings, but for those whose declared type says otherwise; what does not convert stays a string, for the schema to refuse.
+    A record with more fields than the header, or with bytes that are no UTF-8, is unread as a whole. Where quotes are wrong only its first
+    line is: a quote that nothing closes must not take the rest of the file with it.
     """
 
     def __init__(
@@ -113,82 +135,70 @@ class CsvRecords:
     def read(self, file: Any, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
         """See `FileReader.read`."""
         _check_place(file, name, position)
-        file.seek(0)
-        lines = _Lines(file, self._record_bytes_max)
-        header = self._next(self._records(lines), lines, name, grows=grows)
+        _check_kind(file, name, position)
+        header, start = self._header(file, name, grows=grows)
         if header is None:
             return Rows([], [], position, at_end=True)
-        _check_names(name, header)
-        if position > lines.at:
-            file.seek(position)
-            lines = _Lines(file, self._record_bytes_max, position)
+        lines = CsvLines(file, self._record_bytes_max, name, max(position, start))
         start = lines.at
         positions: list[int] = []
         values: list[bytes] = []
+        unread: dict[int, str] = {}
         records = self._records(lines)
         while lines.at - start < max_bytes:
             begin = lines.at
-            record = self._next(records, lines, name, grows=grows)
+            record = self._next(records, lines, len(header), grows=grows)
             if record is None:
-                return Rows(positions, values, begin, at_end=True)
-            if len(record) > len(header):
-                raise LogError(f"{name}: byte {begin}: {len(record)} fields, but the header names {len(header)}")
-            if record:
+                return Rows(positions, values, begin, at_end=True, unread=unread)
+            if isinstance(record, _Unread):
+                positions.append(begin)
+                unread[len(values)] = record.reason
+                values.append(record.data)
+                lines = CsvLines(file, self._record_bytes_max, name, record.next_position)
+                records = self._records(lines)
+            elif record:
                 positions.append(begin)
                 values.append(render_json(self._document(header, record)))
-        return Rows(positions, values, lines.at, at_end=False)
+        return Rows(positions, values, lines.at, at_end=False, unread=unread)
 
-    def _next(self, records: Iterator[list[str]], lines: "_Lines", name: str, *, grows: bool) -> list[str] | None:
+    def _header(self, file: Any, name: str, *, grows: bool) -> tuple[list[str] | None, int]:
+        """The names of the fields, None if there are none yet; and where the records begin."""
+        lines = CsvLines(file, self._record_bytes_max, name)
+        found = self._next(self._records(lines), lines, None, grows=grows)
+        if isinstance(found, _Unread):
+            raise LogError(f"{name}: byte 0: not CSV in UTF-8: {found.reason}")
+        _check_names(name, found or ())
+        return found, lines.at
+
+    def _next(
+        self, records: Iterator[list[str]], lines: CsvLines, fields_max: int | None, *, grows: bool
+    ) -> list[str] | _Unread | None:
         """The next whole record; None at the end, and for what is not whole yet."""
-        begin = lines.begin = lines.at
+        lines.begin_record()
         try:
             record = next(records, None)
-        except (csv.Error, UnicodeDecodeError) as error:
+        except csv.Error as error:
             # An open quote at the end of a file that grows may yet be closed.
-            if grows and (lines.ended or not lines.complete) and not isinstance(error, _TooLong):
+            if grows and (lines.ended or not lines.complete) and not isinstance(error, TooLong):
                 return None
-            raise LogError(f"{name}: byte {begin}: not CSV in UTF-8: {error}") from error
-        return None if grows and not lines.complete else record
+            return _Unread(lines.between(lines.first_end), lines.first_end, f"its quotes are no CSV: {error}")
+        if record is None or (grows and not lines.complete):
+            return None
+        if lines.undecodable:
+            return _Unread(lines.between(lines.at), lines.at, f"it is not UTF-8: {lines.undecodable}")
+        if fields_max is not None and len(record) > fields_max:
+            return _Unread(
+                lines.between(lines.at), lines.at, f"it has {len(record)} fields, but the header names {fields_max}"
+            )
+        return record
 
-    def _records(self, lines: "_Lines") -> Iterator[list[str]]:
+    def _records(self, lines: CsvLines) -> Iterator[list[str]]:
         return csv.reader(lines, delimiter=self._delimiter, strict=True)
 
     def _document(self, header: list[str], record: list[str]) -> Document:
         return {
             field: _converted(text, self._types.get(field)) for field, text in zip(header, record, strict=False) if text
         }
-
-
-class _Lines:
-    """Lines of a file as text, counting the bytes given out."""
-
-    def __init__(self, file: Any, record_bytes_max: int, at: int = 0) -> None:
-        self._file = file
-        self._most = record_bytes_max
-        self.at = at
-        self.begin = at
-        """Where the record began: with quoted fields it may have many lines."""
-        self.complete = True
-        """The last line had its end."""
-        self.ended = False
-        """There was no further line."""
-
-    def __iter__(self) -> "_Lines":
-        return self
-
-    def __next__(self) -> str:
-        line: bytes = self._file.readline(self._most)
-        if not line:
-            self.ended = True
-            raise StopIteration
-        text = line.removeprefix(_UTF8_MARK) if self.at == 0 else line
-        self.at += len(line)
-        self.complete = line.endswith(b"\n")
-        if self.at - self.begin > self._most or (not self.complete and len(line) == self._most):
-            raise _TooLong(
-                f"no end of a record within {self._most} bytes; options.limits.recordBytes allows longer ones"
-            )
-        return text.decode("utf-8")
 
 
 def _bool(text: str) -> bool:
@@ -263,9 +273,22 @@ class ParquetRows:
 
 
 def _check_names(name: str, fields: Sequence[str]) -> None:
-    repeated = sorted(field for field, count in Counter(fields).items() if count > 1)
+    repeated = sorted(field for field, count in Counter(filter(None, fields)).items() if count > 1)
     if repeated:
         raise LogError(f"{name}: expected fields of different names, found {repeated[0]!r} more than once; rename one")
+
+
+def _check_kind(file: Any, name: str, position: int) -> None:
+    """Text is expected. Of something else every line would be a dead letter, and the file would count as read."""
+    if position:
+        return
+    file.seek(0)
+    begin: bytes = file.read(8)
+    for mark, kind in _OTHER_KINDS.items():
+        if begin.startswith(mark):
+            raise LogError(
+                f"{name}: expected text, found a file that is {kind}; unpack it, or leave it out of $source.path"
+            )
 
 
 def _check_place(file: Any, name: str, position: int) -> None:

@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from services.source.connectors.filecursors import Cursor, FileCursor, Files, SequenceCursor
-from services.source.connectors.filereaders import Rows, reader_of
+from services.source.connectors.filecursors import Cursor, FileCursor, Files, Piece, SequenceCursor
+from services.source.connectors.filereaders import reader_of
 from shared.language.limits import DEFAULTS
 from shared.language.stages.source import FileFormat
 from shared.model.ids import Offset, SplitId
@@ -117,14 +117,15 @@ class FileSource:
             while not split.finished and taken < max_bytes:
                 found = split.cursor.read(max_bytes - taken)
                 if found is not None:
-                    batch = self._batch(name, split, *found)
+                    batch = self._batch(name, split, found)
                     batches += [batch] if len(batch.positions) else []
-                    taken += sum(map(len, found[0].values))
+                    taken += sum(map(len, found.rows.values))
                 if found is not None or split.cursor.at_end:
                     break
         return batches
 
-    def _batch(self, name: SplitId, split: _Split, rows: Rows, file: str) -> RawBatch:
+    def _batch(self, name: SplitId, split: _Split, piece: Piece) -> RawBatch:
+        rows, file = piece.rows, piece.file
         positions = np.array(rows.positions, dtype=np.int64)
         count = len(positions) if split.until is None else int(np.searchsorted(positions, split.until))
         changed = self._files.modified_ms(file)
@@ -134,6 +135,9 @@ class FileSource:
             positions=positions[:count],
             timestamps_ms=np.full(count, self._clock.now_ms() if changed is None else changed, dtype=np.int64),
             values=pa.array(rows.values[:count], pa.binary()),
+            unread={row: why for row, why in rows.unread.items() if row < count},
+            file=file,
+            file_begin=piece.begin,
         )
 
     def status(self) -> Sequence[SplitStatus]:

@@ -1,0 +1,74 @@
+"""Lines of a CSV file as text, with the bytes that a record takes: `csv` tells neither where one began nor what it could not read."""
+
+import csv
+from typing import Any, Final
+
+from shared.ports.log import LogError
+
+_UTF8_MARK: Final = b"\xef\xbb\xbf"
+
+
+class TooLong(csv.Error):
+    """A record is above the bound, whatever comes behind."""
+
+
+class CsvLines:
+    """An iterator for `csv.reader`, positioned at a byte. A line above the bound is a LogError: it is more likely no line at all."""
+
+    def __init__(self, file: Any, record_bytes_max: int, name: str, at: int = 0) -> None:
+        file.seek(at)
+        self._file = file
+        self._most = record_bytes_max
+        self._name = name
+        self.at = at
+        self.begin = at
+        """Where the record began: with quoted fields it may have many lines."""
+        self.first_end = at
+        """Where its first line ends."""
+        self.complete = True
+        """The last line had its end."""
+        self.ended = False
+        """There was no further line."""
+        self.undecodable = ""
+        """What is no UTF-8 in the record."""
+
+    def begin_record(self) -> None:
+        """What is read next is of another record."""
+        self.begin = self.first_end = self.at
+        self.undecodable = ""
+
+    def between(self, end: int) -> bytes:
+        """The record's bytes up to a position, without its line end. Reading goes on where it was."""
+        self._file.seek(self.begin)
+        data: bytes = self._file.read(end - self.begin)
+        self._file.seek(self.at)
+        return data.rstrip(b"\r\n")
+
+    def __iter__(self) -> "CsvLines":
+        return self
+
+    def __next__(self) -> str:
+        line: bytes = self._file.readline(self._most)
+        if not line:
+            self.ended = True
+            raise StopIteration
+        text = line.removeprefix(_UTF8_MARK) if self.at == 0 else line
+        first = self.at == self.begin
+        self.at += len(line)
+        self.first_end = self.at if first else self.first_end
+        self.complete = line.endswith(b"\n")
+        advice = "options.limits.recordBytes allows longer ones"
+        if not self.complete and len(line) == self._most:
+            raise LogError(
+                f"{self._name}: no end of a record within {self._most} bytes from byte {self.begin}; {advice}"
+            )
+        if self.at - self.begin > self._most:
+            raise TooLong(f"no end of a record within {self._most} bytes; {advice}")
+        try:
+            return text.decode("utf-8")
+        except UnicodeDecodeError as error:
+            self.undecodable = (
+                self.undecodable
+                or f"byte {text[error.start]:#04x} at its byte {self.at - len(line) - self.begin + error.start}"
+            )
+            return text.decode("utf-8", "replace")
