@@ -47,6 +47,9 @@ class Raw:
     timestamps_ms: npt.NDArray[np.int64]
     values: pa.BinaryArray
     keys: pa.BinaryArray | None = None
+    unread: Mapping[int, str] = field(default_factory=dict)
+    file: str = ""
+    file_begin: int = 0
 
 
 @dataclass(frozen=True)

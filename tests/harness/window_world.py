@@ -6,7 +6,7 @@ covered. What a window's result is meant to be says `tests.oracle.windows`.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,9 @@ class Raw:
     timestamps_ms: npt.NDArray[np.int64]
     values: pa.BinaryArray
     keys: pa.BinaryArray | None = None
+    unread: Mapping[int, str] = field(default_factory=dict)
+    file: str = ""
+    file_begin: int = 0
 
 
 @dataclass

@@ -6,8 +6,8 @@ everything is restored from a snapshot.
 """
 
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,9 @@ class Records:
     timestamps_ms: npt.NDArray[np.int64]
     values: pa.BinaryArray
     keys: pa.BinaryArray | None = None
+    unread: Mapping[int, str] = field(default_factory=dict)
+    file: str = ""
+    file_begin: int = 0
 
 
 class Task:

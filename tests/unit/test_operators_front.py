@@ -2,7 +2,8 @@
 """The source's front: watermarks of splits, idleness, jumps, dead letters, and what a restart keeps."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,9 @@ class Raw:
     timestamps_ms: npt.NDArray[np.int64]
     values: pa.BinaryArray
     keys: pa.BinaryArray | None = None
+    unread: Mapping[int, str] = field(default_factory=dict)
+    file: str = ""
+    file_begin: int = 0
 
 
 def records(split: SplitId, *times: int, at: int = 0, texts: list[bytes | None] | None = None) -> Raw:

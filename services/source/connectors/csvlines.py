@@ -1,6 +1,5 @@
 """Lines of a CSV file as text, with the bytes that a record takes: `csv` tells neither where one began nor what it could not read."""
 
-import csv
 from typing import Any, Final
 
 from shared.ports.log import LogError
@@ -8,12 +7,8 @@ from shared.ports.log import LogError
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
 
 
-class TooLong(csv.Error):
-    """A record is above the bound, whatever comes behind."""
-
-
 class CsvLines:
-    """An iterator for `csv.reader`, positioned at a byte. A line above the bound is a LogError: it is more likely no line at all."""
+    """An iterator for `csv.reader`, positioned at a byte. A record above the bound is a LogError: it is more likely none at all."""
 
     def __init__(self, file: Any, record_bytes_max: int, name: str, at: int = 0) -> None:
         file.seek(at)
@@ -57,13 +52,11 @@ class CsvLines:
         self.at += len(line)
         self.first_end = self.at if first else self.first_end
         self.complete = line.endswith(b"\n")
-        advice = "options.limits.recordBytes allows longer ones"
-        if not self.complete and len(line) == self._most:
+        if self.at - self.begin > self._most or (not self.complete and len(line) == self._most):
             raise LogError(
-                f"{self._name}: no end of a record within {self._most} bytes from byte {self.begin}; {advice}"
+                f"{self._name}: byte {self.begin}: no end of a record within {self._most} bytes;"
+                " options.limits.recordBytes allows longer ones"
             )
-        if self.at - self.begin > self._most:
-            raise TooLong(f"no end of a record within {self._most} bytes; {advice}")
         try:
             return text.decode("utf-8")
         except UnicodeDecodeError as error:

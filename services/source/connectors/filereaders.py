@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from services.source.connectors.csvlines import CsvLines, TooLong
+from services.source.connectors.csvlines import CsvLines
 from services.source.connectors.parquetcells import documents_of_batch
 from shared.language.limits import DEFAULTS
 from shared.language.stages.source import FileFormat
@@ -179,7 +179,7 @@ class CsvRecords:
             record = next(records, None)
         except csv.Error as error:
             # An open quote at the end of a file that grows may yet be closed.
-            if grows and (lines.ended or not lines.complete) and not isinstance(error, TooLong):
+            if grows and (lines.ended or not lines.complete):
                 return None
             return _Unread(lines.between(lines.first_end), lines.first_end, f"its quotes are no CSV: {error}")
         if record is None or (grows and not lines.complete):
