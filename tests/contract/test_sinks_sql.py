@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 
 from services.sink.connectors.sql import MARKERS_TABLE, SqlSink, engine_of
+from services.sink.connectors.staging import Part, PartStore
 from shared.model.ids import Epoch, JobId, VertexId
 from shared.model.values import Binary, Date, Document, ObjectId
 from shared.operators.batches import batch_of as documents_batch
@@ -180,6 +182,36 @@ async def test_S5_a_break_before_the_commit_leaves_nothing(url: str) -> None:
         target.blobs.gets_left = None
         await task.release()
         await world.complete()
+
+
+@pytest.mark.postgres
+async def test_S5_a_database_that_dies_within_a_release_is_waited_for(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even its connection can be rolled back: an outage like any other, and the connection is nobody's afterwards."""
+    with sql_world(postgres) as target:
+        sink = target.sink()
+        await sink.open(IDENTITY, Epoch(0))
+        await sink.accept(documents_batch([{"id": 1}]))
+        staged = await sink.stage(Epoch(1), Epoch(0))
+        loaded = PartStore.load
+
+        async def dying(parts: PartStore, part: Part) -> bytes:
+            with psycopg.connect(postgres.replace("+psycopg", ""), autocommit=True) as other:
+                other.execute(
+                    "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+                    " WHERE pid <> pg_backend_pid() AND datname = current_database()"
+                )
+            await loaded(parts, part)
+            raise TargetUnavailable("the blob store is away, too")
+
+        monkeypatch.setattr(PartStore, "load", dying)
+        with pytest.raises(TargetUnavailable, match="blob store"):
+            await sink.release(row_of(1, 0, staged), staged)
+        monkeypatch.undo()
+        assert "Current Checked out connections: 0" in target.engine.pool.status()
+        await sink.release(row_of(1, 0, staged), staged)
+        assert await target.visible() == [1]
 
 
 async def test_S5_a_lock_that_another_holds_is_waited_for_as_an_outage(url: str) -> None:

@@ -297,7 +297,9 @@ class SqlSink:
         try:
             connection.close()
         except exc.DBAPIError:
-            connection.invalidate()
+            # One whose rollback found it dead may have been given back by that.
+            if not connection.closed:
+                connection.invalidate()
 
     def _claim(self, connection: sa.Connection, identity: Identity, row: MirrorRow) -> Epoch | None:
         """Move the marker, which locks its row until the end of the transaction; where it stands if it was not the predecessor."""
