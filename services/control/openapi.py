@@ -90,7 +90,7 @@ def _answers(route: Route) -> dict[int, str]:
     if "{name}" in route.path:
         common[404] = "there is none of this name"
     if route.body is not None:
-        common[413] = "the body is too large"
+        common |= {408: "the body did not come in time", 413: "the body is too large"}
     if route.method != "GET":
         common |= {
             403: "the token came as a page's password, which may only read",

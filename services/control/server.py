@@ -7,33 +7,38 @@ from aiohttp import web
 
 from services.control.api import Api
 from services.control.routes import ROUTES, Handler, Route
-from shared.process.web import BAD_REQUEST, Next, Problem, answering, crowded, guard
+from shared.process.web import BAD_REQUEST, Next, Problem, answering, crowded, guard, read_body
 
 
-def application(api: Api, token: str) -> web.Application:
-    """Every route of the table, behind the token."""
+def application(api: Api, token: str, *outer: Any) -> web.Application:
+    """Every route of the table, behind the token. outer: middlewares before all others."""
     open_paths = {route.path for route in ROUTES if route.open}
     app = web.Application(
         client_max_size=api.settings.body_bytes_max,
-        middlewares=[answering, guard(token, open_paths), crowded(api.settings.requests_max, open_paths)],
+        middlewares=[*outer, answering, guard(token, open_paths), crowded(api.settings.requests_max, open_paths)],
     )
     for route in ROUTES:
-        app.router.add_route(route.method, route.path, _served(route, getattr(api, route.handler)))
+        app.router.add_route(route.method, route.path, _served(route, getattr(api, route.handler), api))
     return app
 
 
-def _served(route: Route, handler: Handler) -> Next:
+def _served(route: Route, handler: Handler, api: Api) -> Next:
     async def served(request: web.Request) -> web.StreamResponse:
-        return await handler(request, await _body(request, route.body) if route.body is not None else None)
+        return await handler(request, await _body(request, route.body, api) if route.body is not None else None)
 
     return served
 
 
-async def _body(request: web.Request, kind: Any) -> Any:
+def _broken(error: BaseException) -> None:
+    """Nothing can break while a body is waited for."""
+    raise error
+
+
+async def _body(request: web.Request, kind: Any, api: Api) -> Any:
     if request.content_type != "application/json":
         raise Problem(BAD_REQUEST, "header Content-Type", "application/json", repr(request.content_type))
     try:
-        data = await request.read()
+        data = await read_body(request, api.settings.body_timeout_ms, api.clock, api.executor, _broken)
         return msgspec.json.decode(data or b"{}", type=kind)
     except msgspec.ValidationError as error:
         raise Problem(BAD_REQUEST, "body", "the object that /openapi.json describes", str(error)) from error

@@ -24,6 +24,7 @@ from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.ports.clock import Clock, Executor
 from shared.ports.log import Log
+from shared.process.listening import Connections
 from shared.process.outside import kafka_settings
 from shared.process.settings import ProcessSettings, ProcessSettingsError
 from shared.process.token import read_token
@@ -64,7 +65,8 @@ class ControlService:
             self.agents = Agents(log, kafka, topics, clock, executor, self.commands, self.events)
             self.api.agents_state = partial(getattr, self.agents, "state")
             self.model.on_status = self.events.status
-        self._application = application(self.api, token)
+        self._connections = Connections(clock, settings.connections_max, settings.request_wait_ms)
+        self._application = application(self.api, token, self._connections.asked)
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None
         self.serving = asyncio.Event()
@@ -76,6 +78,7 @@ class ControlService:
         runner = web.AppRunner(self._application, access_log=None, shutdown_timeout=stop_s)
         await runner.setup()
         handles = self.model.start(self._executor, self._broken)
+        handles.append(self._executor.spawn(self._connections.watch(), "watch connections", self._broken))
         if self.agents is not None:
             handles += [*self.events.start(self._executor, self.model, self._broken), self.agents.start(self._broken)]
         try:
@@ -113,7 +116,7 @@ class ControlService:
 
     async def _listen(self, runner: web.AppRunner) -> None:
         settings = self._settings
-        site = web.TCPSite(runner, settings.host, settings.port)
+        site = self._connections.site(runner, settings.host, settings.port)
         try:
             await site.start()
         except OSError as error:

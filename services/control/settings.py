@@ -29,6 +29,12 @@ class ControlSettings:
     """Of a request: a document travels to the coordinator in one record of the brokers."""
     requests_max: int = 256
     """Requests that are being answered; more are answered 429."""
+    connections_max: int = 1_000
+    """Open connections; one more is closed at once."""
+    request_wait_ms: int = 30_000
+    """For a connection to bring its first request; then it is closed."""
+    body_timeout_ms: int = 30_000
+    """For a request's body to come; then it is answered 408, and its room is another's."""
     request_characters_max: int = 128
     """Of the id that a command may bring."""
     silent_ms_max: int = 10_000
@@ -70,6 +76,11 @@ class ControlSettings:
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot work."""
         check_positive(self, "control", but=frozenset({"port"}))
+        if self.connections_max < self.requests_max:
+            raise ValueError(
+                f"control settings: connections_max ({self.connections_max}) is below requests_max ({self.requests_max}): so many requests"
+                " could never come"
+            )
         if not 0 <= self.port < 65_536:  # noqa: PLR2004 - the range of ports
             raise ValueError(f"control setting port: expected 0 to 65535, found {self.port}")
 

@@ -25,12 +25,12 @@ from shared.process.web import (
     NOT_FOUND,
     TOO_LARGE,
     TOO_MANY,
-    TOO_SLOW,
     UNAVAILABLE,
     Problem,
     answering,
     crowded,
     guard,
+    read_body,
 )
 from shared.runtime.measures import Measure
 
@@ -142,26 +142,12 @@ class GatewayService:
         return web.Response(body=body, content_type="application/json")
 
     async def _body(self, request: web.Request) -> bytes:
-        """The whole of it, within `body_timeout_ms`: who is silent keeps others' room no longer. Problem."""
+        """The whole of it, within `body_timeout_ms`. Problem."""
         settings = self._settings
-        watch = self._executor.spawn(self._hurry(request), "wait for a body", self._broken)
         try:
-            return await request.read()
-        except TimeoutError as error:
-            expected = f"the whole body within {settings.body_timeout_ms} ms"
-            raise Problem(TOO_SLOW, "body", expected, "a part of it", "send it again") from error
+            return await read_body(request, settings.body_timeout_ms, self._clock, self._executor, self._broken)
         except web.HTTPRequestEntityTooLarge as error:
             raise Problem(TOO_LARGE, "body", f"at most {settings.batch_bytes_max} bytes", "more") from error
-        except ConnectionError as error:
-            # Nobody reads this answer.
-            raise Problem(BAD_REQUEST, "body", "the whole body", "the client left") from error
-        finally:
-            watch.cancel()
-            await watch.join()
-
-    async def _hurry(self, request: web.Request) -> None:
-        await self._clock.sleep_ms(self._settings.body_timeout_ms)
-        request.content.set_exception(TimeoutError())
 
     @contextmanager
     def _room(self, content_length: int | None) -> Iterator[None]:

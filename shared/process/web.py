@@ -10,6 +10,8 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from shared.ports.clock import Clock, Executor
+
 _log = structlog.get_logger()
 Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -111,6 +113,29 @@ def crowded(requests_max: int, open_paths: Collection[str]) -> Any:
             under_way -= 1
 
     return counted
+
+
+async def read_body(
+    request: web.Request, wait_ms: int, clock: Clock, executor: Executor, on_error: Callable[[BaseException], None]
+) -> bytes:
+    """The whole body, if it comes in time: who is silent keeps others' room no longer. Problem; web.HTTPRequestEntityTooLarge."""
+
+    async def hurry() -> None:
+        await clock.sleep_ms(wait_ms)
+        request.content.set_exception(TimeoutError())
+
+    watch = executor.spawn(hurry(), "wait for a body", on_error)
+    try:
+        return await request.read()
+    except TimeoutError as error:
+        expected = f"the whole body within {wait_ms} ms"
+        raise Problem(TOO_SLOW, "body", expected, "a part of it", "send it again") from error
+    except ConnectionError as error:
+        # Nobody reads this answer.
+        raise Problem(BAD_REQUEST, "body", "the whole body", "the client left") from error
+    finally:
+        watch.cancel()
+        await watch.join()
 
 
 @web.middleware

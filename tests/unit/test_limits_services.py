@@ -13,6 +13,7 @@ from services.control.agents import Agents
 from services.control.commands import Commands, Start
 from services.control.events import Events
 from services.control.readmodel import ReadModel
+from services.control.service import ControlService
 from services.control.settings import ControlSettings, control_settings
 from services.gateway.service import GatewayService
 from services.gateway.settings import GatewaySettings, gateway_settings
@@ -167,6 +168,47 @@ async def test_an_id_of_a_request_has_a_length() -> None:
         "an id of at most 3 characters that can be printed",
         "4 characters",
     )
+
+
+async def _closed(url: str, data: bytes) -> bytes:
+    """What a connection that sends this gets until it is closed."""
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(data)
+    found = await reader.read()
+    writer.close()
+    return found
+
+
+async def test_who_asks_nothing_keeps_nobody_out() -> None:
+    """A connection without a request is closed, as is one too many; a body that does not come is answered; others are served."""
+    settings = ControlSettings(
+        port=0, agents=False, requests_max=2, connections_max=3, request_wait_ms=300, body_timeout_ms=300
+    )
+    clock, executor = SystemClock(), AsyncExecutor()
+    service = ControlService(MemoryLog(MemoryBroker(clock)), TOPICS, clock, executor, settings, "t" * 16)
+    running = asyncio.ensure_future(service.run())
+    await service.serving.wait()
+    host, port = service.url.removeprefix("http://").split(":")
+    silent = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
+    silent[1][1].write(b"GET / HTTP/1.1\r\nHost: h\r\n")
+    async with ClientSession() as session, session.get(f"{service.url}/healthz") as answer:
+        assert answer.status == 200, "with a connection that stays open, the third"
+        assert await _closed(service.url, b"") == b"", "the fourth"
+        assert [await reader.read() for reader, _ in silent] == [b"", b""]
+    head = b"POST /v1/validate HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer " + b"t" * 16
+    head += b"\r\nContent-Type: application/json\r\nContent-Length: 9\r\nConnection: close\r\n\r\n{"
+    assert (await _closed(service.url, head)).startswith(b"HTTP/1.1 408 ")
+    for _, writer in silent:
+        writer.close()
+    service.stop()
+    await running
+
+
+def test_more_requests_than_connections_are_refused_at_the_start() -> None:
+    """Said with both numbers."""
+    with pytest.raises(ValueError, match=r"connections_max \(4\) is below requests_max \(5\)"):
+        ControlSettings(requests_max=5, connections_max=4)
 
 
 def test_who_stood_still_for_longer_than_topics_are_kept_goes_on_with_what_is_told_now() -> None:

@@ -16,7 +16,7 @@ from shared.model.messages import (
 from shared.protocol.coordinator import commands as do
 from shared.protocol.coordinator import events as ev
 from shared.protocol.coordinator.plans import fault_of
-from tests.unit.protocol_coordinator_support import DOCUMENT, NAME, Fate
+from tests.unit.protocol_coordinator_support import DOCUMENT, NAME, WRITES, Fate
 from tests.unit.protocol_coordinator_world import World, started
 
 
@@ -150,6 +150,18 @@ def test_C10_a_commit_ends_the_row_of_outages() -> None:
             world.pass_ms(100)
         began.append(world.now_ms - failed_ms)
     assert began == [world.settings.backoff_base_ms] * 3
+
+
+def test_who_waits_for_the_store_says_so() -> None:
+    """A checkpoint, or a start, that cannot be written is seen in the status until it is."""
+    world = started()
+    world.pass_ms(2_500)
+    world.fate = lambda command: "away" if isinstance(command, WRITES) else "done"
+    world.pass_ms(2_000)
+    assert world.status[NAME].reason == "waits for the coordinator's store, which does not answer"
+    world.fate = lambda _: "done"
+    world.pass_ms(1_500)
+    assert world.status[NAME].reason == ""
 
 
 def test_it_is_told_how_long_a_checkpoint_took() -> None:

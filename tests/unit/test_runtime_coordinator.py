@@ -16,9 +16,9 @@ from shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitS
 from shared.adapters.memory_log import MemoryLog
 from shared.adapters.virtual import VirtualWorld, run_virtual
 from shared.model.ids import LeaderToken, Offset, ProcessorName
-from shared.model.messages import PutConnection
+from shared.model.messages import PutConnection, StartProcessor
 from shared.ports.clock import Clock
-from shared.ports.log import LogRecord, LogUnavailable, TopicPartition
+from shared.ports.log import LogError, LogRecord, LogUnavailable, TopicPartition
 from shared.protocol.coordinator.events import PlannedPipeline
 from shared.protocol.coordinator.machine import CoordinatorMachine
 from shared.protocol.coordinator.settings import CoordinatorSettings
@@ -257,5 +257,39 @@ def test_C8_a_leader_that_stood_still_stops_nothing_that_its_successor_began(tmp
             assert (await there.client.statuses())[NAME].generation == 1
             first.stop()
             await running
+
+    run_virtual(main)
+
+
+def test_topics_that_cannot_be_made_now_are_made_later(tmp_path: Path) -> None:
+    """Brokers that are away when a generation begins delay it; what they refuse for good is the reason why the processor fails."""
+
+    async def main(world: VirtualWorld) -> None:
+        (tmp_path / "in.json").write_text('{"n": 1}\n')
+        source = {"$source": {"path": str(tmp_path / "in.json"), "format": "json", "follow": True}}
+        document = {"pipeline": [source, {"$emit": {"path": str(tmp_path / "out"), "format": "json"}}]}
+        async with installed(world.clock, world.executor) as there:
+            part = there.parts["coordinator"]
+            assert isinstance(part, CoordinatorDriver)
+            log = part._outside.log
+            create, errors = log.create_topic, list[LogError]()
+            errors += [LogUnavailable("away"), LogUnavailable("still away")]
+
+            async def failing(topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
+                if errors and "source-1" in topic:
+                    raise errors.pop(0)
+                await create(topic, partitions, config)
+
+            log.create_topic = failing  # type: ignore[method-assign]
+            await there.create(document)
+            await there.start()
+            assert errors == []
+            await there.stop()
+            errors.append(LogError("no topics for you"))
+            await there.client.request(StartProcessor("again", NAME, resume=False))
+            async for status in there.client.watch(NAME):
+                if status.state == "FAILED":
+                    break
+            assert status.reason == "topics: no topics for you"
 
     run_virtual(main)

@@ -194,6 +194,7 @@ class ProcessorMachine:
             p.cleaning = None
         elif p.write is not None and p.write.op == op:
             p.write = None
+            p.store_away = True
             p.retry_at_ms = now_ms + p.settings.retry_ms
         else:
             cleanup.deleted(p, op, done=False)

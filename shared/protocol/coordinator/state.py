@@ -207,6 +207,8 @@ class ProcessorState:
     """Retained, oldest first; the last of them is the last committed one."""
     phase: Phase = Phase.IDLE
     write: Write | None = None
+    store_away: bool = False
+    """The last write was not answered: it is made again."""
     retry_at_ms: int = 0
     mirror: Mirror = field(default_factory=Mirror)
     released: dict[Identity, Epoch] = field(default_factory=dict)
@@ -362,6 +364,7 @@ class ProcessorState:
         write = self.write
         assert write is not None
         self.write = None
+        self.store_away = False
         if write.row.plan != self.row.plan:
             self.plan = decode_plan(write.row.plan)
         self.row = write.row

@@ -22,6 +22,8 @@ def shown_state(p: ProcessorState) -> str:
 
 def shown_reason(p: ProcessorState) -> str:
     """What it waits for, or why it failed."""
+    if p.store_away:
+        return "waits for the coordinator's store, which does not answer"
     if p.phase is Phase.PREPARING and p.run is not None:
         if p.run.wants_service:
             return f"waits for a worker of service {p.run.wants_service} with a free slot"
