@@ -118,13 +118,17 @@ class SinkBody:
             self._context.released(index, marker)
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]], what: str, identity: Identity) -> T:
-        """C10: an outage of the target is waited out."""
+        """C10: an outage of the target is waited out; who asks how the processor stands is told of it."""
         while True:
             try:
-                return await attempt()
+                done = await attempt()
             except TargetUnavailable as error:
                 _log.warning("sink.target_away", what=what, identity=str(identity), reason=str(error))
+                self._context.waits(f"{what}: {error}")
                 await self._context.outside.clock.sleep_ms(self._settings.target_wait_ms)
+            else:
+                self._context.waits("")
+                return done
 
     # --- the mirror (C9) ----------------------------------------------------------------------------------------------------
 

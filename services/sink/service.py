@@ -31,7 +31,7 @@ class SinkService:
         processor = parse(context.assign.plan.document)
         head = context.vertex.head
         make = partial(self._connectors.make, context, processor, head)
-        rejects = processor.options.dlq is not None and not isinstance(head, DeadLetterHead)
+        rejects = not isinstance(head, DeadLetterHead)
         return SinkBody(context, make, rejected_to_dlq=rejects, settings=self._settings)
 
     async def close(self) -> None:

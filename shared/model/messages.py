@@ -212,6 +212,8 @@ class TaskBeat(Struct, frozen=True):
     details: dict[str, str] = {}
     released: tuple[tuple[VertexId, int, Epoch], ...] = ()
     """A sink's markers, by identity that it holds: what `Released` said, again, for a coordinator that has just taken over."""
+    waits: str = ""
+    """Why it cannot go on now, where something outside keeps it from that: a target that does not answer."""
 
 
 class Heartbeat(Struct, frozen=True, tag=True):

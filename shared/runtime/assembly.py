@@ -36,6 +36,7 @@ async def assemble(
     on_ask: Callable[[], None],
     on_released: Callable[[int, Epoch], None],
     on_failed: Callable[[BaseException], None],
+    on_waits: Callable[[str], None],
 ) -> TaskDriver:
     """A driver that has restored and stands ready; nothing is read or written yet. Whatever keeps it from that leaves nothing open."""
     settings = outside.settings
@@ -45,7 +46,7 @@ async def assemble(
         processor, running.key_groups, settings.engine, collects=settings.collects, names=running.names
     )
     vertex = plan.vertex(assign.vertex)
-    context = TaskContext(outside, assign, plan, vertex, on_released, on_failed, processor.options.limits)
+    context = TaskContext(outside, assign, plan, vertex, on_released, on_failed, processor.options.limits, on_waits)
     body = await service.build(context)
     try:
         return await _restored(context, body, on_ack=on_ack, on_ask=on_ask)

@@ -21,7 +21,9 @@ WATERMARK = "watermark"
 Markers = tuple[tuple[VertexId, int, Epoch], ...]
 
 
-def beat_of(assign: Assign, driver: TaskDriver | None, phase: str, released: Markers, clock: Clock) -> TaskBeat:
+def beat_of(
+    assign: Assign, driver: TaskDriver | None, phase: str, released: Markers, clock: Clock, waits: str
+) -> TaskBeat:
     """Of a task that this worker has taken; `driver` is None while it is built."""
     beat = TaskBeat(
         name=assign.name,
@@ -34,6 +36,7 @@ def beat_of(assign: Assign, driver: TaskDriver | None, phase: str, released: Mar
         input_watermark_ms=MIN_TIME,
         output_watermark_ms=MIN_TIME,
         released=released,
+        waits=waits,
     )
     if driver is None:
         return beat
@@ -58,7 +61,7 @@ def encoded(beat: Heartbeat, settings: RuntimeSettings) -> bytes:
     try:
         return encode_message(beat, few)
     except WireError:
-        tasks = tuple(msgspec.structs.replace(task, details={}) for task in beat.tasks)
+        tasks = tuple(msgspec.structs.replace(task, details={}, waits="") for task in beat.tasks)
         return encode_message(msgspec.structs.replace(beat, tasks=tasks), settings.wire)
 
 

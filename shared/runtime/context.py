@@ -39,6 +39,10 @@ def _nothing(phase: Phase, epoch: Epoch) -> None:
     del phase, epoch
 
 
+def _forget(reason: str) -> None:
+    del reason
+
+
 @dataclass(frozen=True, slots=True)
 class Outside:
     """The ports of one process."""
@@ -82,6 +86,8 @@ class TaskContext:
     """Something beside the task's own calls has failed: the task fails with it."""
     limits: Limits = DEFAULTS
     """Of the document."""
+    waits: Callable[[str], None] = _forget
+    """Why the task cannot go on now, for who looks; "" when it goes on."""
 
     @property
     def task(self) -> TaskId:

@@ -69,8 +69,13 @@ class Hosted:
     """Builds it. A take-over that waits for its target must not go on beside the next generation's, and fence it (S1)."""
     driver: TaskDriver | None = None
     phase: str = "restoring"
+    waits: str = ""
     released: dict[int, Epoch] = field(default_factory=dict)
     """Markers of the release identities that it holds, by index."""
+
+    def note_wait(self, reason: str) -> None:
+        """Why it cannot go on now, for who looks; "" when it goes on."""
+        self.waits = reason
 
     def markers(self) -> tuple[tuple[VertexId, int, Epoch], ...]:
         """As heartbeats tell them."""
@@ -275,6 +280,7 @@ class Worker:
             on_ask=lambda: self.report(CheckpointWanted(self.incarnation, assign.job, assign.generation)),
             on_released=lambda index, epoch: self._released(hosted, index, epoch),
             on_failed=lambda error: self._failed(hosted, error),
+            on_waits=hosted.note_wait,
         )
         if self._tasks.get(key) is not hosted:
             await driver.close()
@@ -355,8 +361,10 @@ class Worker:
 
     def _heartbeat(self) -> Heartbeat:
         settings = self._outside.settings
-        clock = self._outside.clock
-        tasks = tuple(beat_of(h.assign, h.driver, h.phase, h.markers(), clock) for h in self._tasks.values())
+        clock, most = self._outside.clock, settings.reason_characters_max
+        tasks = tuple(
+            beat_of(h.assign, h.driver, h.phase, h.markers(), clock, h.waits[:most]) for h in self._tasks.values()
+        )
         return Heartbeat(
             self.incarnation, self.place, self._service.name, settings.slots, os.getpid(), socket.gethostname(), tasks
         )

@@ -229,6 +229,8 @@ def restore(p: ProcessorState, now_ms: int) -> None:
         names = ", ".join(str(t) for t in missing)
         outage = p.outage_since(run.since_ms)
         reason = f"tasks {names} did not restore within {p.settings.restore_timeout_ms} ms"
+        if run.waiting:
+            reason += f"; {run.waiting}"
         p.doom = Doom(reason, counts=not outage, outage=outage)
 
 

@@ -86,6 +86,13 @@ class Run:
     since_ms: int = 0
     wants_service: str = ""
     """No worker of this service has room."""
+    waits: dict[TaskId, str] = field(default_factory=dict)
+    """What tasks say that they wait for outside; only people hang on it."""
+
+    @property
+    def waiting(self) -> str:
+        """Why the first of the tasks cannot go on now, where that lies outside; "" where none says so."""
+        return next((f"task {task} waits, {why}" for task, why in sorted(self.waits.items()) if why), "")
 
     @property
     def acking(self) -> frozenset[TaskId]:

@@ -30,6 +30,8 @@ def shown_reason(p: ProcessorState) -> str:
         if not p.run.topics_ready:
             return "waits for its topics"
         return "waits for the mirror of its commits"
+    if p.run is not None and p.run.waiting:
+        return p.run.waiting
     if p.phase is Phase.RUNNING and p.held:
         return f"holds its input until sinks have released {len(p.unreleased())} committed checkpoints"
     if p.phase is not Phase.IDLE and p.outage:
