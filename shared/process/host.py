@@ -11,9 +11,11 @@ from typing import Any, Protocol, TextIO, cast
 
 import structlog
 
+from shared.adapters.clock import SystemClock
 from shared.language.redaction import redacted
 from shared.process.allocator import few_heaps, keep_freed
 from shared.process.lines import Lines
+from shared.process.repeats import Repeats
 from shared.process.settings import ProcessSettings, ProcessSettingsError, read_settings
 from shared.runtime.settings import SettingsError
 
@@ -39,7 +41,7 @@ def hide_secrets(_logger: Any, _method: str, event: MutableMapping[str, Any]) ->
 
 
 def configure_logs(settings: ProcessSettings) -> None:
-    """Structlog to standard error: JSON lines, or text for people; each with time, level and place."""
+    """Structlog to standard error: JSON lines, or text for people; each with time, level and place, repeated warnings now and then."""
     structlog.contextvars.bind_contextvars(place=settings.place)
     lines = cast("TextIO", Lines(sys.stderr))
     renderer = (
@@ -50,6 +52,7 @@ def configure_logs(settings: ProcessSettings) -> None:
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            Repeats(SystemClock()),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,

@@ -1,6 +1,7 @@
 """A worker: one process of a service. Registers, beats, takes assignments, hosts tasks (R1, R2).
 
-It reads `commands` from where they end when it starts: what was said to an earlier incarnation is not for it.
+It reads `commands` from where they end when it starts: what was said to an earlier incarnation is not for it. Before it knows where
+that is, for `commands` and for `flow`, it says nothing: the coordinator gives work to whomever it hears, and would do so too early.
 """
 
 import asyncio
@@ -100,6 +101,7 @@ class Worker:
         self._seq = 0
         self._heard_ms = 0
         self._registered = False
+        self._flow_begun = asyncio.Event()
         self._told: dict[str, tuple[Offset, int | None]] = {}
         """By partition of an edge: how far it was read, and, of a receiver that is full, its watermark. Bounded by the tasks here."""
         self._stopped = asyncio.Event()
@@ -167,6 +169,7 @@ class Worker:
     async def _read_commands(self) -> None:
         topic, settings = TopicPartition(self._outside.topics.commands, 0), self._outside.settings
         position: Offset | None = None
+        await self._flow_begun.wait()
         while True:
             try:
                 async with reading(self._outside.log) as reader:
@@ -353,7 +356,7 @@ class Worker:
         settings, clock = self._outside.settings, self._outside.clock
         while True:
             await clock.sleep_ms(settings.heartbeat_interval_ms)
-            if self._outbox.backlog() < settings.reports_waiting_max:
+            if self._registered and self._outbox.backlog() < settings.reports_waiting_max:
                 self.report(self._heartbeat())
             if clock.monotonic_ms() - self._heard_ms > settings.coordinator_silence_ms_max and self._tasks:
                 _log.error("worker.coordinator_silent", place=self.place, tasks=len(self._tasks))
@@ -406,6 +409,7 @@ class Worker:
                 async with reading(self._outside.log) as reader:
                     if position is None:
                         position = (await self._outside.log.end_offsets([flow]))[flow]
+                        self._flow_begun.set()
                     await reader.assign({flow: position})
                     while True:
                         for record in await reader.fetch(settings.topic_records_max, settings.fetch_timeout_ms):

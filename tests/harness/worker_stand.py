@@ -141,13 +141,14 @@ async def working(
     make: Callable[[TaskContext], TaskBody] | None = None,
     settings: RuntimeSettings | None = None,
     plan: RunningPlan | None = None,
+    log: Callable[[MemoryBroker, Faults], MemoryLog] = MemoryLog,
 ) -> AsyncIterator[WorkerStand]:
-    """A worker that has registered, and the topics of the plan's edges."""
+    """A worker that has registered, if its `log` lets it, and the topics of the plan's edges."""
     broker, faults = MemoryBroker(world.clock), Faults()
     blobs = MemoryBlobs(world.executor)
     numbers = iter(range(10**6))
     outside = Outside(
-        log=MemoryLog(broker, faults),
+        log=log(broker, faults),
         blobs=blobs,
         clock=world.clock,
         executor=world.executor,

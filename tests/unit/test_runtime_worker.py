@@ -2,11 +2,14 @@
 """A worker obeys what is meant for it, once (R2), says why a task failed (C10, S6, L2), and tells senders what was read (F7)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
+from shared.adapters.faults import Faults
+from shared.adapters.memory_broker import MemoryBroker
+from shared.adapters.memory_log import MemoryLog
 from shared.adapters.virtual import VirtualWorld, run_virtual
 from shared.model.ids import EdgeId, Generation, Incarnation, Offset, TaskId, VertexId
 from shared.model.messages import (
@@ -21,7 +24,7 @@ from shared.model.messages import (
     TaskRestored,
 )
 from shared.ports.blobs import BlobUnavailable
-from shared.ports.log import LogUnavailable
+from shared.ports.log import LogUnavailable, TopicPartition
 from shared.ports.sink import MarkerAhead, TargetRefused, TargetUnavailable
 from shared.protocol.task.events import ReadUpTo
 from shared.protocol.task.start import TaskLimits
@@ -235,6 +238,39 @@ def test_R1_a_worker_names_its_place_and_its_incarnation() -> None:
         assert (register.worker, register.place, register.service) == (ME, "sink-0", "sink")
 
     at_work(story)
+
+
+class Unsettled(MemoryLog):
+    """For a while the broker does not say where some topic ends, as after its restart."""
+
+    of = ""
+
+    async def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Offset]:
+        if any(partition.topic == self.of for partition in partitions):
+            raise LogUnavailable("no leader yet")
+        return await super().end_offsets(partitions)
+
+
+@pytest.mark.parametrize("topic", [TOPICS.commands, TOPICS.flow])
+def test_R1_a_worker_is_not_heard_of_before_it_hears(topic: str) -> None:
+    """By a heartbeat alone it would be given tasks: assignments, or what receivers have read, that nobody says a second time."""
+    logs: list[Unsettled] = []
+
+    def log(broker: MemoryBroker, faults: Faults) -> MemoryLog:
+        logs.append(Unsettled(broker, faults))
+        logs[0].of = topic
+        return logs[0]
+
+    async def story(stand: WorkerStand) -> None:
+        await stand.settle(10 * stand.outside.settings.heartbeat_interval_ms)
+        assert await stand.reports(object) == []
+        logs[0].of = ""
+        await stand.said(Heartbeat)
+        assert isinstance((await stand.reports(object))[0], Register)
+        await stand.tell(stand.assign(1))
+        await stand.said(TaskRestored)
+
+    at_work(story, log=log)
 
 
 @pytest.mark.parametrize(

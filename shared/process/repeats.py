@@ -1,0 +1,40 @@
+"""Of one warning that is said again and again, one line an interval: in an outage each loop of each task would write several a second."""
+
+from collections.abc import MutableMapping
+from typing import Any, Final
+
+import structlog
+
+from shared.ports.clock import Clock
+
+_INTERVAL_MS: Final = 10_000
+_KINDS_MAX: Final = 1_000
+
+
+class Repeats:
+    """A processor of structlog: the first passes, then one an interval, with `held`, how many were held back since the last."""
+
+    def __init__(self, clock: Clock, interval_ms: int = _INTERVAL_MS, kinds_max: int = _KINDS_MAX) -> None:
+        self._clock = clock
+        self._interval_ms = interval_ms
+        self._kinds_max = kinds_max
+        self._seen: dict[str, tuple[int, int]] = {}
+        """When a line passed, ms, and how many of its kind were held back since."""
+
+    def __call__(self, _logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """The event as it came, or structlog.DropEvent."""
+        if method != "warning":
+            return event
+        kind = repr(sorted(event.items(), key=lambda item: item[0]))
+        now_ms = self._clock.monotonic_ms()
+        passed_ms, held = self._seen.get(kind, (None, 0))
+        if passed_ms is not None and now_ms - passed_ms < self._interval_ms:
+            self._seen[kind] = passed_ms, held + 1
+            raise structlog.DropEvent
+        if len(self._seen) >= self._kinds_max:
+            held += sum(others for known, (_, others) in self._seen.items() if known != kind)
+            self._seen.clear()
+        self._seen[kind] = now_ms, 0
+        if held:
+            event["held"] = held
+        return event
