@@ -85,8 +85,7 @@ def test_W6_earliest_passes_over_elements_that_were_behind_the_watermark() -> No
 
 def test_W6_latest_passes_over_elements_that_were_behind_the_watermark() -> None:
     """What comes out must not lie behind what was said: a group of nothing else has the window's end."""
-    options = {"allowedLateness": ms(0), "outputTime": "latest"}
-    alone = world(pipeline(10, lateness="split", **options), [record(8, "b"), record(2, "a")])
+    alone = world(pipeline(10, lateness="split", outputTime="latest"), [record(8, "b"), record(2, "a")])
     alone.finish()
     assert sorted(times(alone)) == [8, 9]
 
