@@ -174,8 +174,12 @@ class SourceTaskBody:
         self._come |= {s.split: (found[s.split], s.next_position) for s in self._source.status() if s.split in found}
 
     async def take(self, fetched: Fetched, now_ms: int, monotonic_ms: int) -> Sequence[Out]:
-        """Rows through front and chain, then the statuses, then the watermark that both allow."""
+        """Rows through front and chain, then the statuses, then the watermark that both allow.
+
+        A task that becomes idle gives out what its chain holds: receivers no longer wait for its watermark, and would be past it (PA4).
+        """
         self._end_hold(monotonic_ms)
+        was_idle = self._front.idle()
         if self._asked:
             self._asked, self._standing = False, (self.details(), self.holds())
         for name, (ordinal, begin) in fetched.added.items():
@@ -193,6 +197,8 @@ class SourceTaskBody:
         if self._chain.next_processing_time() <= now_ms:
             outs += self._chain.on_processing_time(now_ms)
         outs += self._chain.on_watermark(self._front.output_watermark())
+        if self._front.idle() and not was_idle:
+            outs += self._chain.before_barrier()
         rows = self._steps.rows_too and bool(with_rows)
         self._moved = fetched.paced and (rows or before != self._front.split_watermarks())
         if self._end_at is not None:

@@ -138,8 +138,12 @@ class PlanWorld:
             ordinal = split % len(self._records[vertex])
             task = self.tasks[vertex][ordinal % len(self.tasks[vertex])]
             assert task.front is not None
+            was_idle = task.front.idle()
             task.front.on_status(SplitId(f"s-{ordinal}"), "idle")
-            self._advance_source(task)
+            self._send(task, task.chain.on_watermark(task.front.output_watermark()))
+            if task.front.idle() and not was_idle:  # as a source's body does
+                self._send(task, task.chain.before_barrier())
+            self._tell(task)
 
     def deliver(self, channel: int, count: int) -> None:
         """So many frames of a channel reach their receiver."""

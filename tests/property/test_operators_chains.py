@@ -15,16 +15,15 @@ from tests.harness.plan_world import PlanWorld
 from tests.oracle import windows as oracle
 from tests.oracle.windows import Record
 
-ACTIONS = st.lists(
-    st.one_of(
-        st.tuples(st.just("feed"), st.just(0), st.integers(0, 2), st.integers(1, 6)),
-        st.tuples(st.just("deliver"), st.integers(0, 8), st.integers(1, 4)),
-        st.tuples(st.just("epoch")),
-        st.tuples(st.just("restart"), st.integers(0, 3)),
-    ),
-    min_size=4,
-    max_size=40,
+ACTION = st.one_of(
+    st.tuples(st.just("feed"), st.just(0), st.integers(0, 2), st.integers(1, 6)),
+    st.tuples(st.just("deliver"), st.integers(0, 8), st.integers(1, 4)),
+    st.tuples(st.just("epoch")),
+    st.tuples(st.just("restart"), st.integers(0, 3)),
 )
+ACTIONS = st.lists(ACTION, min_size=4, max_size=40)
+IDLE = st.tuples(st.just("idle"), st.just(0), st.integers(0, 2))
+IDLING = st.lists(ACTION | IDLE, min_size=4, max_size=40)
 OUTPUT_TIMES = st.sampled_from(["end", "earliest", "latest"])
 
 
