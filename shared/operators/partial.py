@@ -8,8 +8,9 @@ Rules (architecture.md, Spark stages; protocol P3, W1):
   left out (AWAY), in either mode.
 - PA3 Everything else is put into its windows here, and travels as partials; as rows with WSTART and WEND where the window's
   pipeline needs rows.
-- PA4 Partials are held until the barrier, `held_groups_max` or a source's idleness (`before_barrier`); the output watermark stands meanwhile at that of the last time nothing was
-  held, so that no receiver closes a window that a held partial belongs to. At the end of input all is given out.
+- PA4 Partials are held until the barrier, `held_groups_max` or a source's idleness (`before_barrier`); the output watermark stands
+  meanwhile at that of the last time nothing was held, so that no receiver closes a window that a held partial belongs to. At the end of
+  input all is given out.
 """
 
 from collections.abc import Mapping, Sequence

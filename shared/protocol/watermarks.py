@@ -13,6 +13,8 @@ class InputProgress:
     watermark_ms: int = MIN_TIME
     idle: bool = False
     ended: bool = False
+    together: str = ""
+    """The vertex of the sender, where all of its tasks hear the same: they count as one. Empty for sources and splits."""
 
     def raise_to(self, watermark_ms: int) -> None:
         """Take a watermark; a lower one changes nothing (W1)."""
@@ -20,19 +22,30 @@ class InputProgress:
 
 
 def combined_watermark(inputs: Iterable[InputProgress]) -> int:
-    """W3: the minimum over inputs neither idle nor ended; else the highest of the idle; MAX_TIME only when all have ended, ms."""
-    active, idle = MAX_TIME, MIN_TIME
-    any_active = any_idle = False
+    """W3: the minimum over inputs neither idle nor ended; else the highest of the idle; MAX_TIME only when all have ended, ms.
+
+    Tasks that hear the same are one input: as low as the lowest of them, which holds what the others do not know of, idle when all are.
+    """
+    active = MAX_TIME
+    any_active = False
+    idle: list[int] = []
+    shared: dict[str, tuple[int, bool]] = {}
     for progress in inputs:
         if progress.ended or progress.watermark_ms == MAX_TIME:
             continue  # An input at MAX_TIME has said all but END: it holds nobody back, nor does it speak for those that are idle.
-        if progress.idle:
-            any_idle, idle = True, max(idle, progress.watermark_ms)
+        if progress.together:
+            lowest_ms, all_are = shared.get(progress.together, (MAX_TIME, True))
+            shared[progress.together] = (min(lowest_ms, progress.watermark_ms), all_are and progress.idle)
+        elif progress.idle:
+            idle.append(progress.watermark_ms)
         else:
             any_active, active = True, min(active, progress.watermark_ms)
-    if any_active:
-        return active
-    return idle if any_idle else MAX_TIME
+    for lowest_ms, all_are in shared.values():
+        if all_are:
+            idle.append(lowest_ms)
+        else:
+            any_active, active = True, min(active, lowest_ms)
+    return active if any_active else max(idle, default=MAX_TIME)
 
 
 def all_idle(inputs: Iterable[InputProgress]) -> bool:

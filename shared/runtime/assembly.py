@@ -127,6 +127,7 @@ def _task_start(assign: Assign, context: TaskContext) -> TaskStart:
         restored={h.index: h.protocol for h in assign.handles},
         is_source=context.vertex.service == "source",
         limits=context.outside.settings.limits,
+        sharing=frozenset(v.id for v in plan.vertices if v.service != "source"),
     )
 
 

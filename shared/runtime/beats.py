@@ -10,6 +10,7 @@ from shared.model.messages import Assign, Heartbeat, TaskBeat
 from shared.model.time import MAX_TIME, MIN_TIME
 from shared.ports.clock import Clock
 from shared.protocol.task.machine import TaskMachine
+from shared.protocol.watermarks import combined_watermark
 from shared.runtime.body import HoldingBody, SourceBody
 from shared.runtime.driver import TaskDriver
 from shared.runtime.settings import RuntimeSettings
@@ -81,14 +82,10 @@ def _held(driver: TaskDriver, clock: Clock) -> TaskHeld:
 
 
 def _slowest(machine: TaskMachine) -> tuple[str, int, int] | None:
-    """The channel that gives the input watermark (W3): the lowest of those neither idle nor ended, else the highest idle one."""
+    """The channel that gives the input watermark (W3): the lowest of those neither idle nor ended, else the idle one that counts."""
     channels = [c for c in machine.receiver.channels() if not c.progress.ended and c.progress.watermark_ms < MAX_TIME]
-    active = [c for c in channels if not c.progress.idle]
     if not channels:
         return None
-    found = (
-        min(active, key=lambda c: c.progress.watermark_ms)
-        if active
-        else max(channels, key=lambda c: c.progress.watermark_ms)
-    )
+    reached_ms = combined_watermark(c.progress for c in channels)
+    found = min((c for c in channels if c.progress.watermark_ms == reached_ms), key=lambda c: c.progress.idle)
     return found.sender.vertex, found.sender.index, found.progress.watermark_ms

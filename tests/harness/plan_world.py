@@ -7,7 +7,7 @@ a task behind a source gives out are held against the watermark that it has sent
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -224,10 +224,13 @@ class PlanWorld:
         task.ended = bool(before) and all(c.ended for c in before)
         for edge in self.plan.inputs_of(vertex.id):
             senders = self.tasks[edge.sender]
+            together = "" if senders and senders[0].front is not None else str(edge.sender)
             stays = len(copies) == count and len(self._copies[edge.sender]) == len(senders)
             for sender in senders:
                 channel = Channel(edge, sender.index, index)
-                task.inputs[channel] = _same(copies[index].inputs[channel]) if stays else InputProgress()
+                task.inputs[channel] = (
+                    _same(copies[index].inputs[channel]) if stays else InputProgress(together=together)
+                )
                 self._channels[channel] = deque()
                 if copies and not stays:  # R4: an edge that begins anew is told what its sender has reached
                     self._channels[channel].append(sender.sent)
@@ -348,7 +351,7 @@ def _predecessors(index: int, count: int, copies: list[Copy]) -> list[Copy]:
 
 
 def _same(progress: InputProgress) -> InputProgress:
-    return InputProgress(progress.watermark_ms, progress.idle, progress.ended)
+    return replace(progress)
 
 
 def _all_idle(inputs: Any) -> bool:

@@ -40,8 +40,12 @@ def task(
     index: int = 0,
     incarnation: str = "i1",
     limits: TaskLimits = TaskLimits(),  # noqa: B008 -- frozen
+    sharing: bool = False,
 ) -> TaskStart:
-    """A task `me` between `senders` tasks of `up` and `receivers` tasks of `down`; lineage: (generation, restored_from)."""
+    """A task `me` between `senders` tasks of `up` and `receivers` tasks of `down`; lineage: (generation, restored_from).
+
+    sharing: `up` is no source, so that its tasks hear the same.
+    """
     entries = [LineageEntry(Generation(g), Epoch(e), 1) for g, e in lineage or [(generation, 0)]]
     outputs = [EdgeBinding(OUT, Incarnation(incarnation), "", tasks, receivers)] if receivers else []
     return TaskStart(
@@ -56,6 +60,7 @@ def task(
         restored=restored or {},
         is_source=source,
         limits=limits,
+        sharing=frozenset({UP} if sharing else ()),
     )
 
 

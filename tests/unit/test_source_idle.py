@@ -1,8 +1,6 @@
 # ruff: noqa: N802 -- a test carries its rule's name
 """What a source's task holds when it becomes idle."""
 
-from typing import Any
-
 from services.source.connectors.raw import LogRawReader
 from shared.adapters.clock import SystemClock
 from shared.adapters.memory_broker import MemoryBroker
@@ -39,8 +37,8 @@ async def test_W3_a_task_that_becomes_idle_holds_no_aggregates_back() -> None:
     assert await _taken(stand, IDLE_MS) == []
 
 
-async def _taken(stand: SourceStand, after_ms: int) -> list[Any]:
+async def _taken(stand: SourceStand, after_ms: int) -> list[Out]:
     """What the task gives out."""
     stand.clock.at_ms += after_ms
     outs = await stand.body.take(await stand.body.fetch(), 0, stand.clock.at_ms)
-    return [out for out in outs if isinstance(out, Out) and out.port == OUT]
+    return [out for out in outs if out.port == OUT]

@@ -44,6 +44,8 @@ class TaskStart:
     """The states of all tasks of the vertex in the restored checkpoint, by index; empty for a start from nothing."""
     is_source: bool
     limits: TaskLimits = TaskLimits()
+    sharing: frozenset[VertexId] = frozenset()
+    """Those of the sending vertices whose tasks all hear the same: all but sources (W3)."""
 
 
 def start_task(start: TaskStart) -> TaskMachine:
@@ -116,12 +118,16 @@ def _without_watermark(state: TaskProtocolState) -> TaskProtocolState:
 
 def _input(binding: EdgeBinding, vertex: VertexId, start: TaskStart, own: TaskProtocolState | None) -> InputPartition:
     senders = [TaskId(vertex, index) for index in range(binding.senders)]
+    together = vertex if vertex in start.sharing else ""
     state = _input_state(binding, own)
     if state is None:
-        fresh = {s: ChannelReceiver(s, Seq(0), Seq(0), start.restored_from) for s in senders}
+        fresh = {
+            s: ChannelReceiver(s, Seq(0), Seq(0), start.restored_from, InputProgress(together=together))
+            for s in senders
+        }
         return InputPartition(EdgeId(binding.edge), binding.incarnation, fresh, Offset(0))
     saved = {TaskId(c.sender_vertex, c.sender_index): c for c in state.channels}
-    channels = {s: _channel(s, saved[s], start.restored_from) for s in senders}
+    channels = {s: _channel(s, saved[s], start.restored_from, together) for s in senders}
     return InputPartition(EdgeId(binding.edge), binding.incarnation, channels, state.resume_offset)
 
 
@@ -131,13 +137,13 @@ def _input_state(binding: EdgeBinding, own: TaskProtocolState | None) -> InputSt
     return next((i for i in own.inputs if i.incarnation == binding.incarnation), None)
 
 
-def _channel(sender: TaskId, saved: ChannelState, restored_from: Epoch) -> ChannelReceiver:
+def _channel(sender: TaskId, saved: ChannelState, restored_from: Epoch, together: str) -> ChannelReceiver:
     return ChannelReceiver(
         sender=sender,
         next_seq=saved.next_seq,
         restored_seq=saved.next_seq,
         last_barrier=restored_from,
-        progress=InputProgress(saved.watermark_ms, saved.idle, saved.ended),
+        progress=InputProgress(saved.watermark_ms, saved.idle, saved.ended, together),
         seq_behind_barrier=saved.next_seq,
     )
 

@@ -119,6 +119,34 @@ def test_W3_without_an_active_input_the_highest_of_the_idle_counts() -> None:
     assert combined_watermark(_inputs((5, "idle"), (7, "idle"), (MAX_TIME, "ended"))) == 7
 
 
+def test_W3_tasks_that_hear_the_same_are_one_input() -> None:
+    """The lowest of them holds rows that the others do not know of: it counts, idle or not, until all of them are idle beside another."""
+    held, free = InputProgress(2, idle=True, together="join"), InputProgress(5, together="join")
+    assert combined_watermark([held, free]) == 2
+    free.idle = True
+    assert combined_watermark([held, free]) == 2
+    assert combined_watermark([held, free, InputProgress(4, idle=True)]) == 4
+    assert combined_watermark([held, free, InputProgress(9)]) == 9
+    free.idle = False
+    assert combined_watermark([held, free, InputProgress(9)]) == 2
+    held.ended = True
+    assert combined_watermark([held, free]) == 5
+
+
+def test_W3_an_idle_task_that_holds_rows_is_not_passed_by_those_that_hear_the_same() -> None:
+    """Neither while they are active, nor once they are idle, nor after a restore; a source, which hears nothing, is."""
+    said = Says(0, 2, idle=True), Says(1, 5)
+    idle = Says(1, 5, idle=True), Expect("idle 2 to 0"), Says(0, 4, idle=True), Expect("advance 4")
+    play(task(senders=2, sharing=True), *said, Expect("advance 2"), *idle)
+    play(task(senders=2), *said, Expect("advance 5"))
+    saved = play(task(senders=2, sharing=True), *said, Barrier(0, 1), Barrier(1, 1), Durable(1), BrokerHas()).snapshots
+    again = play(task(senders=2, sharing=True, generation=2, lineage=[(1, 0), (2, 1)], restored={0: saved[1]}))
+    assert [c.progress for c in again.machine.receiver.channels()] == [
+        InputProgress(2, idle=True, together="up"),
+        InputProgress(5, together="up"),
+    ]
+
+
 def test_W3_only_when_all_have_ended_is_it_the_end() -> None:
     """And a task without inputs of this kind has nothing to wait for."""
     assert combined_watermark(_inputs((5, "ended"), (7, "ended"))) == MAX_TIME
