@@ -14,7 +14,7 @@ def lines_of(folder: Path, status: ProcessorStatus, limit: int, bytes_max: int) 
     """At most `limit` lines that name the processor or its job; at most `bytes_max` of each file are looked at."""
     found = [
         line
-        for path in sorted(folder.glob("*.log"))
+        for path in sorted(folder.glob("*.log*"))
         for line in _parsed(_tail(path, bytes_max))
         if line.get("processor") == status.name
         or line.get("job") == status.job

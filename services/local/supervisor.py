@@ -21,6 +21,7 @@ from services.local.broker import BrokerError, LocalBroker
 from services.local.broker_settings import FREE_PORT, BrokerSettings, Port
 from services.local.folder_lock import FolderLock
 from services.local.limits import limited, limited_broker
+from services.local.logs import bound
 from services.local.tether import tethered
 from shared.adapters.clock import SystemClock
 from shared.adapters.kafka_log import KafkaLog
@@ -43,6 +44,8 @@ TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file
 _ROOT: Final = Path(__file__).resolve().parents[2]
 BROKER: Final = "broker"
 _DOUBLINGS_MAX: Final = 16
+_LOGS_LOOK_S: Final = 5.0
+"""Between two looks at the sizes of log files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,8 @@ class LocalSettings:
     early_ends_max: int = 3
     """A process that ended so often in a row when it had hardly begun is no more waited for when a worker is wished for."""
     stop_timeout_s: float = 10.0
+    log_bytes_max: int = 20 * 1024 * 1024
+    """Of a process' log file; then it is kept as `….log.1`, and begun anew."""
 
 
 @dataclass(slots=True)
@@ -119,6 +124,7 @@ class LocalCluster:
             self._environment_file().write_text(json.dumps(dict(self.settings.environment), indent=2))
         await self._broker.start(self._start_beside)
         self._watch(BROKER, self._keep_broker(self._broker))
+        self._watch("logs", self._bound_logs())
         if "coordinator" in self.settings.workers:
             log = self._log = KafkaLog(KafkaSettings(bootstrap=self.bootstrap, client="tidemark-supervisor"))
             self._watch("wishes", self._follow_wishes(log))
@@ -352,6 +358,11 @@ class LocalCluster:
             _log.warning("supervisor.kill", place=child.place)
             process.kill()
             await process.wait()
+
+    async def _bound_logs(self) -> None:
+        while True:
+            await asyncio.sleep(_LOGS_LOOK_S)
+            bound(service_logs(self.settings.data_dir), self.settings.log_bytes_max)
 
     # --- what others see --------------------------------------------------------------------------------------------------
 

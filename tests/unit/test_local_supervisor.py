@@ -12,6 +12,7 @@ from services.local.address import ADDRESS_FILE
 from services.local.broker import BrokerError
 from services.local.folder_lock import FolderLock
 from services.local.limits import limited
+from services.local.logs import bound
 from services.local.supervisor import Child, LocalCluster, LocalSettings, restart_wait_ms
 from shared.adapters.clock import SystemClock
 from shared.adapters.memory_broker import MemoryBroker
@@ -113,3 +114,17 @@ async def test_a_process_that_ended_is_told_to_the_coordinator(tmp_path: Path, m
     await cluster.stop()
     told = [decode_report(record.value or b"") for record in found]
     assert told == [Deregister(WorkerIncarnation(names["source-0"][0]), "has ended with status 3")]
+
+
+def test_log_files_are_bounded_while_they_are_written(tmp_path: Path) -> None:
+    """What is too long is kept once beside, and the process that has it open writes on at its beginning; others are left alone."""
+    long, short = tmp_path / "source-0.log", tmp_path / "sink-0.log"
+    short.write_bytes(b"few\n")
+    with long.open("ab", buffering=0) as process:
+        for number in range(3):
+            process.write(b"line %d\n" % number * 100)
+            bound([short, long, tmp_path / "gone.log"], 500)
+            process.write(b"more\n")
+    assert long.read_bytes() == b"more\n"
+    assert (tmp_path / "source-0.log.1").read_bytes() == b"more\n" + b"line 2\n" * 100
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sink-0.log", "source-0.log", "source-0.log.1"]

@@ -1,0 +1,25 @@
+"""The services' log files, bounded: each process writes at the end of its own, for months perhaps; what is too long becomes `….log.1`.
+
+The file stays the same one, for the process has it open: it is copied, and then emptied. A line that comes between the two is lost.
+"""
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import structlog
+
+_log = structlog.get_logger()
+
+
+def bound(logs: Iterable[Path], bytes_max: int) -> None:
+    """Of each that has more bytes than this, all goes into the file of the same name with `.1`; what that had is gone."""
+    for path in logs:
+        try:
+            if path.stat().st_size > bytes_max:
+                shutil.copyfile(path, path.with_name(f"{path.name}.1"))
+                with path.open("r+b") as file:
+                    file.truncate()
+        except OSError as error:
+            # A full disk, say: it grows on, and is looked at again.
+            _log.warning("supervisor.log_not_bounded", path=str(path), reason=error.strerror)
