@@ -36,7 +36,7 @@ from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.language.documents import InvalidDocument, Processor, all_stages, parse, resolve
 from shared.language.stages import FileEmit, Join, KafkaEmit, KafkaSource, Lookup, Merge, Union
-from shared.model.ids import ProcessorName, SplitId, VertexId
+from shared.model.ids import NO_EPOCH, Epoch, ProcessorName, SplitId, VertexId
 from shared.model.processors import ProcessorRow
 from shared.model.values import Document
 from shared.operators.context import Topics as SourceTopics
@@ -46,6 +46,7 @@ from shared.planning import DeadLetterHead, WriteHead, plan_processor
 from shared.ports.blobs import BlobStore
 from shared.ports.commits import CommitStore
 from shared.ports.log import Log, TopicPartition
+from shared.protocol.coordinator.record import decode_plan
 from shared.runtime.topics import Topics
 
 __all__ = ["AuditFailed", "Audited", "NotAuditable", "audit", "audit_local"]
@@ -71,10 +72,11 @@ async def audit(name: ProcessorName, installed: Installation) -> Audited:
             f"no processor {name!r} in this installation; it has {', '.join(sorted(r.name for r in rows)) or 'none'}"
         )
         raise AuditFailed(message)
-    processor = parse(msgspec.msgpack.decode(row.plan)["document"])
+    plan = decode_plan(row.plan)
+    processor = parse(plan.document)
     tables = await _tables(row, processor, installed)
     try:
-        return await _audited(name, processor, row, installed, tables)
+        return await _audited(name, processor, row, installed, tables, plan.since)
     finally:
         for table in tables.values():
             if isinstance(table, TableRead):
@@ -87,6 +89,7 @@ async def _audited(
     row: ProcessorRow,
     installed: Installation,
     tables: Mapping[VertexId, TableRead | Unread],
+    since: Epoch,
 ) -> Audited:
     commits = await read_history(row, installed.store, installed.blobs, installed.log, installed.topics)
     if not commits:
@@ -94,6 +97,12 @@ async def _audited(
         raise NotAuditable(message)
     can_be_computed_again(processor)
     outputs = await _outputs(processor, row, commits, installed, tables)
+    if since > NO_EPOCH:
+        message = (
+            f"{name}: its document was changed at checkpoint {since}, and what came out before followed from another one, which is not"
+            " kept: it cannot be computed again. Markers, manifests and digests are as they should be"
+        )
+        raise NotAuditable(message)
     splits = await source_records(processor, commits, installed.log)
     stands = [(c.epoch, {s: Stand(st.next, _status(st.status, c)) for s, st in c.stands.items()}) for c in commits]
     read = [table for table in tables.values() if isinstance(table, TableRead)]

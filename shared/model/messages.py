@@ -52,6 +52,8 @@ class RunningPlan(Struct, frozen=True):
     """Which service runs a vertex."""
     names: dict[str, VertexId] = {}
     """Vertices of computations and sinks, by the paths of their stages: kept over changes of plan (E3). Those of removed ones: `gone/…`."""
+    since: Epoch = NO_EPOCH
+    """The checkpoint behind which this document runs; what was before followed from another one."""
 
 
 # --- commands: coordinator to workers -------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.cli.audit import Audited, AuditFailed, Installation, audit
+from services.cli.audit import Audited, AuditFailed, Installation, NotAuditable, audit
 from services.cli.process import quiet
 from shared.adapters.memory_commit_store import MemoryCommitStore
 from shared.adapters.memory_log import MemoryLog
@@ -44,8 +44,13 @@ def _quiet() -> None:
     quiet(logging.CRITICAL)
 
 
-async def audited(world: VirtualWorld, out: Path, emit: dict[str, Any], tampering: bool) -> Audited:
-    """Three parts of the records through a pipeline without windows into one target, and its audit."""
+async def audited(
+    world: VirtualWorld, out: Path, emit: dict[str, Any], *, tampering: bool = False, then: dict[str, Any] | None = None
+) -> Audited:
+    """Three parts of the records through a pipeline without windows into one target, and its audit.
+
+    then: what its filter is from the third part on.
+    """
     source = {
         "connectionName": "broker",
         "topic": "in",
@@ -53,12 +58,12 @@ async def audited(world: VirtualWorld, out: Path, emit: dict[str, Any], tamperin
         "timeField": {"$toDate": "$at"},
         "schema": {"id": "int", "at": "long"},
     }
-    document = {
+    document: dict[str, Any] = {
         "connections": {
             "broker": {"type": "kafka", "bootstrapServers": "memory", "config": {"message_bytes_max": 1_000_000}},
             "files": {"type": "files", "path": str(out)},
         },
-        "pipeline": [{"$source": source}, {"$emit": emit}],
+        "pipeline": [{"$source": source}, {"$match": {}}, {"$emit": emit}],
         "options": {
             "lateness": "split",
             "dlq": {"connectionName": "broker", "topic": "late"},
@@ -72,6 +77,11 @@ async def audited(world: VirtualWorld, out: Path, emit: dict[str, Any], tamperin
         await it.start()
         for first in range(0, COUNT, 20):
             writer = await log.writer("feeder")
+            if first and then is not None:
+                changed = [document["pipeline"][0], {"$match": then}, document["pipeline"][2]]
+                await it.stop()
+                await it.modify({**document, "pipeline": changed})
+                await it.start()
             for reading in RECORDS[first : first + 20]:
                 at = TopicPartition("in", reading["id"] % 2)
                 await (await writer.send(at, NewRecord(json.dumps(reading).encode())))
@@ -115,7 +125,7 @@ def test_an_audit_expects_what_the_target_takes_and_how_it_looks_there(
     tmp_path: Path, emit: dict[str, Any], refused: int
 ) -> None:
     """Rows that the target would refuse are dead letters, the others lie there in its own form: nothing is accused."""
-    found: Audited = run_virtual(lambda world: audited(world, tmp_path, emit, tampering=False))
+    found: Audited = run_virtual(lambda world: audited(world, tmp_path, emit))
     assert (found.records, found.dead_letters) == (COUNT, refused)
     assert sum(found.outputs.values()) == COUNT
 
@@ -124,3 +134,11 @@ def test_a_tombstone_of_another_key_is_noticed(tmp_path: Path) -> None:
     """What has no value is told by its key."""
     with pytest.raises(AuditFailed, match="emit"):
         run_virtual(lambda world: audited(world, tmp_path, TOMBSTONES, tampering=True))
+
+
+def test_an_audit_knows_what_an_earlier_document_put_out(tmp_path: Path) -> None:
+    """It is not kept: nothing is accused, and nothing is vouched for. The same document is no other one."""
+    with pytest.raises(NotAuditable, match=r"its document was changed at checkpoint \d+"):
+        run_virtual(lambda world: audited(world, tmp_path / "a", emitted(), then={"id": {"$mod": [2, 0]}}))
+    found: Audited = run_virtual(lambda world: audited(world, tmp_path / "b", emitted(), then={}))
+    assert found.records == COUNT

@@ -247,6 +247,7 @@ def test_R4_a_rescale_takes_a_checkpoint_and_new_incarnations_where_counts_chang
     assert world.topics[next(b for e, b in after.items() if e == "count>emit").topic] == 3
     assert world.store.lineages[world.row.job][1].restored_from == last + 1
     assert plan.version == world.row.plan_version == 2
+    assert plan.since == 0
 
 
 def test_R4_an_edge_is_new_when_its_senders_or_its_partitions_change() -> None:
@@ -310,6 +311,9 @@ def test_E3_a_sink_is_added_without_replay() -> None:
     assert assigned[TaskId(EMIT, 0)].last == world.store.lineages[world.row.job][1].restored_from > 0
     world.pass_ms(2_000)
     assert world.judge.outputs[world.row.job, VertexId("audit"), 0]
+    # The document is this one since then, through rescales too.
+    modify(world, parallelism={"emit": 3})
+    assert assigned[TaskId(EMIT, 0)].last == world.assigned(3)[TaskId(EMIT, 0)].plan.since
 
 
 def test_S1_a_removed_sink_stays_release_only_until_it_has_released() -> None:

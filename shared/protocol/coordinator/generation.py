@@ -113,7 +113,9 @@ def _change_plan(p: ProcessorState, kept: Kept, row: ProcessorRow) -> tuple[Kept
         removed=tuple(r for v, r in sorted(removed.items()) if v in staying and v not in pending.tasks),
         obsolete_topics=(*kept.obsolete_topics, *bound.left),
     )
-    row = structs.replace(row, plan_version=version, plan=plan_bytes(bound.plan), parallelism=pending.parallelism)
+    since = p.plan.since if pending.document == p.plan.document else row.last
+    plan = structs.replace(bound.plan, since=since)
+    row = structs.replace(row, plan_version=version, plan=plan_bytes(plan), parallelism=pending.parallelism)
     return kept, row
 
 

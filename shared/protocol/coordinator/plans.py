@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from shared.model.ids import EdgeId, Incarnation, ProcessorName, VertexId
+from shared.model.ids import NO_EPOCH, EdgeId, Incarnation, ProcessorName, VertexId
 from shared.model.messages import EdgeBinding, RunningPlan
 from shared.protocol.coordinator.events import PlannedPipeline
 from shared.protocol.coordinator.record import Identity, PendingPlan, RemovedSink
@@ -92,7 +92,7 @@ def rebound(plan: RunningPlan, name: ProcessorName, fresh: Callable[[], str], pr
         incarnation = Incarnation(fresh())
         topic = topic_name(prefix, name, b.edge, incarnation)
         edges.append(EdgeBinding(b.edge, incarnation, topic, b.senders, b.receivers))
-    return Bound(structs.replace(plan, edges=tuple(edges)), tuple(b.topic for b in plan.edges), ())
+    return Bound(structs.replace(plan, edges=tuple(edges), since=NO_EPOCH), tuple(b.topic for b in plan.edges), ())
 
 
 def topic_name(prefix: str, name: str, edge: str, incarnation: Incarnation) -> str:
