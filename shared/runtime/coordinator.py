@@ -275,15 +275,21 @@ class CoordinatorDriver:
                 raise TypeError(message)
 
     async def _plan(self, term: int, command: do.MakePlan) -> None:
-        op = command.op
+        """Beside the loop: a large one takes seconds. Whatever goes wrong is the answer of its request, and stops no other processor."""
+        op, executor = command.op, self._outside.executor
         try:
             connections = await self._store.connections()
-            planned = self._planner(command.document, command.parallelism, command.previous, connections)
+            given = command.document, command.parallelism, command.previous, connections
+            planned = await executor.blocking(self._planner, *given)
         except PlanRefusal as refusal:
             _log.info("plan.refused", processor=command.name, reason=str(refusal))
             self._post(term, ev.PlanRefused(self._now(), op, str(refusal)))
         except (StoreUnavailable, Ambiguous) as error:
             self._post(term, ev.PlanRefused(self._now(), op, f"the registry of connections is away: {error}"))
+        except Exception as error:  # noqa: BLE001 - the request stays until it is decided: each leader would end with it
+            _log.exception("plan.failed", processor=command.name, error=repr(error))
+            reason = f"planning failed, which is a fault of Tidemark's: {error!r}; the coordinator's log has more"
+            self._post(term, ev.PlanRefused(self._now(), op, reason))
         else:
             self._post(term, ev.PlanMade(self._now(), op, planned))
 

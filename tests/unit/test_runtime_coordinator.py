@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from services.coordinator.planning import plan_for_coordinator
 from shared.adapters.blobs import MemoryBlobs
 from shared.adapters.memory_broker import MemoryBroker
@@ -16,13 +18,13 @@ from shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitS
 from shared.adapters.memory_log import MemoryLog
 from shared.adapters.virtual import VirtualWorld, run_virtual
 from shared.model.ids import LeaderToken, Offset, ProcessorName
-from shared.model.messages import PutConnection, StartProcessor
+from shared.model.messages import CreateProcessor, PutConnection, StartProcessor
 from shared.ports.clock import Clock
 from shared.ports.log import LogError, LogRecord, LogUnavailable, TopicPartition
 from shared.protocol.coordinator.events import PlannedPipeline
 from shared.protocol.coordinator.machine import CoordinatorMachine
 from shared.protocol.coordinator.settings import CoordinatorSettings
-from shared.runtime.client import Client, RequestTimeout
+from shared.runtime.client import Client, RequestRefused, RequestTimeout
 from shared.runtime.context import Outside
 from shared.runtime.coordinator import CoordinatorDriver
 from shared.runtime.settings import RuntimeSettings
@@ -293,3 +295,18 @@ def test_topics_that_cannot_be_made_now_are_made_later(tmp_path: Path) -> None:
             assert status.reason == "topics: no topics for you"
 
     run_virtual(main)
+
+
+def test_a_document_at_which_planning_breaks_is_refused_and_ends_nobody() -> None:
+    """Its request stays until it is decided: a coordinator that ended with it would end with it again, and all processors with it."""
+
+    async def story(stand: Stand) -> dict[str, "asyncio.Task[None]"]:
+        tasks = {"only": stand.start("coordinator-0")}
+        await stand.client.ready(10_000)
+        with pytest.raises(RequestRefused, match="a fault of Tidemark's: AssertionError"):
+            await stand.client.request(CreateProcessor("r", ProcessorName("p"), "{}"))
+        await stand.client.put_connection("k", None)
+        assert not tasks["only"].done()
+        return tasks
+
+    on_virtual_time(story)
