@@ -161,19 +161,23 @@ def _assign(
 ) -> None:
     """Each record to the epoch of the range that it lies in; each range is full, but for what retention has taken.
 
-    foreign: the ranges of others; None where records that are in no range are left alone.
+    foreign: the ranges of others; None where records that are in no range are left alone. So are those in front of all that this job wrote
+    into their partition: others may have written them, or an earlier job, whose markers went with it.
     """
+    begun: dict[int, int] = {}
+    for written, _ in own:
+        begun[written.partition] = min(written.first, begun.get(written.partition, written.first))
     owners = _Owners([*own, *((written, None) for written in foreign or ())])
     counts: dict[WrittenRange, int] = defaultdict(int)
     for record in records:
         place = f"topic {record.topic} partition {record.partition} offset {record.offset}"
         owner = owners.find(record)
-        if owner is None and foreign is None:
+        if owner is None and (foreign is None or record.offset < begun.get(record.partition, record.offset + 1)):
             continue
         if owner is None:
             message = (
                 f"{vertex}: {place}: {(record.value or b'')[:300]!r} is in no release of any job: expected only what "
-                "markers tell"
+                "markers tell; a processor that was dropped, or started without state, has left none"
             )
             raise AuditFailed(message)
         written, epoch = owner

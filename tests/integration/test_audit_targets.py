@@ -45,11 +45,18 @@ def _quiet() -> None:
 
 
 async def audited(
-    world: VirtualWorld, out: Path, emit: dict[str, Any], *, tampering: bool = False, then: dict[str, Any] | None = None
+    world: VirtualWorld,
+    out: Path,
+    emit: dict[str, Any],
+    *,
+    tampering: bool = False,
+    then: dict[str, Any] | None = None,
+    anew: bool = False,
 ) -> Audited:
     """Three parts of the records through a pipeline without windows into one target, and its audit.
 
-    then: what its filter is from the third part on.
+    then: what its filter is from the second part on.
+    anew: it starts once more without state, and reads all again.
     """
     source = {
         "connectionName": "broker",
@@ -86,6 +93,10 @@ async def audited(
                 at = TopicPartition("in", reading["id"] % 2)
                 await (await writer.send(at, NewRecord(json.dumps(reading).encode())))
             await writer.close()
+            await it.committed()
+        if anew:
+            await it.stop()
+            await it.start(resume=False)
             await it.committed()
         await it.stop(drain=True)
         if tampering:
@@ -142,3 +153,9 @@ def test_an_audit_knows_what_an_earlier_document_put_out(tmp_path: Path) -> None
         run_virtual(lambda world: audited(world, tmp_path / "a", emitted(), then={"id": {"$mod": [2, 0]}}))
     found: Audited = run_virtual(lambda world: audited(world, tmp_path / "b", emitted(), then={}))
     assert found.records == COUNT
+
+
+def test_what_an_earlier_job_put_out_is_not_this_ones(tmp_path: Path) -> None:
+    """A start without state takes the earlier job's markers away: its records lie in front of all that the new one wrote."""
+    found: Audited = run_virtual(lambda world: audited(world, tmp_path, emitted(), anew=True))
+    assert (found.records, sum(found.outputs.values())) == (COUNT, COUNT)
