@@ -15,6 +15,7 @@ from shared.adapters.memory_log import MemoryLog
 from shared.adapters.virtual import VirtualWorld, run_virtual
 from shared.ports.log import NewRecord, TopicPartition
 from shared.runtime.settings import RuntimeSettings
+from shared.runtime.topics import MARKERS_PREFIX
 from tests.harness.installation import NAME, installed
 
 COUNT = 60
@@ -95,9 +96,11 @@ async def audited(
             await writer.close()
             await it.committed()
         if anew:
+            markers = f"{MARKERS_PREFIX}{it.store.rows[NAME].job}."
             await it.stop()
             await it.start(resume=False)
-            await it.committed()
+            while any(topic.startswith(markers) for topic in await log.list_topics()):
+                await it.committed(1)
         await it.stop(drain=True)
         if tampering:
             partition = it.broker._topics["out"][0]
