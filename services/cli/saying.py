@@ -68,6 +68,9 @@ def log_to_file(data_dir: Path) -> None:
     """Send what is logged in this process to `logs/cli.log` of an installation's folder."""
     import structlog
 
+    from shared.adapters.clock import SystemClock
+    from shared.process.repeats import Repeats
+
     handler = _LogFile(data_dir / "logs" / "cli.log", encoding="utf-8", delay=True)
     # A full disk takes no more lines; the command goes on, and says so itself.
     logging.raiseExceptions = False
@@ -76,6 +79,7 @@ def log_to_file(data_dir: Path) -> None:
         logging.getLogger(ours).setLevel(logging.INFO)
     structlog.configure(
         processors=[
+            Repeats(SystemClock()),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
