@@ -26,7 +26,7 @@ from services.local.tether import tethered
 from shared.adapters.clock import SystemClock
 from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings
-from shared.model.ids import WorkerIncarnation
+from shared.model.ids import Place, WorkerIncarnation
 from shared.model.messages import Deregister, WorkerUnwanted, WorkerWanted
 from shared.ports.log import Log, LogError, NewRecord, TopicPartition
 from shared.process.settings import read_runtime
@@ -81,6 +81,8 @@ class Child:
     place: str
     service: str
     process: asyncio.subprocess.Process | None = None
+    incarnation: WorkerIncarnation | None = None
+    """What the process that was started last says of itself."""
     starts: int = 0
     crashed_at: float | None = None
     """When it last ended, in the event loop's seconds, if it had hardly begun."""
@@ -196,9 +198,8 @@ class LocalCluster:
             match decode_command(record.value or b"", runtime.wire):
                 case WorkerWanted(service=service, there=there):
                     self._follow_wish(service, frozenset(there))
-                case WorkerUnwanted(place=place) if place in self._children:
-                    _log.info("supervisor.removes", place=place)
-                    self._do_beside(self.remove(place), f"remove {place}")
+                case WorkerUnwanted(place=place, worker=worker):
+                    self._follow_unwish(place, worker)
                 case _:
                     continue
 
@@ -242,6 +243,14 @@ class LocalCluster:
         _log.info("supervisor.adds", place=f"{service}-{number}")
         self.add(service, f"{service}-{number}")
 
+    def _follow_unwish(self, place: Place, worker: WorkerIncarnation) -> None:
+        """The process that is meant, and no other that has come to its place meanwhile: that one may host something."""
+        child = self._children.get(place)
+        if child is None or child.incarnation != worker or place not in self._watchers:
+            return
+        _log.info("supervisor.removes", place=place)
+        self._do_beside(self.remove(place), f"remove {place}")
+
     # --- processes ------------------------------------------------------------------------------------------------------
 
     def _watch(self, place: str, watching: Coroutine[Any, Any, None]) -> None:
@@ -256,7 +265,7 @@ class LocalCluster:
 
     async def _keep(self, child: Child) -> None:
         while not self._stop.is_set():
-            incarnation = WorkerIncarnation(uuid.uuid4().hex)
+            incarnation = child.incarnation = WorkerIncarnation(uuid.uuid4().hex)
             with (self._logs() / f"{child.place}.log").open("ab") as log:
                 child.process = await self._spawn(child, log, incarnation)
             child.starts += 1

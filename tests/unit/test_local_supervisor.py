@@ -17,7 +17,7 @@ from services.local.supervisor import Child, LocalCluster, LocalSettings, restar
 from shared.adapters.clock import SystemClock
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_log import MemoryLog
-from shared.model.ids import Offset, WorkerIncarnation
+from shared.model.ids import Offset, Place, WorkerIncarnation
 from shared.model.messages import Deregister
 from shared.ports.log import TopicPartition
 from shared.runtime.reading import reading
@@ -128,3 +128,32 @@ def test_log_files_are_bounded_while_they_are_written(tmp_path: Path) -> None:
     assert long.read_bytes() == b"more\n"
     assert (tmp_path / "source-0.log.1").read_bytes() == b"more\n" + b"line 2\n" * 100
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sink-0.log", "source-0.log", "source-0.log.1"]
+
+
+async def test_only_the_process_that_is_meant_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late wish does not end the process that took the place of the one that hosted nothing; one that comes twice ends once."""
+    started = asyncio.Event()
+    cluster = LocalCluster(LocalSettings(data_dir=tmp_path))
+    (tmp_path / "logs").mkdir()
+
+    async def spawn(_cluster: LocalCluster, child: Child, *_: object) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", "import signal; signal.pause()")
+        started.set()
+        return process
+
+    monkeypatch.setattr(LocalCluster, "_spawn", spawn)
+    cluster.add("sink", "sink-1")
+    await started.wait()
+    child = cluster._children["sink-1"]
+    assert child.incarnation is not None
+    cluster._follow_unwish(Place("sink-1"), WorkerIncarnation("the one before"))
+    cluster._follow_unwish(Place("sink-2"), child.incarnation)
+    assert cluster._beside == set()
+    cluster._follow_unwish(Place("sink-1"), child.incarnation)
+    (removing,) = cluster._beside
+    await asyncio.sleep(0)
+    cluster._follow_unwish(Place("sink-1"), child.incarnation)
+    assert cluster._beside == {removing}
+    await removing
+    assert cluster._children == {}
+    await cluster.stop()

@@ -29,7 +29,7 @@ RUNTIME = (
     Mutant("F6", "errors of Arrow escape", ARROW, "except (pa.ArrowException, StopIteration, OSError) as error:", "except StopIteration as error:", ON_WIRE),
     Mutant("F7", "nothing is told as read", DRIVER, "                    self.read_offsets[edge] = max(self.read_offsets.get(edge, Offset(0)), Offset(record.offset + 1))\n", "", ON_DRIVER),
     Mutant("F7", "frames are taken though receivers are behind", DRIVER, "            elif self._frames and self.machine.may_read():\n                self._take_frame()", "            elif self._frames:\n                self._take_frame()", ON_DRIVER),
-    Mutant("F7", "what was told in an outage is lost", WORKER, "                    if position is None:\n                        position = (await self._outside.log.end_offsets([flow]))[flow]", "                    position = (await self._outside.log.end_offsets([flow]))[flow]", ON_WORKER),
+    Mutant("F7", "what was told in an outage is lost", WORKER, "                    if position is None:\n                        position = (await self._outside.log.end_offsets([flow]))[flow]", "                    if True:\n                        position = (await self._outside.log.end_offsets([flow]))[flow]", ON_WORKER),
     Mutant("F7", "positions of other edges count", WORKER, "if position.incarnation in edges:", "if edges:", ON_WORKER),
     Mutant("F7", "W is not checked", SETTINGS, "if work_ms >= checkpoint_timeout_ms:", "if False:", ON_WORKER),
     Mutant("L2", "a zombie's body keeps it from noticing", DRIVER, "            elif self._frames and self.machine.may_read():\n                self._take_frame()", "            elif self._frames and self.machine.may_read() and not self._working:\n                self._take_frame()", ON_DRIVER),
