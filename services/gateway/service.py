@@ -11,7 +11,7 @@ from aiohttp import web
 
 from services.gateway.batch import Shape, records_of
 from services.gateway.settings import GatewaySettings, gateway_settings
-from services.gateway.writing import BatchWriter, NotKnown, NotWritten
+from services.gateway.writing import BatchWriter, NotKnown, NotWritten, Refused
 from shared.adapters.clock import SystemClock
 from shared.adapters.executor import AsyncExecutor
 from shared.adapters.kafka_log import KafkaLog
@@ -26,6 +26,7 @@ from shared.process.web import (
     TOO_LARGE,
     TOO_MANY,
     UNAVAILABLE,
+    UNPROCESSABLE,
     Problem,
     answering,
     crowded,
@@ -186,6 +187,8 @@ class GatewayService:
         except NotWritten as error:
             self._away = str(error)
             raise _unavailable(str(error), "nothing was written: send it again") from error
+        except Refused as error:
+            raise Problem(UNPROCESSABLE, "topic", "records that it takes", str(error), "nothing was written") from error
         except NotKnown as error:
             self._away = str(error)
             remedy = "whether the batch was written is not known: send it again with the same ids, and let $source.recordId drop repeats"

@@ -11,13 +11,26 @@ import structlog
 
 from shared.adapters.kafka_partitions import partition_of_key
 from shared.ports.clock import Clock
-from shared.ports.log import Log, LogError, NewRecord, TopicPartition, TransactionalWriter
+from shared.ports.log import (
+    Fenced,
+    Log,
+    LogDenied,
+    LogError,
+    LogUnavailable,
+    NewRecord,
+    TopicPartition,
+    TransactionalWriter,
+)
 
 _log = structlog.get_logger()
 
 
 class NotWritten(Exception):
     """Nothing of the batch was written: the reason."""
+
+
+class Refused(Exception):
+    """The topic takes no such records, and nothing of the batch was written: the reason."""
 
 
 class NotKnown(Exception):
@@ -58,7 +71,7 @@ class BatchWriter:
         return self._partitions.get(topic, 0)
 
     async def write(self, topic: str, partitions: int, records: Sequence[NewRecord]) -> None:
-        """All of them or none, acknowledged by every replica. NotWritten, NotKnown."""
+        """All of them or none, acknowledged by every replica. NotWritten, NotKnown, Refused."""
         number = await self._free.get()
         try:
             await self._write(number, self._divided(topic, partitions, records))
@@ -73,10 +86,13 @@ class BatchWriter:
             transaction = await writer.begin()
             for partition, records in divided.items():
                 await transaction.send_batch(partition, records)
+            # What the brokers refuse they say before the commit.
+            await transaction.written()
         except LogError as error:
             self._asked_ms = None
             await self._throw_away(number)
-            raise NotWritten(str(error)) from error
+            passing = isinstance(error, LogUnavailable | LogDenied | Fenced)
+            raise NotWritten(str(error)) if passing else Refused(str(error)) from error
         except BaseException:
             await self._throw_away(number)
             raise

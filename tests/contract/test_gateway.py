@@ -162,6 +162,29 @@ async def test_a_topic_may_be_made_anew_with_other_partitions(asked: Asked) -> N
     assert errors == []
 
 
+@pytest.mark.kafka
+async def test_what_a_topic_does_not_take_is_no_outage(kafka_broker: str) -> None:
+    """A refusal by the brokers is the request's error, and nothing is written; sending it again would not mend it."""
+    log = KafkaLog(KafkaSettings(bootstrap=kafka_broker))
+    settings = replace(SETTINGS, topics_age_ms_max=0)
+    service = GatewayService(log, SystemClock(), AsyncExecutor(), uuid.uuid4().hex, "tidemark", settings, TOKEN)
+    errors: list[BaseException] = []
+    running = AsyncExecutor().spawn(service.run(), "gateway", errors.append)
+    await service.serving.wait()
+    async with ClientSession() as session:
+        for config in ({"max.message.bytes": "200"}, {"cleanup.policy": "compact"}):
+            asked = Asked(session, service, KafkaLog(KafkaSettings(bootstrap=kafka_broker)))
+            await asked.log.create_topic(asked.topic, 1, config)
+            status, told = await asked.send(lines({"x": "y" * 400}))
+            assert (status, told["error"]["place"], told["error"]["remedy"]) == (422, "topic", "nothing was written")
+            assert await asked.records(1) == []
+            assert (await asked.send(lines({"k": "a"}), query="?key=k"))[0] == 200
+            await asked.log.close()
+    service.stop()
+    await running.join()
+    assert errors == []
+
+
 async def test_a_client_that_sends_no_body_keeps_nobody_out() -> None:
     """Its room is another's after `body_timeout_ms`. What is no text in a header is an error of the request, not of the service."""
     log = MemoryLog(MemoryBroker(SystemClock()))
