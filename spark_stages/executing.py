@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark import TaskContext as SparkTask
 
+from shared.model.time import MIN_TIME
 from shared.operators.aggregation import merged
 from shared.operators.base import TS, WEND, WSTART
 from shared.operators.batches import one_batch
@@ -53,6 +54,8 @@ class Order:
     processing_ms: int
     rows_max: int
     """Rows of a range beyond which a task merges what it has read before it reads on."""
+    floor_ms: int = MIN_TIME
+    """What comes out has no time before it."""
 
 
 def packed(spec: WindowSpec, context: TaskContext) -> bytes:
@@ -161,7 +164,7 @@ def _carried_out(order: Order, table: pa.Table) -> Iterator[pa.RecordBatch]:
         if left.num_rows:
             writer.write(STATE, "partials", left, WSTART, WEND)
     if ready.num_rows:
-        outs, failed = close(plan, one_batch(ready), order.processing_ms, context)
+        outs, failed = close(plan, one_batch(ready), order.processing_ms, context, order.floor_ms)
         for out in outs:
             # What failed is told once, with the first segment; where something failed there is one: its dead letters.
             writer.write(out.port, out.content, out.batch, TS, TS, failed)

@@ -94,13 +94,15 @@ class SparkStep:
         closed_before = max(state.closed_to_ms, before)
         late = self._late(added, closed_before)
         arrival = max(state.last_arrival_ms, times.processing_ms if arrived else MIN_TIME)
-        live = [s for s in (*state.segments, *added) if s.max_end_ms > closed_before]
+        floor = self._said(state, closed_before)
+        outs, failed = self._behind(added, closed_before, times.processing_ms, prefix, floor)
+        whole = self.plan.sessions and self.plan.processing_time  # what was late may join a session that is open
+        live = [s for s in (*state.segments, *added) if whole or s.max_end_ms > closed_before]
         state = StageState(tuple(live), closed_before, state.forced_ms, arrival)
         closed_to, forced = self._closable(state, times)
-        outs: list[OutputSegment] = []
-        failed = 0
         if any(self._first_end(s) <= closed_to for s in state.segments):
-            state, outs, failed = self._close(state, closed_to, times.processing_ms, prefix)
+            state, more, more_failed = self._close(state, closed_to, times.processing_ms, prefix, floor)
+            outs, failed = [*outs, *more], failed + more_failed
         elif len(state.segments) > self.segments_max:
             state = self._compact(state, prefix)
         state = StageState(state.segments, max(closed_to, closed_before), forced, arrival)
@@ -176,21 +178,41 @@ class SparkStep:
         paths = [f"{self.root}/{s.name}" for s in segments]
         return self.session.read.schema(from_arrow_schema(self._schema())).parquet(*paths)
 
+    def _said(self, state: StageState, closed_ms: int) -> int:
+        """On processing time: the output watermark before the step, which nothing may be behind (ST3)."""
+        if not self.plan.processing_time:
+            return MIN_TIME
+        inside = self.plan.spec.stage.output_time != "end"
+        return min([closed_ms, *(s.min_start_ms for s in state.segments if inside)])
+
+    def _behind(
+        self, added: Sequence[StateSegment], closed_ms: int, processing_ms: int, prefix: str, floor_ms: int
+    ) -> tuple[list[OutputSegment], int]:
+        """ST3: on processing time what comes for windows that have closed comes out at once, as one more result of each."""
+        suspects = [s for s in added if self._first_end(s) <= closed_ms]
+        if not self.plan.processing_time or self.plan.sessions or not suspects:
+            return [], 0
+        order = self._order(f"{prefix}-behind", MIN_TIME, closed_ms, closed_ms, processing_ms, floor_ms)
+        written = self._run(order, suspects)
+        outs = [o for o in written if o.port != STATE]
+        return outs, sum(o.failed for o in outs)
+
     def _late(self, added: Sequence[StateSegment], closed_ms: int) -> int:
         suspects = [s for s in added if self._first_end(s) <= closed_ms]
-        if not suspects or self.plan.mode == "rows":
+        if not suspects or self.plan.mode == "rows" or self.plan.processing_time:
             return 0
         self._jobs += 1
         found = self._read(suspects).where(F.col(WEND) <= closed_ms).agg(F.sum(ROWS)).collect()[0][0]
         return int(found or 0)
 
     def _close(
-        self, state: StageState, closed_to: int, processing_ms: int, prefix: str
+        self, state: StageState, closed_to: int, processing_ms: int, prefix: str, floor_ms: int
     ) -> tuple[StageState, list[OutputSegment], int]:
         sessions = self.plan.sessions
         segments = [s for s in state.segments if sessions or self._first_end(s) <= closed_to]
         up_to = MAX_TIME if sessions else closed_to
-        written = self._run(self._order(prefix, state.closed_to_ms, up_to, closed_to, processing_ms), segments)
+        above = MIN_TIME if sessions and self.plan.processing_time else state.closed_to_ms
+        written = self._run(self._order(prefix, above, up_to, closed_to, processing_ms, floor_ms), segments)
         outs = [o for o in written if o.port != STATE]
         if sessions:
             kept = [_state_segment(o) for o in written if o.port == STATE]
@@ -205,9 +227,17 @@ class SparkStep:
             tuple(map(_state_segment, written)), state.closed_to_ms, state.forced_ms, state.last_arrival_ms
         )
 
-    def _order(self, prefix: str, above_ms: int, up_to_ms: int, closed_to_ms: int | None, processing_ms: int) -> Order:
+    def _order(
+        self,
+        prefix: str,
+        above_ms: int,
+        up_to_ms: int,
+        closed_to_ms: int | None,
+        processing_ms: int,
+        floor_ms: int = MIN_TIME,
+    ) -> Order:
         most = self.gathered_rows_max
-        return Order(self._packed, self.root, prefix, above_ms, up_to_ms, closed_to_ms, processing_ms, most)
+        return Order(self._packed, self.root, prefix, above_ms, up_to_ms, closed_to_ms, processing_ms, most, floor_ms)
 
     def _run(self, order: Order, segments: Sequence[StateSegment]) -> list[OutputSegment]:
         """One job. Without a shuffle output comes in the order of its windows (ST6)."""

@@ -36,8 +36,13 @@ _POSITIVE = 0x7FFFFFFF
 _Rows = list[tuple[Document, OrderKey]]
 
 
-def close(plan: WindowPlan, ready: pa.RecordBatch, processing_ms: int, context: TaskContext) -> tuple[list[Out], int]:
-    """The output of closed windows (merged partials, or rows with their windows), and how many documents failed."""
+def close(
+    plan: WindowPlan, ready: pa.RecordBatch, processing_ms: int, context: TaskContext, floor_ms: int = MIN_TIME
+) -> tuple[list[Out], int]:
+    """The output of closed windows (merged partials, or rows with their windows), and how many documents failed.
+
+    floor_ms: what comes out has no time before it (W1).
+    """
     if plan.sessions and plan.mode == "general":
         ready = general_group.without_extents(ready)
     outs: list[Out] = []
@@ -59,6 +64,8 @@ def close(plan: WindowPlan, ready: pa.RecordBatch, processing_ms: int, context: 
             failed += sum(out.batch.num_rows for out in letters)
             outs += letters
     if batch.num_rows:
+        if floor_ms > MIN_TIME:
+            batch = with_column(batch, TS, pc.max_element_wise(batch.column(TS), pa.scalar(floor_ms, pa.int64())))
         outs.insert(0, Out(OUT, "rows", _numbered(batch)))
     return outs, failed
 

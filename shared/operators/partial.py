@@ -187,6 +187,10 @@ class PartialAggregate:
             self._held.append(table)
             self._held_rows += table.num_rows
         outs = list(letters)
+        if (
+            self._plan.idle_timeout_ms is not None
+        ):  # the timer runs from arrivals, which the receiver has to see at once
+            return [*outs, *self.before_barrier()]
         if self._held_rows > max(2 * self._compact_rows, self.context.unmerged_groups_max):
             self._held = [self._merged()]
             self._held_rows = self._compact_rows = self._held[0].num_rows

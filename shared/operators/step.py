@@ -5,7 +5,9 @@ It serves `engine: local`, tests and the simulation; `spark_stages` does the sam
 - ST1 Order within a step: judge lateness by the time before; merge; close by the time after (protocol, section 8).
 - ST2 A window closes when `watermark − allowedLateness ≥ end`, emits once, and is forgotten; on processing time when that reaches its
   end; at the end of input always.
-- ST3 A partial is never late (partial.py, PA2, PA4); one that is all the same is counted and dropped, never silently.
+- ST3 A partial is never late (partial.py, PA2, PA4); one that is all the same is counted and dropped, never silently. On processing time
+  nothing is late: what comes for a window that has closed (it arrived before its end, and was read, or given out, behind it) comes out at
+  once, as one more result of that window, and its time is what has been said.
 - ST4 `idleTimeout`: from the later of a window's end and the last arrival; then it closes whatever its lateness, and the stage's
   watermark goes to its end (D8). An arrival in the same step wins.
 - ST5 The output watermark is what closes windows, held back by the earliest output time that an open window may still have (W1, W6).
@@ -95,10 +97,11 @@ class Step:
         """One epoch (ST1)."""
         outs: list[Out] = []
         state = self._began(state, times)
+        floor = self._said(state)
         state, counts, letters = self._take(state, given, times)
         outs += letters
         closed_to, forced = self._closable(state, times)
-        state, more, failed = self._close(state, closed_to, times)
+        state, more, failed = self._close(state, closed_to, times, floor)
         outs += more
         counts = replace(counts, failed=counts.failed + failed)
         state = replace(state, forced_ms=forced)
@@ -140,6 +143,8 @@ class Step:
         return replace(state, partials=partials, rows=kept, last_arrival_ms=arrival), counts, outs
 
     def _on_time(self, batch: pa.RecordBatch, closed_to_ms: int) -> tuple[pa.RecordBatch, int]:
+        if self.plan.processing_time:
+            return batch, 0
         fine = batch.column(WEND).to_numpy() > closed_to_ms
         if bool(fine.all()):
             return batch, 0
@@ -168,7 +173,15 @@ class Step:
         ends = [int(e) for t in _open(state) for e in np.unique(t.column(WEND).to_numpy())]
         return max((e for e in ends if e + timeout <= processing_ms), default=MIN_TIME)
 
-    def _close(self, state: StepState, closed_to_ms: int, times: Times) -> tuple[StepState, list[Out], int]:
+    def _said(self, state: StepState) -> int:
+        """On processing time: the output watermark before the step, which nothing may be behind (ST3)."""
+        if not self.plan.processing_time:
+            return MIN_TIME
+        return min([state.closed_to_ms, *(_hold(table, chosen_by(self.plan)) for table in _open(state))])
+
+    def _close(
+        self, state: StepState, closed_to_ms: int, times: Times, floor_ms: int
+    ) -> tuple[StepState, list[Out], int]:
         done, left = [], []
         for table in (state.partials, state.rows):
             mask = None if table is None else pc.less_equal(table.column(WEND), closed_to_ms)
@@ -178,7 +191,7 @@ class Step:
         outs: list[Out] = []
         failed = 0
         if ready is not None and ready.num_rows:
-            outs, failed = close(self.plan, one_batch(ready), times.processing_ms, self.context)
+            outs, failed = close(self.plan, one_batch(ready), times.processing_ms, self.context, floor_ms)
         partials, rows = (t if t is not None and t.num_rows else None for t in left)
         return replace(state, partials=partials, rows=rows, closed_to_ms=closed_to_ms), outs, failed
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from shared.model.frames import Content
 from shared.model.held import Why
 from shared.model.ids import TASK_PART, StatePart
-from shared.model.time import MIN_TIME
+from shared.model.time import MAX_TIME, MIN_TIME
 from shared.operators.base import MAX_OPEN, MIN_OPEN, WSTART, Out
 from shared.operators.context import NOWHERE, TaskContext
 from shared.operators.errors import OperatorError
@@ -51,6 +51,8 @@ class StepOperator:
     _output: int = MIN_TIME
     _dirty: bool = True
     _arrived: bool = False
+    _due: int = MIN_TIME
+    """The processing time that windows on it have reached since the last barrier."""
     _counts: dict[str, int] = field(default_factory=lambda: {"late": 0, "latePartials": 0, "inGaps": 0, "failed": 0})
 
     def __post_init__(self) -> None:
@@ -84,8 +86,14 @@ class StepOperator:
         return self._run(watermark_ms, self._processing)
 
     def on_processing_time(self, now_ms: int) -> Sequence[Out]:
-        """A step up to this processing time, if it can close anything."""
+        """A step up to this processing time, if it can close anything.
+
+        Windows on processing time wait for the barrier, as on Spark: senders hold what arrived in time until then (PA4).
+        """
         now = max(self._processing, now_ms)
+        if self._step.plan.processing_time:
+            self._due = max(self._due, now if self._step.next_processing_time(self._state) <= now else MIN_TIME)
+            return ()
         if self._arrived and self._idles:
             # Something has come since time was last told: its arrival is now, and wins over a timer of this instant (ST4).
             self._state = replace(self._state, last_arrival_ms=max(self._state.last_arrival_ms, now))
@@ -97,8 +105,11 @@ class StepOperator:
         return self._run(self._watermark, now)
 
     def before_barrier(self) -> Sequence[Out]:
-        """Take in what has come."""
-        return self._run(self._watermark, self._processing) if self._partials or self._rows else ()
+        """Take in what has come, and close windows on processing time that have become due."""
+        processing, self._due = max(self._processing, self._due), MIN_TIME
+        if self._partials or self._rows or processing > self._processing:
+            return self._run(self._watermark, processing)
+        return ()
 
     def output_watermark(self) -> int:
         """See step.py, ST5."""
@@ -110,7 +121,9 @@ class StepOperator:
         return self._step.plan.spec.stage.name, "openWindow" if open_window else "allowedLateness"
 
     def next_processing_time(self) -> int:
-        """When processing time next closes a window; at once where an arrival waits to be told the time."""
+        """When processing time next closes a window; at once where an arrival waits to be told the time; never once one is due."""
+        if self._due != MIN_TIME:
+            return MAX_TIME
         if self._arrived and self._idles:
             return MIN_TIME
         return self._step.next_processing_time(self._state)

@@ -107,6 +107,34 @@ def test_P3_a_late_partial_is_counted_and_never_taken_in(
     assert [json.loads(row)["n"] for row in stage.rows(closed)] == [1]
 
 
+@pytest.mark.parametrize("gathered_rows_max", [0, 10_000])
+def test_ST3_what_comes_for_a_closed_window_on_processing_time_is_another_result(
+    session: SparkSession, tmp_path: Path, gathered_rows_max: int
+) -> None:
+    """Once, dated no earlier than what was said; what the same segment holds of an open window waits for its end."""
+    stage = Stage(session, tmp_path)
+    document = pipeline(10)
+    window = document["pipeline"][1]["$tumblingWindow"]
+    del window["allowedLateness"]
+    window["boundary"] = "processingTime"
+    head = plan_processor(parse(document), collects=True).vertices[1].head
+    assert isinstance(head, StepHead)
+    plan = WindowPlan(head.step.window)
+    step = SparkStep(session, plan, str(tmp_path), CONTEXT, gathered_rows_max=gathered_rows_max)
+    state, found = StageState(), []
+    epochs = [([record(3)], 5), ([], 18), ([record(4), record(5), record(19)], 19), ([], 20), ([], 40)]
+    before = MIN_TIME
+    for number, (arrives, now) in enumerate(epochs):
+        added = stage.segments(stage.sent(*arrives)) if arrives else []
+        result = step(state, added, Times(MIN_TIME, MIN_TIME, before, now), f"now/{number}", arrived=bool(arrives))
+        state, before = result.state, now
+        found.append(
+            [(json.loads(row)["n"], out.low_ms) for row, out in zip(stage.rows(result), result.outs, strict=True)]
+        )
+        assert result.late_partials == 0
+    assert found == [[], [(1, 9)], [(2, 18)], [(1, 19)], []]
+
+
 def test_P2_what_the_manifest_lists_counts_and_attempts_do_not_meet(session: SparkSession, tmp_path: Path) -> None:
     """A step that is run again writes under other names; outputs have the sizes and digests that are told; leftovers are read by nobody."""
     stage = Stage(session, tmp_path)
