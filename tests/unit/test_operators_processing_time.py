@@ -26,7 +26,7 @@ def ms(size: int) -> dict[str, Any]:
 class Line:
     """A source's task and its window's, with a clock and barriers; `said`: times and values of results."""
 
-    def __init__(self, name: str, *, lateness: str = "merged", **options: Any) -> None:
+    def __init__(self, name: str, lateness: str = "merged", **options: Any) -> None:
         group = {"$group": {"_id": None, "values": {"$push": "$v"}}}
         source = {"connectionName": "c", "topic": "t", "timeField": "$t"}
         pipeline = [{"$source": source}, {name: {**options, "pipeline": options.get("pipeline", [group])}}]
@@ -71,11 +71,13 @@ class Line:
     told = -(2**63)
 
 
-@pytest.mark.parametrize("name", ["$tumblingWindow", "$sessionWindow"])
-def test_a_window_on_processing_time_has_what_is_held_as_it_ends(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "option", "size"), [("$tumblingWindow", "interval", 50), ("$sessionWindow", "gap", 20)]
+)
+def test_a_window_on_processing_time_has_what_is_held_as_it_ends(name: str, option: str, size: int) -> None:
     """It closes at the barrier behind its end, when senders have given out what arrived in time."""
-    size = {"interval": ms(50)} if name == "$tumblingWindow" else {"gap": ms(20)}
-    line = Line(name, boundary="processingTime", **size)
+    options: dict[str, Any] = {option: ms(size)}
+    line = Line(name, boundary="processingTime", **options)
     line.reads(1010)
     line.barrier()
     line.reads(1020)

@@ -27,7 +27,7 @@ OPERATORS = (
     Mutant("P3", "Spark takes late partials of many rows in", SPARK_STEP, "(F.col(WEND) > order.above_ms) & ", "", ON_REAL_SPARK, real=True),
     Mutant("P3", "Spark takes late partials of few rows in", "spark_stages/executing.py", "pc.greater(ends, above_ms)", "pc.greater(ends, -(2**62))", ON_REAL_SPARK, real=True),
     Mutant("P3", "Spark does not count late partials", SPARK_STEP, "        return int(found or 0)", "        return 0", ON_REAL_SPARK, real=True),
-    Mutant("P4", "Spark forgets what was open", SPARK_STEP, "        live = [s for s in (*state.segments, *added) if s.max_end_ms > closed_before]", "        live = [s for s in added if s.max_end_ms > closed_before]", ON_REAL_SPARK, real=True),
+    Mutant("P4", "Spark forgets what was open", SPARK_STEP, "        live = [s for s in (*state.segments, *added) if whole or s.max_end_ms > closed_before]", "        live = [s for s in added if whole or s.max_end_ms > closed_before]", ON_REAL_SPARK, real=True),
     Mutant("W5", "a step goes back in time", SPARK, "self._now_ms, self._stepped_now_ms, outside.clock.now_ms()", "self._now_ms, outside.clock.now_ms()", ON_SPARK),
     Mutant("W6", "the end is not the last instant inside", CLOSING, "    if name is None:\n        return ends - 1", "    if name is None:\n        return ends", ON_WINDOWS),
     Mutant("W6", "earliest and latest are not looked at", CLOSING, "    if name is None:\n        return ends - 1", "    if True:\n        return ends - 1", ON_WINDOWS),
