@@ -36,7 +36,7 @@ def shown_reason(p: ProcessorState) -> str:
         return f"holds its input until sinks have released {len(p.unreleased())} committed checkpoints"
     if p.phase is not Phase.IDLE and p.outage:
         return f"waits until an outage is over: {p.outage}"
-    if p.phase is not Phase.IDLE and p.setback:
+    if p.phase not in (Phase.IDLE, Phase.RUNNING) and p.setback:
         return f"begins again: {p.setback}"
     return p.row.reason
 
