@@ -16,13 +16,17 @@ from shared.adapters.kafka_settings import KafkaSettings
 from shared.language.documents.load import load
 from shared.model.ids import ProcessorName
 from shared.model.messages import CreateProcessor, ModifyProcessor, ProcessorStatus, StartProcessor
-from shared.runtime.client import Client
+from shared.runtime.client import Client, RequestRefused
 from shared.runtime.topics import Topics
 
 Begun: TypeAlias = Literal["created", "resumed", "changed", "finished"]
 """What a run found: nothing of that name, or one to go on with, with the same document or another, or one that had finished."""
 _ENDED: Final = ("CREATED", "STOPPED", "FAILED")
 """States from which a processor is started."""
+
+
+class ChangeRefused(RequestRefused):
+    """What ran before cannot go on with the document, or the numbers of tasks, as they are now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ class Installation:
     async def ensure_started(self, name: ProcessorName, document: str, parallelism: Mapping[str, int]) -> Begun:
         """Create the processor if it is not there, and start it if it does not run: a second run goes on with the first.
 
-        What has been changed meanwhile, document or numbers of tasks, holds from here on. RequestRefused where it cannot go on so.
+        What has been changed meanwhile, document or numbers of tasks, holds from here on. ChangeRefused where it cannot go on so.
         """
         known = (await self.client.statuses()).get(name)
         if known is None:
@@ -49,7 +53,10 @@ class Installation:
         if changed:
             # Without a checkpoint there is no state that a change could lose: a topic that was misspelt is corrected, and that is all.
             keeps = known.commits > 0 or known.state not in _ENDED
-            await self.client.request(ModifyProcessor(self.client.unique(), name, document, tasks, keeps))
+            try:
+                await self.client.request(ModifyProcessor(self.client.unique(), name, document, tasks, keeps))
+            except RequestRefused as error:
+                raise ChangeRefused(str(error)) from error
         if known.state == "FINISHED":
             return "finished"
         if known.state in _ENDED:

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from services.cli.folders import STORE
-from services.cli.installation import Begun, Installation, installation
+from services.cli.installation import Begun, ChangeRefused, Installation, installation
 from services.cli.reading import no_file, read_document
 from services.cli.view import View
 from services.local.address import ADDRESS_FILE
@@ -28,8 +28,8 @@ from shared.model.ids import ProcessorName
 from shared.model.messages import ProcessorStatus, StopProcessor
 from shared.planning import plan_processor
 from shared.process.connections import Connections
-from shared.runtime.client import RequestRefused
 
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
 _ADDRESS_POLL_S = 0.2
 _LAST_WORDS_S = 0.6
 """A worker tells what its tasks counted when they end; it is on its way when the processor's end is known."""
@@ -64,13 +64,13 @@ async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: 
             with contextlib.suppress(asyncio.CancelledError):
                 await telling
     said = Console(stderr=True, soft_wrap=True)
-    said.print(f"{name}: {status.state} {status.reason}".rstrip())
     said.print(f"in this run: {view.totals()}", highlight=False)
+    if status.state == "FAILED":
+        message = f"{name}: FAILED {status.reason}"
+        raise RunFailed(message)
+    said.print(f"{name}: {status.state} {status.reason}".rstrip(), highlight=False, markup=False)
     if begun == "finished":
         said.print(f"it had finished before, so nothing was read now; {_ANEW}", highlight=False)
-    if status.state == "FAILED":
-        message = f"{name}: {status.reason}"
-        raise RunFailed(message)
     for line in outputs(processor):
         said.print(line, highlight=False)
     if processor.options.dlq is None and view.seen.dead():
@@ -97,7 +97,7 @@ async def _begin(
     """Create it, or go on with it; what was changed in the document since is said. RunFailed where it cannot go on so."""
     try:
         begun = await installed.ensure_started(name, text, parallelism)
-    except RequestRefused as error:
+    except ChangeRefused as error:
         raise RunFailed(f"{name}: {error}\n{data_dir} holds a run of {name} with another document; {_ANEW}") from error
     if begun == "changed":
         Console(stderr=True, soft_wrap=True).print(f"{name}: goes on with the changed document", highlight=False)
@@ -144,13 +144,25 @@ async def _tell_address(data_dir: Path) -> None:
     while not address.exists():  # noqa: ASYNC110 - another process writes it
         await asyncio.sleep(_ADDRESS_POLL_S)
     url = json.loads(address.read_text())["url"]
-    Console(stderr=True).print(f"control: {url} (any name, and as password what is in {data_dir / TOKEN_FILE})")
+    Console(stderr=True, soft_wrap=True).print(
+        f"control: {url} (any name, and as password what is in {data_dir / TOKEN_FILE})"
+    )
 
 
 async def _until_ended_or_interrupted(installed: Installation, name: ProcessorName) -> ProcessorStatus:
-    """Ctrl-C stops after a checkpoint, so that the next run goes on without repeating work."""
-    interrupted = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted.set)
+    """Ctrl-C, or SIGTERM, stops after a checkpoint, so that the next run repeats no work; a second one does not wait for it."""
+    interrupted, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def interrupt() -> None:
+        Console(stderr=True, soft_wrap=True).print(
+            f"{name}: stops after a checkpoint; Ctrl-C again does not wait for one"
+        )
+        interrupted.set()
+        for number in _STOPPING:
+            loop.remove_signal_handler(number)
+
+    for number in _STOPPING:
+        loop.add_signal_handler(number, interrupt)
     ended = asyncio.create_task(installed.until_ended(name))
     waiting = asyncio.create_task(interrupted.wait())
     await asyncio.wait({ended, waiting}, return_when=asyncio.FIRST_COMPLETED)

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from services.cli.feed import Fed
@@ -39,6 +40,8 @@ class Seen:
     commits: int = 0
     generation: int = 0
     state: str = ""
+    why: str = ""
+    """What it waits for, or why it begins again."""
     alerts: list[dict[str, Any]] = field(default_factory=list)
     alert_count: int = 0
     fed: Fed = field(default_factory=Fed)
@@ -125,7 +128,7 @@ class View:
 
     async def _follow_status(self) -> None:
         async for status in self._installed.client.watch(self._name):
-            self.seen.state, self.seen.epoch = status.state, status.last
+            self.seen.state, self.seen.why, self.seen.epoch = status.state, status.reason, status.last
             self.seen.commits, self.seen.generation = status.commits, status.generation
             self.seen.services = dict(status.services)
 
@@ -175,6 +178,7 @@ class View:
         behind = f", {max(0, seen.fed.sent - seen.total('records')):,} behind" if fed else ""
         return [
             ("state", f"{seen.state} (generation {seen.generation})"),
+            *([("why", escape(seen.why))] if seen.why else []),
             *([("fed", f"{seen.fed.sent:,}")] if fed else []),
             ("read", f"{seen.total('records'):,} ({rate:,.0f}/s){behind}"),
             *([] if fed else [("written", f"{seen.written():,}")]),

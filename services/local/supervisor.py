@@ -116,7 +116,12 @@ class LocalCluster:
 
     async def start(self) -> str:
         """Start the broker, then all processes; the broker's address. BrokerError says what to do when it cannot start."""
-        self.settings.data_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            self.settings.data_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BrokerError(
+                f"{self.settings.data_dir}: expected a folder, or a place for one: {error.strerror}; --data names another"
+            ) from error
         self._lock.take()  # before anything is touched: what lies here may be of somebody who runs
         self._logs().mkdir(exist_ok=True)
         (self.settings.data_dir / ADDRESS_FILE).unlink(missing_ok=True)

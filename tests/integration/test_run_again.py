@@ -7,12 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from services.cli.installation import Installation
+from services.cli.installation import ChangeRefused, Installation
 from services.local.supervisor import LocalCluster
 from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.virtual import VirtualWorld, run_virtual
 from shared.model.messages import StopProcessor
-from shared.runtime.client import RequestRefused
 from tests.harness.installation import NAME, Installed, installed, released
 
 Story = Callable[[Installed, Installation], Coroutine[Any, Any, None]]
@@ -97,7 +96,7 @@ def test_a_change_that_cannot_go_on_is_refused_and_nothing_starts(tmp_path: Path
     async def story(there: Installed, run: Installation) -> None:
         await run.ensure_started(NAME, document(tmp_path), {})
         await stop(there, run)
-        with pytest.raises(RequestRefused, match=r"\$source has changed"):
+        with pytest.raises(ChangeRefused, match=r"\$source has changed"):
             await run.ensure_started(NAME, document(tmp_path, path="other.json"), {})
         assert (await there.client.statuses())[NAME].state == "STOPPED"
 
@@ -113,7 +112,7 @@ def test_a_run_of_what_has_finished_says_so(tmp_path: Path) -> None:
         await run.ensure_started(NAME, text, {})
         assert (await run.until_ended(NAME)).state == "FINISHED"
         assert await run.ensure_started(NAME, text, {}) == "finished"
-        with pytest.raises(RequestRefused, match="has finished"):
+        with pytest.raises(ChangeRefused, match="has finished"):
             await run.ensure_started(NAME, document(tmp_path, follow=False, edited=1), {})
 
     tell(story)
