@@ -248,6 +248,7 @@ class SourceTaskBody:
             values=batch.values.slice(0, n),
             keys=batch.keys.slice(0, n) if batch.keys is not None else None,
             unread={row: why for row, why in batch.unread.items() if row < n},
+            orders=None if batch.orders is None else batch.orders[:n],
             steps=(),
         )
 

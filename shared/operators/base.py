@@ -27,7 +27,7 @@ NO_SPLIT: Final = -1
 """PART of a document that a computation made: its order key is its own, and no place of the source."""
 POS: Final = "__pos"
 """int64: position in the split: third part of the order key. Where streams flow together, above PLACE which of them (branch.py)."""
-PLACE_BITS: Final = 48
+PLACE_BITS: Final = 52
 """Of a position in a split: 256 TB of a file, or as many records of a partition."""
 PLACE: Final = (1 << PLACE_BITS) - 1
 """What of POS is the position in the split, as people are shown it."""

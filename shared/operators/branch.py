@@ -17,7 +17,7 @@ from shared.operators.errors import OperatorError
 from shared.operators.passing import Passing
 from shared.operators.specs import BranchSpec
 
-BRANCHES_MAX: Final = 2**15
+BRANCHES_MAX: Final = 2**11
 """Streams that may flow together."""
 
 

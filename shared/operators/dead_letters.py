@@ -41,7 +41,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The file of a batch's records, and the position at which it begins in its split. Known at the source alone."""
+    """The file of a batch's records, and where it begins among the orders of its split. Known at the source alone."""
 
     file: str
     begin: int

@@ -83,7 +83,11 @@ class RawRecords(Protocol):
 
     @property
     def file_begin(self) -> int:
-        """The position at which it begins in the split."""
+        """Where it begins among the orders."""
+
+    @property
+    def orders(self) -> npt.NDArray[np.int64] | None:
+        """Shape (n,): what orders them among those of the split, if it is not the positions."""
 
 
 class SplitState(msgspec.Struct):
@@ -368,7 +372,7 @@ def _engine(raw: RawRecords, rows: pa.Array | None) -> pa.RecordBatch:
     columns = {
         TS: pa.array(raw.timestamps_ms, type=pa.int64()),
         PART: pa.array(np.full(n, raw.partition, dtype=np.int32)),
-        POS: pa.array(raw.positions, type=pa.int64()),
+        POS: pa.array(raw.positions if raw.orders is None else raw.orders, type=pa.int64()),
         ARRIVAL: pa.array(raw.timestamps_ms, type=pa.int64()),
     }
     if raw.keys is not None:

@@ -28,8 +28,10 @@ class RawBatch:
     unread: Mapping[int, str] = field(default_factory=dict)
     """Why the value of a row is no record but the bytes of one that the connector could not read, by its place in the batch."""
     file: str = ""
-    """The file that the records are of, where there are files; and the position at which it begins in the split."""
+    """The file that the records are of, where there are files; and where it begins among the orders."""
     file_begin: int = 0
+    orders: npt.NDArray[np.int64] | None = None
+    """Shape (n,): what orders the records among those of the split (D11), below 2^52; None: their positions do."""
     steps: tuple[Any, ...] = ()
     """For scripted tests only: watermark, processing-time and idle steps behind these rows."""
 

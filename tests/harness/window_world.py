@@ -46,6 +46,7 @@ class Raw:
     unread: Mapping[int, str] = field(default_factory=dict)
     file: str = ""
     file_begin: int = 0
+    orders: npt.NDArray[np.int64] | None = None
 
 
 @dataclass

@@ -49,6 +49,7 @@ class Records:
     unread: Mapping[int, str] = field(default_factory=dict)
     file: str = ""
     file_begin: int = 0
+    orders: npt.NDArray[np.int64] | None = None
 
 
 class Task:

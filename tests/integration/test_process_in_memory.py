@@ -145,6 +145,35 @@ def test_a_letter_of_a_file_names_the_file_and_the_place_in_it(tmp_path: Path, *
     assert found["dlq"][0]["errInfo"] == {"reason": reason, "code": "DecodeFailure", "path": ""}
 
 
+def files(folder: Path, count: int) -> dict[str, Any]:
+    """A source of so many files, a record each, all of one time."""
+    folder.mkdir()
+    for number in range(count):
+        (folder / f"{number:04}.json").write_text(json.dumps({"n": number, "at": at(0), "id": number % 7}) + "\n")
+    return {"path": str(folder / "*.json"), "format": "json", "timeField": "$at"}
+
+
+def test_streams_of_many_files_that_flow_together_keep_their_order(tmp_path: Path) -> None:
+    """Of equal times the first stream comes before the second, and each in the order of its files, however many they are."""
+    of_all = {"$group": {"_id": None, "n": {"$push": "$n"}, "last": {"$last": "$n"}}}
+    found = run(
+        {"$source": files(tmp_path / "a", 70)},
+        {"$union": {"pipelines": [[{"$source": files(tmp_path / "b", 80)}]]}},
+        {"$tumblingWindow": {"interval": {"size": 1, "unit": "minute"}, "pipeline": [of_all]}},
+        {"$unset": "_id"},
+    )
+    assert found["output"] == [{"n": [*range(70), *range(80)], "last": 79}]
+
+
+def test_a_horizon_of_positions_goes_over_the_ends_of_files(tmp_path: Path) -> None:
+    """A repeat is found within so many positions, in whichever of a sequence of files it stands."""
+    found = run(
+        {"$source": {**files(tmp_path / "a", 40), "recordId": "$id", "recordIdHorizon": {"positions": 1_000_000}}},
+        {"$unset": ["at", "id"]},
+    )
+    assert found["output"] == [{"n": number} for number in range(7)]
+
+
 def test_a_file_that_grows_ends_where_it_ends_now(tmp_path: Path) -> None:
     """`follow` does not keep a try-out from ending."""
     (tmp_path / "in.json").write_text('{"v": 1}\n')

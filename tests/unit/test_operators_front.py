@@ -41,6 +41,7 @@ class Raw:
     unread: Mapping[int, str] = field(default_factory=dict)
     file: str = ""
     file_begin: int = 0
+    orders: npt.NDArray[np.int64] | None = None
 
 
 def records(split: SplitId, *times: int, at: int = 0, texts: list[bytes | None] | None = None) -> Raw:

@@ -3,11 +3,15 @@
 A position in a sequence is one number, so that it can stand in a snapshot and order records (D11): the file's place in the order of names
 (20 bits), a check on the names up to it (8 bits), and the position in the file (35 bits). A name that sorts before what was begun would
 move all places behind it: the check, and the names that were seen, turn that into an error instead of skipped or repeated records.
+Records are ordered among all of the split by another number, their byte as if the files were one: it leaves room for a union's mark, and
+tells how far two records are apart (`recordIdHorizon`).
 """
 
 import re
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, Final, Protocol
 
 from services.source.connectors.filereaders import FileReader, Rows
@@ -37,15 +41,19 @@ class Files:
 
     def names(self) -> list[str]:
         """All that match now, sorted. LogError if there are more than `files_max`."""
+        return list(self.sizes())
+
+    def sizes(self) -> dict[str, int | None]:
+        """All that match now, in the order of their names, with their sizes in bytes as far as they are known."""
         try:
             self.filesystem.invalidate_cache()
             found = self.filesystem.glob(self.glob, detail=True)
         except OSError as error:
             raise LogUnavailable(f"$source.path {self.glob}: {error}; it is tried again") from error
-        names = sorted(name for name, info in found.items() if info["type"] == "file")
-        if len(names) > self.files_max:
-            raise LogError(f"$source.path {self.glob}: {len(names)} files match, but files_max is {self.files_max}")
-        return names
+        sizes = {name: info.get("size") for name, info in sorted(found.items()) if info["type"] == "file"}
+        if len(sizes) > self.files_max:
+            raise LogError(f"$source.path {self.glob}: {len(sizes)} files match, but files_max is {self.files_max}")
+        return sizes
 
     def read(self, reader: FileReader, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
         """Records of one file from a position."""
@@ -73,8 +81,10 @@ class Piece:
 
     rows: Rows
     file: str
-    begin: int
-    """The position at which the file begins in the split."""
+    begin: int = 0
+    """Where the file begins among the orders."""
+    orders: list[int] | None = None
+    """What orders the records among those of the split; None: their positions do."""
 
 
 class Cursor(Protocol):
@@ -107,7 +117,7 @@ class FileCursor:
         self.position = rows.next_position
         self.at_end = rows.at_end
         self.finished = rows.at_end and not self._follow
-        return Piece(rows, self._name, 0) if rows.values else None
+        return Piece(rows, self._name) if rows.values else None
 
 
 class SequenceCursor:
@@ -116,11 +126,14 @@ class SequenceCursor:
     With `follow`, a file is done when one with a later name is there: only the last one grows.
     """
 
-    def __init__(self, files: Files, reader: FileReader, position: int, *, follow: bool) -> None:
+    def __init__(self, files: Files, reader: FileReader, position: int, *, follow: bool, by_place: bool) -> None:
         self._files = files
+        self._by_place = by_place
         self._reader = reader
         self._follow = follow
         self._names: list[str] = []
+        self._begins: list[int] = []
+        """By place: where the file begins among the orders."""
         self.position = position
         self.at_end = False
         self.finished = False
@@ -138,9 +151,15 @@ class SequenceCursor:
             self.at_end = rows.at_end and last
             self.finished = self.at_end and not self._follow
             if rows.values:
-                shifted = [self._encode(place, at) for at in rows.positions]
-                moved = replace(rows, positions=shifted, next_position=self.position, at_end=self.at_end)
-                return Piece(moved, self._names[place], self._encode(place, 0))
+                self._encode(place, rows.positions[-1])
+                shifted, begin = self._encode(place, 0), self._begins[place]
+                moved = replace(
+                    rows,
+                    positions=[shifted | at for at in rows.positions],
+                    next_position=self.position,
+                    at_end=self.at_end,
+                )
+                return Piece(moved, self._names[place], begin, [begin + at for at in rows.positions])
             if not rows.at_end or last:
                 return None
             place, inside = place + 1, 0
@@ -151,14 +170,22 @@ class SequenceCursor:
         """See which files there are, and that none came before those that were begun."""
         if self._names and not self._follow:
             return
-        names = self._files.names()
+        sizes = self._files.sizes()
+        names = list(sizes)
         place = self.position >> (INSIDE_BITS + CHECK_BITS)
         if self._names and names[: place + 1] != self._names[: place + 1]:
             raise LogError(self._disorder(f"expected {self._names[place]} at place {place}"))
         self._names = names
+        self._begins = self._orders(list(sizes.values()))
         begun = place < len(names) or place == 0
         if not begun or (self.position and self.position & ~_INSIDE != self._encode(place, 0)):
             raise LogError(self._disorder(f"place {place} holds another file than when it was begun"))
+
+    def _orders(self, sizes: Sequence[int | None]) -> list[int]:
+        """The bytes that stand before each. By places where rows may take less than a byte (Parquet), or nobody knows the sizes."""
+        if self._by_place or None in sizes:
+            return [place << INSIDE_BITS for place in range(len(sizes))]
+        return list(accumulate((size or 0 for size in sizes[:-1]), initial=0))
 
     def _disorder(self, found: str) -> str:
         return (

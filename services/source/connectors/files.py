@@ -96,7 +96,9 @@ class FileSource:
     def _cursor(self, split: SplitId, position: int) -> Cursor:
         follow = self._settings.follow
         if self._settings.ordered:
-            return SequenceCursor(self._files, self._reader, position, follow=follow)
+            return SequenceCursor(
+                self._files, self._reader, position, follow=follow, by_place=self._settings.format == "parquet"
+            )
         return FileCursor(self._files, self._reader, split, position, follow=follow)
 
     async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
@@ -138,6 +140,7 @@ class FileSource:
             unread={row: why for row, why in rows.unread.items() if row < count},
             file=file,
             file_begin=piece.begin,
+            orders=None if piece.orders is None else np.array(piece.orders[:count], dtype=np.int64),
         )
 
     def status(self) -> Sequence[SplitStatus]:
