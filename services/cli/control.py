@@ -39,6 +39,8 @@ def failing() -> Iterator[None]:
     """What the service refuses is a sentence and status 1."""
     try:
         yield
+    except BrokenPipeError:
+        raise  # who reads has seen enough: nothing is said, and nobody to say it to
     except (RemoteFailed, InvalidDocument, Unreadable, OSError) as error:
         from rich.console import Console
 

@@ -116,6 +116,8 @@ def process(
     except (ProcessError, Unreadable) as error:
         sys.stderr.write(f"{error}\n")
         return 1
+    except BrokenPipeError:
+        raise  # who reads has seen enough: nothing is said, and nobody to say it to
     except OSError as error:
         sys.stderr.write(f"{error.filename}: {error.strerror}\n" if error.filename else f"{error}\n")
         return 1

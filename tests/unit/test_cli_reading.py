@@ -1,5 +1,8 @@
 """What a person gets wrong with a command's file or a connection's address is said with place, expectation, finding and a remedy."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +127,18 @@ def test_an_address_of_no_file_system_is_said() -> None:
     assert isinstance(filesystem, MemoryFileSystem)
     assert filesystem.storage_options == {"endpoint": "e"}
     assert path == "/x/y"
+
+
+def test_who_has_read_enough_is_told_nothing(folder: Path) -> None:
+    """`tidemark process … | head` ends without a word when `head` does."""
+    rows = ", ".join(["{a: 1}"] * 20_000)
+    (folder / "many.yaml").write_text(f"pipeline: [{{$source: {{documents: [{rows}]}}}}]")
+    command = [sys.executable, "-m", "services.cli", "process", "many.yaml"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b'{"a":1}\n'
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
