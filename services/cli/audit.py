@@ -40,6 +40,7 @@ from shared.model.ids import NO_EPOCH, Epoch, ProcessorName, SplitId, VertexId
 from shared.model.processors import ProcessorRow
 from shared.model.values import Document
 from shared.operators.context import Topics as SourceTopics
+from shared.operators.context import topics_told
 from shared.operators.dead_letters import LATE
 from shared.operators.source_front import Status
 from shared.planning import DeadLetterHead, WriteHead, plan_processor
@@ -122,8 +123,8 @@ async def _audited(
 
 def topics_of(processor: Processor) -> SourceTopics:
     """As operators are told of them."""
-    topics = processor.source.topics if isinstance(processor.source, KafkaSource) else ()
-    return topics[0] if len(topics) == 1 else topics or None
+    source = processor.source
+    return topics_told(source.topics, source.key_format) if isinstance(source, KafkaSource) else None
 
 
 def can_be_computed_again(processor: Processor) -> None:

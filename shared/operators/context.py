@@ -1,13 +1,33 @@
 """What an operator is told about the task it works for; nothing else is known to it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from shared.language.stages.source import KeyFormat
 from shared.operators.cold_keys import Cooling
 from shared.operators.guard import CallGuard
 
-Topics: TypeAlias = str | tuple[str, ...] | None
+Names: TypeAlias = str | tuple[str, ...] | None
 """One topic, several in the order of the document, or what has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedTopics:
+    """Topics whose records' keys are no plain bytes to `$meta`."""
+
+    names: Names
+    key_format: KeyFormat
+
+
+Topics: TypeAlias = Names | KeyedTopics
+"""Where records come from."""
+
+
+def topics_told(names: Sequence[str], key_format: KeyFormat) -> Topics:
+    """Topics as operators are told of them."""
+    known: Names = names[0] if len(names) == 1 else tuple(names) or None
+    return known if key_format == "binData" else KeyedTopics(known, key_format)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +65,8 @@ class TaskContext:
 
 def source_place(topics: Topics, ordinal: int) -> tuple[str | None, int]:
     """(topic, partition) of a split by its ordinal."""
+    if isinstance(topics, KeyedTopics):
+        topics = topics.names
     if isinstance(topics, tuple):
         return topics[ordinal % len(topics)], ordinal // len(topics)
     return topics, ordinal

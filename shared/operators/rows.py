@@ -14,10 +14,11 @@ from shared.language.expressions.environment import Environment
 from shared.language.expressions.errors import ExpressionError
 from shared.language.expressions.interpreter import evaluate
 from shared.language.values import decode_value
-from shared.model.values import MISSING, Binary, Date, Document, Value, long
+from shared.model.values import MISSING, Date, Document, Value, long
 from shared.operators.base import ARRIVAL, NO_SPLIT, PART, PLACE, POS, SRCKEY, TS, WEND, WSTART
 from shared.operators.context import Topics, source_place
 from shared.operators.dead_letters import Failure
+from shared.operators.record_keys import shown_key
 from shared.operators.window_plan import SESSION_KEY
 
 _META: Final = (WSTART, WEND, SESSION_KEY, PART, POS, SRCKEY, TS)
@@ -70,7 +71,7 @@ def _source(row: dict[str, Any], topics: Topics) -> dict[str, Value]:
         source = {} if topic is None else {"topic": topic}
         source["partition"], source["offset"] = partition, long(row[POS] & PLACE)
     if row.get(SRCKEY) is not None:
-        source["key"] = Binary(row[SRCKEY])
+        source["key"] = shown_key(topics, row[SRCKEY])
     if row.get(TS) is not None:
         source["ts"] = Date(row[TS])
     return source

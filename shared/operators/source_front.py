@@ -38,6 +38,7 @@ from shared.operators.decode import Bad, Decoded, decode
 from shared.operators.dedupe import Dedupe
 from shared.operators.errors import OperatorError
 from shared.operators.event_time import event_times, rows_of
+from shared.operators.record_keys import unfit_keys
 from shared.operators.specs import FrontSpec
 from shared.operators.split_clock import SplitClock
 from shared.operators.watermarks import accept, advance, held_behind, merged, raise_to, watermark_of
@@ -199,6 +200,8 @@ class SourceFront:
         decoded = _decoded(raw, self.spec.source.schema)
         letters = self._undecoded(raw, decoded, origin)
         batch = _with_engine(decoded, raw)
+        batch, more = self._keyed(batch, origin)
+        letters += more
         batch, more = self._timed(batch, origin)
         letters += more
         batch, more = self._believed(held, batch, origin)
@@ -227,6 +230,18 @@ class SourceFront:
         shown = _engine(raw, rows)
         failures = [_failure(i, bad, raw.values) for i, bad in enumerate(decoded.bad)]
         return dead_letters(shown, failures, self._operator, self.context, origin)
+
+    def _keyed(self, batch: pa.RecordBatch, origin: Origin | None) -> tuple[pa.RecordBatch, list[Out]]:
+        """Without the records whose key is none of `keyFormat`, but for `keyFormatError: passThrough`."""
+        source = self.spec.source
+        if not isinstance(source, KafkaSource) or source.key_format_error != "dlq" or SRCKEY not in batch.schema.names:
+            return batch, []
+        failures = unfit_keys(batch.column(SRCKEY), source.key_format)
+        if not failures:
+            return batch, []
+        self._counts.undecoded += len(failures)
+        letters = dead_letters(batch, failures, self._operator, self.context, origin)
+        return select(batch, ~rows_of(failures, batch.num_rows)), letters
 
     def _timed(self, batch: pa.RecordBatch, origin: Origin | None) -> tuple[pa.RecordBatch, list[Out]]:
         expr = self.spec.source.time_field

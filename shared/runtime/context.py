@@ -8,10 +8,12 @@ import structlog
 
 from shared.language.limits import DEFAULTS, Limits
 from shared.language.stages import KafkaSource
+from shared.language.stages.source import KeyFormat
 from shared.model.ids import Epoch, TaskId, VertexId
 from shared.model.messages import Assign
 from shared.model.plan import PhysicalPlan, Vertex
 from shared.operators.context import TaskContext as OperatorContext
+from shared.operators.context import topics_told
 from shared.operators.specs import FrontSpec
 from shared.ports.blobs import BlobStore
 from shared.ports.clock import Clock, Executor
@@ -97,12 +99,14 @@ class TaskContext:
     @property
     def operators(self) -> OperatorContext:
         """What operators are told, the same in every service: a dead letter does not depend on who writes it."""
-        topics = {_topics(self.plan.vertex(v)) for v in self._upstream()} - {None}
-        known = topics.pop() if len(topics) == 1 else None  # of several sources no row here says by which it came
+        found = [kafka for v in self._upstream() if (kafka := _topics(self.plan.vertex(v))) is not None]
+        topics, formats = {names for names, _ in found}, {key_format for _, key_format in found}
+        # Of several sources no row here says by which it came.
+        known = topics.pop() if len(topics) == 1 else ()
         settings = self.outside.settings
         return OperatorContext(
             processor=self.assign.name,
-            topic=known[0] if known and len(known) == 1 else known or None,
+            topic=topics_told(known, formats.pop() if len(formats) == 1 else "binData"),
             join_bytes_max=settings.join_bytes_max,
             join_pairs_max=settings.join_pairs_max,
             waiting_records_max=settings.waiting_records_max,
@@ -126,12 +130,13 @@ class TaskContext:
         return found
 
 
-def _topics(vertex: Vertex) -> tuple[str, ...] | None:
-    """What a source reads; () where it has no topics, None for another vertex."""
+def _topics(vertex: Vertex) -> tuple[tuple[str, ...], KeyFormat] | None:
+    """What a source reads, and its records' keys; no topics where it has none, None for another vertex."""
     front = vertex.chain[0] if vertex.chain else None
     if not isinstance(front, FrontSpec):
         return None
-    return front.source.topics if isinstance(front.source, KafkaSource) else ()
+    source = front.source
+    return (source.topics, source.key_format) if isinstance(source, KafkaSource) else ((), "binData")
 
 
 class Service(Protocol):

@@ -1,0 +1,90 @@
+"""Keys of Kafka records: `$source.config.keyFormat` says how they are read, `keyFormatError` what becomes of others."""
+
+import json
+import logging
+import struct
+from typing import Any
+
+import pytest
+
+from services.cli.audit import Installation, audit
+from services.cli.process import quiet
+from shared.adapters.memory_commit_store import MemoryCommitStore
+from shared.adapters.memory_log import MemoryLog
+from shared.adapters.virtual import VirtualWorld, run_virtual
+from shared.ports.log import NewRecord, TopicPartition
+from shared.runtime.settings import RuntimeSettings
+from tests.harness.installation import NAME, installed
+
+BYTES = {"$binary": {"base64": "//4=", "subType": "00"}}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet() -> None:
+    quiet(logging.CRITICAL)
+
+
+async def keyed(world: VirtualWorld, config: dict[str, Any], keys: list[bytes | None]) -> tuple[list[Any], list[Any]]:
+    """What `$meta` shows of each record's key, by the source and by a later task; and the letters about others. The audit agrees."""
+    source = {
+        "connectionName": "broker",
+        "topic": "in",
+        "config": {"auto_offset_reset": "earliest", **config},
+        "schema": {"id": "int"},
+    }
+    document = {
+        "connections": {"broker": {"type": "kafka", "bootstrapServers": "memory"}},
+        "pipeline": [
+            {"$source": source},
+            {"$addFields": {"key": {"$ifNull": [{"$meta": "stream.source.key"}, "none"]}}},
+            {"$emit": {"connectionName": "broker", "topic": "out"}},
+        ],
+        "options": {"lateness": "split", "dlq": {"connectionName": "broker", "topic": "letters"}},
+    }
+    async with installed(world.clock, world.executor, settings=RuntimeSettings(engine="local")) as it:
+        log = MemoryLog(it.broker)
+        await log.create_topic("in", 1)
+        await it.create(document)
+        await it.start()
+        writer = await log.writer("feeder")
+        for number, key in enumerate(keys):
+            record = NewRecord(json.dumps({"id": number}).encode(), key)
+            await (await writer.send(TopicPartition("in", 0), record))
+        await writer.close()
+        await it.committed()
+        await it.stop(drain=True)
+        shown, letters = [
+            [json.loads(s.record.value or b"") for p in it.broker._topics.get(topic, ()) for s in p.stored if s.record]
+            for topic in ("out", "letters")
+        ]
+        await audit(NAME, Installation(MemoryCommitStore(it.store), it.memory_blobs, log, {}))
+        return [(each["id"], each["key"]) for each in shown], letters
+
+
+@pytest.mark.parametrize(
+    ("key_format", "key", "value"),
+    [
+        ("binData", b"\xff\xfe", BYTES),
+        ("string", "\u00e9".encode(), "\u00e9"),
+        ("json", b'{"a":[1]}', {"a": [1]}),
+        ("int", struct.pack(">i", -7), -7),
+        ("long", struct.pack(">q", 2**40), 2**40),
+        ("double", struct.pack(">d", 0.5), 0.5),
+    ],
+)
+def test_a_key_is_read_by_its_format_or_is_a_dead_letter(key_format: str, key: bytes, value: object) -> None:
+    """`$meta` shows the value; a record without a key has none; one whose key is no such value is told with the reason."""
+    config = {"keyFormat": key_format}
+    shown, letters = run_virtual(lambda world: keyed(world, config, [key, None, b"\xff\xfe"]))
+    bad = [] if key_format == "binData" else [2]
+    assert shown == [(0, value), (1, "none"), *([(2, BYTES)] if not bad else [])]
+    assert [letter["doc"]["id"] for letter in letters] == bad
+    assert all(letter["errInfo"]["reason"].startswith(f"The record's key is no {key_format}: ") for letter in letters)
+    assert all(letter["_stream_meta"]["source"]["key"] == BYTES for letter in letters)
+
+
+def test_a_key_of_another_format_may_pass_as_its_bytes() -> None:
+    """`keyFormatError: passThrough`."""
+    config = {"keyFormat": "string", "keyFormatError": "passThrough"}
+    shown, letters = run_virtual(lambda world: keyed(world, config, [b"a", b"\xff\xfe"]))
+    assert (shown, letters) == ([(0, "a"), (1, BYTES)], [])
