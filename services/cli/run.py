@@ -20,15 +20,17 @@ from services.local.supervisor import CONTROL, TOKEN_FILE
 from services.source.connecting import files_of
 from services.source.connectors.filecursors import Files
 from services.source.settings import SourceSettings
-from shared.language.documents import FileDlq, KafkaDlq, Processor, parse, resolve
+from shared.language.documents import FileDlq, KafkaDlq, Processor, all_stages, parse, resolve
 from shared.language.documents.model import TableDlq
 from shared.language.expressions.ast import Literal
 from shared.language.stages import FileEmit, FileSource, KafkaEmit
 from shared.model.ids import ProcessorName
 from shared.model.messages import ProcessorStatus, StopProcessor
 from shared.planning import plan_processor
-from shared.process.connections import Connections
+from shared.process.connections import Connections, NoFileSystem
 
+_BROKER_VARIABLE = "KAFKA"
+"""What the installation itself sets, for documents."""
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 _ADDRESS_POLL_S = 0.2
 _LAST_WORDS_S = 0.6
@@ -47,7 +49,7 @@ async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: 
     plan_processor(processor)
     name = processor.name or ProcessorName(file.stem)
     if not (data_dir / STORE).exists():
-        await asyncio.to_thread(_check_files, processor)
+        await asyncio.to_thread(_check_surroundings, processor)
     async with installation(data_dir, {}, {CONTROL: 1}, port=port) as installed:
         telling = asyncio.create_task(_tell_address(data_dir))
         begun = await _begin(installed, name, text, parallelism, data_dir)
@@ -81,12 +83,25 @@ async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: 
         )
 
 
-def _check_files(processor: Processor) -> None:
-    """A path that nothing matches is no empty stream, but a mistake, unless the folder is said to grow. RunFailed."""
+def _check_surroundings(processor: Processor) -> None:
+    """What the document's connections refer to is set, and there are files where it reads them. InvalidDocument, RunFailed.
+
+    A path that nothing matches is no empty stream, but a mistake, unless the folder is said to grow.
+    """
+    places = [processor.options.dlq, *all_stages(processor.pipeline)]
+    names = {getattr(getattr(place, "from_", place), "connection_name", None) for place in places}
+    known = {name: connection for name, connection in processor.connections.items() if name in names}
+    for connection in known.values():
+        resolve(connection, {_BROKER_VARIABLE: "", **os.environ})
     connections = Connections("run")
     for source in processor.sources:
-        if isinstance(source, FileSource) and not source.follow:
-            filesystem, glob = files_of(connections, processor, source)
+        if not isinstance(source, FileSource) or source.follow:
+            continue
+        if source.connection_name is None or source.connection_name in known:
+            try:
+                filesystem, glob = files_of(connections, processor, source)
+            except NoFileSystem as error:
+                raise RunFailed(str(error)) from error
             if not Files(filesystem, glob, SourceSettings().files_max).names():
                 raise RunFailed(no_file(source.path, glob))
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from services.cli.__main__ import app
 from services.cli.reading import Unreadable, read_document
+from services.cli.run import _check_surroundings
 from services.sink.connectors.sql import engine_at
 from shared.language.documents import InvalidDocument, parse
 from shared.ports.sink import TargetRefused
@@ -127,6 +128,21 @@ def test_an_address_of_no_file_system_is_said() -> None:
     assert isinstance(filesystem, MemoryFileSystem)
     assert filesystem.storage_options == {"endpoint": "e"}
     assert path == "/x/y"
+
+
+def test_what_a_document_refers_to_is_looked_for_before_anything_starts(folder: Path) -> None:
+    """A variable that is not set is named at once; a connection that the document does not have may be the registry's."""
+    emits = "pipeline: [{$source: {documents: [{a: 1}]}}, {$emit: {connectionName: out, path: out, format: json}}]"
+    unset = "connections: {out: {type: files, path: '${NOWHERE_SET}'}, unused: {type: files, path: '${NOR_THIS}'}}\n"
+    (folder / "unset.yaml").write_text(unset + emits)
+    done = CliRunner().invoke(app, ["run", "unset.yaml"])
+    assert (done.exit_code, done.output) == (1, "connections.out.path: ${NOWHERE_SET} is not set in the environment\n")
+    assert not (folder / ".tidemark" / "run" / "kafka").exists()
+    broker = "connections: {k: {type: kafka, bootstrapServers: '${KAFKA}'}}\n"
+    away = (
+        "pipeline: [{$source: {connectionName: away, path: x, format: json}}, {$emit: {connectionName: k, topic: t}}]"
+    )
+    _check_surroundings(parse(broker + away))
 
 
 def test_who_has_read_enough_is_told_nothing(folder: Path) -> None:
