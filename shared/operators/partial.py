@@ -4,8 +4,8 @@ Rules (architecture.md, Spark stages; protocol P3, W1):
 
 - PA1 With `lateness: split` each row is judged here, by its split's watermark before it; late rows become dead letters here.
 - PA2 What may be late at the receiver travels as rows, without a window, so that a dead letter has the document: with `merged`, rows of a
-  window that the watermark last sent has closed, and all rows where `idleTimeout` may close windows; rows of a split that idleness had
-  left out (AWAY), in either mode.
+  window that the watermark last sent has closed; in either mode all rows (with `split` those in time for all of their windows) where
+  `idleTimeout` may close windows, whose timer runs from arrivals, and rows of a split that idleness had left out (AWAY).
 - PA3 Everything else is put into its windows here, and travels as partials; as rows with WSTART and WEND where the window's
   pipeline needs rows.
 - PA4 Partials are held until the barrier, `held_groups_max` or a source's idleness (`before_barrier`); the output watermark stands
@@ -154,6 +154,9 @@ class PartialAggregate:
             away = batch.column(AWAY).fill_null(False).to_numpy(zero_copy_only=False)
             loose[entered.windows.rows[entered.open]] = True
             loose &= away
+        if plan.judged_at_source and plan.idle_timeout_ms is not None:
+            loose[entered.windows.rows] = True
+            loose[entered.windows.rows[~entered.open]] = False
         if not plan.judged_at_source and not plan.processing_time:
             limit = plan.closed_to(self._sent_ms)
             ends = limit if plan.idle_timeout_ms is None else MAX_TIME
@@ -187,10 +190,6 @@ class PartialAggregate:
             self._held.append(table)
             self._held_rows += table.num_rows
         outs = list(letters)
-        if (
-            self._plan.idle_timeout_ms is not None
-        ):  # the timer runs from arrivals, which the receiver has to see at once
-            return [*outs, *self.before_barrier()]
         if self._held_rows > max(2 * self._compact_rows, self.context.unmerged_groups_max):
             self._held = [self._merged()]
             self._held_rows = self._compact_rows = self._held[0].num_rows

@@ -51,8 +51,10 @@ class StepOperator:
     _output: int = MIN_TIME
     _dirty: bool = True
     _arrived: bool = False
-    _due: int = MIN_TIME
-    """The processing time that windows on it have reached since the last barrier."""
+    _now: int = MIN_TIME
+    """The processing time told last, where windows go by it."""
+    _due: bool = False
+    """A window has reached its end by it since the last barrier."""
     _counts: dict[str, int] = field(default_factory=lambda: {"late": 0, "latePartials": 0, "inGaps": 0, "failed": 0})
 
     def __post_init__(self) -> None:
@@ -83,7 +85,8 @@ class StepOperator:
 
     def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
         """A step up to this watermark."""
-        return self._run(watermark_ms, self._processing)
+        processing = max(self._processing, self._now) if watermark_ms == MAX_TIME else self._processing
+        return self._run(watermark_ms, processing)
 
     def on_processing_time(self, now_ms: int) -> Sequence[Out]:
         """A step up to this processing time, if it can close anything.
@@ -92,7 +95,8 @@ class StepOperator:
         """
         now = max(self._processing, now_ms)
         if self._step.plan.processing_time:
-            self._due = max(self._due, now if self._step.next_processing_time(self._state) <= now else MIN_TIME)
+            self._now = max(self._now, now)
+            self._due = self._due or self._step.next_processing_time(self._state) <= now
             return ()
         if self._arrived and self._idles:
             # Something has come since time was last told: its arrival is now, and wins over a timer of this instant (ST4).
@@ -106,7 +110,7 @@ class StepOperator:
 
     def before_barrier(self) -> Sequence[Out]:
         """Take in what has come, and close windows on processing time that have become due."""
-        processing, self._due = max(self._processing, self._due), MIN_TIME
+        processing, self._due = max(self._processing, self._now if self._due else MIN_TIME), False
         if self._partials or self._rows or processing > self._processing:
             return self._run(self._watermark, processing)
         return ()
@@ -122,7 +126,7 @@ class StepOperator:
 
     def next_processing_time(self) -> int:
         """When processing time next closes a window; at once where an arrival waits to be told the time; never once one is due."""
-        if self._due != MIN_TIME:
+        if self._due:
             return MAX_TIME
         if self._arrived and self._idles:
             return MIN_TIME

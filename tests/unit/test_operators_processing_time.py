@@ -9,8 +9,9 @@ import pytest
 
 from shared.language.documents import parse
 from shared.model.ids import SplitId
-from shared.model.plan import OUT
-from shared.operators.base import TS
+from shared.model.plan import DLQ
+from shared.model.time import MAX_TIME
+from shared.operators.base import ARRIVAL, TS
 from shared.operators.batches import documents_of
 from shared.operators.build import build_chain, build_front
 from shared.planning import plan_processor
@@ -36,6 +37,8 @@ class Line:
         self.front.assign({SPLIT: 0})
         self.sender, self.receiver = build_chain(reading.chain, CONTEXT), build_chain(window.chain, CONTEXT)
         self.said: list[tuple[int, Any]] = []
+        self.late: list[int] = []
+        self.arrivals: list[int] = []
         self._count = 0
 
     def reads(self, arrived_ms: int) -> None:
@@ -51,6 +54,10 @@ class Line:
         self._give(self.sender.before_barrier())
         self._take(self.receiver.before_barrier())
 
+    def ends(self) -> None:
+        self._give(self.sender.on_watermark(MAX_TIME))
+        self._take(self.receiver.on_watermark(MAX_TIME))
+
     def clock(self, now_ms: int) -> None:
         """As a driver: who has something due is told."""
         if self.receiver.next_processing_time() <= now_ms:
@@ -62,7 +69,11 @@ class Line:
 
     def _take(self, outs: Any) -> None:
         for out in outs:
-            assert out.port == OUT
+            if out.port == DLQ:
+                self.late += [letter["doc"]["v"] for letter in documents_of(out.batch)]
+                continue
+            if ARRIVAL in out.batch.schema.names:
+                self.arrivals += out.batch.column(ARRIVAL).to_pylist()
             times = out.batch.column(TS).to_pylist()
             assert min(times) >= self.told
             self.said += [(t, d["values"]) for t, d in zip(times, documents_of(out.batch), strict=True)]
@@ -98,6 +109,33 @@ def test_what_comes_for_a_closed_window_on_processing_time_is_another_result() -
     line.reads(1030)
     line.barrier()
     assert line.said == [(1049, [0]), (1200, [1, 2])]
+
+
+def test_at_the_end_of_input_windows_on_processing_time_have_the_time_that_was_told() -> None:
+    """Also where no barrier has come since: what stands behind goes by it."""
+    line = Line("$sessionWindow", boundary="processingTime", gap=ms(20))
+    line.receiver.on_processing_time(1015)
+    line.reads(1010)
+    line.ends()
+    assert [values for _, values in line.said] == [[0]]
+    assert line.arrivals == [1015]
+
+
+def test_a_row_for_a_window_that_idleness_closed_is_late_with_lateness_by_split() -> None:
+    """It is a dead letter with its document, not another result of the window."""
+    for stages in ([{"$count": "values"}], [{"$group": {"_id": None, "values": {"$sum": 1}}}]):
+        line = Line(
+            "$tumblingWindow", lateness="split", interval=ms(50), idleTimeout=ms(30), allowedLateness=0, pipeline=stages
+        )
+        line.reads(1010)
+        line.clock(1010)
+        line.clock(1100)
+        line.reads(1020)
+        line.clock(1100)
+        line.barrier()
+        line.ends()
+        assert line.said == [(1049, 1)]
+        assert line.late == [1]
 
 
 def test_an_arrival_resets_the_timer_of_idleness_with_lateness_by_split() -> None:
