@@ -20,6 +20,7 @@ from shared.adapters.virtual import VirtualWorld, run_virtual
 from shared.model.ids import LeaderToken, Offset, ProcessorName
 from shared.model.messages import CreateProcessor, PutConnection, StartProcessor
 from shared.ports.clock import Clock
+from shared.ports.commits import StoreUnavailable
 from shared.ports.log import LogError, LogRecord, LogUnavailable, TopicPartition
 from shared.protocol.coordinator.events import PlannedPipeline
 from shared.protocol.coordinator.machine import CoordinatorMachine
@@ -284,15 +285,15 @@ def test_topics_that_cannot_be_made_now_are_made_later(tmp_path: Path) -> None:
 
             log.create_topic = failing  # type: ignore[method-assign]
             await there.create(document)
-            await there.start()
-            assert errors == []
+            await there.client.request(StartProcessor("start", NAME))
+            await world.clock.sleep_ms(5_000)
+            assert (errors, (await there.client.statuses())[NAME].state) == ([], "RUNNING")
             await there.stop()
             errors.append(LogError("no topics for you"))
             await there.client.request(StartProcessor("again", NAME, resume=False))
-            async for status in there.client.watch(NAME):
-                if status.state == "FAILED":
-                    break
-            assert status.reason == "topics: no topics for you"
+            await world.clock.sleep_ms(5_000)
+            status = (await there.client.statuses())[NAME]
+            assert (status.state, status.reason) == ("FAILED", "topics: no topics for you")
 
     run_virtual(main)
 
@@ -310,3 +311,29 @@ def test_a_document_at_which_planning_breaks_is_refused_and_ends_nobody() -> Non
         return tasks
 
     on_virtual_time(story)
+
+
+class LateStore(NotedStore):
+    """A database that is not there at first."""
+
+    opened = 0
+
+    async def open(self) -> None:
+        LateStore.opened += 1
+        if LateStore.opened < 3:
+            raise StoreUnavailable("not there")
+
+    async def lead(self, holder: str, lease_ms: int, now_ms: int) -> LeaderToken | None:
+        assert LateStore.opened == 3, "nobody asks a store that is not open"
+        return await super().lead(holder, lease_ms, now_ms)
+
+
+def test_a_store_that_is_not_there_at_first_is_waited_for() -> None:
+    """It is opened, so that its tables and its durability are looked at, before anybody leads on it."""
+
+    async def story(stand: Stand) -> dict[str, "asyncio.Task[None]"]:
+        tasks = {"only": stand.start("coordinator-0", kind=LateStore)}
+        await stand.clock.sleep_ms(5_000)
+        return tasks
+
+    assert [holder for holder, _ in on_virtual_time(story)] == ["coordinator-0"]
