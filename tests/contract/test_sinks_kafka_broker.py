@@ -185,10 +185,14 @@ async def test_S6_a_topic_with_a_limit_of_its_own_takes_what_fits(world: World, 
 
 @pytest.mark.parametrize(
     ("there", "topic", "finding"),
-    [("a.b", "a_b", "cannot be made: .*collides"), ("x", "__consumer_offsets", "is the broker's own")],
+    [
+        ("a.b", "a_b", "cannot be made: .*collides"),
+        ("x", "__consumer_offsets", "is the broker's own"),
+        ("x", "__share_group_state", "is the broker's own"),
+    ],
 )
 async def test_S6_a_topic_that_the_cluster_refuses_costs_its_rows_alone(
-    world: World, log: KafkaLog, there: str, topic: str, finding: str
+    world: World, log: KafkaLog, kafka_broker: str, there: str, topic: str, finding: str
 ) -> None:
     """A name that an expression gave ends no pipeline: its rows are told before staging."""
     target = world.target
@@ -205,3 +209,7 @@ async def test_S6_a_topic_that_the_cluster_refuses_costs_its_rows_alone(
     world.commit(Epoch(1), await sink.stage(Epoch(1), Epoch(0)), 0)
     await sink.release(*world.commits[0])
     assert len(await target.records(f"{there}{job}")) == 1
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka_broker)
+    await admin.start()
+    assert "__share_group_state" not in await admin.list_topics(), "nobody reads by shares here: the sink has made it"
+    await admin.close()
