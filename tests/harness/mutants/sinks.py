@@ -72,7 +72,7 @@ SINKS = (
     Mutant("S6", "the record is not named", SQL, "        except _BatchRefused:\n            # Once more, a statement a row, to name the record.\n            await self._transaction(identity, row, parts, one_by_one=True)", "        except _BatchRefused as refused:\n            raise TargetRefused(str(refused)) from refused", ON_SQL),
     Mutant("S6", "records of any size are staged", RECORDS, "        if size_bytes > self._record_bytes_max:", "        if False:", ON_KAFKA),
     Mutant("S6", "runs of records of any size are staged", RECORDS, "return run if int(run.sizes().max()) <= self._record_bytes_max else None", "return run", ON_KAFKA),
-    Mutant("S6", "topics that are not there are staged for", TOPICS, "            if topic not in known and not self._takes.new_topic_partitions:", "            if False:", ON_KAFKA),
+    Mutant("S6", "topics that are not there are staged for", TOPICS, "            elif topic not in known and not self._takes.new_topic_partitions:", "            elif False:", ON_KAFKA),
     Mutant("S6", "refused rows vanish", BODY, "            outs += dead_letters(", "            dead_letters(", ON_TASK),
     Mutant("S6", "a refused dead letter vanishes", BODY, "            if rejected and not self._rejected_to_dlq:", "            if False:", ON_TASK),
     Mutant("S6", "a sink skips without an order", BODY, "        skips = (identity.vertex, identity.index, row.epoch) in self._context.assign.skips", "        skips = True", ON_TASK),
