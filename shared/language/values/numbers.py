@@ -51,16 +51,16 @@ def double_of(value: Any) -> float:
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def whole(value: int, wide: int) -> Any:
-    """A whole result whose operands were at most `wide`: an int, else a long, else a double."""
+    """A whole result whose operands were at most `wide`: an int, else a long, else a double, infinite where it is too large."""
     if wide == INT and INT32_MIN <= value <= INT32_MAX:
         return value
     if INT64_MIN <= value <= INT64_MAX:
         return long(value)
-    return float(value)
+    return double_of(value)
 
 
 def add(left: Any, right: Any) -> Any:
