@@ -69,10 +69,16 @@ class Client:
 
     async def statuses(self) -> dict[ProcessorName, ProcessorStatus]:
         """All processors, as the registry has them now."""
+        return (await self._registry())[0]
+
+    async def _registry(self) -> tuple[dict[ProcessorName, ProcessorStatus], Offset | None]:
+        """All processors, and where the registry goes on; None: nothing is there yet. LogUnavailable."""
         found: dict[ProcessorName, ProcessorStatus] = {}
-        for name, value in await self._compacted(self._topics.registry):
-            apply_status(found, name, value, self._settings.wire)
-        return found
+        end = None
+        async for record in up_to_now(self._log, TopicPartition(self._topics.registry, 0), self._settings):
+            apply_status(found, (record.key or b"").decode(), record.value, self._settings.wire)
+            end = Offset(record.offset + 1)
+        return found, end
 
     async def sample(self, name: ProcessorName, limit: int, wait_ms: int = 3_000) -> list[Any]:
         """The last output documents of a running processor, at most `limit`; not all of them need be committed yet. RequestRefused."""
@@ -103,23 +109,18 @@ class Client:
     async def connections(self) -> dict[str, Any]:
         """The registry of connections, without secrets."""
         found: dict[str, Any] = {}
-        for name, value in await self._compacted(self._topics.connections):
-            if value is None:
+        async for record in up_to_now(self._log, TopicPartition(self._topics.connections, 0), self._settings):
+            name = (record.key or b"").decode()
+            if record.value is None:
                 found.pop(name, None)
             else:
-                found[name] = msgspec.json.decode(value)
+                found[name] = msgspec.json.decode(record.value)
         return found
-
-    async def _compacted(self, topic: str) -> list[tuple[str, bytes | None]]:
-        """All records of a topic's one partition, up to where it ends now: (key, value)."""
-        partition = TopicPartition(topic, 0)
-        return [((r.key or b"").decode(), r.value) async for r in up_to_now(self._log, partition, self._settings)]
 
     async def watch(self, name: ProcessorName) -> AsyncIterator[ProcessorStatus]:
         """A processor's status now, and every change after; not what it was before: a run that ended yesterday has not ended now."""
-        found: dict[ProcessorName, ProcessorStatus] = {}
         partition = TopicPartition(self._topics.registry, 0)
-        begin = await self._caught_up(found, partition)
+        found, begin = await self._caught_up()
         if name in found:
             yield found[name]
         async for record in followed(self._log, self._clock, partition, self._settings, begin=begin):
@@ -129,19 +130,13 @@ class Client:
             ):
                 yield found[name]
 
-    async def _caught_up(self, found: dict[ProcessorName, ProcessorStatus], partition: TopicPartition) -> Offset | None:
-        """Take in what the registry has now; where to go on. None: nothing is there yet. Outages are waited out."""
+    async def _caught_up(self) -> tuple[dict[ProcessorName, ProcessorStatus], Offset | None]:
+        """As `_registry`; outages are waited out."""
         while True:
             try:
-                begin = None
-                async for record in up_to_now(self._log, partition, self._settings):
-                    apply_status(found, (record.key or b"").decode(), record.value, self._settings.wire)
-                    begin = Offset(record.offset + 1)
+                return await self._registry()
             except LogUnavailable:
-                found.clear()
                 await self._clock.sleep_ms(self._settings.retry_ms)
-            else:
-                return begin
 
     async def until_answered(self, name: ProcessorName, request: str) -> None:
         """Wait until the status of a processor tells of a request that was answered: from then on `watch` shows what came of it."""
