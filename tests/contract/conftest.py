@@ -1,18 +1,19 @@
-"""A PostgreSQL server for the whole session, whose database each test gets empty."""
+"""A PostgreSQL server for the whole session, whose database each test gets empty; and databases as the sinks address them."""
 
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.harness.postgres import postgres
+from tests.harness.postgres import postgres as running_postgres
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """The server's URL. Tests take `postgres_url`."""
-    with postgres() as url:
+    with running_postgres() as url:
         yield url
 
 
@@ -38,3 +39,18 @@ async def sqlite_threads() -> AsyncIterator[None]:
     for thread in threading.enumerate():
         if "_connection_worker_thread" in thread.name:
             await asyncio.to_thread(thread.join)
+
+
+@pytest.fixture
+def postgres(postgres_url: str) -> str:
+    """A fresh database, as SQLAlchemy addresses it."""
+    return postgres_url.replace("postgresql://", "postgresql+psycopg://")
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A fresh database of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/t.db"
+    found: str = request.getfixturevalue("postgres")
+    return found

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,14 +39,6 @@ FULL: Document = {
     "id": Long(1), "name": "a", "ratio": 0.1, "price": Decimal("2.50"), "at": Date(86_400_123), "raw": Binary(b"\x00\xff"),
     "more": {"list": [1, "x", None]},
 }  # fmt: skip
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/t.db"
-    found: str = request.getfixturevalue("postgres_url")
-    return found.replace("postgresql://", "postgresql+psycopg://")
 
 
 class Target:

@@ -5,7 +5,6 @@ import contextlib
 import itertools
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -21,20 +20,6 @@ from shared.ports.sink import Identity, TargetRefused, TargetUnavailable
 from tests.contract.sinks_support import IDENTITY, Task, World, row_of
 from tests.contract.sinks_targets import SqlWorld
 from tests.contract.test_sinks_contract import crash_after, haunt
-
-
-@pytest.fixture
-def postgres(postgres_url: str) -> str:
-    """A fresh database, as SQLAlchemy addresses it."""
-    return postgres_url.replace("postgresql://", "postgresql+psycopg://")
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/t.db"
-    found: str = request.getfixturevalue("postgres")
-    return found
 
 
 @contextlib.contextmanager

@@ -19,21 +19,6 @@ from tests.contract.sinks_support import IDENTITY, row_of
 from tests.contract.sinks_targets import SqlWorld
 from tests.contract.test_sinks_sql import merged, sql_world
 
-
-@pytest.fixture
-def postgres(postgres_url: str) -> str:
-    """A fresh database, as SQLAlchemy addresses it."""
-    return postgres_url.replace("postgresql://", "postgresql+psycopg://")
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/t.db"
-    found: str = request.getfixturevalue("postgres")
-    return found
-
-
 COLUMNS = [
     (sa.SmallInteger(), 2**15, "of 16 bits"),
     (sa.Integer(), 2**31, "of 32 bits"),
