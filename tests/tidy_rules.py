@@ -19,7 +19,7 @@ from tests.tidy_outside import Found, calls, imports, on_tree
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 TOP_FOLDERS: Final = ("services", "shared", "spark_stages", "deploy", "tests")
-FILE_LINES_MAX: Final = 450
+FILE_LINES_MAX: Final = 600
 FUNCTION_LINES_MAX: Final = 70
 README_LINES_MAX: Final = 80
 
