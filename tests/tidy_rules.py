@@ -302,7 +302,7 @@ _TEXT: Final = frozenset(
         ".cfg",
     ]
 ) | {""}
-_NOT_OURS: Final = frozenset({"__pycache__", "node_modules"})
+_NOT_OURS: Final = frozenset({"__pycache__", "node_modules", ".git"})
 
 
 @functools.cache
