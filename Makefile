@@ -6,8 +6,8 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-# The first that runs; services/local/doctor.py says so if it is not a 3.11. Name another: make PYTHON=/path/to/python3.11 …
-PYTHON ?= $(firstword $(foreach name,python3.11 python3 python,$(shell $(name) -c 'import sys; print(sys.executable)' 2>/dev/null)))
+# The first that runs; services/local/doctor.py says so if it does not fit. Name another: make PYTHON=/path/to/python3.12 …
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3 python,$(shell $(name) -c 'import sys; print(sys.executable)' 2>/dev/null)))
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -31,9 +31,9 @@ help: ## this list
 setup: $(PACKAGES) $(JARS) $(CLASSES) ## virtual environment, locked packages, the broker's jars; nothing if they are there
 
 .PHONY: doctor
-doctor: ## look for what a set-up needs: Python 3.11, Java 17, disk
+doctor: ## look for what a set-up needs: Python 3.11 to 3.13, Java 17 or newer, disk
 	@if [ -z "$(PYTHON)" ]; then \
-	  echo 'There is no Python here: install Python 3.11 (Debian and Ubuntu: apt-get install python3.11 python3.11-venv)' >&2; \
+	  echo 'There is no Python here: install Python 3.11 to 3.13 (Debian and Ubuntu: apt-get install python3 python3-venv)' >&2; \
 	  exit 1; fi
 	@$(PYTHON) services/local/doctor.py check
 

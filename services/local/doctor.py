@@ -15,7 +15,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PYTHON_WANTED = (3, 11)
+# The oldest and the newest that the locked packages were run with.
+PYTHON_MIN = (3, 11)
+PYTHON_MAX = (3, 13)
 # The virtual environment, the broker's jars, and what pip unpacks on the way.
 FREE_DISK_MIB_MIN = 4096
 SHOWN_LINES = 4
@@ -39,16 +41,18 @@ REASONS = (
 
 def check() -> list[str]:
     """What is missing for a set-up, a sentence each; nothing when all is there."""
-    if sys.version_info[:2] != PYTHON_WANTED:
+    sys.path.insert(0, str(ROOT))
+    from services.local.hints import to_install_python  # noqa: PLC0415 - the script's own folder is on the path, not the root
+
+    if not PYTHON_MIN <= sys.version_info[:2] <= PYTHON_MAX:
         return [
-            "Python 3.11 is needed, found {}.{}: install it (Debian and Ubuntu: apt-get install python3.11 "
-            "python3.11-venv), or name one: make PYTHON=/path/to/python3.11 …".format(*sys.version_info[:2])
+            "Python {}.{} to {}.{} is needed, found {}.{}: install one{}, or name one: make PYTHON=/path/to/python3 …".format(
+                *PYTHON_MIN, *PYTHON_MAX, *sys.version_info[:2], to_install_python()
+            )
         ]
     findings = []
     if importlib.util.find_spec("ensurepip") is None or importlib.util.find_spec("venv") is None:
-        findings.append(
-            "Python's venv module is missing: install it (Debian and Ubuntu: apt-get install python3.11-venv)"
-        )
+        findings.append(f"The venv module of {sys.executable} is missing: install it{to_install_python()}")
     free_mib = shutil.disk_usage(str(ROOT)).free // 2**20
     if free_mib < FREE_DISK_MIB_MIN:
         findings.append(
@@ -60,8 +64,7 @@ def check() -> list[str]:
 
 def java_findings() -> list[str]:
     """What is wrong with the machine's Java; the same check that the broker makes at each start."""
-    sys.path.insert(0, str(ROOT))
-    from services.local.java import JavaError, find_java  # noqa: PLC0415 - only Python 3.11 can read that file
+    from services.local.java import JavaError, find_java  # noqa: PLC0415 - an older Python cannot read that file
 
     try:
         find_java()

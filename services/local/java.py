@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from services.local.hints import to_install_java
+
 JAVA_MAJOR_MIN: Final = 17
 _VERSION_TIMEOUT_S: Final = 30
-_REMEDY: Final = (
-    f"install Java {JAVA_MAJOR_MIN} or newer (Debian and Ubuntu: apt-get install openjdk-17-jre-headless) "
-    "or let JAVA_HOME name one"
-)
+_REMEDY: Final = f"install Java {JAVA_MAJOR_MIN} or newer{to_install_java()} or let JAVA_HOME name one"
 
 
 class JavaError(Exception):

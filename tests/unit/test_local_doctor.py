@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from services.local import doctor
+from services.local import doctor, hints
 
 
 def test_a_machine_with_all_that_is_needed_has_no_findings() -> None:
@@ -16,11 +17,39 @@ def test_a_machine_with_all_that_is_needed_has_no_findings() -> None:
     assert doctor.check() == []
 
 
-def test_another_python_is_named_with_the_one_that_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong version is found first, and alone: nothing else can be looked at with it."""
-    monkeypatch.setattr(doctor, "PYTHON_WANTED", (3, 99))
+@pytest.mark.parametrize(("least", "most"), [((3, 98), (3, 99)), ((3, 1), (3, 2))])
+def test_another_python_is_named_with_those_that_fit(
+    monkeypatch: pytest.MonkeyPatch, least: tuple[int, int], most: tuple[int, int]
+) -> None:
+    """A wrong version, too old or too new, is found first, and alone: nothing else can be looked at with it."""
+    monkeypatch.setattr(doctor, "PYTHON_MIN", least)
+    monkeypatch.setattr(doctor, "PYTHON_MAX", most)
     (finding,) = doctor.check()
-    assert f"found {sys.version_info[0]}.{sys.version_info[1]}: install it" in finding
+    assert finding.startswith(f"Python 3.{least[1]} to 3.{most[1]} is needed, found 3.{sys.version_info[1]}: install")
+
+
+@pytest.mark.parametrize(
+    ("told", "python", "java"),
+    [
+        ('ID=debian\nVERSION_ID="12"', "apt-get install python3 python3-venv", "apt-get install default-jre-headless"),
+        ('ID=debian\nVERSION_ID="13"', "apt-get install python3 python3-venv", "apt-get install default-jre-headless"),
+        ('ID=ubuntu\nID_LIKE=debian\nVERSION_ID="22.04"', "python3.11 python3.11-venv", "openjdk-17-jre-headless"),
+        ('ID=linuxmint\nID_LIKE="ubuntu debian"', "apt-get install python3", "apt-get install default-jre-headless"),
+        ("ID=fedora\nVERSION_ID=42", "dnf install python3", "dnf install java-latest-openjdk-headless"),
+        ("ID=something", "", ""),
+        (None, "", ""),
+    ],
+)
+def test_a_hint_names_packages_of_the_distribution(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: str | None, python: str, java: str
+) -> None:
+    """What is to be installed has the name that it has here; where no name is known, none is told."""
+    if told is not None:
+        (tmp_path / "os-release").write_text(told, encoding="utf-8")
+    monkeypatch.setattr(hints, "OS_RELEASE", tmp_path / "os-release")
+    assert python in hints.to_install_python()
+    assert java in hints.to_install_java()
+    assert bool(hints.to_install_python()) == bool(python)
 
 
 def test_a_full_disk_is_found_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,6 +82,14 @@ def test_a_failed_step_is_explained(printed: str, remedy: str) -> None:
     assert remedy in doctor.explain(printed)
 
 
-def test_an_old_python_can_read_the_doctor() -> None:
+@pytest.mark.parametrize("script", [doctor.__file__, hints.__file__])
+def test_an_old_python_can_read_the_doctor(script: str) -> None:
     """Whatever python the machine has gets as far as the sentence: no syntax newer than 3.7."""
-    ast.parse(Path(doctor.__file__).read_text(encoding="utf-8"), feature_version=(3, 7))
+    ast.parse(Path(script).read_text(encoding="utf-8"), feature_version=(3, 7))
+
+
+def test_the_doctor_takes_what_the_package_takes() -> None:
+    """The range of Pythons stands in two places, for the doctor runs before anything can read the other."""
+    least, most = doctor.PYTHON_MIN, doctor.PYTHON_MAX
+    told = tomllib.loads((doctor.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["requires-python"]
+    assert told == f">={least[0]}.{least[1]},<{most[0]}.{most[1] + 1}"
