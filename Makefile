@@ -121,6 +121,10 @@ soak: setup ## many kills and pauses, seeded (TIDEMARK_SOAK_FAULTS, TIDEMARK_SOA
 mutants: setup ## take each rule of the protocol out of the code and see a test fail (ARGS='S3' one rule; ARGS=--reals with broker and Spark)
 	$(BIN)/python -m tests.harness.mutants $(ARGS)
 
+.PHONY: fresh
+fresh: setup ## the demo in a fresh Debian 12 and a fresh Debian 13, made by debootstrap (root; ARGS='--suite trixie make test')
+	$(BIN)/python -m deploy.verification.fresh $(ARGS)
+
 .PHONY: format
 format: setup ## let ruff lay out the code
 	$(BIN)/ruff format .

@@ -38,6 +38,8 @@ LOCAL: Final[Mapping[str, str]] = {
     "spark.python.daemon.module": "spark_stages.daemon",
 }
 """Of local mode, where driver and executor are one JVM beside everything else of the machine."""
+LOCAL_ADDRESS: Final[Mapping[str, str]] = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "127.0.0.1"}
+"""Variables of local mode: without them Spark looks up the machine's own name, which many a machine cannot resolve."""
 
 
 def archive_path() -> Path:
@@ -58,7 +60,11 @@ def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
     builder = builder.remote(master) if master.startswith("sc://") else builder.master(master)
-    own = {**LOCAL, OPTIONS: LOCAL[OPTIONS] + archive_options()} if master.startswith("local") else {}
+    own: dict[str, str] = {}
+    if master.startswith("local"):
+        own = {**LOCAL, OPTIONS: LOCAL[OPTIONS] + archive_options()}
+        for variable, value in LOCAL_ADDRESS.items():
+            os.environ.setdefault(variable, value)
     for key, value in {**SETTINGS, **own, **(settings or {})}.items():
         builder = builder.config(key, value)
     # Python workers import the product's packages, wherever the driver was started.
