@@ -130,15 +130,43 @@ def _gathered(order: Order, segments: Sequence[StateSegment], above_ms: int, up_
     return pa.concat_tables(tables) if tables else None
 
 
-def _read(root: str, segment: StateSegment, schema: pa.Schema) -> pa.Table:
-    data = read_segment(root, segment.name)
-    digest = hashlib.sha256(data).hexdigest()
+DIFFERING_DDL: Final = "said string"
+"""What `differing` gives: a sentence for each segment that is not what the manifest lists."""
+
+
+def differing(
+    root: str, segments: Sequence[StateSegment], tasks: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Each number in `batches` is that of the share of segments to look at."""
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            said = []
+            for segment in segments[number::tasks]:
+                try:
+                    _checked(root, segment)
+                except SegmentDiffers as error:
+                    said.append(str(error))
+            yield pa.RecordBatch.from_pydict({"said": pa.array(said, pa.string())})
+
+
+def _checked(root: str, segment: StateSegment) -> bytes:
+    """Its bytes; SegmentDiffers where it is gone, or others than those listed."""
+    try:
+        data = read_segment(root, segment.name)
+        digest = hashlib.sha256(data).hexdigest()
+    except FileNotFoundError:
+        data, digest = b"", "nothing"
     if digest != segment.digest:
         message = (
-            f"segment {root}/{segment.name}: expected digest {segment.digest}, found {digest}: it was changed after it was"
-            " listed; restore the store, or go back to an earlier checkpoint"
+            f"segment {root}/{segment.name}: expected digest {segment.digest}, found {digest}: it was changed or deleted after it"
+            " was listed; restore the store, or go back to an earlier checkpoint"
         )
         raise SegmentDiffers(message)
+    return data
+
+
+def _read(root: str, segment: StateSegment, schema: pa.Schema) -> pa.Table:
+    data = _checked(root, segment)
     return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).select(schema.names).cast(schema)
 
 

@@ -7,8 +7,9 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 ARCHIVE: Final = "TIDEMARK_SPARK_CLASSES"
@@ -75,3 +76,23 @@ def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str
     if not master.startswith("sc://"):
         session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def has_ended(session: SparkSession) -> bool:
+    """Whether the JVM of a session has ended, by whatever cause: nothing that is asked of it is answered any more."""
+    kept: object = session
+    if not isinstance(kept, SparkSession):  # of Spark Connect, whose JVM is not ours
+        return False
+    gateway: Any = kept.sparkContext._gateway  # noqa: SLF001 - PySpark tells of its JVM's process nowhere else
+    return gateway.proc.poll() is not None
+
+
+def forget_session(session: SparkSession) -> None:
+    """Let go of a session whose JVM has ended, so that `open_session` starts one: PySpark would give out the dead one for ever."""
+    context: Any = session.sparkContext
+    context._gateway.proc.stdin.close()  # noqa: SLF001 - by this pipe the JVM would hear of our end
+    context._jsc = None  # noqa: SLF001 - a stop would ask the JVM
+    context.stop()
+    with SparkContext._lock:  # noqa: SLF001 - what PySpark keeps for the process' next context
+        SparkContext._gateway, SparkContext._jvm = None, None  # noqa: SLF001
+    SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001

@@ -26,7 +26,18 @@ from shared.operators.taking import NO_SESSIONS
 from shared.operators.typed_group import ROWS
 from shared.operators.window_plan import ROWS_SCHEMA, SESSION, WindowPlan
 from spark_stages.bounds import DEFAULTS
-from spark_stages.executing import WORK_PROPERTY, Order, carry_out, carry_out_on, carry_out_told, packed, told
+from spark_stages.executing import (
+    DIFFERING_DDL,
+    WORK_PROPERTY,
+    Order,
+    SegmentDiffers,
+    carry_out,
+    carry_out_on,
+    carry_out_told,
+    differing,
+    packed,
+    told,
+)
 from spark_stages.manifest import StageState, StateSegment
 from spark_stages.segments import STATE, WRITTEN_DDL
 
@@ -107,6 +118,16 @@ class SparkStep:
             state = self._compact(state, prefix)
         state = StageState(state.segments, max(closed_to, closed_before), forced, arrival)
         return SparkResult(state, outs, late, failed, self._output_watermark(state, times), self._jobs)
+
+    def check(self, segments: Sequence[StateSegment]) -> None:
+        """SegmentDiffers names a segment that is gone or not what the manifest lists (P2). Executors read them, each its share."""
+        if not segments:
+            return
+        tasks = min(self.tasks_planned, len(segments))
+        work = functools.partial(differing, self.root, tuple(segments), tasks)
+        found = self.session.range(0, tasks, 1, tasks).mapInArrow(work, DIFFERING_DDL).collect()
+        if found:
+            raise SegmentDiffers(found[0][0])
 
     # --- what may close -------------------------------------------------------------------------------------------------
 

@@ -64,18 +64,17 @@ class SparkBody:
     # --- life -----------------------------------------------------------------------------------------------------------
 
     async def open(self, parts: Mapping[StatePart, bytes]) -> None:
-        """Take the manifest; the session is started if this process has none. BlobError names a listed segment that is gone or changed."""
+        """Take the manifest; the session is started if this process has none. SegmentDiffers names a listed one that is gone or changed."""
         data = parts.get(TASK_PART)
         if data is not None:
             stored = msgspec.msgpack.decode(data, type=_Stored)
             self._state, self._stepped_ms, self._output_ms = stored.state, stored.stepped_ms, stored.output_ms
             self._stepped_now_ms = stored.stepped_now_ms
-            for segment in self._state.segments:  # P2: Spark reads them without a look at digests
-                await self._context.outside.blobs.get(BlobRef(segment.name, segment.size_bytes, segment.digest))
         job = self._context.assign.job
         root = self._context.outside.blobs.uri(job).removesuffix(f"/{job}")
-        make = self._context.outside.executor.blocking(self._make, self._plan, root, self._operators)
-        self._step = await make
+        executor = self._context.outside.executor
+        self._step = await executor.blocking(self._make, self._plan, root, self._operators)
+        await executor.blocking(self._step.check, self._state.segments)
 
     async def close(self) -> None:
         """The session stays: it is the process'."""

@@ -1,7 +1,9 @@
 """Wiring of a Spark stage's process: one session for all of its tasks."""
 
+import threading
 from dataclasses import dataclass, fields
 
+import structlog
 from pyspark.sql import SparkSession
 
 from services.spark.body import SparkBody
@@ -15,24 +17,37 @@ from shared.runtime.body import TaskBody
 from shared.runtime.context import TaskContext
 from shared.runtime.worker import Worker
 from spark_stages.bounds import StepBounds
-from spark_stages.session import open_session
+from spark_stages.session import forget_session, has_ended, open_session
 from spark_stages.step import SparkStep
 from spark_stages.warmup import warm_up
 
+_log = structlog.get_logger()
+
 
 class KeptSession:
-    """A session that is started when somebody first asks for it."""
+    """A session that is started when somebody first asks for it, and again when its JVM has ended."""
 
     def __init__(self, master: str) -> None:
         self._master = master
         self._session: SparkSession | None = None
+        self._starting = threading.Lock()
 
     def get(self) -> SparkSession:
-        """The session; blocks while it starts."""
-        if self._session is None:
-            self._session = open_session("tidemark", self._master)
-            warm_up(self._session)
-        return self._session
+        """A session that lives; blocks while it starts."""
+        with self._starting:
+            self._forget_if_ended()
+            if self._session is None:
+                session = open_session("tidemark", self._master)
+                warm_up(session)
+                self._session = session
+            return self._session
+
+    def _forget_if_ended(self) -> None:
+        """What ran on a session whose JVM was killed fails with it; the next generation's stages ask for the session anew."""
+        if self._session is not None and has_ended(self._session):
+            _log.error("spark.ended", how="Spark's JVM has ended (killed, or out of memory); another one is started")
+            forget_session(self._session)
+            self._session = None
 
     def begin_group(self, name: str) -> None:
         """Jobs that this thread starts from now on are counted under this name. Not on a Spark Connect address."""
@@ -44,6 +59,7 @@ class KeptSession:
 
     def stop(self) -> None:
         """End the session, if it was started."""
+        self._forget_if_ended()
         if self._session is not None:
             self._session.stop()
             self._session = None

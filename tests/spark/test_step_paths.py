@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """However a step's rows get to their executors, by one task, by several or by a shuffle, the same rows come out as on Arrow."""
 
 import hashlib
@@ -25,7 +26,7 @@ from shared.planning import plan_processor
 from shared.planning.specs import StepHead
 from shared.runtime.exchange import parquet_bytes
 from spark_stages import executing
-from spark_stages.executing import WORK_PROPERTY, Order, packed
+from spark_stages.executing import WORK_PROPERTY, Order, SegmentDiffers, packed
 from spark_stages.manifest import StageState, StateSegment
 from spark_stages.session import open_session
 from spark_stages.step import OutputSegment, SparkResult, SparkStep
@@ -122,6 +123,20 @@ def test_an_altered_segment_is_named(session: SparkSession, plan: WindowPlan, tm
     step = SparkStep(session, plan, str(tmp_path))
     with pytest.raises(PythonException, match=f"{segments[1].name}: expected digest {segments[1].digest}"):
         step(StageState(), segments, Times(MIN_TIME, MAX_TIME, 0, 7), "out/x", arrived=True)
+
+
+@pytest.mark.parametrize("how", ["changed", "gone"])
+def test_P2_a_restore_names_a_segment_that_is_not_as_listed(
+    session: SparkSession, plan: WindowPlan, tmp_path: Path, how: str
+) -> None:
+    """Executors look at every segment of a restored manifest; one of other bytes, or none, is named with its digest."""
+    _, segments = stored(tmp_path, plan)
+    step = SparkStep(session, plan, str(tmp_path), tasks_planned=2)
+    step.check(segments)
+    path = tmp_path / segments[1].name
+    path.write_bytes(parquet_bytes(partials(plan, 99))) if how == "changed" else path.unlink()
+    with pytest.raises(SegmentDiffers, match=f"{segments[1].name}: expected digest {segments[1].digest}"):
+        step.check(segments)
 
 
 @pytest.mark.parametrize(("rows_max", "merges"), [(10**6, 1), (1, 1 + SEGMENTS)])

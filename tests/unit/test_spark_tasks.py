@@ -14,6 +14,7 @@ from services.spark.service import SparkService, spark_settings
 from shared.adapters.blobs import MemoryBlobs
 from shared.adapters.virtual import START_MS, VirtualWorld, run_virtual
 from shared.language.documents import parse
+from shared.model.checkpoint import BlobRef
 from shared.model.frames import Inline, Segment
 from shared.model.ids import TASK_PART, Epoch, Generation, TaskId, VertexId
 from shared.model.time import MAX_TIME, MIN_TIME
@@ -22,7 +23,6 @@ from shared.operators.context import TaskContext as OperatorContext
 from shared.operators.step import Times
 from shared.operators.window_plan import WindowPlan
 from shared.planning import StepHead, plan_processor
-from shared.ports.blobs import BlobError
 from shared.process.settings import ProcessSettings, ProcessSettingsError
 from shared.runtime.body import Announced
 from shared.wire.arrow import encode_batch
@@ -44,6 +44,10 @@ class Stub:
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
+        self.checked: list[StateSegment] = []
+
+    def check(self, segments: Sequence[StateSegment]) -> None:
+        self.checked += segments
 
     def __call__(
         self, state: StageState, added: Sequence[StateSegment], times: Times, prefix: str, *, arrived: bool
@@ -172,8 +176,8 @@ def test_W5_a_step_never_goes_back_behind_the_time_of_the_one_before() -> None:
     on_stage(story)
 
 
-def test_P2_a_restore_names_a_segment_that_was_changed() -> None:
-    """What the manifest lists counts with its digest: a segment of other bytes is not read, and is named."""
+def test_P2_a_restore_looks_at_all_that_the_manifest_lists_before_it_goes_on() -> None:
+    """The step is asked to check each segment, by name, size and digest, before anything is read of it."""
 
     async def story(world: VirtualWorld, blobs: MemoryBlobs) -> None:
         body = body_of(world, blobs, Stub())
@@ -181,14 +185,10 @@ def test_P2_a_restore_names_a_segment_that_was_changed() -> None:
         await body.apply("", [partial(0, 10)])
         await body.flush(Epoch(1))
         copied = await body.copy(Epoch(1), Epoch(0))
-        (listed,) = copied.blobs
-        data = await blobs.get(listed)
-        await blobs.delete([listed.name])
-        await blobs.put(listed.name, data[:-1] + bytes([data[-1] ^ 1]))
-        state = copied.changed[TASK_PART]
+        state, stub = copied.changed[TASK_PART], Stub()
         assert state is not None
-        with pytest.raises(BlobError, match=listed.name):
-            await body_of(world, blobs, Stub(), generation=3, last=1).open({TASK_PART: state})
+        await body_of(world, blobs, stub, generation=3, last=1).open({TASK_PART: state})
+        assert [BlobRef(s.name, s.size_bytes, s.digest) for s in stub.checked] == list(copied.blobs)
 
     on_stage(story)
 
