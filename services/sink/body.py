@@ -1,9 +1,9 @@
 """A sink's task: takes rows into the epoch, stages with the snapshot, releases what the mirror says is committed (protocol, section 6).
 
-Release goes on beside: it learns of commits from the mirror alone (S2, C9), in the order of commits, and never from a hint.
+Release goes on beside: it learns of commits from the mirror alone (S2, C9), in the order of commits, and never from a hint. One that waits
+for its target keeps nothing from being staged: checkpoints go on until C11 holds sources back.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ from services.sink.settings import SinkSettings
 from shared.language.values.extended_json import to_json
 from shared.model.checkpoint import MirrorRow, ReleaseHandle
 from shared.model.frames import Body
+from shared.model.held import Wait
 from shared.model.ids import Epoch, Offset, StatePart, VertexId
 from shared.model.time import MAX_TIME
 from shared.operators.base import Out
@@ -65,7 +66,6 @@ class SinkBody:
         self._rejected_to_dlq = rejected_to_dlq
         self._releases: list[_Release] = []
         self._own: Sink | None = None
-        self._lock = asyncio.Lock()
         self._follower: Handle | None = None
         self._watermark_ms = -(2**63)
         self._rows = 0
@@ -105,9 +105,8 @@ class SinkBody:
         sink = self._make(vertex, index)
         identity = Identity(assign.job, vertex, index)
         try:
-            marker = await self._patiently(
-                lambda: sink.open(identity, assign.last, joins=own and assign.new_identity), "opening", identity
-            )
+            open_ = partial(sink.open, identity, assign.last, joins=own and assign.new_identity)
+            marker = await self._patiently(sink, open_, "opening", identity)
         except BaseException:
             await sink.close()
             raise
@@ -117,18 +116,25 @@ class SinkBody:
         if marker == assign.last:
             self._context.released(index, marker)
 
-    async def _patiently(self, attempt: Callable[[], Awaitable[T]], what: str, identity: Identity) -> T:
-        """C10: an outage of the target is waited out; who asks how the processor stands is told of it."""
-        while True:
-            try:
-                done = await attempt()
-            except TargetUnavailable as error:
-                _log.warning("sink.target_away", what=what, identity=str(identity), reason=str(error))
-                self._context.waits(f"{what}: {error}")
-                await self._context.outside.clock.sleep_ms(self._settings.target_wait_ms)
-            else:
-                self._context.waits("")
-                return done
+    async def _patiently(self, sink: Sink, attempt: Callable[[], Awaitable[T]], doing: str, identity: Identity) -> T:
+        """C10: an outage of the target is waited out, and the coordinator is told of it.
+
+        `doing`: begins with the activity: releases wait beside what goes on with the epoch.
+        """
+        activity = f"{doing.partition(' ')[0]} {identity}"
+        clock = self._context.outside.clock
+        since_ms: int | None = None
+        try:
+            while True:
+                try:
+                    return await attempt()
+                except TargetUnavailable as error:
+                    since_ms = clock.now_ms() if since_ms is None else since_ms
+                    _log.warning("sink.target_away", what=doing, identity=str(identity), reason=str(error))
+                    self._context.waits(activity, Wait(error.kind, doing, sink.place, since_ms, str(error)))
+                await clock.sleep_ms(self._settings.target_wait_ms)
+        finally:
+            self._context.waits(activity, None)
 
     # --- the mirror (C9) ----------------------------------------------------------------------------------------------------
 
@@ -160,9 +166,8 @@ class SinkBody:
         staged = _staged_of(row, identity)
         self._context.outside.passing("releasing", row.epoch)
         skips = (identity.vertex, identity.index, row.epoch) in self._context.assign.skips
-        async with self._lock:
-            attempt = partial(release.sink.skip if skips else release.sink.release, row, staged)
-            skipped = await self._patiently(attempt, f"releasing {row.epoch}", identity)
+        attempt = partial(release.sink.skip if skips else release.sink.release, row, staged)
+        skipped = await self._patiently(release.sink, attempt, f"releasing {row.epoch}", identity)
         if skips:
             self._skipped += skipped or 0
             _log.warning("epoch.skipped", job=row.job, epoch=row.epoch, identity=str(identity), records=skipped)
@@ -182,9 +187,8 @@ class SinkBody:
         for body in bodies:
             batch = await load_body(outside.blobs, body, outside.settings.wire)
             sink = self._sink()
-            async with self._lock:
-                accept = partial(sink.accept, batch)
-                rejected = await self._patiently(accept, "accepting", self._releases[0].identity)
+            accept = partial(sink.accept, batch)
+            rejected = await self._patiently(sink, accept, "accepting", self._releases[0].identity)
             self._rows += batch.num_rows - len(rejected)
             self._remember(batch)
             self._rejected += len(rejected)
@@ -233,10 +237,8 @@ class SinkBody:
     async def copy(self, epoch: Epoch, committed: Epoch) -> Copied:
         """Stage: durable at the target, visible to no reader (C7)."""
         sink = self._sink()
-        async with self._lock:
-            staged = await self._patiently(
-                lambda: sink.stage(epoch, committed), f"staging {epoch}", self._releases[0].identity
-            )
+        stage = partial(sink.stage, epoch, committed)
+        staged = await self._patiently(sink, stage, f"staging {epoch}", self._releases[0].identity)
         self._context.outside.passing("staged", epoch)
         return Copied(blobs=blobs_of(staged, self._settings.staging.handle_bytes_max) if staged else (), staged=staged)
 

@@ -1,4 +1,4 @@
-"""What holds a watermark back, as heartbeats tell it: small, and bounded by the operators of a task."""
+"""What holds a watermark or a task back, as heartbeats tell it: small, and bounded by the operators of a task."""
 
 from typing import Literal
 
@@ -32,6 +32,25 @@ class TaskHeld(Struct, frozen=True):
     """A source may not read: receivers are behind (F7), or too much waits for commits (F8)."""
     aligning: int = 0
     """The checkpoint whose barriers are being collected: frames behind them wait (C3); 0 for none."""
+
+
+class Wait(Struct, frozen=True):
+    """Something outside of a task does not answer, and the task tries again until it does (C10: time spent so does not count)."""
+
+    kind: Literal["target", "blobs"]
+    """target: what a sink writes to. blobs: the blob store."""
+    doing: str
+    """What the task tries: `opening`, `accepting`, `staging 7`, `releasing 6`."""
+    on: str
+    """What does not answer, as the document names it."""
+    since_ms: int
+    """Of the first try that failed, UTC."""
+    reason: str
+    """Why the last try failed."""
+
+    def __str__(self) -> str:
+        """As people read it."""
+        return f"{self.doing}: {self.reason}"
 
 
 class SplitHeld(Struct, frozen=True):

@@ -9,6 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from shared.model.checkpoint import LineageEntry, TaskHandle
+from shared.model.held import Wait
 from shared.model.ids import (
     NO_EPOCH,
     EdgeId,
@@ -214,8 +215,8 @@ class TaskBeat(Struct, frozen=True):
     details: dict[str, str] = {}
     released: tuple[tuple[VertexId, int, Epoch], ...] = ()
     """A sink's markers, by identity that it holds: what `Released` said, again, for a coordinator that has just taken over."""
-    waits: str = ""
-    """Why it cannot go on now, where something outside keeps it from that: a target that does not answer."""
+    waiting: tuple[Wait, ...] = ()
+    """What keeps it from going on, or from releasing, where that lies outside of it."""
 
 
 class Heartbeat(Struct, frozen=True, tag=True):

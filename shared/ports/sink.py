@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Literal, Protocol
 
 import pyarrow as pa
 
@@ -12,6 +12,15 @@ from shared.model.ids import Epoch, JobId, VertexId
 
 class TargetUnavailable(Exception):
     """The target is away; waiting may help (C10: does not count)."""
+
+    kind: ClassVar[Literal["target", "blobs"]] = "target"
+    """What does not answer, as `Wait` tells it."""
+
+
+class StagedUnavailable(TargetUnavailable):
+    """The blob store, in which output is staged, is away; waiting may help."""
+
+    kind = "blobs"
 
 
 class TargetDenied(Exception):
@@ -52,7 +61,16 @@ class Rejected:
 
 
 class Sink(Protocol):
-    """One task's output to one target. Calls come one at a time, in the order of the epochs."""
+    """One task's output to one target.
+
+    `accept` and `stage` come one at a time, in the order of the epochs; so do `release` and `skip`. After `open` the two go on side by
+    side: a release that waits for its target must not keep what follows from being staged.
+    """
+
+    @property
+    def place(self) -> str:
+        """The target, as errors and waits name it; it has no secret."""
+        ...
 
     async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
         """Fence earlier holders of the identity, read its marker, return it (S1, S3); a new identity writes marker `restored_from` (S2).

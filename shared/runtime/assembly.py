@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from shared.language.documents import parse
 from shared.model.checkpoint import TaskHandle
+from shared.model.held import Wait
 from shared.model.ids import Epoch, StatePart, TaskId, owner_of
 from shared.model.messages import Assign
 from shared.planning import plan_processor
@@ -36,7 +37,7 @@ async def assemble(
     on_ask: Callable[[], None],
     on_released: Callable[[int, Epoch], None],
     on_failed: Callable[[BaseException], None],
-    on_waits: Callable[[str], None],
+    on_waits: Callable[[str, Wait | None], None],
 ) -> TaskDriver:
     """A driver that has restored and stands ready; nothing is read or written yet. Whatever keeps it from that leaves nothing open."""
     settings = outside.settings

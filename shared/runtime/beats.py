@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import msgspec
 
-from shared.model.held import TaskHeld
+from shared.model.held import TaskHeld, Wait
 from shared.model.ids import Epoch, VertexId
 from shared.model.messages import Assign, Heartbeat, TaskBeat
 from shared.model.time import MAX_TIME, MIN_TIME
@@ -23,7 +23,7 @@ Markers = tuple[tuple[VertexId, int, Epoch], ...]
 
 
 def beat_of(
-    assign: Assign, driver: TaskDriver | None, phase: str, released: Markers, clock: Clock, waits: str
+    assign: Assign, driver: TaskDriver | None, phase: str, released: Markers, clock: Clock, waiting: tuple[Wait, ...]
 ) -> TaskBeat:
     """Of a task that this worker has taken; `driver` is None while it is built."""
     beat = TaskBeat(
@@ -37,7 +37,7 @@ def beat_of(
         input_watermark_ms=MIN_TIME,
         output_watermark_ms=MIN_TIME,
         released=released,
-        waits=waits,
+        waiting=waiting,
     )
     if driver is None:
         return beat
@@ -62,8 +62,13 @@ def encoded(beat: Heartbeat, settings: RuntimeSettings) -> bytes:
     try:
         return encode_message(beat, few)
     except WireError:
-        tasks = tuple(msgspec.structs.replace(task, details={}, waits="") for task in beat.tasks)
+        tasks = tuple(msgspec.structs.replace(task, details={}, waiting=_bare(task.waiting)) for task in beat.tasks)
         return encode_message(msgspec.structs.replace(beat, tasks=tasks), settings.wire)
+
+
+def _bare(waiting: tuple[Wait, ...]) -> tuple[Wait, ...]:
+    """Waits without their reasons: that a task waits, and for what, must reach the coordinator (C10)."""
+    return tuple(msgspec.structs.replace(wait, reason="") for wait in waiting)
 
 
 def _held(driver: TaskDriver, clock: Clock) -> TaskHeld:

@@ -9,6 +9,7 @@ import structlog
 from shared.language.limits import DEFAULTS, Limits
 from shared.language.stages import KafkaSource
 from shared.language.stages.source import KeyFormat
+from shared.model.held import Wait
 from shared.model.ids import Epoch, TaskId, VertexId
 from shared.model.messages import Assign
 from shared.model.plan import PhysicalPlan, Vertex
@@ -41,8 +42,8 @@ def _nothing(phase: Phase, epoch: Epoch) -> None:
     del phase, epoch
 
 
-def _forget(reason: str) -> None:
-    del reason
+def _forget(activity: str, wait: Wait | None) -> None:
+    del activity, wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,8 @@ class TaskContext:
     """Something beside the task's own calls has failed: the task fails with it."""
     limits: Limits = DEFAULTS
     """Of the document."""
-    waits: Callable[[str], None] = _forget
-    """Why the task cannot go on now, for who looks; "" when it goes on."""
+    waits: Callable[[str, Wait | None], None] = _forget
+    """What one activity of the task (its name) waits for, outside of the task; None when it goes on."""
 
     @property
     def task(self) -> TaskId:

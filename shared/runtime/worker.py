@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
+from msgspec import structs
 
 from shared.model.checkpoint import TaskHandle
+from shared.model.held import Wait
 from shared.model.ids import EdgeId, Epoch, Generation, JobId, Offset, Place, Seq, TaskId, VertexId, WorkerIncarnation
 from shared.model.messages import (
     AbortCheckpoint,
@@ -70,13 +72,22 @@ class Hosted:
     """Builds it. A take-over that waits for its target must not go on beside the next generation's, and fence it (S1)."""
     driver: TaskDriver | None = None
     phase: str = "restoring"
-    waits: str = ""
+    waiting: dict[str, Wait] = field(default_factory=dict)
+    """By the activity that waits."""
     released: dict[int, Epoch] = field(default_factory=dict)
     """Markers of the release identities that it holds, by index."""
 
-    def note_wait(self, reason: str) -> None:
-        """Why it cannot go on now, for who looks; "" when it goes on."""
-        self.waits = reason
+    def note_wait(self, activity: str, wait: Wait | None) -> None:
+        """What an activity waits for, outside of the task; None when it goes on."""
+        if wait is None:
+            self.waiting.pop(activity, None)
+        else:
+            self.waiting[activity] = wait
+
+    def waits(self, characters_max: int) -> tuple[Wait, ...]:
+        """As heartbeats tell them, the longest first; reasons as long as they may be."""
+        waits = sorted(self.waiting.values(), key=lambda wait: wait.since_ms)
+        return tuple(structs.replace(wait, reason=wait.reason[:characters_max]) for wait in waits)
 
     def markers(self) -> tuple[tuple[VertexId, int, Epoch], ...]:
         """As heartbeats tell them."""
@@ -366,7 +377,7 @@ class Worker:
         settings = self._outside.settings
         clock, most = self._outside.clock, settings.reason_characters_max
         tasks = tuple(
-            beat_of(h.assign, h.driver, h.phase, h.markers(), clock, h.waits[:most]) for h in self._tasks.values()
+            beat_of(h.assign, h.driver, h.phase, h.markers(), clock, h.waits(most)) for h in self._tasks.values()
         )
         return Heartbeat(
             self.incarnation, self.place, self._service.name, settings.slots, os.getpid(), socket.gethostname(), tasks

@@ -29,6 +29,7 @@ from shared.language.stages.source import FileFormat
 from shared.model.checkpoint import BlobRef
 from shared.model.ids import Offset
 from shared.ports.blobs import BlobUnavailable, Note
+from shared.ports.clock import Executor
 from shared.ports.log import Log, LogRecord, TopicPartition
 from shared.ports.sink import Sink
 from tests.contract.sinks_support import Inline
@@ -55,10 +56,11 @@ class FilesWorld:
         self.encoding = Encoding(format_, partition_by)
         self.settings = FileSinkSettings(buffer_bytes_max=1, handle_bytes_max=handle_bytes_max)
         self.attempts = itertools.count()
+        self.executor: Executor = Inline()
 
     def sink(self) -> Sink:
         attempt = f"a{next(self.attempts)}"
-        return FileSink(LocalDestination(self.root, attempt), self.encoding, attempt, Inline(), self.settings)
+        return FileSink(LocalDestination(self.root, attempt), self.encoding, attempt, self.executor, self.settings)
 
     async def visible(self) -> list[int]:
         return [int(row["id"]) for row in read_released_rows(str(self.root))]
@@ -74,6 +76,7 @@ class ObjectsWorld:
         separate: Any = type("Separate", (MemoryFileSystem,), {"store": {}, "pseudo_dirs": [""], "cachable": False})
         self.filesystem = separate()
         self.attempts = itertools.count()
+        self.executor: Executor = Inline()
 
     def destination(self) -> ObjectDestination:
         return ObjectDestination(self.filesystem, "memory://bucket/out")
@@ -83,7 +86,7 @@ class ObjectsWorld:
             self.destination(),
             Encoding("json"),
             f"a{next(self.attempts)}",
-            Inline(),
+            self.executor,
             FileSinkSettings(),
         )
 
@@ -213,10 +216,11 @@ class SqlWorld:
         self.stage = Merge(path="$merge", connection_name="c", table="rows", on=("id",), **options)
         self.settings = SqlSinkSettings(part_bytes_max=part_bytes, lock_wait_ms=200)
         self.attempts = itertools.count()
+        self.executor: Executor = Inline()
 
     def sink(self) -> SqlSink:
         store = PartStore(self.blobs, names_for(f"a{next(self.attempts)}"), inline_bytes_max=100)
-        return SqlSink(self.stage, self.engine, store, Inline(), self.settings)
+        return SqlSink(self.stage, self.engine, store, self.executor, self.settings)
 
     def table(self) -> list[tuple[Any, ...]]:
         """All rows in order."""

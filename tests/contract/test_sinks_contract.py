@@ -1,6 +1,7 @@
 # ruff: noqa: N802 -- a test carries its rule's name
 """What every sink must keep, whatever it writes to (protocol, section 6)."""
 
+import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from services.sink.connectors.staging import decode_handle
+from shared.adapters.executor import AsyncExecutor
 from shared.model.ids import Epoch, VertexId
 from shared.ports.log import Fenced, LogError
 from shared.ports.sink import Identity, MarkerAhead, ReleaseGap, TargetRefused, TargetUnavailable
@@ -250,6 +252,28 @@ async def test_S3_S4_what_exceeds_the_buffer_is_spilled_and_released_whole(targe
     assert decode_handle(staged)
     await sink.release(row_of(1, 0, staged), staged)
     assert sorted(await target.visible()) == list(range(500))
+
+
+async def test_a_release_and_what_follows_it_go_on_side_by_side(target: Target) -> None:
+    """Epochs are accepted and staged while earlier commits are released, on threads of their own where they block."""
+    world = World(target)
+    if hasattr(target, "executor"):
+        target.executor = AsyncExecutor()
+    task = Task(world)
+    await task.start()
+    await task.accept()
+    await task.stage()
+    for _ in range(12):
+        await task.commit()
+        releasing = asyncio.ensure_future(task.release())
+        await task.accept()
+        await task.accept()
+        await task.stage()
+        await releasing
+        await world.check()
+    await task.commit()
+    await task.release()
+    await world.complete()
 
 
 async def test_another_jobs_commit_is_our_own_mistake(target: Target) -> None:

@@ -14,6 +14,7 @@ from shared.adapters.memory_log import MemoryLog
 from shared.adapters.virtual import VirtualWorld, run_virtual
 from shared.model.checkpoint import MirrorRow, ReleaseHandle
 from shared.model.frames import Inline
+from shared.model.held import Wait
 from shared.model.ids import Epoch, Generation, JobId, VertexId
 from shared.model.messages import Ack, CommitHint, Drain, Released, TaskFailed, TaskRestored
 from shared.operators.base import TS
@@ -186,6 +187,52 @@ def test_C10_a_target_that_is_away_is_waited_for() -> None:
     on_bench(story)
 
 
+def test_C11_a_release_that_waits_keeps_nothing_from_being_staged() -> None:
+    """Epochs go on while the target is away; the wait is told with what is waited for and since when, and no more once it is over."""
+
+    async def story(bench: Bench) -> None:
+        body = await _opened(bench)
+        await body.apply("", [_inline(1)])
+        first = await body.copy(Epoch(1), Epoch(0))
+        bench.trouble += [TargetUnavailable("away")] * 1_000
+        clock = bench.stand.world.clock
+        began_ms = clock.now_ms()
+        await bench.mirror(row(1, 0, first.staged))
+        await bench.stand.until(lambda: bool(_waits(bench)))
+        await body.apply("", [_inline(2)])
+        second = await body.copy(Epoch(2), Epoch(1))
+        await bench.stand.settle()
+        (wait,) = _waits(bench)
+        assert (wait.kind, wait.doing, wait.on, wait.reason) == ("target", "releasing 1", "memory", "away")
+        assert began_ms <= wait.since_ms < clock.now_ms()
+        assert bench.visible() == []
+        bench.trouble.clear()
+        await bench.mirror(row(2, 1, second.staged))
+        await bench.stand.until(lambda: bench.visible() == [(1, 1), (2, 2)])
+        assert _waits(bench) == ()
+
+    on_bench(story)
+
+
+def test_C10_two_activities_that_wait_are_told_side_by_side() -> None:
+    """A release that goes on does not end the word of a staging that still waits."""
+
+    async def story(bench: Bench) -> None:
+        body = await _opened(bench)
+        (hosted,) = bench.stand.worker._tasks.values()
+        staging = Wait("blobs", "staging 2", "memory", 5, "full")
+        hosted.note_wait("staging", staging)
+        first = await body.copy(Epoch(1), Epoch(0))
+        bench.trouble.append(TargetUnavailable("away"))
+        await bench.mirror(row(1, 0, first.staged))
+        await bench.stand.until(lambda: len(_waits(bench)) > 1)
+        assert [wait.doing for wait in _waits(bench)] == ["staging 2", "releasing 1"]
+        await bench.stand.until(lambda: bench.target.markers[Identity(JOB, COLLECT, 0)] == 1)
+        assert _waits(bench) == (staging,)
+
+    on_bench(story)
+
+
 def test_S6_a_refusal_at_release_is_permanent_and_only_an_order_passes_it_over() -> None:
     """The failure says so; a later generation that is told to skip this commit of this identity does, and no other."""
 
@@ -256,6 +303,11 @@ async def _opened(bench: Bench) -> Any:
     (hosted,) = bench.stand.worker._tasks.values()
     assert hosted.driver is not None
     return hosted.driver.body
+
+
+def _waits(bench: Bench) -> tuple[Wait, ...]:
+    """As the next heartbeat tells them."""
+    return tuple(wait for task in bench.stand.worker._heartbeat().tasks for wait in task.waiting)
 
 
 def _inline(time_ms: int) -> Inline:

@@ -7,6 +7,7 @@ Functions block: a sink calls them through the Executor port. Names are relative
 
 import errno
 import hashlib
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -85,7 +86,7 @@ class LocalDestination:
         self._root = Path(root)
         self._attempt = attempt
         self._fsync = fsync
-        self._temporaries = 0
+        self._temporaries = itertools.count(1)
 
     def prepare(self) -> None:
         """Make the root; TargetRefused if this is not possible or it cannot be written to."""
@@ -106,8 +107,7 @@ class LocalDestination:
 
     def _publish(self, name: str, data: bytes, publish: Callable[[Path, Path], None]) -> bool:
         final = self._root / check_name(name)
-        self._temporaries += 1
-        temporary = final.parent / f"{TEMPORARY_PREFIX}{self._attempt}-{self._temporaries}"
+        temporary = final.parent / f"{TEMPORARY_PREFIX}{self._attempt}-{next(self._temporaries)}"
         with _as_target(str(final)):
             self._folder(final.parent)
             try:

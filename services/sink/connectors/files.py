@@ -101,7 +101,7 @@ class FileSink:
     def _open(self, identity: Identity, restored_from: Epoch, *, joins: bool) -> Epoch:
         self._destination.prepare()
         marker = self._manifests.marker(str(identity))
-        check_open(identity, marker, restored_from, self._place, joins=joins)
+        check_open(identity, marker, restored_from, self.place, joins=joins)
         self._identity = identity
         self._ledger = Ledger(newest=restored_from)
         self._rows = RowBuffer(self._encoding)
@@ -180,7 +180,7 @@ class FileSink:
         identity = self._identity
         if identity is None:
             raise ValueError("file sink: release before open")
-        if is_due(identity, self._marker, row, self._place):
+        if is_due(identity, self._marker, row, self.place):
             files = self._files(row, decode_handle(staged, self._handle_bytes_max), skipped)
             self._manifests.publish(self._manifest(row.epoch, row.predecessor, files, final=row.final))
             self._marker = row.epoch
@@ -216,7 +216,7 @@ class FileSink:
                 return [part]
             case FileList():
                 return self._listed(row, part)
-        raise TargetRefused(f"{self._place}: commit {row.epoch}: the handle is another sink's: {type(part).__name__}")
+        raise TargetRefused(f"{self.place}: commit {row.epoch}: the handle is another sink's: {type(part).__name__}")
 
     def _check_whole(self, row: MirrorRow, file: StagedFile) -> None:
         size = self._destination.size(file.name)
@@ -273,7 +273,8 @@ class FileSink:
         )
 
     @property
-    def _place(self) -> str:
+    def place(self) -> str:
+        """See `Sink.place`."""
         return self._destination.uri("").rstrip("/")
 
     async def close(self) -> None:

@@ -7,8 +7,8 @@
 - A holder that was fenced stays fenced: it writes nothing more.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -74,10 +74,13 @@ class KafkaSink:
         takes: Takes | None = None,
     ) -> None:
         self._settings = settings or KafkaSinkSettings()
+        self._stage = stage
         self._maker = RecordMaker(stage, takes or Takes())
         self._log = log
         self._clock = clock
+        self._accepting = Topics(log, takes or Takes())
         self._topics = Topics(log, takes or Takes())
+        """As releases know them; what accepts knows its own, for the two go on side by side."""
         self._parts = parts
         self._staging = Staging(parts)
         self._held = Held()
@@ -119,12 +122,16 @@ class KafkaSink:
         while self._is_full():
             await self._keep_part()
         made, rejected = self._maker.runs(batch)
-        async with self._on_target("looking topics up"):
-            missing = await self._topics.missing({run.topic for _, run in made})
+        try:
+            with self._said("looking topics up"):
+                missing = await self._accepting.missing({run.topic for _, run in made})
+        except BaseException:
+            self._accepting.forget()
+            raise
         taken: list[Run] = []
         for rows, run in made:
             refused = dict.fromkeys(range(len(rows)), missing[run.topic]) if run.topic in missing else {}
-            refused = refused or self._topics.refused(run)
+            refused = refused or self._accepting.refused(run)
             rejected += [Rejected(rows[n], reason) for n, reason in refused.items()]
             left = run.without(refused) if refused else run
             taken += [left] if left is not None else []
@@ -243,21 +250,30 @@ class KafkaSink:
     async def _on_target(self, doing: str) -> AsyncIterator[None]:
         """The log's errors in the words of a sink; after any the producer is thrown away (S3)."""
         try:
-            yield
+            with self._said(doing):
+                yield
         except BaseException as error:
             await self._throw_away()
-            match error:
-                case Fenced():
-                    self._fenced = error
-                    raise
-                case LogDenied():
-                    raise
-                case LogUnavailable():
-                    raise TargetUnavailable(f"kafka, {doing} for {self._identity}: {error}") from error
-                case LogError():
-                    raise TargetRefused(f"kafka, {doing} for {self._identity}: {error}") from error
-                case _:
-                    raise
+            if isinstance(error, Fenced):
+                self._fenced = error
+            raise
+
+    @contextmanager
+    def _said(self, doing: str) -> Iterator[None]:
+        """The log's errors in the words of a sink."""
+        try:
+            yield
+        except (Fenced, LogDenied):
+            raise
+        except LogUnavailable as error:
+            raise TargetUnavailable(f"kafka, {doing} for {self._identity}: {error}") from error
+        except LogError as error:
+            raise TargetRefused(f"kafka, {doing} for {self._identity}: {error}") from error
+
+    @property
+    def place(self) -> str:
+        """See `Sink.place`."""
+        return f"{self._stage.path} on {self._stage.connection_name}"
 
     async def _throw_away(self) -> None:
         writer, self._writer = self._writer, None

@@ -42,6 +42,11 @@ class MemorySink:
         self._accepted: list[pa.RecordBatch] = []
         self._identity: Identity | None = None
 
+    @property
+    def place(self) -> str:
+        """See `Sink.place`."""
+        return PLACE
+
     async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
         """See `Sink.open`."""
         marker = self._target.markers.get(identity)

@@ -138,7 +138,7 @@ class SqlSink:
             self._make_markers()
             with self._engine.begin() as connection:
                 marker = self._read_marker(connection, identity)
-                check_open(identity, marker, restored_from, self._place, joins=joins)
+                check_open(identity, marker, restored_from, self.place, joins=joins)
                 if marker is None:
                     marker = self._begin_marker(connection, identity, restored_from)
                 elif joins and marker < restored_from:
@@ -179,7 +179,7 @@ class SqlSink:
         )
         marker = self._read_marker(connection, identity)
         assert marker is not None, "it was written in this transaction"
-        check_open(identity, marker, restored_from, self._place, joins=True)
+        check_open(identity, marker, restored_from, self.place, joins=True)
         return marker
 
     async def accept(self, batch: pa.RecordBatch) -> Sequence[Rejected]:
@@ -220,7 +220,7 @@ class SqlSink:
         identity = self._identity
         if identity is None:
             raise ValueError("sql sink: release before open")
-        if not is_due(identity, self._marker, row, self._place):
+        if not is_due(identity, self._marker, row, self.place):
             return
         parts = self._parts.listed(staged)
         try:
@@ -234,7 +234,7 @@ class SqlSink:
         identity = self._identity
         if identity is None:
             raise ValueError("sql sink: release before open")
-        if not is_due(identity, self._marker, row, self._place):
+        if not is_due(identity, self._marker, row, self.place):
             return 0
         skipped: list[int] = []
         await self._transaction(identity, row, self._parts.listed(staged), one_by_one=True, skipped=skipped)
@@ -254,7 +254,7 @@ class SqlSink:
             before = await self._executor.blocking(self._claim, connection, identity, row)
             if before is not None:
                 self._marker = before
-                is_due(identity, before, row, self._place)
+                is_due(identity, before, row, self.place)
                 return
             write = partial(self._write, connection, row, one_by_one=one_by_one)
             if skipped is not None:
@@ -313,7 +313,7 @@ class SqlSink:
             marker = self._read_marker(connection, identity)
         if marker is None:
             raise TargetRefused(
-                f"{self._place}: commit {row.epoch}: the marker of {identity} is gone from {MARKERS_TABLE}"
+                f"{self.place}: commit {row.epoch}: the marker of {identity} is gone from {MARKERS_TABLE}"
             )
         return marker
 
@@ -362,7 +362,7 @@ class SqlSink:
             return maker.parameters(decode_doc(data))
         except (Misfit, CodecError) as error:
             raise TargetRefused(
-                f"{self._place}: {place}: {error}; has the table changed since it was staged?"
+                f"{self.place}: {place}: {error}; has the table changed since it was staged?"
             ) from error
 
     def _commit(self, connection: sa.Connection) -> None:
@@ -375,18 +375,18 @@ class SqlSink:
         try:
             yield
         except Unwanted as unwanted:
-            raise TargetRefused(f"{self._place}: {doing}: {unwanted}") from unwanted
+            raise TargetRefused(f"{self.place}: {doing}: {unwanted}") from unwanted
         except exc.DBAPIError as error:
-            sentence = f"{self._place}: {doing}: {str(error.orig).strip()}"
+            sentence = f"{self.place}: {doing}: {str(error.orig).strip()}"
             if is_denied(error):
                 raise TargetDenied(f"{sentence}; correct the connection's url") from error
             if self._is_permanent(error):
                 raise TargetRefused(sentence) from error
             raise TargetUnavailable(sentence) from error
         except exc.TimeoutError as error:
-            raise TargetUnavailable(f"{self._place}: {doing}: {error}") from error
+            raise TargetUnavailable(f"{self.place}: {doing}: {error}") from error
         except exc.StatementError as error:
-            raise TargetRefused(f"{self._place}: {doing}: {error}") from error
+            raise TargetRefused(f"{self.place}: {doing}: {error}") from error
 
     def _is_permanent(self, error: exc.DBAPIError) -> bool:
         if error.connection_invalidated:
@@ -399,7 +399,8 @@ class SqlSink:
         return isinstance(error, (exc.IntegrityError, exc.DataError, exc.ProgrammingError, exc.NotSupportedError))
 
     @property
-    def _place(self) -> str:
+    def place(self) -> str:
+        """See `Sink.place`."""
         return place_of(self._stage)
 
     async def close(self) -> None:

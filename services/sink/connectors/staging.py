@@ -18,7 +18,7 @@ from shared.model.checkpoint import BlobRef
 from shared.model.ids import NO_EPOCH, Epoch
 from shared.model.positive import check_positive
 from shared.ports.blobs import BlobError, BlobStore, BlobUnavailable
-from shared.ports.sink import TargetRefused, TargetUnavailable
+from shared.ports.sink import StagedUnavailable, TargetRefused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +229,6 @@ async def _on_blobs(answer: Awaitable[T]) -> T:
     try:
         return await answer
     except BlobUnavailable as error:
-        raise TargetUnavailable(f"staged output: {error}") from error
+        raise StagedUnavailable(f"staged output: {error}") from error
     except BlobError as error:
         raise TargetRefused(f"staged output: {error}") from error

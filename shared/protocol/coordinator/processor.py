@@ -303,7 +303,7 @@ class ProcessorMachine:
                 if p.run is not None and beat.phase != RESTORING_PHASE and p.run.holders.get(task) == heartbeat.worker:
                     p.run.restored.add(task)
                 if p.run is not None and task in p.run.tasks:
-                    p.run.waits[task] = beat.waits
+                    p.run.waits[task] = beat.waiting
         if stray is not None:
             p.tell(StopTasks(p.row.job, stray))
         if p.run is None or p.phase not in HOSTED:

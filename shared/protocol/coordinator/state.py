@@ -8,6 +8,7 @@ from enum import StrEnum
 from msgspec import structs
 
 from shared.model.checkpoint import CommitRow, LineageEntry
+from shared.model.held import Wait
 from shared.model.ids import Epoch, Generation, JobId, LeaderToken, ProcessorName, TaskId, VertexId, WorkerIncarnation
 from shared.model.messages import Command, ProcessorStatus, Request, RunningPlan
 from shared.model.processors import Expected, ProcessorRow
@@ -86,13 +87,13 @@ class Run:
     since_ms: int = 0
     wants_service: str = ""
     """No worker of this service has room."""
-    waits: dict[TaskId, str] = field(default_factory=dict)
-    """What tasks say that they wait for outside; only people hang on it."""
+    waits: dict[TaskId, tuple[Wait, ...]] = field(default_factory=dict)
+    """What tasks say that they wait for outside."""
 
     @property
     def waiting(self) -> str:
         """Why the first of the tasks cannot go on now, where that lies outside; "" where none says so."""
-        return next((f"task {task} waits, {why}" for task, why in sorted(self.waits.items()) if why), "")
+        return next((f"task {task} waits, {waits[0]}" for task, waits in sorted(self.waits.items()) if waits), "")
 
     @property
     def acking(self) -> frozenset[TaskId]:
