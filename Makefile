@@ -15,6 +15,7 @@ BIN := $(VENV)/bin
 PACKAGES := $(VENV)/.packages-installed
 JARS := .tidemark/kafka/.jars-verified
 CLASSES := .tidemark/classes/.archived
+COMPILED := $(VENV)/.readers-compiled
 LOG := .tidemark/setup.log
 
 # Everything that needs neither broker nor Spark runs first, on both cores: most mistakes show there within a minute.
@@ -28,7 +29,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: $(PACKAGES) $(JARS) $(CLASSES) ## virtual environment, locked packages, the broker's jars; nothing if they are there
+setup: $(PACKAGES) $(COMPILED) $(JARS) $(CLASSES) ## virtual environment, locked packages, the broker's jars; nothing if they are there
 
 .PHONY: doctor
 doctor: ## look for what a set-up needs: Python 3.11 to 3.13, Java 17 or newer, disk
@@ -46,6 +47,11 @@ $(PACKAGES): requirements-build.lock requirements-dev.lock pyproject.toml
 	   $(INSTALL) --require-hashes --no-build-isolation -r requirements-dev.lock && \
 	   $(INSTALL) --no-deps --no-build-isolation --editable .; \
 	 } > $(LOG) 2>&1 || { $(PYTHON) services/local/doctor.py explain $(LOG) || { echo 'All that was printed: $(LOG)' >&2; exit 1; }; }
+	@touch $@
+
+$(COMPILED): $(PACKAGES) $(wildcard shared/compiled/*.py)
+	@echo 'Setting up: readers and writers are compiled (half a minute)'
+	@$(BIN)/python -m shared.compiled
 	@touch $@
 
 $(JARS): deploy/broker/jars.lock | $(PACKAGES)

@@ -26,19 +26,20 @@ README_LINES_MAX: Final = 80
 # --- who may import whom: ARCHITECTURE.md's table ---------------------------------------------------------------------
 
 _SHARED: Final = (
-    "model", "protocol", "wire", "language", "computation", "operators", "planning", "ports", "adapters", "runtime", "process",
+    "model", "compiled", "protocol", "wire", "language", "computation", "operators", "planning", "ports", "adapters", "runtime", "process",
 )  # fmt: skip
 _ALL_SHARED: Final = frozenset(f"shared.{name}" for name in _SHARED)
 MAY_IMPORT: Final[dict[str, frozenset[str]]] = {
     "shared.model": frozenset(),
+    "shared.compiled": frozenset({"shared.model"}),
     "shared.protocol": frozenset({"shared.model"}),
     "shared.wire": frozenset({"shared.model"}),
-    "shared.language": frozenset({"shared.model"}),
+    "shared.language": frozenset({"shared.model", "shared.compiled"}),
     "shared.computation": frozenset({"shared.model", "shared.language"}),
-    "shared.operators": frozenset({"shared.model", "shared.language", "shared.computation"}),
+    "shared.operators": frozenset({"shared.model", "shared.compiled", "shared.language", "shared.computation"}),
     "shared.planning": frozenset({"shared.model", "shared.language", "shared.operators"}),
     "shared.ports": frozenset({"shared.model"}),
-    "shared.adapters": frozenset({"shared.model", "shared.wire", "shared.ports"}),
+    "shared.adapters": frozenset({"shared.model", "shared.compiled", "shared.wire", "shared.ports"}),
     "shared.runtime": _ALL_SHARED - {"shared.adapters", "shared.process"},
     "shared.process": _ALL_SHARED,
     "spark_stages": frozenset({"shared.model", "shared.operators"}),

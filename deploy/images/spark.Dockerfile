@@ -20,6 +20,8 @@ COPY shared shared
 COPY spark_stages spark_stages
 COPY deploy deploy
 RUN /opt/tidemark/bin/pip install --no-deps --no-build-isolation .
+# Compiled once: the root of a container is read-only.
+RUN cd / && /opt/tidemark/bin/python -m shared.compiled
 
 FROM ${PYTHON_IMAGE}
 # Where JAVA_IMAGE keeps its Java.

@@ -1,0 +1,96 @@
+"""Columns out of JSON documents: of any paths, in one pass over the texts that also says which of them are strict JSON documents."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from shared.compiled import json, tags
+from shared.compiled.columns import Bools, Int64s, Path, Tagged, Uint8s, packed
+
+SIZE_MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of a document; the plain interpreter says why a larger one is none."""
+_UTF8_ERRORS: Final = "surrogatepass"
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """What documents have at some paths."""
+
+    sure: Bools
+    """Shape (n,): which are documents, and are read (J1); the others are the plain interpreter's, their cells are MISSING."""
+    columns: Mapping[Path, Tagged]
+
+
+def read(values: pa.BinaryArray, paths: Sequence[Path], *, trusted: bool = False) -> Documents:
+    """Read JSON texts, shape (n,). Paths: from a document inwards, each of at least one name.
+
+    trusted: they are what the plain interpreter rendered, canonical (J4).
+    """
+    tree = _tree(tuple(sorted(set(paths))))
+    text, bounds = buffers(values)
+    count = len(values)
+    kinds = np.zeros((tree.size, count), dtype=np.uint8)
+    numbers = np.zeros((tree.size, count), dtype=np.int64)
+    begins, ends = np.zeros((2, tree.size, count), dtype=np.int32)
+    sure = np.diff(bounds) <= SIZE_MAX_BYTES
+    if values.null_count:
+        sure &= values.is_valid().to_numpy(zero_copy_only=False)
+    json.read(text, bounds, *tree.arrays, kinds, numbers, begins, ends, sure, trusted)
+    columns = {
+        path: Tagged(kinds[node], numbers[node], begins[node], ends[node], text, _strings)
+        for path, node in tree.nodes.items()
+    }
+    return Documents(sure, columns)
+
+
+def buffers(values: pa.BinaryArray) -> tuple[Uint8s, Int64s]:
+    """(all bytes, n + 1 bounds of the texts in them) of a binary array."""
+    _, offsets, data = values.buffers()
+    bounds = np.frombuffer(offsets, dtype=np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
+    return (np.frombuffer(data, dtype=np.uint8) if data is not None else np.empty(0, dtype=np.uint8)), bounds
+
+
+def _strings(cells: Tagged) -> pa.StringArray:
+    there = cells.tags == tags.STRING
+    offsets = np.zeros(len(cells) + 1, dtype=np.int32)
+    np.cumsum(np.where(there, cells.numbers, 0), out=offsets[1:])
+    out = np.empty(int(offsets[-1]), dtype=np.uint8)
+    json.strings(cells.text, cells.tags, cells.numbers, cells.begins, cells.ends, offsets, out)
+    nulls = len(cells) - int(cells.counts[tags.STRING])
+    valid = packed(there) if nulls else None
+    return pa.StringArray.from_buffers(len(cells), pa.py_buffer(offsets), pa.py_buffer(out), valid, nulls)
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Paths as a tree of names: the document is node 0, what is below a node comes right behind it."""
+
+    nodes: Mapping[Path, int]
+    arrays: tuple[Uint8s, Int64s, Int64s, Int64s, Int64s]
+    """All names; where the name of each node ends; the first node below each, the next beside it (0: none), the last below it."""
+
+    @property
+    def size(self) -> int:
+        """Nodes, with the document's."""
+        return len(self.arrays[1])
+
+
+@lru_cache(maxsize=256)
+def _tree(paths: tuple[Path, ...]) -> Tree:
+    every = sorted({path[:length] for path in paths for length in range(len(path) + 1)} | {()})
+    numbers = {path: node for node, path in enumerate(every)}
+    child, sibling, last = np.zeros((3, len(every)), dtype=np.int64)
+    for path, node in reversed(numbers.items()):
+        last[node] = max(last[node], node)
+        if path:
+            above = numbers[path[:-1]]
+            sibling[node], child[above] = child[above], node
+            last[above] = max(last[above], last[node])
+    names = [path[-1].encode("utf-8", _UTF8_ERRORS) if path else b"" for path in every]
+    ends = np.cumsum([len(name) for name in names], dtype=np.int64)
+    text = np.frombuffer(b"".join(names), dtype=np.uint8)
+    return Tree({path: numbers[path] for path in paths}, (text, ends, child, sibling, last))

@@ -1,0 +1,447 @@
+"""One pass over JSON documents: whether each is strict JSON, and what stands at the paths that are asked for.
+
+- J1 A document is *sure* where this pass and the plain interpreter (`shared.language.values.parse_json`) surely agree, on that it is
+  a document and on every value in it. What is not sure is asked of the interpreter: whatever is malformed, and what is rare.
+- J2 Of fields of one name in an object the last counts; so does what is below it.
+- J3 What the interpreter reads as a typed value (`{"$date": …}`) is one here; it has no fields.
+- J4 *Trusted* texts are what the interpreter has rendered, canonical: in these, typed values that this pass does not know are OTHER.
+"""
+
+from typing import Final
+
+import numpy as np
+from numba import types
+
+from shared.compiled import tags
+from shared.compiled.compiling import compiled, part, rare
+from shared.compiled.memory import borrowed, byte_at, double_bits
+from shared.compiled.scanning import (
+    BACKSLASH,
+    MINUS,
+    PLUS,
+    QUOTE,
+    SIGN,
+    copy_string,
+    hex_of,
+    instant,
+    number,
+    skip_space,
+    string_end,
+)
+
+DEPTH_MAX: Final = 180
+"""Arrays and documents in each other, as the interpreter bounds them by default."""
+_OPEN, _CLOSE, _LIST, _LIST_END, _COMMA, _COLON, _DOLLAR = (ord(c) for c in "{}[],:$")
+_OBJECT: Final = 1
+_MAY_BE_TYPED: Final = 2
+"""An object whose first field makes a typed value, if it is the only one."""
+_NONE: Final = -1
+_DATE, _INT, _LONG, _DOUBLE, _OID, _DECIMAL, _END, _UNKNOWN = range(1, 9)
+_TYPED: Final = (
+    (b"$date", _DATE),
+    (b"$numberInt", _INT),
+    (b"$numberLong", _LONG),
+    (b"$numberDouble", _DOUBLE),
+    (b"$numberDecimal", _DECIMAL),
+    (b"$oid", _OID),
+    (b"$minKey", _END),
+    (b"$maxKey", _END),
+    (b"$binary", _UNKNOWN),
+    (b"$uuid", _UNKNOWN),
+    (b"$regularExpression", _UNKNOWN),
+    (b"$timestamp", _UNKNOWN),
+    (b"$symbol", _UNKNOWN),
+    (b"$undefined", _UNKNOWN),
+)
+_NAMES: Final = np.frombuffer(b"".join(name for name, _ in _TYPED), dtype=np.uint8)
+_NAME_ENDS: Final = np.cumsum([len(name) for name, _ in _TYPED])
+_KINDS: Final = np.array([kind for _, kind in _TYPED])
+_TRUE, _FALSE, _NULL = (np.frombuffer(word, dtype=np.uint8) for word in (b"true", b"false", b"null"))
+_NAN, _INFINITY = (np.frombuffer(word, dtype=np.uint8) for word in (b"NaN", b"Infinity"))
+_NAN_BITS: Final = 0x7FF8 << 48
+_INFINITY_BITS: Final = 0x7FF << 52
+_DECIMAL_DIGITS_MAX: Final = 34
+
+
+@part
+def _same(text, at, end, word, begin, length):
+    """Whether a word stands at a place."""
+    if end - at < length:
+        return False
+    for i in range(length):  # a loop compiles, a generator does not
+        if byte_at(text, at + i) != byte_at(word, begin + i):
+            return False
+    return True
+
+
+# --- typed values -----------------------------------------------------------------------------------------------------
+
+
+@rare
+def _typed_kind(text, begin, end):
+    """Which typed value a field of this name makes; 0 for none, _UNKNOWN if the name has escapes."""
+    low = 0
+    for i in range(len(_KINDS)):
+        high = _NAME_ENDS[i]
+        if end - begin == high - low and _same(text, begin, end, _NAMES, low, high - low):
+            return _KINDS[i]
+        low = high
+    for at in range(begin, end):
+        if byte_at(text, at) == BACKSLASH:
+            return _UNKNOWN
+    return 0
+
+
+@part
+def _whole(text, at, end):
+    """(whether it is one, value) of the digits of a whole number of 64 bits, in a string."""
+    negative, positive = at < end and byte_at(text, at) == MINUS, at < end and byte_at(text, at) == PLUS
+    at += 1 if negative or positive else 0
+    if not 1 <= end - at <= 18:  # so many always fit
+        return False, np.int64(0)
+    found = np.int64(0)
+    for place in range(at, end):
+        digit = np.int64(byte_at(text, place)) - 48
+        if not 0 <= digit <= 9:
+            return False, np.int64(0)
+        found = found * 10 + digit
+    return True, -found if negative else found
+
+
+@part
+def _of_text(text, begin, end, kind):
+    """(tag, value) of a typed value whose content is a string without escapes; tag 0 where it is not known."""
+    if kind == _DATE:
+        known, ms = instant(text, begin, end)
+        return tags.DATE if known else 0, ms
+    if kind == _INT or kind == _LONG:
+        known, found = _whole(text, begin, end)
+        if kind == _INT:
+            return tags.INT if known and -(2**31) <= found < 2**31 else 0, found
+        return tags.LONG if known else 0, found
+    if kind == _OID:
+        whole = end - begin == 24 and hex_of(text, begin, 12) >= 0 and hex_of(text, begin + 12, 12) >= 0
+        return tags.OTHER if whole else 0, np.int64(0)
+    if kind == _DECIMAL:
+        return tags.OTHER if _plain_decimal(text, begin, end) else 0, np.int64(0)
+    return _double_of_text(text, begin, end) if kind == _DOUBLE else (0, np.int64(0))
+
+
+@part
+def _plain_decimal(text, at, end):
+    """Whether it is a decimal of few digits, without an exponent."""
+    at += 1 if at < end and byte_at(text, at) == MINUS else 0
+    if not 1 <= end - at <= _DECIMAL_DIGITS_MAX:
+        return False
+    points = 0
+    for place in range(at, end):
+        digit = np.int64(byte_at(text, place)) - 48
+        if byte_at(text, place) == 46:  # a point, between digits
+            points += 1
+            if points > 1 or place == at or place == end - 1:
+                return False
+        elif not 0 <= digit <= 9:
+            return False
+    return True
+
+
+@part
+def _double_of_text(text, begin, end):
+    negative = begin < end and byte_at(text, begin) == MINUS
+    at = begin + 1 if negative else begin
+    if end - at == len(_INFINITY) and _same(text, at, end, _INFINITY, 0, len(_INFINITY)):
+        return tags.DOUBLE, np.int64(_INFINITY_BITS) | (SIGN if negative else 0)
+    if end - begin == len(_NAN) and _same(text, begin, end, _NAN, 0, len(_NAN)):
+        return tags.DOUBLE, np.int64(_NAN_BITS)
+    if begin == end:
+        return 0, np.int64(0)
+    after, tag, found = number(text, begin, end)
+    if after != end:
+        return 0, np.int64(0)
+    if tag != tags.DOUBLE:
+        found = SIGN if negative and found == 0 else double_bits(np.float64(found))
+    return tags.DOUBLE, np.int64(found)
+
+
+@part
+def _of_number(text, at, end, kind):
+    """(behind it, tag, value) of a typed value whose content is a number; tag 0 where it is not known."""
+    after, tag, found = number(text, at, end)
+    if after < 0 or tag == tags.DOUBLE:
+        return after, tags.DOUBLE if after >= 0 and kind == _DOUBLE else 0, found
+    if kind == _DATE:
+        return after, tags.DATE, found
+    if kind == _LONG or (kind == _INT and tag == tags.INT):
+        return after, tags.LONG if kind == _LONG else tags.INT, found
+    if kind == _DOUBLE:
+        return after, tags.DOUBLE, np.int64(double_bits(np.float64(found)))
+    return after, tags.OTHER if kind == _END and found == 1 else 0, np.int64(0)
+
+
+@rare
+def _typed(text, at, end, size, kind):
+    """(behind its object, tag, value) of a typed value, from behind the name of its field; (-1, …) where it is not known."""
+    nothing = -1, 0, np.int64(0)
+    at = skip_space(text, at, end)
+    if at >= end or byte_at(text, at) != _COLON:
+        return nothing
+    at = skip_space(text, at + 1, end)
+    if at >= end:
+        return nothing
+    byte = byte_at(text, at)
+    if byte == QUOTE:
+        close, saved = string_end(text, at + 1, end, size)
+        if close < 0 or saved:
+            return nothing
+        tag, found = _of_text(text, at + 1, close, kind)
+        at = close + 1
+    elif byte == _OPEN and kind == _DATE:
+        key = skip_space(text, at + 1, end)
+        close, saved = string_end(text, key + 1, end, size) if key < end and byte_at(text, key) == QUOTE else (-1, 0)
+        if close < 0 or _typed_kind(text, key + 1, close) != _LONG:
+            return nothing
+        at, tag, found = _inner_long(text, close + 1, end, size)
+        if at < 0:
+            return nothing
+    else:
+        at, tag, found = _of_number(text, at, end, kind)
+    if at < 0 or tag == 0:
+        return nothing
+    at = skip_space(text, at, end)
+    return (at + 1, tag, found) if at < end and byte_at(text, at) == _CLOSE else nothing
+
+
+@part
+def _inner_long(text, at, end, size):
+    """(behind its object, DATE, ms) of `{"$numberLong": …}` within a date, from behind the name."""
+    nothing = -1, 0, np.int64(0)
+    at = skip_space(text, at, end)
+    if at >= end or byte_at(text, at) != _COLON:
+        return nothing
+    at = skip_space(text, at + 1, end)
+    if at >= end or byte_at(text, at) != QUOTE:
+        return nothing
+    close, _ = string_end(text, at + 1, end, size)
+    known, found = _whole(text, at + 1, close)
+    at = skip_space(text, close + 1, end)
+    if close < 0 or not known or at >= end or byte_at(text, at) != _CLOSE:
+        return nothing
+    return at + 1, tags.DATE, found
+
+
+# --- documents --------------------------------------------------------------------------------------------------------
+
+
+@part
+def _scalar(text, at, end, size):
+    """(behind it, tag, value) of a value that is neither object nor array; (-1, …) where it is none."""
+    byte = byte_at(text, at)
+    if byte == QUOTE:
+        close, saved = string_end(text, at + 1, end, size)
+        return (close + 1, tags.STRING, np.int64(close - at - 1 - saved)) if close >= 0 else (-1, 0, np.int64(0))
+    if byte == MINUS or 48 <= byte <= 57:  # digits
+        return number(text, at, end)
+    if _same(text, at, end, _TRUE, 0, 4):
+        return at + 4, tags.BOOL, np.int64(1)
+    if _same(text, at, end, _FALSE, 0, 5):
+        return at + 5, tags.BOOL, np.int64(0)
+    return (at + 4, tags.NULL, np.int64(0)) if _same(text, at, end, _NULL, 0, 4) else (-1, 0, np.int64(0))
+
+
+@part
+def _child(tree, node, source, begin, length):
+    """The node of a field, 0 if it is not asked for."""
+    names, name_ends, child, sibling, _ = tree
+    at = child[node]
+    while at:
+        low = name_ends[at - 1]
+        if name_ends[at] - low == length and _same(source, begin, begin + length, names, low, length):
+            return at
+        at = sibling[at]
+    return np.int64(0)
+
+
+@part
+def _field(text, begin, close, saved, tree, node, scratch):
+    """The node of the field whose name lies in the text, 0 if it is not asked for; _NONE where that cannot be told."""
+    if node < 0 or tree[2][node] == 0:
+        return np.int64(0)
+    if saved == 0:
+        return _child(tree, node, text, begin, close - begin)
+    if close - begin > len(scratch):
+        return np.int64(_NONE)
+    return _child(tree, node, scratch, 0, copy_string(text, begin, close, scratch, 0))
+
+
+@part
+def _below(cells, tree, node, row, tag):
+    """What is asked for below a node becomes this."""
+    for at in range(node + 1, (tree[4][node] + 1) if node else 0):
+        cells[0][at, row] = tag
+
+
+@part
+def _put(cells, node, row, tag, found, begin, end):
+    cells[0][node, row], cells[1][node, row], cells[2][node, row], cells[3][node, row] = tag, found, begin, end
+
+
+@part
+def _after(text, at, end, frames, depth, cells, tree, row, trusted):
+    """(place, depth) behind a value, the ends of what holds it, and a comma; (-1, 0) where something else follows."""
+    while depth:
+        at = skip_space(text, at, end)
+        if at >= end:
+            return -1, 0
+        byte, kind, node = byte_at(text, at), frames[1, depth - 1], frames[2, depth - 1]
+        at += 1
+        if byte == _COMMA:
+            return at, depth
+        if byte != (_CLOSE if kind & _OBJECT else _LIST_END):
+            return -1, 0
+        depth -= 1
+        if kind & _MAY_BE_TYPED:
+            if not trusted:
+                return -1, 0
+            if node:
+                cells[0][node, row] = tags.OTHER
+                _below(cells, tree, node, row, tags.MISSING)
+        if node:
+            cells[3][node, row] = at
+    return skip_space(text, at, end), 0
+
+
+@part
+def _first_kind(text, at, end, size):
+    """(which typed value the object that opens at a place may be, behind the name of its first field)."""
+    at = skip_space(text, at + 1, end)
+    if at + 1 >= end or byte_at(text, at) != QUOTE:
+        return np.int64(0), at
+    first = byte_at(text, at + 1)
+    if first != _DOLLAR and not (first == BACKSLASH and at + 7 <= end and hex_of(text, at + 3, 4) == _DOLLAR):
+        return np.int64(0), at
+    close, _ = string_end(text, at + 1, end, size)
+    return (np.int64(_typed_kind(text, at + 1, close)), close + 1) if close >= 0 else (np.int64(0), at)
+
+
+@part
+def _opened(text, at, end, size):
+    """(where to go on, tag, value, flags) of an object or an array that opens at a place; of a typed value the place behind it."""
+    if byte_at(text, at) == _LIST:
+        return at + 1, tags.ARRAY, np.int64(0), 0
+    kind, behind = _first_kind(text, at, end, size)
+    if kind:
+        after, tag, found = _typed(text, behind, end, size, kind)
+        if after >= 0:
+            return after, tag, found, 0
+    return at + 1, tags.OBJECT, np.int64(0), _OBJECT | _MAY_BE_TYPED if kind else _OBJECT
+
+
+@part
+def _document(text, at, end, size, tree, cells, row, frames, scratch, trusted):
+    """Whether it is sure (J1); what it has at the paths of the tree is in the cells of the row."""
+    at = skip_space(text, at, end)
+    if at >= end or byte_at(text, at) != _OPEN:
+        return False
+    kind, _ = _first_kind(text, at, end, size)
+    if kind and not trusted:
+        return False
+    frames[0, 0], frames[1, 0], frames[2, 0] = 0, _OBJECT, 0
+    depth, first = 1, True
+    at += 1
+    while depth:
+        holder, inside, node = frames[1, depth - 1], frames[0, depth - 1], np.int64(0)
+        at = skip_space(text, at, end)
+        if at >= end:
+            return False
+        if first and byte_at(text, at) == (_CLOSE if holder & _OBJECT else _LIST_END):
+            at, depth = _after(text, at, end, frames, depth, cells, tree, row, trusted)
+            first = False
+            if at < 0:
+                return False
+            continue
+        if holder & _OBJECT:
+            close, saved = string_end(text, at + 1, end, size) if byte_at(text, at) == QUOTE else (-1, 0)
+            if close < 0:
+                return False
+            if holder & _MAY_BE_TYPED and not first:
+                if not trusted and (saved or _typed_kind(text, at + 1, close)):
+                    return False
+                frames[1, depth - 1] = _OBJECT
+            node = _field(text, at + 1, close, saved, tree, inside, scratch)
+            at = skip_space(text, close + 1, end)
+            if node < 0 or at >= end or byte_at(text, at) != _COLON:
+                return False
+            at = skip_space(text, at + 1, end)
+            if at >= end:
+                return False
+        if node and cells[0][node, row]:
+            _below(cells, tree, node, row, tags.MISSING)
+        begin, byte = at, byte_at(text, at)
+        if byte == _OPEN or byte == _LIST:
+            if depth >= DEPTH_MAX:
+                return False
+            at, tag, found, flags = _opened(text, at, end, size)
+            if tag == tags.OBJECT or tag == tags.ARRAY:
+                frames[0, depth], frames[1, depth], frames[2, depth] = (node or _NONE), flags, node
+                if node:
+                    _put(cells, node, row, tag, found, begin, 0)
+                if tag == tags.ARRAY:
+                    frames[0, depth] = _NONE
+                    _below(cells, tree, node, row, tags.SPREAD)
+                depth, first = depth + 1, True
+                continue
+        else:
+            at, tag, found = _scalar(text, at, end, size)
+            if at < 0:
+                return False
+        if node:
+            _put(cells, node, row, tag, found, begin, at)
+        at, depth = _after(text, at, end, frames, depth, cells, tree, row, trusted)
+        first = False
+        if at < 0:
+            return False
+    return at == end
+
+
+_BYTES, _INT64S = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.int64, 1, "C", readonly=True)
+_INT32S: Final = types.Array(types.int32, 1, "C", readonly=True)
+
+
+@compiled(
+    types.void(
+        *(_BYTES, _INT64S, _BYTES, _INT64S, _INT64S, _INT64S, _INT64S),
+        *(types.uint8[:, ::1], types.int64[:, ::1], types.int32[:, ::1], types.int32[:, ::1]),
+        *(types.boolean[::1], types.boolean),
+    )
+)
+def read(text, bounds, names, name_ends, child, sibling, last, kinds, values, begins, ends, sure, trusted):
+    """Read the documents text[bounds[i]:bounds[i + 1]], of which `sure` is true; the cells of all others stay as they are.
+
+    names to last: the tree of paths (`documents.Tree`) of m nodes. kinds, values, begins, ends: shape (m + 1, n), by node and document: tag
+    (0 at first), value, and the place of the value's text; the first row of each is not used. sure: shape (n,).
+    """
+    tree = borrowed(names), borrowed(name_ends), borrowed(child), borrowed(sibling), borrowed(last)
+    cells = borrowed(kinds), borrowed(values), borrowed(begins), borrowed(ends)
+    stack, unescaped = np.empty((3, DEPTH_MAX + 1), dtype=np.int64), np.empty(1024, dtype=np.uint8)
+    frames, scratch, whole = borrowed(stack), borrowed(unescaped), borrowed(text)
+    for row in range(len(bounds) - 1):
+        if sure[row]:
+            sure[row] = _document(
+                whole, bounds[row], bounds[row + 1], len(text), tree, cells, row, frames, scratch, trusted
+            )
+            if not sure[row]:
+                for node in range(1, len(child)):
+                    kinds[node, row] = tags.MISSING
+
+
+@compiled(types.void(_BYTES, _BYTES, _INT64S, _INT32S, _INT32S, types.int32[::1], types.uint8[::1]))
+def strings(text, kinds, lengths, begins, ends, offsets, out):
+    """The contents of the cells that are strings, without escapes, one behind the other; the others are empty. offsets: shape (n + 1,)."""
+    for row in range(len(kinds)):
+        if kinds[row] == tags.STRING:
+            at, end, to = begins[row] + 1, ends[row] - 1, offsets[row]
+            if lengths[row] == end - at:
+                for i in range(end - at):
+                    out[to + i] = byte_at(text, at + i)
+            else:
+                copy_string(text, at, end, out, to)
