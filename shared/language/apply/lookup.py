@@ -9,21 +9,30 @@ from shared.language.apply.windowed import apply_count, apply_group, apply_limit
 from shared.language.expressions.environment import Environment
 from shared.language.expressions.errors import VALUE, ExpressionError
 from shared.language.expressions.interpreter import evaluate
-from shared.language.query.match import values_at
+from shared.language.query.match import equality_values, values_at
 from shared.language.stages.relational import Lookup
 from shared.language.stages.windows import Count, Group, InnerStage, Limit, Sort
 from shared.language.values.keys import canonical_key
-from shared.model.values import MISSING, Document, Value
+from shared.model.values import Document, Value
 
 
-def lookup_keys(value: Value, names: Sequence[str]) -> frozenset[bytes]:
-    """The canonical keys by which a document is found at a path: of each value there, and of the items of arrays; missing is null."""
-    keys: set[bytes] = set()
-    for found in values_at(value, names):
-        keys.add(canonical_key(found))
-        if type(found) is list:
-            keys.update(canonical_key(item) for item in found)
-    return frozenset(keys) or frozenset({canonical_key(MISSING)})
+def lookup_keys(foreign: Value, names: Sequence[str]) -> frozenset[bytes]:
+    """The canonical keys by which a foreign document is found at a path: what an equality of the query language looks at; missing is null.
+
+    None for an index beyond an array, which no equality reaches.
+    """
+    return frozenset(map(canonical_key, equality_values(foreign, names)))
+
+
+def local_values(document: Value, names: Sequence[str]) -> list[Value]:
+    """What a document looks for at a path: the items of an array, not the array itself; null (or MISSING) where there is no value."""
+    found: list[Value] = []
+    for value in values_at(document, names):
+        if type(value) is list:
+            found += value
+        else:
+            found.append(value)
+    return found or [None]
 
 
 def lookup_variables(stage: Lookup, env: Environment) -> dict[str, Value]:
@@ -47,7 +56,7 @@ def _matching(stage: Lookup, document: Document, foreign: Iterable[Document], en
     inner = env.bind(lookup_variables(stage, env))
     found = list(foreign)
     if stage.local_field is not None:
-        wanted = lookup_keys(document, stage.local_field)
+        wanted = frozenset(map(canonical_key, local_values(document, stage.local_field)))
         found = [other for other in found if wanted & lookup_keys(other, stage.foreign_field or ())]
     for each in stage.pipeline:
         found = _through(each, found, inner)

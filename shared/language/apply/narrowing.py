@@ -11,18 +11,17 @@ from functools import cached_property
 from itertools import islice, product
 from typing import Any
 
-from shared.language.apply.lookup import lookup_keys, lookup_variables
+from shared.language.apply.lookup import local_values, lookup_keys, lookup_variables
 from shared.language.expressions.ast import Call, Expr, FieldPath, Literal, Variable
 from shared.language.expressions.environment import Environment
 from shared.language.expressions.errors import VALUE, ExpressionError
 from shared.language.expressions.interpreter import evaluate
 from shared.language.limits import CONDITIONS_MAX
 from shared.language.query.ast import All, Compare, ExprTrue, OnField, Predicate
-from shared.language.query.match import values_at
 from shared.language.stages.relational import Lookup
 from shared.language.stages.stateless import Match
 from shared.language.values.keys import canonical_key
-from shared.model.values import MISSING, Document, Value
+from shared.model.values import MISSING, Document
 
 Names = tuple[str, ...]
 Wanted = tuple[Any, ...]
@@ -59,8 +58,8 @@ class Narrowing:
         variables = env.bind(lookup_variables(self.stage, env)) if self.stage.let else env
         choices = []
         for _, local in self._conditions:
-            found = list(_locals(document, local)) if isinstance(local, tuple) else [evaluate(local, variables)]
-            choices.append([None if value is MISSING else value for value in found] or [None])
+            found = local_values(document, local) if isinstance(local, tuple) else [evaluate(local, variables)]
+            choices.append([None if value is MISSING else value for value in found])
         most = self.stage.limits.combinations_max
         combinations = list(islice(product(*choices), most + 1))
         if len(combinations) > most:
@@ -80,14 +79,6 @@ class Narrowing:
 def key_of(wanted: Wanted) -> bytes:
     """The canonical bytes of what is looked for."""
     return b"".join(canonical_key(value) for value in wanted)
-
-
-def _locals(document: Document, names: Names) -> Iterator[Value]:
-    """The values at a path, and the items of arrays."""
-    for value in values_at(document, names):
-        yield value
-        if type(value) is list:
-            yield from value
 
 
 def _equalities(predicate: Predicate, variables: set[str]) -> Iterator[tuple[Names, Expr]]:

@@ -79,11 +79,7 @@ def _all(predicate: All, document: Value, env: Environment) -> bool:
 
 def _keys_at(document: Value, names: tuple[str, ...]) -> frozenset[bytes] | None:
     """The keys of all values that an equality of this field reaches (Q1, Q2); None for few, which are as well looked at."""
-    found: list[Value] = []
-    for value, picked in _ends(document, names):
-        found.append(value)
-        if type(value) is list and not picked:
-            found += value
+    found = equality_values(document, names)
     return frozenset(map(canonical_key, found)) if len(found) >= _MANY else None
 
 
@@ -98,6 +94,16 @@ _PREDICATES: Final[dict[type, Callable[[Any, Value, Environment], bool]]] = {
     MatchesSchema: lambda p, d, _e: conforms(p.schema, d),
     OnField: _on_field,
 }
+
+
+def equality_values(value: Value, names: Sequence[str]) -> list[Value]:
+    """What an equality of this field looks at: values and, of arrays that no index picked, their items (Q1, Q2); MISSING equals null."""
+    found: list[Value] = []
+    for end, picked in _ends(value, names):
+        found.append(end)
+        if type(end) is list and not picked:
+            found += end
+    return found
 
 
 def values_at(value: Value, names: Sequence[str]) -> Iterator[Value]:
