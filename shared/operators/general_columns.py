@@ -23,7 +23,7 @@ from shared.operators.stage_columns import evaluated
 from shared.operators.window_plan import WindowPlan
 
 Int64s = npt.NDArray[np.int64]
-REFUSING: Final = frozenset({"$mergeObjects"})
+REFUSING: Final = frozenset({"$concatArrays", "$mergeObjects", "$setUnion"})
 """Accumulators that do not take every value."""
 _TELLING: Final = frozenset({"$push", "$addToSet", "$approxCountDistinct"})
 """Accumulators to which null is a value and a missing field is none."""

@@ -81,6 +81,7 @@ class Push(Ordered[list[Entry]]):
     """`$push`: all values in order; missing ones are left out. A state is as large as its rows: it does not pay to combine."""
 
     combinable = False
+    name = "$push"
 
     def __init__(self, values_max: int = DEFAULTS.group_values_max) -> None:
         self._values_max = values_max
@@ -93,13 +94,13 @@ class Push(Ordered[list[Entry]]):
         """One more."""
         if value is not MISSING:
             state.append((order_key, value))
-            bounded(len(state), self._values_max, "$push")
+            bounded(len(state), self._values_max, self.name)
         return state
 
     def merge(self, left: list[Entry], right: list[Entry]) -> list[Entry]:
         """All of both."""
         left.extend(right)
-        bounded(len(left), self._values_max, "$push")
+        bounded(len(left), self._values_max, self.name)
         return left
 
     def finish(self, state: list[Entry]) -> Value:
@@ -115,8 +116,30 @@ class Push(Ordered[list[Entry]]):
         return unpack_entries(data)
 
 
+class ConcatArrays(Push):
+    """`$concatArrays`: the items of all arrays in order; missing ones are left out."""
+
+    name = "$concatArrays"
+
+    def add(self, state: list[Entry], value: Value, order_key: OrderKey) -> list[Entry]:
+        """The items of one more."""
+        for item in _items(self.name, value):
+            state = super().add(state, item, order_key)
+        return state
+
+
+def _items(name: str, value: Value) -> list[Value]:
+    if value is MISSING:
+        return []
+    if type(value) is not list:
+        raise ExpressionError(f"{name} takes arrays, found {type_name(value)}", TYPE)
+    return value
+
+
 class AddToSet(Ordered[dict[bytes, Entry]]):
     """`$addToSet`: of equal values the first, in the order of the first; missing ones are left out, null is a value."""
+
+    name = "$addToSet"
 
     def __init__(self, values_max: int = DEFAULTS.group_values_max) -> None:
         self._values_max = values_max
@@ -133,7 +156,7 @@ class AddToSet(Ordered[dict[bytes, Entry]]):
         known = state.get(key)
         if known is None or order_key < known[0]:
             state[key] = (order_key, value)
-            bounded(len(state), self._values_max, "$addToSet")
+            bounded(len(state), self._values_max, self.name)
         return state
 
     def merge(self, left: dict[bytes, Entry], right: dict[bytes, Entry]) -> dict[bytes, Entry]:
@@ -142,7 +165,7 @@ class AddToSet(Ordered[dict[bytes, Entry]]):
             known = left.get(key)
             if known is None or entry[0] < known[0]:
                 left[key] = entry
-        bounded(len(left), self._values_max, "$addToSet")
+        bounded(len(left), self._values_max, self.name)
         return left
 
     def finish(self, state: dict[bytes, Entry]) -> Value:
@@ -156,6 +179,18 @@ class AddToSet(Ordered[dict[bytes, Entry]]):
     def decode(self, data: bytes) -> dict[bytes, Entry]:
         """Keys and values again."""
         return {canonical_key(value): (key, value) for key, value in unpack_entries(data)}
+
+
+class SetUnion(AddToSet):
+    """`$setUnion`: the different items of all arrays, as `$addToSet` keeps them; missing ones are left out."""
+
+    name = "$setUnion"
+
+    def add(self, state: dict[bytes, Entry], value: Value, order_key: OrderKey) -> dict[bytes, Entry]:
+        """The items of one more."""
+        for item in _items(self.name, value):
+            state = super().add(state, item, order_key)
+        return state
 
 
 FieldEntry: TypeAlias = tuple[OrderKey, OrderKey, Any]

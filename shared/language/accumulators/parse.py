@@ -124,8 +124,8 @@ def _percentile(name: str, tree: Any, path: str, scope: Scope) -> Accumulator | 
 
 _PARSERS: Final[dict[str, Callable[[str, Any, str, Scope], Accumulator | None]]] = {
     **dict.fromkeys(
-        ("$sum", "$avg", "$min", "$max", "$first", "$last", "$push", "$addToSet", "$stdDevPop", "$stdDevSamp", "$mergeObjects",
-         "$approxCountDistinct"),
+        ("$sum", "$avg", "$min", "$max", "$first", "$last", "$push", "$addToSet", "$concatArrays", "$setUnion", "$stdDevPop",
+         "$stdDevSamp", "$mergeObjects", "$approxCountDistinct"),
         _plain,
     ),
     "$count": _count,

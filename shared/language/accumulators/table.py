@@ -8,7 +8,7 @@ from shared.language.accumulators.base import AnyImplementation
 from shared.language.accumulators.counted import Counted
 from shared.language.accumulators.extremes import Extremes
 from shared.language.accumulators.numbers import Count, DeviationOf, TotalOf
-from shared.language.accumulators.ordered import AddToSet, Ends, MergeObjects, Push
+from shared.language.accumulators.ordered import AddToSet, ConcatArrays, Ends, MergeObjects, Push, SetUnion
 from shared.language.accumulators.parse import whole_n
 from shared.language.accumulators.sketches import ApproxCountDistinct, Percentiles
 from shared.language.accumulators.spec import Accumulator
@@ -50,6 +50,8 @@ _IMPLEMENTATIONS: Final[dict[str, Callable[[Accumulator], AnyImplementation]]] =
     **dict.fromkeys(("$top", "$topN", "$bottom", "$bottomN"), _top),
     "$push": lambda a: Push(a.limits.group_values_max),
     "$addToSet": lambda a: AddToSet(a.limits.group_values_max),
+    "$concatArrays": lambda a: ConcatArrays(a.limits.group_values_max),
+    "$setUnion": lambda a: SetUnion(a.limits.group_values_max),
     "$mergeObjects": lambda a: MergeObjects(a.limits.group_values_max),
     "$percentile": lambda a: Percentiles(a.percentiles, alone=False),
     "$median": lambda a: Percentiles(a.percentiles, alone=True),

@@ -228,6 +228,7 @@ def _get_field(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
 
 FORMS: Final[dict[str, Callable[[Any, str, Scope, Parse], Expr]]] = {
     "$literal": _literal,
+    "$const": _literal,
     "$let": _let,
     "$cond": _cond,
     "$switch": _switch,

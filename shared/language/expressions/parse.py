@@ -20,10 +20,15 @@ from shared.language.expressions.registry import LEFT_OUT, Named, Operator, Posi
 from shared.language.expressions.scope import SYSTEM_VARIABLES, Scope
 from shared.language.problems import join
 from shared.language.values.extended_json import SPECIAL, ExtendedJsonError, from_json
+from shared.language.values.types import truth
 from shared.model.values import MISSING
 
 DEPTH_MAX: Final = 100
 """How deep expressions may nest."""
+
+
+_DECIDING: Final = {"$and": False, "$or": True}
+"""A constant argument that decides the whole, wherever it stands: the others are not evaluated, nor can they fail."""
 
 
 def parse_expression(tree: Any, path: str, scope: Scope) -> Expr:
@@ -122,7 +127,9 @@ def _operator(tree: dict[str, Any], operators: list[str], path: str, scope: Scop
         return NULL
     args = _arguments(operator, tree[name], place, scope)
     check_constants(operator, args, place, scope)
-    return Call(name, args, place)
+    deciding = (arg for arg in args if isinstance(arg, Literal) and truth(arg.value) is _DECIDING.get(name))
+    decides = next(deciding, None)
+    return Call(name, args if decides is None else (decides,), place)
 
 
 def _arguments(operator: Operator, tree: Any, path: str, scope: Scope) -> tuple[Expr | None, ...]:

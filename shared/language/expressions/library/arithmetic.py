@@ -9,6 +9,7 @@ from shared.language.expressions.errors import DIVISION, OVERFLOW, TYPE, VALUE, 
 from shared.language.expressions.registry import ABSENT, positional
 from shared.language.values.numbers import (
     DEC,
+    DECIMAL,
     DOUBLE,
     LONG,
     QUIET,
@@ -168,7 +169,9 @@ def _rounder(name: str, doc: str, on_double: Callable[[float], float], mode: str
             return value
         if wide == DOUBLE:
             return on_double(value) if math.isfinite(value) else value
-        return value.to_integral_value(rounding=mode) if value.is_finite() else value
+        # What has no place for its ones among 34 digits is none, as MongoDB has it.
+        fits = value.is_finite() and value.adjusted() < DECIMAL.prec
+        return value.to_integral_value(rounding=mode) if fits else Decimal("NaN")
 
     apply.__doc__ = doc
     positional(name, 1)(apply)

@@ -30,6 +30,7 @@ from shared.model.values import (
 )
 
 _WHOLE: Final = re.compile(r"([-+]?)(?=[0-9])0*([0-9]*)")
+_HEX: Final = re.compile(r"[-+]?0x([0-9a-f]+\.?[0-9a-f]*|\.[0-9a-f]+)(p[-+]?[0-9]+)?", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?(nan|inf|infinity)", re.IGNORECASE)
 _BY_NUMBER: Final = {number: alias for alias, number in TYPE_NUMBERS.items()}
 
@@ -120,12 +121,21 @@ def to_double(value: Value) -> Value:
     if type(value) is bool or type(value) is Date:
         return float(value)
     if type(value) is str:
+        if _HEX.fullmatch(value):
+            return _hexadecimal(value)
         if not _NUMBER.fullmatch(value):
             raise _bad(value, "double")
         return _in_range(value, float(value), "double")
     if type(value) is Binary:
         return bindata.to_number(value, "double", "little")
     raise _unsupported(value, "double")
+
+
+def _hexadecimal(text: str) -> float:
+    try:
+        return float.fromhex(text)
+    except OverflowError:
+        raise fail(f"{text[:60]} is out of the range of double", CONVERSION) from None
 
 
 def to_decimal(value: Value) -> Value:

@@ -149,7 +149,9 @@ def _days(fields: dict[str, str]) -> int:
         )
     year = int(fields["Y"])
     if "j" in fields:
-        return days_of(year, 1, 1) + int(fields["j"]) - 1
+        return days_of(year, 1, 1) + int(
+            fields["j"]
+        )  # MongoDB counts from 0 here, though `$dateToString` counts from 1
     month = _month(named_month) if named_month else int(fields["m"])
     day = int(fields["d"])
     if not 1 <= month <= 12 or not 1 <= day <= days_in_month(year, month):  # noqa: PLR2004

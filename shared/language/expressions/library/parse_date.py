@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from datetime import UTC, timedelta, timezone, tzinfo
+from datetime import UTC, tzinfo
 from typing import Final
 
 from shared.language.expressions.errors import CONVERSION, fail
 from shared.language.expressions.library.calendar import checked
 from shared.language.expressions.library.date_format import MONTH_NAMES
-from shared.language.expressions.library.zones import to_utc, zone_named
+from shared.language.expressions.library.zones import Offset, to_utc, zone_named
 from shared.language.values.instants import DAY_MS, days_in_month, days_of, parse_iso
 from shared.model.values import Date
 
@@ -28,13 +28,15 @@ _DATES: Final = (
 )
 _HALF: Final = r"\s*(?P<half>[ap])\.?m\.?"
 _CLOCKS: Final = (
-    rf"(?:[T ,]+(?P<H>\d{{1,2}}):(?P<M>\d\d)(?::(?P<S>\d\d)(?:[.,](?P<L>\d{{1,9}}))?)?(?:{_HALF})?)?",
+    rf"(?:[T\s,]+(?P<H>\d{{1,2}}):(?P<M>\d\d)(?::(?P<S>\d\d)(?:[.,](?P<L>\d{{1,9}}))?)?(?:{_HALF})?)?",
     rf"[ ,]+(?P<H>\d{{1,2}}){_HALF}",
     r"T(?P<H>\d\d)(?P<M>\d\d)(?P<S>\d\d)(?:[.,](?P<L>\d{1,9}))?",
 )
 _ZONE: Final = rf"\s*(?P<zone>Z|UTC|GMT|[+-]\d\d(?::?\d\d)?|{'|'.join(_ABBREVIATIONS)})?"
 _FORMS: Final = tuple(re.compile(date + clock + _ZONE, re.IGNORECASE) for date in _DATES for clock in _CLOCKS)
 _NOON: Final = 12
+_BLANKS: Final = " \t\n\v\f\r\0\u00a0"
+"""What may stand around a date."""
 
 
 def _read(text: str) -> Iterator[Mapping[str, str]]:
@@ -70,7 +72,7 @@ def parse_date(text: str, zone: tzinfo = UTC) -> Date:
     """The instant of a text; `zone` where the text says none. Beside a zone other than UTC the text must not say one."""
     if zone is UTC and (iso := parse_iso(text)) is not None:
         return Date(iso)
-    for by in _read(text.rstrip()):
+    for by in _read(text.strip(_BLANKS)):
         ms = _local_ms(by)
         if ms is None:
             break
@@ -81,6 +83,6 @@ def parse_date(text: str, zone: tzinfo = UTC) -> Date:
             raise fail("a date that says its own zone takes no timezone", CONVERSION)
         hours = _ABBREVIATIONS.get(where)
         if hours is not None:
-            return checked(to_utc(timezone(timedelta(hours=hours)), ms))
+            return checked(to_utc(Offset(hours * 3_600_000), ms))
         return checked(to_utc(zone_named("UTC" if where in ("GMT", "Z") else where), ms))
     raise fail(f"{text[:60]!r} is no date, such as 2024-03-05T12:00:00Z", CONVERSION)

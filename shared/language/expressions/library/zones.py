@@ -1,7 +1,8 @@
 """Time zones: Olson names (from the tzdata package or the system) and offsets such as +05:30."""
 
 import re
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -19,6 +20,25 @@ _LAST_MS: Final = 253_000_000_000_000
 """Zones are asked within the years that Python's dates have; beyond, the offset of the last such year holds."""
 
 
+@dataclass(frozen=True)
+class Offset(tzinfo):
+    """A fixed offset; other than Python's own it may be beyond a day, as MongoDB takes it."""
+
+    ahead_ms: int
+
+    def utcoffset(self, _: datetime | None) -> timedelta:
+        """The same at any time."""
+        return timedelta(milliseconds=self.ahead_ms)
+
+    def dst(self, _: datetime | None) -> None:
+        """No summer time is known of."""
+
+    def tzname(self, _: datetime | None) -> str:
+        """How it is written."""
+        hours, minutes = divmod(abs(self.ahead_ms) // 60_000, 60)
+        return f"{'-' if self.ahead_ms < 0 else '+'}{hours:02d}:{minutes:02d}"
+
+
 @lru_cache(maxsize=1024)
 def zone_named(name: str) -> tzinfo:
     """The zone of a name; ExpressionError for an unknown one."""
@@ -26,10 +46,8 @@ def zone_named(name: str) -> tzinfo:
         return UTC
     offset = _OFFSET.fullmatch(name)
     if offset is not None:
-        delta = timedelta(hours=int(offset[2]), minutes=int(offset[3] or 0))
-        if delta >= timedelta(days=1):
-            raise fail(f"unknown time zone {name!r}", VALUE)
-        return timezone(-delta if offset[1] == "-" else delta)
+        minutes = int(offset[2]) * 60 + int(offset[3] or 0)
+        return Offset((-minutes if offset[1] == "-" else minutes) * 60_000)
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -51,6 +69,8 @@ def offset_ms(zone: tzinfo, utc_ms: int) -> int:
     """How far local time is ahead of UTC at an instant, ms."""
     if zone is UTC:
         return 0
+    if isinstance(zone, Offset):
+        return zone.ahead_ms
     moment = _EPOCH + timedelta(milliseconds=max(_FIRST_MS, min(_LAST_MS, utc_ms)))
     offset = moment.astimezone(zone).utcoffset()
     assert offset is not None
@@ -61,6 +81,8 @@ def to_utc(zone: tzinfo, local_ms: int) -> int:
     """The instant of a local time; one that a change of clocks skips is moved forward, one that comes twice is the first."""
     if zone is UTC:
         return local_ms
+    if isinstance(zone, Offset):
+        return local_ms - zone.ahead_ms
     bounded = max(_FIRST_MS, min(_LAST_MS, local_ms))
     days, rest = divmod(bounded, DAY_MS)
     year, month, day = date_of(days)
