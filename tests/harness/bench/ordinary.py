@@ -1,0 +1,293 @@
+"""Latency, rate and idle cost with ordinary clients: producers with a linger, a consumer of committed records, each a process of its own.
+
+`python -m tests.harness.bench.ordinary --rate 10000 --linger 1 --partitions 4` makes records one by one as an application does, so that their
+batches have 1 to 20 records; `--preload 1000000` writes them before the pipeline starts. Every record is looked for, once and as it must be.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import aiokafka
+import numpy as np
+
+from services.cli.installation import Installation, installation
+from shared.model.ids import ProcessorName
+from shared.model.messages import StopProcessor
+from tests.harness.bench.machine import described
+from tests.harness.bench.watching import Meter, Profiler
+
+_RECORD: Final = b'{"key":"key-%012d","ts":%013d,"amount":12345}'
+_PRODUCER_RATE_MAX: Final = 20_000
+"""Records a second of one producer's process; above it there are several."""
+_WARM: Final = 0.4
+"""The first part of a stream, which no percentile looks at: what has just been loaded is not what runs."""
+_SILENCE_S: Final = 60.0
+"""The consumer gives up when nothing has come for so long."""
+_STAGES: Final[Mapping[str, list[dict[str, Any]]]] = {
+    "match": [{"$match": {"amount": {"$gte": 0}}}],
+    "map": [{"$addFields": {"double": {"$multiply": ["$amount", 2]}}}],
+}
+_BEHIND: Final = {"match": b"}", "map": b',"double":24690}'}
+"""What follows the amount in a result."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One measurement."""
+
+    rate: int = 10_000
+    seconds: float = 15.0
+    linger_ms: int = 1
+    partitions: int = 4
+    epoch_ms: int | None = None
+    """None: as the product chooses."""
+    stage: str = "match"
+    preload: int = 0
+    """Records that are there before the pipeline starts; none come later."""
+    profile_s: int = 0
+
+
+@dataclass
+class Found:
+    """What was measured, and the case."""
+
+    case: Case
+    records: int
+    p50_ms: float | None
+    p99_ms: float | None
+    events_per_s: float
+    cpu_cores: dict[str, float] = field(default_factory=dict)
+    """Processor seconds a second, by place."""
+    rss_mib: float = 0.0
+    ready_s: float = 0.0
+    profile: dict[str, list[str]] = field(default_factory=dict)
+
+
+# --- the clients' processes -------------------------------------------------------------------------------------------
+
+
+async def produce(asked: argparse.Namespace) -> None:
+    """Records number `first`, `first + step`, …: created at an even pace, each sent by itself to a partition drawn at random."""
+    producer = aiokafka.AIOKafkaProducer(
+        bootstrap_servers=asked.bootstrap, acks=1, linger_ms=asked.linger, max_batch_size=16_384 if asked.pace else 1 << 17
+    )
+    await producer.start()
+    draw = np.random.default_rng(asked.first)
+    number, sent, began = asked.first, 0, time.monotonic()
+    wanted = asked.count
+    while sent < wanted:
+        due = min(wanted, int((time.monotonic() - began) * asked.pace)) if asked.pace else min(wanted, sent + 1_000)
+        places = draw.integers(0, asked.partitions, max(0, due - sent)).tolist()
+        for place in places:
+            await producer.send(asked.topic, _RECORD % (number, time.time_ns() // 1_000_000), partition=place)
+            number += asked.step
+        sent = max(due, sent)
+        await asyncio.sleep(0.001 if asked.pace else 0)
+    await producer.flush()
+    await producer.stop()
+
+
+async def consume(asked: argparse.Namespace) -> None:
+    """Read until every record has come; one line of JSON on standard output."""
+    consumer = aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=asked.bootstrap, isolation_level="read_committed", group_id=None, fetch_max_wait_ms=500,
+    )  # fmt: skip
+    await consumer.start()
+    at = [aiokafka.TopicPartition(asked.topic, p) for p in range(asked.partitions)]
+    consumer.assign(at)
+    await consumer.seek_to_beginning()
+    for each in at:
+        await consumer.position(each)
+    print("ready", flush=True)
+    delays = np.full(asked.count, -1, dtype=np.int64)
+    behind = _BEHIND[asked.stage]
+    seen, first_s, last_s = 0, 0.0, time.time()
+    while seen < asked.count and time.time() - last_s < _SILENCE_S:
+        for records in (await consumer.getmany(timeout_ms=1_000, max_records=20_000)).values():
+            now_ms = time.time_ns() // 1_000_000
+            last_s = time.time()
+            first_s = first_s or last_s
+            for record in records:
+                value = record.value
+                number, made_ms = int(value[12:24]), int(value[31:44])
+                assert value == (_RECORD % (number, made_ms))[:-1] + behind, value
+                assert delays[number] < 0, f"record {number} came twice"
+                delays[number] = max(0, now_ms - made_ms)
+                seen += 1
+    missing = np.flatnonzero(delays < 0)
+    assert not len(missing), f"{len(missing)} of {asked.count} records did not come out, the first is {missing[0]}"
+    # A little longer: what came twice comes behind.
+    more = await consumer.getmany(timeout_ms=300)
+    assert not more, "more records than were sent"
+    await consumer.stop()
+    p50, p99 = np.percentile(delays[int(_WARM * asked.count) :], [50, 99])
+    print(json.dumps({"p50": float(p50), "p99": float(p99), "first": first_s, "last": last_s}), flush=True)
+
+
+# --- one measurement --------------------------------------------------------------------------------------------------
+
+
+def document(case: Case, source: str, target: str) -> str:
+    """The pipeline."""
+    reading = {
+        "connectionName": "broker", "topic": source, "timeField": {"$toDate": "$ts"},
+        "config": {"auto_offset_reset": "earliest"},
+        "schema": {"key": "string", "ts": "long", "amount": "int"},
+    }  # fmt: skip
+    emit = {"connectionName": "broker", "topic": target}
+    options = {} if case.epoch_ms is None else {"checkpoint": {"interval": {"size": case.epoch_ms, "unit": "ms"}}}
+    return json.dumps({
+        "connections": {"broker": {"type": "kafka", "bootstrapServers": "${KAFKA}"}},
+        "pipeline": [{"$source": reading}, *_STAGES[case.stage], {"$emit": emit}],
+        "options": options,
+    })  # fmt: skip
+
+
+async def _client(role: str, **given: object) -> asyncio.subprocess.Process:
+    options = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.harness.bench.ordinary", role, *options, stdout=asyncio.subprocess.PIPE
+    )
+
+
+async def _ended(process: asyncio.subprocess.Process) -> bytes:
+    out, _ = await process.communicate()
+    assert process.returncode == 0, f"a client ended with {process.returncode}"
+    return out
+
+
+async def _producers(bootstrap: str, topic: str, case: Case, count: int, pace: int) -> list[asyncio.subprocess.Process]:
+    number = 1 if not pace else -(-pace // _PRODUCER_RATE_MAX)
+    shares = [len(range(n, count, number)) for n in range(number)]
+    return [
+        await _client(
+            "produce", bootstrap=bootstrap, topic=topic, linger=case.linger_ms, partitions=case.partitions,
+            first=n, step=number, count=share, pace=pace / number,
+        )
+        for n, share in enumerate(shares)
+    ]  # fmt: skip
+
+
+async def measure(installed: Installation, case: Case, folder: Path) -> Found:
+    """Run the case; AssertionError where a record is missing, comes twice or is not as it must be."""
+    unique = uuid.uuid4().hex[:8]
+    source, target, name = f"in-{unique}", f"out-{unique}", ProcessorName(f"bench-{unique}")
+    bootstrap = installed.cluster.bootstrap
+    for topic in (source, target):
+        await installed.log.create_topic(topic, case.partitions, {"retention.ms": "-1"})
+    count = case.preload or int(case.rate * case.seconds)
+    if case.preload:
+        for producer in await _producers(bootstrap, source, case, count, 0):
+            await _ended(producer)
+    asked = time.monotonic()
+    consumer = await _client(
+        "consume", bootstrap=bootstrap, topic=target, partitions=case.partitions, count=count, stage=case.stage
+    )
+    assert consumer.stdout is not None
+    assert (await consumer.stdout.readline()).strip() == b"ready"
+    asked = time.monotonic()
+    places = installed.cluster.pids()
+    profiled = {p: pid for p, pid in places.items() if p != "broker"} if case.profile_s else {}
+    meter, spy = Meter(places), Profiler(profiled, folder / unique, case.profile_s)
+    if case.preload:
+        await meter.__aenter__()
+        await spy.__aenter__()
+    await installed.ensure_started(name, document(case, source, target), {})
+    await installed.until_running(name)
+    ready_s = time.monotonic() - asked
+    began = time.time()
+    if not case.preload:
+        await asyncio.sleep(1)  # what a start leaves behind is not what running costs
+        await meter.__aenter__()
+        await spy.__aenter__()
+        producers = await _producers(bootstrap, source, case, count, case.rate)
+        for producer in producers:
+            await _ended(producer)
+    said = json.loads(await _ended(consumer))
+    seconds = time.time() - began
+    await spy.__aexit__()
+    await meter.__aexit__()
+    await installed.client.request(StopProcessor(installed.client.unique(), name))
+    await installed.until_ended(name)
+    cores = {place: round(s / seconds, 3) for place, s in meter.usage.cpu_s.items() if s / seconds >= 0.001}
+    rate = count / (said["last"] - began)
+    delays = (None, None) if case.preload else (said["p50"], said["p99"])
+    return Found(case, count, *delays, round(rate), cores, round(meter.usage.peak_rss_mib), round(ready_s, 2), spy.shown())
+
+
+def shown(found: Found) -> str:
+    """For people, one measurement a line."""
+    c = found.case
+    cores = ", ".join(f"{name} {s:g}" for name, s in sorted(found.cpu_cores.items(), key=lambda item: -item[1]))
+    sort = f"preload {c.preload:,}" if c.preload else f"{c.rate:,}/s linger {c.linger_ms}"
+    delay = "" if found.p50_ms is None else f"p50 {found.p50_ms:,.0f} p99 {found.p99_ms:,.0f} ms "
+    return (
+        f"{c.stage} {sort} partitions {c.partitions} epoch {c.epoch_ms or 'default'}: {delay}{found.events_per_s:,.0f}/s ready"
+        f" {found.ready_s} s {found.rss_mib:,.0f} MiB cores {sum(found.cpu_cores.values()):.2f} ({cores})"
+    )
+
+
+async def _main(asked: argparse.Namespace, folder: Path) -> None:
+    began = time.monotonic()
+    workers: dict[str, int] = json.loads(asked.workers)
+    found: list[Found] = []
+    async with installation(folder / "data", {"TIDEMARK_LOG": "json"}, workers or None) as installed:
+        print(f"installation there after {time.monotonic() - began:.1f} s", flush=True)
+        cases = [
+            Case(rate, asked.seconds, linger, partitions, epoch or None, asked.stage, asked.preload, asked.profile)
+            for epoch in asked.epoch
+            for partitions in asked.partitions
+            for linger in asked.linger
+            for rate in asked.rate
+        ]
+        for case in cases:
+            found.append(await measure(installed, case, folder))
+            print(shown(found[-1]), f"load {os.getloadavg()[0]:.1f}", flush=True)
+            for place, lines in found[-1].profile.items():
+                print(f"--- {place}", *lines, sep="\n")
+    if asked.json:
+        asked.json.write_text(json.dumps([asdict(replace(f, profile={})) for f in found], indent=2))
+
+
+def main() -> None:
+    """Parse, run, print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("role", nargs="?", default="measure", choices=("measure", "produce", "consume"))
+    for name in ("bootstrap", "topic"):
+        parser.add_argument(f"--{name}")
+    for name, default in (("first", 0), ("step", 1), ("count", 0), ("preload", 0), ("profile", 0)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--pace", type=float, default=0)
+    parser.add_argument("--seconds", type=float, default=15)
+    for name, values in (("rate", [10_000]), ("linger", [1]), ("partitions", [4]), ("epoch", [0])):
+        parser.add_argument(f"--{name}", type=int, nargs="+", default=values)
+    parser.add_argument("--stage", default="match", choices=sorted(_STAGES))
+    parser.add_argument("--workers", default="{}", help="processes of a service, JSON")
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    if asked.role != "measure":
+        asked.linger, asked.partitions = asked.linger[0], asked.partitions[0]
+        asyncio.run((produce if asked.role == "produce" else consume)(asked))
+        return
+    for name, value in described().items():
+        print(f"{name}: {value}")
+    if asked.folder is not None:
+        asyncio.run(_main(asked, asked.folder))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(_main(asked, Path(folder)))
+
+
+if __name__ == "__main__":
+    main()
