@@ -3,6 +3,7 @@
 
 import json
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,11 +12,13 @@ import pytest
 
 from services.sink.connectors.kafkamarkers import Marker, MarkerReading, last_marker, marker_record, markers_of
 from services.sink.connectors.kafkarecords import RecordMaker, Takes
+from services.sink.connectors.kafkaruns import Run, joined
 from services.sink.connectors.staging import BlobPart, InlinePart, blobs_of, decode_handle
 from shared.adapters.clock import SystemClock
 from shared.adapters.faults import Fault, Faults
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_log import MemoryLog
+from shared.adapters.memory_transactions import MemoryTransaction
 from shared.language.stages.sinks import KafkaEmit
 from shared.model.ids import Epoch, Offset
 from shared.model.values import Document, Long
@@ -370,3 +373,44 @@ async def test_S6_by_order_a_part_that_is_refused_is_passed_over() -> None:
 def test_identities_never_share_a_markers_partition() -> None:
     """Each identity has a topic of its own: no assignment, so none that could collide or change."""
     assert markers_of(IDENTITY) == TopicPartition(f"tidemark.markers.{IDENTITY}", 0)
+
+
+async def test_an_epoch_is_one_batch_a_partition_however_its_rows_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that came in many batches are handed over partition by partition, each whole and in order; then the marker."""
+    handed: list[TopicPartition] = []
+    send_batch = MemoryTransaction.send_batch
+
+    async def noted(self: MemoryTransaction, partition: TopicPartition, records: Sequence[NewRecord]) -> None:
+        handed.append(partition)
+        await send_batch(self, partition, records)
+
+    monkeypatch.setattr(MemoryTransaction, "send_batch", noted)
+    target = KafkaWorld(partitions=4, part_records=1_000)
+    world = World(target)
+    task = Task(world)
+    await task.start()
+    for _ in range(50):
+        await task.accept()
+    await task.stage()
+    await task.commit()
+    handed.clear()
+    await task.release()
+    await world.complete()
+    assert sorted(handed[:-1]) == [TopicPartition("out", number) for number in range(4)]
+    assert handed[-1] == MARKERS
+    by_partition: dict[int, list[int]] = {}
+    for record in await target.records():
+        by_partition.setdefault(record.partition, []).append(json.loads(record.value or b"")["id"])
+    assert len(by_partition) == 4
+    assert all(numbers == sorted(numbers) for numbers in by_partition.values())
+
+
+def test_runs_of_a_topic_join_with_and_without_keys_and_headers() -> None:
+    """Order in a topic stays; a record without key or headers has none beside those that have some."""
+    plain = Run("a", [b"1", None], None, [1, None], None)
+    rich = Run("a", [b"3"], [b"k"], [3], [(("h", b"v"),)])
+    other = Run("b", [b"9"], None, [9], None)
+    assert joined([plain, other, rich]) == [
+        Run("a", [b"1", None, b"3"], [None, None, b"k"], [1, None, 3], [(), (), (("h", b"v"),)]),
+        other,
+    ]

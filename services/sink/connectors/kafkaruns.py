@@ -1,6 +1,7 @@
 """Records of a Kafka sink in runs: columns of one topic, in order; how they are held, divided into parts and staged.
 
-A run costs a few list elements a record, and no object of its own: an epoch may have a hundred thousand records.
+A run costs a few list elements a record, and no object of its own: an epoch may have a hundred thousand records. They come in as many
+runs as there were batches; a part has one a topic, so that its release is one batch a partition however they came.
 """
 
 from collections.abc import Container, Iterator, Sequence
@@ -94,6 +95,28 @@ def sizes_of(
     return sizes
 
 
+def joined(runs: Sequence[Run]) -> list[Run]:
+    """One run a topic, in the order in which topics first come; the records of each in order."""
+    by_topic: dict[str, list[Run]] = {}
+    for run in runs:
+        by_topic.setdefault(run.topic, []).append(run)
+    return [several[0] if len(several) == 1 else _one(several) for several in by_topic.values()]
+
+
+def _one(runs: Sequence[Run]) -> Run:
+    none: list[None] = [None]
+    nothing: list[Headers] = [()]
+    keyed = any(run.keys is not None for run in runs)
+    headed = any(run.headers is not None for run in runs)
+    return Run(
+        runs[0].topic,
+        [value for run in runs for value in run.values],
+        [key for run in runs for key in (run.keys or none * len(run.values))] if keyed else None,
+        [time for run in runs for time in run.timestamps_ms],
+        [each for run in runs for each in (run.headers or nothing * len(run.values))] if headed else None,
+    )
+
+
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(list[Run])
 
@@ -129,7 +152,7 @@ class Held:
         self.size_bytes += int(sizes.sum())
 
     def first(self, records_max: int, bytes_max: int) -> list[Run]:
-        """The first records that make a part: at least one, and as many as the bounds let in."""
+        """The first records that make a part, a run a topic: at least one, and as many as the bounds let in."""
         found: list[Run] = []
         count = size = 0
         for run, sizes in self._runs:
@@ -142,7 +165,7 @@ class Held:
                 size = int(reached[fits - 1])
             if fits < len(sizes):
                 break
-        return found
+        return joined(found)
 
     def drop(self, runs: Sequence[Run]) -> None:
         """The first records, which `first` gave, are in a part."""
