@@ -207,29 +207,40 @@ class SourceTaskBody:
         return outs
 
     async def _records(self, batches: Sequence[RawBatch]) -> list[Out]:
+        """All batches at once, up to the one with a script's steps: these are behind its rows."""
         outs: list[Out] = []
+        waiting: list[RawBatch] = []
+        for number, batch in enumerate(batches, 1):
+            waiting.append(batch)
+            if batch.steps or number == len(batches):
+                outs += await self._gathered(waiting)
+                waiting = []
+        return outs
+
+    async def _gathered(self, batches: Sequence[RawBatch]) -> list[Out]:
+        with_rows = [self._within(batch) for batch in batches if len(batch.positions)]
+        outs = await self._beside(with_rows) if with_rows else []
+        for batch in with_rows:
+            self._own[batch.split].at_end_since_ms = None
+            self._own[batch.split].dirty = True
         for batch in batches:
-            if len(batch.positions):
-                outs += await self._beside(self._within(batch))
-                self._own[batch.split].at_end_since_ms = None
-                self._own[batch.split].dirty = True
             self._steps.carry_out(batch.steps, self._front, tuple(self._own))
             for split in self._silence.behind(batch, tuple(self._own)):
                 self._front.on_status(split, "idle")
         return outs
 
-    async def _beside(self, batch: RawBatch) -> list[Out]:
-        clock, count = self._context.outside.clock, len(batch.positions)
+    async def _beside(self, batches: Sequence[RawBatch]) -> list[Out]:
+        clock, count = self._context.outside.clock, sum(len(batch.positions) for batch in batches)
         began_ms = clock.monotonic_ms()
         if count * self._record_ms < self._settings.beside_ms:
-            outs = self._work(batch)
+            outs = self._work(batches)
         else:
-            outs = await self._context.outside.executor.blocking(self._work, batch)
-        self._record_ms = (clock.monotonic_ms() - began_ms) / count
+            outs = await self._context.outside.executor.blocking(self._work, batches)
+        self._record_ms = (clock.monotonic_ms() - began_ms) / max(1, count)
         return outs
 
-    def _work(self, batch: RawBatch) -> list[Out]:
-        return self._through(self._front.on_records(batch))
+    def _work(self, batches: Sequence[RawBatch]) -> list[Out]:
+        return self._through(self._front.on_records(*batches))
 
     def settle_ms(self) -> int | None:
         """What has moved no watermark and no clock is seen by nobody before the next step, unless rows alone count."""

@@ -52,6 +52,9 @@ _CRC_AT: Final = 17
 _CHECKED_FROM: Final = 21
 _FORMAT: Final = 2
 _APPEND_TIME: Final = 1
+_UNTIL_TAKEN_S: Final = 3_600.0
+_MUCH_BYTES: Final = 64 * 1024
+"""An answer of so much is asked for again at once: there is more, and what a request costs is little beside it."""
 
 
 class _Columns:
@@ -222,18 +225,25 @@ class RawReader:
 
     committed_only: records of aborted or open transactions are not returned. with_keys: fill
     `RawPartition.keys`.
+
+    Ordinary producers write batches of a few records: asked again at once, a broker answers with one of them, a thousand times a second. So
+    after an answer that was small all partitions of its broker are asked again together, `fetch_gather_ms` after it was taken.
     """
 
     def __init__(self, settings: KafkaSettings, *, committed_only: bool = True, with_keys: bool = True) -> None:
         self._settings = settings
         self._reader = KafkaReader(settings, committed_only=committed_only)
         self._with_keys = with_keys
+        self._used: dict[Any, Any] = {}
+        """By partition, the library's answers that are used up and keep it from asking again."""
+        self._taken_at = 0.0
 
     async def start(self) -> None:
         """Connect; LogUnavailable if no broker answers."""
         await self._reader.start()
-        # What was taken of one partition is fetched anew while the others are worked on, not only when all are used up.
-        self._fetcher._prefetch_backoff = 0  # noqa: SLF001
+        # The library asks a broker again for other partitions while what came of one lies here, and then for that one when the broker
+        # has answered, which may be long. Here it asks for all together, when `_let_fetch` says so.
+        self._fetcher._prefetch_backoff = _UNTIL_TAKEN_S  # noqa: SLF001
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Read these from here; replaces what was assigned. LogError names a partition that does not exist."""
@@ -287,6 +297,12 @@ class RawReader:
             raise ValueError(f"fetch: expected max_bytes ≥ 1, found {max_bytes}")
         self._reader.check_open()
         deadline = time.monotonic() + timeout_ms / 1000
+        if self._used:
+            gathers_s = self._taken_at + self._settings.fetch_gather_ms / 1000 - time.monotonic()
+            if gathers_s > 0:
+                await asyncio.sleep(min(gathers_s, timeout_ms / 1000))
+                self._reader.check_open()
+            self._ask_again()
         while True:
             found = await self._take(max_bytes)
             left_s = deadline - time.monotonic()
@@ -306,9 +322,20 @@ class RawReader:
 
     async def _take(self, max_bytes: int) -> list[RawPartition]:
         found: list[RawPartition] = []
+        try:
+            await self._take_into(found, max_bytes)
+        finally:
+            self._taken_at = time.monotonic()
+            if not found:
+                self._ask_again()
+        return found
+
+    async def _take_into(self, found: list[RawPartition], max_bytes: int) -> None:
         taken_bytes = 0
         fetched = self._fetcher._records  # noqa: SLF001
         for at in list(fetched):
+            if self._used.get(at) is fetched[at]:
+                continue
             if taken_bytes >= max_bytes:
                 break
             partition = TopicPartition(at.topic, at.partition)
@@ -319,13 +346,17 @@ class RawReader:
                     raise await self._reader.failure(error) from error
                 # What was taken before goes out first; the position stands before the failure, which comes
                 # again.
-                return found
+                return
             if columns is not None:
                 taken_bytes += columns.size_bytes
                 raw = columns.finish(partition, with_keys=self._with_keys)
                 if raw is not None:
                     found.append(raw)
-        return found
+        if taken_bytes >= _MUCH_BYTES or any(self._used.get(at) is not result for at, result in fetched.items()):
+            # What was taken of one partition is fetched anew while the others are worked on, not only when all are used up.
+            for result in fetched.values():
+                result._backoff = 0  # noqa: SLF001
+            self._ask_again()
 
     def _take_partition(self, at: Any, max_bytes: int) -> _Columns | None:
         """Take a partition's fetched batches, and move its position behind each; None if it has none."""
@@ -355,11 +386,19 @@ class RawReader:
         finally:
             result._update_position()  # noqa: SLF001
             if not more:
-                self._let_fetch(at)
+                result._partition_records = None  # noqa: SLF001
+                self._used[at] = result
         return columns
 
+    def _ask_again(self) -> None:
+        """Ask for more of what is used up."""
+        used, self._used = self._used, {}
+        for at, result in used.items():
+            if self._fetcher._records.get(at) is result:  # noqa: SLF001
+                self._let_fetch(at)
+
     def _let_fetch(self, at: Any) -> None:
-        """Drop what is used up, so that more is fetched."""
+        """Drop what lies here of a partition, so that more is fetched."""
         fetcher = self._fetcher
         del fetcher._records[at]  # noqa: SLF001
         fetcher._notify(fetcher._wait_consume_future)  # noqa: SLF001

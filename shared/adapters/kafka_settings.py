@@ -52,6 +52,8 @@ class KafkaSettings:
     """A reader that got only errors for so long raises LogUnavailable instead of giving nothing."""
     fetch_wait_ms: int = 100
     """The broker holds a fetch so long when there is nothing; a seek or resume may wait for it."""
+    fetch_gather_ms: int = 10
+    """A source asks a broker again so long after an answer that was small: what comes meanwhile comes together. 0: at once."""
     fetch_bytes_max: int = 32 << 20
     """Of one answer."""
     partition_fetch_bytes_max: int = 4 << 20
@@ -87,7 +89,14 @@ class KafkaSettings:
             self,
             "kafka",
             but=frozenset(
-                {"replication", "emit_topic_partitions", "topic_wait_ms", "fetch_wait_ms", "outage_after_ms"}
+                {
+                    "replication",
+                    "emit_topic_partitions",
+                    "topic_wait_ms",
+                    "fetch_wait_ms",
+                    "fetch_gather_ms",
+                    "outage_after_ms",
+                }
             ),
         )
         if self.partition_fetch_bytes_max < self.message_bytes_max:

@@ -13,9 +13,10 @@ Rules:
 - SF4 No Python object per record for declared fields.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from itertools import groupby, pairwise
+from typing import Final, Literal, Protocol
 
 import msgspec
 import numpy as np
@@ -44,6 +45,8 @@ from shared.operators.split_clock import SplitClock
 from shared.operators.watermarks import accept, advance, held_behind, merged, raise_to, watermark_of
 
 Status = Literal["active", "idle", "finished"]
+_RUN: Final = "__run"
+"""int32, within the front alone: which of the splits in hand a row is of."""
 JUMP: tuple[str, str] = ("The event time is further ahead than maxEventTimeJump.", "EventTimeJump")
 
 
@@ -189,40 +192,54 @@ class SourceFront:
 
     # --- records ------------------------------------------------------------------------------------------------------
 
-    def on_records(self, raw: RawRecords) -> list[Out]:
-        """Rows on port `out`, dead letters on `dlq`."""
-        held = self._held(raw.split)
-        if held.state.status == "idle":
-            self.on_status(raw.split, "active")
-        held.dirty = True
+    def on_records(self, *gathered: RawRecords) -> list[Out]:
+        """Rows on port `out`, dead letters on `dlq`. Records of many splits go together: what a batch costs is not paid for each split."""
+        outs: list[Out] = []
+        for _, alike in groupby(gathered, lambda raw: (raw.file, raw.file_begin)):
+            outs += self._together(list(alike))
+        self._derive()
+        return outs
+
+    def _together(self, gathered: Sequence[RawRecords]) -> list[Out]:
+        """Records of one file, or of none: what looks at the records before is done run by run, a run being a split's."""
+        raw = _joined(gathered)
+        held = [self._held(split) for split in raw.splits]
+        for split, each in zip(raw.splits, held, strict=True):
+            if each.state.status == "idle":
+                self.on_status(split, "active")
+            each.dirty = True
         self._counts.records += len(raw.positions)
-        origin = Origin(raw.file, raw.file_begin) if raw.file else None
+        origin = raw.origin
         decoded = _decoded(raw, self.spec.source.schema)
         letters = self._undecoded(raw, decoded, origin)
         batch = _with_engine(decoded, raw)
-        batch, more = self._keyed(batch, origin)
-        letters += more
-        batch, more = self._timed(batch, origin)
-        letters += more
-        batch, more = self._believed(held, batch, origin)
-        letters += more
-        batch, more = self._distinct(held, batch, origin)
-        letters += more
-        times = batch.column(TS).to_numpy()
-        strategy = self.spec.source.watermark
-        try:
-            before = advance(held.state.clock, times, strategy)
-        except OperatorError as e:
-            raise OperatorError(f"split {raw.split}: {e}") from e
-        self._counts.behind += int((times < before).sum())
-        batch = with_column(batch, WM, pa.array(before, type=pa.int64()))
-        if held.state.away:
-            batch = with_column(batch, AWAY, pa.array(np.ones(batch.num_rows, dtype=np.bool_)))
-            self._caught_up(held)
-        self._derive()
+        for narrowed in (self._keyed, self._timed):
+            batch, more = narrowed(batch, origin)
+            letters += more
+        for narrowed_by in (self._believed, self._distinct):
+            batch, more = narrowed_by(held, batch, origin)
+            letters += more
+        batch = self._judged(raw.splits, held, batch)
         return [*([Out(OUT, "rows", batch)] if batch.num_rows else []), *letters]
 
-    def _undecoded(self, raw: RawRecords, decoded: Decoded, origin: Origin | None) -> list[Out]:
+    def _judged(self, splits: Sequence[SplitId], held: Sequence[_Split], batch: pa.RecordBatch) -> pa.RecordBatch:
+        """With the split's watermark before each row, and a mark on rows of splits that are away."""
+        times = batch.column(TS).to_numpy()
+        before = np.empty(len(times), dtype=np.int64)
+        away = np.zeros(len(times), dtype=np.bool_)
+        for split, each, (begin, end) in zip(splits, held, _runs(batch, len(held)), strict=True):
+            try:
+                before[begin:end] = advance(each.state.clock, times[begin:end], self.spec.source.watermark)
+            except OperatorError as e:
+                raise OperatorError(f"split {split}: {e}") from e
+            if each.state.away:
+                away[begin:end] = True
+                self._caught_up(each)
+        self._counts.behind += int((times < before).sum())
+        batch = with_column(batch.drop_columns([_RUN]), WM, pa.array(before, type=pa.int64()))
+        return with_column(batch, AWAY, pa.array(away)) if away.any() else batch
+
+    def _undecoded(self, raw: "_Joined", decoded: Decoded, origin: Origin | None) -> list[Out]:
         if not decoded.bad:
             return []
         self._counts.undecoded += len(decoded.bad)
@@ -253,19 +270,34 @@ class SourceFront:
         batch = with_column(batch, TS, pa.array(times))
         return (select(batch, ~rows_of(failures, batch.num_rows)) if failures else batch), letters
 
-    def _believed(self, held: _Split, batch: pa.RecordBatch, origin: Origin | None) -> tuple[pa.RecordBatch, list[Out]]:
-        taken = accept(held.state.clock, batch.column(TS).to_numpy(), self.spec.source.max_event_time_jump_ms)
+    def _believed(
+        self, held: Sequence[_Split], batch: pa.RecordBatch, origin: Origin | None
+    ) -> tuple[pa.RecordBatch, list[Out]]:
+        jump_ms = self.spec.source.max_event_time_jump_ms
+        if jump_ms is None:
+            return batch, []
+        times = batch.column(TS).to_numpy()
+        taken = np.ones(len(times), dtype=np.bool_)
+        for each, (begin, end) in zip(held, _runs(batch, len(held)), strict=True):
+            taken[begin:end] = accept(each.state.clock, times[begin:end], jump_ms)
         if bool(taken.all()):
             return batch, []
         failures = [Failure(int(row), *JUMP, path="maxEventTimeJump") for row in np.flatnonzero(~taken)]
         self._counts.jumps += len(failures)
         return select(batch, taken), dead_letters(batch, failures, self._operator, self.context, origin)
 
-    def _distinct(self, held: _Split, batch: pa.RecordBatch, origin: Origin | None) -> tuple[pa.RecordBatch, list[Out]]:
-        if held.ids is None or not batch.num_rows:
+    def _distinct(
+        self, held: Sequence[_Split], batch: pa.RecordBatch, origin: Origin | None
+    ) -> tuple[pa.RecordBatch, list[Out]]:
+        if self.spec.source.record_id is None:
             return batch, []
-        kept, failures = held.ids.told_apart(batch)
-        self._check_ids()
+        kept = np.ones(batch.num_rows, dtype=np.bool_)
+        failures: list[Failure] = []
+        for each, (begin, end) in zip(held, _runs(batch, len(held)), strict=True):
+            if each.ids is not None and begin < end:
+                kept[begin:end], failed = each.ids.told_apart(batch.slice(begin, end - begin))
+                failures += [replace(failure, row=begin + failure.row) for failure in failed]
+                self._check_ids()
         self._counts.duplicates += int((~kept).sum())
         letters = dead_letters(batch, failures, self._operator, self.context, origin)
         if failures:
@@ -381,22 +413,82 @@ class SourceFront:
         return "$source"
 
 
-def _engine(raw: RawRecords, rows: pa.Array | None) -> pa.RecordBatch:
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """Records of several splits, one behind the other; columns of equal length n."""
+
+    splits: tuple[SplitId, ...]
+    runs: npt.NDArray[np.int32]
+    """Shape (n,), ascending: the place in `splits` of each record's."""
+    parts: npt.NDArray[np.int32]
+    """Shape (n,): the ordinals of the splits."""
+    positions: npt.NDArray[np.int64]
+    orders: npt.NDArray[np.int64]
+    timestamps_ms: npt.NDArray[np.int64]
+    values: pa.BinaryArray
+    keys: pa.BinaryArray | None
+    unread: Mapping[int, str]
+    origin: Origin | None
+
+
+def _joined(gathered: Sequence[RawRecords]) -> _Joined:
+    """What was gathered, split by split; the records of a split in their order."""
+    by_split: dict[SplitId, list[RawRecords]] = {}
+    for raw in gathered:
+        by_split.setdefault(raw.split, []).append(raw)
+    pieces = [(run, raw) for run, raws in enumerate(by_split.values()) for raw in raws]
+    counts = np.array([len(raw.positions) for _, raw in pieces])
+    begins = np.cumsum(counts) - counts
+    first = gathered[0]
+    keys = [_keys(raw) for _, raw in pieces] if any(raw.keys is not None for _, raw in pieces) else []
+    return _Joined(
+        splits=tuple(by_split),
+        runs=np.repeat(np.array([run for run, _ in pieces], dtype=np.int32), counts),
+        parts=np.repeat(np.array([raw.partition for _, raw in pieces], dtype=np.int32), counts),
+        positions=_whole([raw.positions for _, raw in pieces]),
+        orders=_whole([raw.positions if raw.orders is None else raw.orders for _, raw in pieces]),
+        timestamps_ms=_whole([raw.timestamps_ms for _, raw in pieces]),
+        values=pieces[0][1].values if len(pieces) == 1 else pa.concat_arrays([raw.values for _, raw in pieces]),
+        keys=pa.concat_arrays(keys) if keys else None,
+        unread={
+            int(begin) + row: why
+            for begin, (_, raw) in zip(begins, pieces, strict=True)
+            for row, why in raw.unread.items()
+        },
+        origin=Origin(first.file, first.file_begin) if first.file else None,
+    )
+
+
+def _whole(pieces: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+def _keys(raw: RawRecords) -> pa.BinaryArray:
+    return raw.keys.cast(pa.binary()) if raw.keys is not None else pa.nulls(len(raw.positions), pa.binary())
+
+
+def _runs(batch: pa.RecordBatch, count: int) -> list[tuple[int, int]]:
+    """Where each split's rows begin and end."""
+    bounds = np.searchsorted(batch.column(_RUN).to_numpy(), np.arange(count + 1, dtype=np.int32)).tolist()
+    return list(pairwise(bounds))
+
+
+def _engine(raw: _Joined, rows: pa.Array | None) -> pa.RecordBatch:
     """Engine columns of all or some records: TS is the arrival until an event time is known."""
-    n = len(raw.positions)
     columns = {
         TS: pa.array(raw.timestamps_ms, type=pa.int64()),
-        PART: pa.array(np.full(n, raw.partition, dtype=np.int32)),
-        POS: pa.array(raw.positions if raw.orders is None else raw.orders, type=pa.int64()),
+        PART: pa.array(raw.parts),
+        POS: pa.array(raw.orders, type=pa.int64()),
         ARRIVAL: pa.array(raw.timestamps_ms, type=pa.int64()),
+        _RUN: pa.array(raw.runs),
     }
     if raw.keys is not None:
-        columns[SRCKEY] = raw.keys.cast(pa.binary())
+        columns[SRCKEY] = raw.keys
     batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
     return batch if rows is None else batch.take(rows)
 
 
-def _with_engine(decoded: Decoded, raw: RawRecords) -> pa.RecordBatch:
+def _with_engine(decoded: Decoded, raw: _Joined) -> pa.RecordBatch:
     whole = len(decoded.rows) == len(raw.positions)
     engine = _engine(raw, None if whole else pa.array(decoded.rows))
     batch = decoded.batch
@@ -405,7 +497,7 @@ def _with_engine(decoded: Decoded, raw: RawRecords) -> pa.RecordBatch:
     )
 
 
-def _decoded(raw: RawRecords, schema: Schema) -> Decoded:
+def _decoded(raw: _Joined, schema: Schema) -> Decoded:
     """Decode the records; those that the connector could not read are bad whatever their bytes look like."""
     if not raw.unread:
         return decode(raw.values, schema)

@@ -243,3 +243,31 @@ async def test_a_batch_in_an_encoding_that_is_not_known_is_an_error_with_its_pla
         await until_something()
     await raw.close()
     await log.close()
+
+
+async def test_batches_that_come_while_it_gathers_come_together(
+    log: KafkaLog, settings: KafkaSettings, unique_name: Callable[[str], str]
+) -> None:
+    """An answer with a record a partition is not asked for again at once: what ordinary producers send meanwhile is one answer."""
+    topic = unique_name("gathered")
+    await log.create_topic(topic, 3)
+    places = [TopicPartition(topic, number) for number in range(3)]
+    writer = await log.writer("feeder")
+
+    async def feed(count: int) -> None:
+        for number in range(count):
+            await (await writer.send(places[number % 3], NewRecord(b"%d" % number)))
+
+    reader = RawReader(replace(settings, fetch_gather_ms=2_000))
+    await reader.start()
+    await reader.assign(dict.fromkeys(places, Offset(0)))
+    await feed(3)
+    first: list[RawPartition] = []
+    while sum(len(raw.values) for raw in first) < 1:
+        first += await reader.fetch(1 << 20, 5_000)
+    await feed(60)
+    found = await reader.fetch(1 << 20, 10_000)
+    assert sum(len(raw.values) for raw in [*first, *found]) == 63
+    assert len(found) == 3
+    await reader.close()
+    await writer.close()

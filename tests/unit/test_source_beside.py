@@ -14,7 +14,7 @@ from shared.adapters.clock import SystemClock
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_log import MemoryLog
 from shared.model.ids import Offset, SplitId
-from shared.operators.base import Out
+from shared.operators.base import TS, Out
 from shared.operators.source_front import SourceFront
 from tests.harness.source_stand import HandClock, SourceStand, feed
 
@@ -31,12 +31,12 @@ class Gate:
         self.threads: list[int] = []
         self.begun, self.pass_on = threading.Event(), threading.Event()
 
-    def on_records(self, front: SourceFront, records: Any) -> list[Out]:
+    def on_records(self, front: SourceFront, *records: Any) -> list[Out]:
         self.threads.append(threading.get_ident())
         self._clock.at_ms += 60_000
         self.begun.set()
         assert self.pass_on.wait(60)
-        return self._on_records(front, records)
+        return self._on_records(front, *records)
 
 
 async def _at_work(monkeypatch: pytest.MonkeyPatch) -> tuple[SourceStand, Gate, Awaitable[list[int]]]:
@@ -47,8 +47,8 @@ async def _at_work(monkeypatch: pytest.MonkeyPatch) -> tuple[SourceStand, Gate, 
     stand = await SourceStand(log, LogRawReader(log), "in").open()
     gate = Gate(stand.clock)
 
-    def through(front: SourceFront, records: Any) -> list[Out]:
-        return gate.on_records(front, records)
+    def through(front: SourceFront, *records: Any) -> list[Out]:
+        return gate.on_records(front, *records)
 
     monkeypatch.setattr(SourceFront, "on_records", through)
     taken = asyncio.ensure_future(stand.take())
@@ -107,10 +107,10 @@ async def test_what_is_fast_is_worked_on_in_the_loop(monkeypatch: pytest.MonkeyP
     threads: list[int] = []
     on_records = SourceFront.on_records
 
-    def noted(front: SourceFront, records: Any) -> list[Out]:
+    def noted(front: SourceFront, *records: Any) -> list[Out]:
         threads.append(threading.get_ident())
         stand.clock.at_ms += 1
-        return on_records(front, records)
+        return on_records(front, *records)
 
     monkeypatch.setattr(SourceFront, "on_records", noted)
     for _ in range(2):
@@ -118,3 +118,18 @@ async def test_what_is_fast_is_worked_on_in_the_loop(monkeypatch: pytest.MonkeyP
         assert await stand.take() == list(range(MANY))
     here = threading.get_ident()
     assert [thread == here for thread in threads] == [False, True]
+
+
+async def test_what_came_of_all_splits_goes_on_as_one_batch() -> None:
+    """What a batch costs, here and in every stage behind, is not paid for each split."""
+    log = MemoryLog(MemoryBroker(SystemClock()))
+    await log.create_topic("in", 5)
+    for partition in range(5):
+        await feed(log, "in", partition, 10 * partition, 10 * partition + 1)
+    stand = await SourceStand(log, LogRawReader(log), "in").open()
+    fetched = await stand.body.fetch()
+    outs = await stand.body.take(fetched, 0, 0)
+    assert len(fetched.batches) == 5
+    (out,) = outs
+    assert isinstance(out, Out)
+    assert sorted(out.batch.column(TS).to_pylist()) == sorted([10 * p + n for p in range(5) for n in range(2)])

@@ -113,10 +113,10 @@ async def test_what_takes_longer_than_the_setting_says_is_worked_on_beside_the_l
     threads: list[int] = []
     on_records = SourceFront.on_records
 
-    def noted(front: SourceFront, records: Any) -> list[Out]:
+    def noted(front: SourceFront, *records: Any) -> list[Out]:
         threads.append(threading.get_ident())
         stand.clock.at_ms += 50
-        return on_records(front, records)
+        return on_records(front, *records)
 
     monkeypatch.setattr(SourceFront, "on_records", noted)
     for _ in range(2):

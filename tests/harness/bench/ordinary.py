@@ -1,7 +1,8 @@
 """Latency, rate and idle cost with ordinary clients: producers with a linger, a consumer of committed records, each a process of its own.
 
-`python -m tests.harness.bench.ordinary --rate 10000 --linger 1 --partitions 4` makes records one by one as an application does, so that their
-batches have 1 to 20 records; `--preload 1000000` writes them before the pipeline starts. Every record is looked for, once and as it must be.
+`python -m tests.harness.bench.ordinary --rate 10000 --linger 1 --partitions 4` makes records one by one as an application does, so that
+their batches have 1 to 20 records; `--preload 1000000` writes them before the pipeline starts. Every record is looked for, once and as
+it must be.
 """
 
 import argparse
@@ -36,8 +37,10 @@ _SILENCE_S: Final = 60.0
 _STAGES: Final[Mapping[str, list[dict[str, Any]]]] = {
     "match": [{"$match": {"amount": {"$gte": 0}}}],
     "map": [{"$addFields": {"double": {"$multiply": ["$amount", 2]}}}],
+    "floor": [],
 }
-_BEHIND: Final = {"match": b"}", "map": b',"double":24690}'}
+"""`floor` is no pipeline: what the clients and the broker take by themselves."""
+_BEHIND: Final = {"floor": b"}", "match": b"}", "map": b',"double":24690}'}
 """What follows the amount in a result."""
 
 
@@ -79,7 +82,10 @@ class Found:
 async def produce(asked: argparse.Namespace) -> None:
     """Records number `first`, `first + step`, …: created at an even pace, each sent by itself to a partition drawn at random."""
     producer = aiokafka.AIOKafkaProducer(
-        bootstrap_servers=asked.bootstrap, acks=1, linger_ms=asked.linger, max_batch_size=16_384 if asked.pace else 1 << 17
+        bootstrap_servers=asked.bootstrap,
+        acks=1,
+        linger_ms=asked.linger,
+        max_batch_size=16_384 if asked.pace else 1 << 17,
     )
     await producer.start()
     draw = np.random.default_rng(asked.first)
@@ -181,7 +187,9 @@ async def _producers(bootstrap: str, topic: str, case: Case, count: int, pace: i
 async def measure(installed: Installation, case: Case, folder: Path) -> Found:
     """Run the case; AssertionError where a record is missing, comes twice or is not as it must be."""
     unique = uuid.uuid4().hex[:8]
-    source, target, name = f"in-{unique}", f"out-{unique}", ProcessorName(f"bench-{unique}")
+    floor = case.stage == "floor"
+    source, name = f"in-{unique}", ProcessorName(f"bench-{unique}")
+    target = source if floor else f"out-{unique}"
     bootstrap = installed.cluster.bootstrap
     for topic in (source, target):
         await installed.log.create_topic(topic, case.partitions, {"retention.ms": "-1"})
@@ -202,8 +210,9 @@ async def measure(installed: Installation, case: Case, folder: Path) -> Found:
     if case.preload:
         await meter.__aenter__()
         await spy.__aenter__()
-    await installed.ensure_started(name, document(case, source, target), {})
-    await installed.until_running(name)
+    if not floor:
+        await installed.ensure_started(name, document(case, source, target), {})
+        await installed.until_running(name)
     ready_s = time.monotonic() - asked
     began = time.time()
     if not case.preload:
@@ -217,12 +226,14 @@ async def measure(installed: Installation, case: Case, folder: Path) -> Found:
     seconds = time.time() - began
     await spy.__aexit__()
     await meter.__aexit__()
-    await installed.client.request(StopProcessor(installed.client.unique(), name))
-    await installed.until_ended(name)
+    if not floor:
+        await installed.client.request(StopProcessor(installed.client.unique(), name))
+        await installed.until_ended(name)
     cores = {place: round(s / seconds, 3) for place, s in meter.usage.cpu_s.items() if s / seconds >= 0.001}
     rate = count / (said["last"] - began)
-    delays = (None, None) if case.preload else (said["p50"], said["p99"])
-    return Found(case, count, *delays, round(rate), cores, round(meter.usage.peak_rss_mib), round(ready_s, 2), spy.shown())
+    p50, p99 = (None, None) if case.preload else (said["p50"], said["p99"])
+    rss = round(meter.usage.peak_rss_mib)
+    return Found(case, count, p50, p99, round(rate), cores, rss, round(ready_s, 2), spy.shown())
 
 
 def shown(found: Found) -> str:
