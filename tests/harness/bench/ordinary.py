@@ -32,6 +32,9 @@ _PRODUCER_RATE_MAX: Final = 20_000
 """Records a second of one producer's process; above it there are several."""
 _WARM: Final = 0.4
 """The first part of a stream, which no percentile looks at: what has just been loaded is not what runs."""
+_SLICE_S: Final = 0.001
+_SETTLES_S: Final = 1.0
+"""What a start leaves behind is not what running costs."""
 _SILENCE_S: Final = 60.0
 """The consumer gives up when nothing has come for so long."""
 _STAGES: Final[Mapping[str, list[dict[str, Any]]]] = {
@@ -98,7 +101,7 @@ async def produce(asked: argparse.Namespace) -> None:
             await producer.send(asked.topic, _RECORD % (number, time.time_ns() // 1_000_000), partition=place)
             number += asked.step
         sent = max(due, sent)
-        await asyncio.sleep(0.001 if asked.pace else 0)
+        await asyncio.sleep(_SLICE_S)
     await producer.flush()
     await producer.stop()
 
@@ -216,7 +219,7 @@ async def measure(installed: Installation, case: Case, folder: Path) -> Found:
     ready_s = time.monotonic() - asked
     began = time.time()
     if not case.preload:
-        await asyncio.sleep(1)  # what a start leaves behind is not what running costs
+        await asyncio.sleep(_SETTLES_S)
         await meter.__aenter__()
         await spy.__aenter__()
         producers = await _producers(bootstrap, source, case, count, case.rate)
