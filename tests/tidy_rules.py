@@ -58,6 +58,7 @@ NOT_DRIVEN: Final = ("shared/adapters/", "services/local/", "services/cli/")
 ENTRIES: Final = ("shared/process/host.py",)
 EXECUTORS: Final = (
     "shared/adapters/executor.py",
+    "shared/adapters/children.py",
     "shared/adapters/clock.py",
     "shared/adapters/virtual.py",
     "services/local/",

@@ -11,10 +11,9 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from services.operator.deaths import Deaths
 from services.operator.lookups import Lookups
-from services.operator.rockskeys import Stores
 from services.operator.settings import OperatorSettings
+from services.operator.users import Users
 from shared.model.frames import Body
 from shared.model.held import Hold
 from shared.model.ids import Epoch, StatePart
@@ -29,6 +28,7 @@ from shared.runtime.exchange import load_body
 
 T = TypeVar("T")
 _DEFAULTS: Final = OperatorSettings()
+_NONE: Final = Users()
 
 
 class OperatorBody:
@@ -40,8 +40,7 @@ class OperatorBody:
         chain: Chain,
         key_by: Operator | None,
         lookups: Lookups | None = None,
-        stores: Stores | None = None,
-        deaths: Deaths | None = None,
+        users: Users = _NONE,
         settings: OperatorSettings = _DEFAULTS,
     ) -> None:
         self._settings = settings
@@ -49,8 +48,7 @@ class OperatorBody:
         self._chain = chain
         self._key_by = key_by
         self._lookups = lookups
-        self._stores = stores
-        self._deaths = deaths
+        self._users = users
         self._blobs = context.outside.blobs
         plan = context.assign.plan
         self._tasks = plan.tasks[context.assign.vertex]
@@ -64,7 +62,7 @@ class OperatorBody:
 
     async def open(self, parts: MutableMapping[StatePart, bytes]) -> None:
         """Restore the chain."""
-        self._chain.restore(parts)
+        await self._work(self._chain.restore, parts)
 
     async def apply(self, tag: str, bodies: Sequence[Body]) -> Sequence[Out]:
         """Rows through the chain."""
@@ -139,8 +137,8 @@ class OperatorBody:
     async def copy(self, epoch: Epoch, committed: Epoch) -> Copied:
         """The changed parts."""
         del epoch
-        if self._deaths is not None:
-            self._deaths.committed(committed)
+        if self._users.deaths is not None:
+            self._users.deaths.committed(committed)
         return Copied(await self._work(self._chain.snapshot))
 
     def output_watermark(self) -> int:
@@ -168,9 +166,6 @@ class OperatorBody:
         """Let go of the lookup's table and of what lies on the disk, and say that it was in good order."""
         wait_s = self._settings.close_wait_ms / 1000
         idle = await self._context.outside.executor.blocking(self._working.acquire, True, wait_s)
-        if self._deaths is not None and idle:
-            self._deaths.close()
-        if self._stores is not None and idle:  # a call that does not end may still be reading
-            self._stores.close()
+        await self._users.close(self._context.outside.executor, idle=idle)
         if self._lookups is not None:
             await self._lookups.close()

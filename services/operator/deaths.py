@@ -55,6 +55,7 @@ class Deaths:
         self._deaths: dict[bytes, int] = {}
         self._committed = assign.last
         self._commits = 0
+        self._died = False
         self.watching = False
 
     async def open(self) -> None:
@@ -136,12 +137,17 @@ class Deaths:
         if self.watching:
             self.leave()
 
+    def died(self) -> None:
+        """The process that the callbacks run in has ended, and this one lives: what the note says of them stays."""
+        self._died = True
+
     def close(self) -> None:
         """The task ends in good order; a note that cannot say so makes the next generation watch, and no more."""
         if self._note is None:
             return
         try:
-            self._write(_Said(left=True))
+            if not self._died:
+                self._write(_Said(left=True))
         except BlobError as error:
             _log.warning("calls.note_kept", vertex=self._assign.vertex, index=self._assign.index, reason=str(error))
         self._close()

@@ -98,18 +98,24 @@ class Scratch:
     """Where the tasks of one worker have their stores."""
 
     def __init__(self, root: Path, place: str, buffer_bytes: int = 16 << 20) -> None:
-        self._root = root
+        self.root = root
+        self.prefix = f"{_FOLDERS}{place}-"
         self._buffer_bytes = buffer_bytes
-        self._prefix = f"{_FOLDERS}{place}-"
 
     def stores(self) -> Stores:
         """For one task."""
-        return Stores(self._root, self._prefix, self._buffer_bytes)
+        return Stores(self.root, self.prefix, self._buffer_bytes)
 
     def sweep(self) -> None:
         """Remove what killed workers left, of this place or of one that is no more; for a folder that one installation has to itself."""
-        for left in self._root.glob(f"{_FOLDERS}*"):
-            if left.name.startswith(self._prefix) or _is_deserted(left):
+        for left in self.root.glob(f"{_FOLDERS}*"):
+            if left.name.startswith(self.prefix) or _is_deserted(left):
+                shutil.rmtree(left, ignore_errors=True)
+
+    def sweep_deserted(self) -> None:
+        """Remove what processes left that worked for this worker and have ended."""
+        for left in self.root.glob(f"{self.prefix}*"):
+            if _is_deserted(left):
                 shutil.rmtree(left, ignore_errors=True)
 
 

@@ -1,21 +1,25 @@
 """Wiring of an operator worker's process."""
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
+from services.operator import child
+from services.operator.apart import Computations
 from services.operator.body import OperatorBody
 from services.operator.connecting import table_of
 from services.operator.deaths import Deaths
 from services.operator.lookups import Lookups
 from services.operator.rockskeys import Scratch
 from services.operator.settings import OperatorSettings, operator_settings
+from services.operator.users import Users
+from shared.adapters.children import ForkedChildren
 from shared.language.documents import parse
 from shared.model.ids import Place
 from shared.operators.build import build_chain, build_operator
 from shared.operators.cold_keys import Cooling
 from shared.operators.specs import ComputeSpec, KeyBySpec
 from shared.planning import LookupHead
+from shared.ports.children import Children
 from shared.process.allocator import arrow_on_heaps
 from shared.process.connections import Connections
 from shared.process.outside import make_outside
@@ -31,10 +35,18 @@ class OperatorService:
     name = "operator"
 
     def __init__(
-        self, connections: Connections, scratch: Scratch | None = None, settings: OperatorSettings | None = None
+        self,
+        connections: Connections,
+        scratch: Scratch | None = None,
+        settings: OperatorSettings | None = None,
+        children: Children | None = None,
     ) -> None:
-        """`scratch`: where keyed state lies that does not stay in memory; None: all of it does."""
+        """`scratch`: where keyed state lies that does not stay in memory; None: all of it does.
+
+        `children`: where computations run; None: in this process.
+        """
         self._connections = connections
+        self._children = children
         self._settings = settings or OperatorSettings()
         self._scratch = scratch
 
@@ -50,15 +62,28 @@ class OperatorService:
             stage = context.vertex.head.stage
             table = table_of(self._connections, outside, parse(context.assign.plan.document), stage)
             lookups = Lookups(stage, table, outside.clock, outside.settings.lookup, operators)
-        deaths, stores = None, None
+        users = Users()
         if any(isinstance(spec, ComputeSpec) for spec in specs):
-            deaths = Deaths(outside.blobs, context.assign, outside.unique, outside.settings.deaths)
-            await deaths.open()
-            operators = replace(operators, guard=deaths)
-            if self._scratch is not None:
-                stores = self._scratch.stores()
-                operators = replace(operators, cooling=Cooling(outside.settings.keys_in_memory, stores.make))
-        return OperatorBody(context, build_chain(specs, operators), key_by, lookups, stores, deaths, self._settings)
+            users = await self._users(context)
+        try:
+            chain = await outside.executor.blocking(build_chain, specs, users.known_to(operators))
+        except BaseException:
+            await users.close(outside.executor, idle=True)
+            raise
+        return OperatorBody(context, chain, key_by, lookups, users, self._settings)
+
+    async def _users(self, context: TaskContext) -> Users:
+        """What stands around the code of users in this task. Where one of its processes has died, it runs apart whatever is set."""
+        outside = context.outside
+        deaths = Deaths(outside.blobs, context.assign, outside.unique, outside.settings.deaths)
+        await deaths.open()
+        if self._children is not None and self._scratch is not None and (self._settings.apart or deaths.watching):
+            apart = Computations(self._children, deaths, self._scratch, self._settings, outside.settings)
+            return Users(deaths, apart=apart)
+        if self._scratch is None:
+            return Users(deaths)
+        stores = self._scratch.stores()
+        return Users(deaths, stores, Cooling(outside.settings.keys_in_memory, stores.make))
 
     async def close(self) -> None:
         """Let go of the clients that tasks share."""
@@ -74,9 +99,9 @@ async def build(settings: ProcessSettings) -> Worker:
     scratch = Scratch(Path(given or tempfile.gettempdir()), settings.place, settings.runtime.keys_buffer_bytes)
     if given:
         scratch.sweep()
-    return Worker(
-        Place(settings.place),
-        settings.incarnation,
-        OperatorService(Connections(settings.place, settings.runtime.connections_max), scratch, own),
-        outside,
+    children = ForkedChildren(
+        child.work, [child.__name__], memory_bytes_max=own.memory_bytes_max, processes_max=own.processes_max
     )
+    connections = Connections(settings.place, settings.runtime.connections_max)
+    service = OperatorService(connections, scratch, own, children)
+    return Worker(Place(settings.place), settings.incarnation, service, outside)

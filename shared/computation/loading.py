@@ -22,6 +22,8 @@ def load_computation(path: str, config: Mapping[str, Any] | None = None) -> Comp
         raise ComputationError(
             f"class {path!r}: module {module_name} cannot be imported ({e}); is it on PYTHONPATH?"
         ) from e
+    except Exception as e:
+        raise ComputationError(f"class {path!r}: loading module {module_name} raises {type(e).__name__}: {e}") from e
     kind = getattr(module, class_name, None)
     if not isinstance(kind, type) or not issubclass(kind, Computation):
         found = "nothing of that name" if kind is None else f"a {type(kind).__name__} that is no Computation"

@@ -85,6 +85,14 @@ class Filling(Protocol):
         ...
 
 
+@runtime_checkable
+class Kinded(Protocol):
+    """An operator that stands for one of another kind, whose state it keeps."""
+
+    kind: str
+    """The other's name, with which the state's parts begin."""
+
+
 class Operator(Protocol):
     """One operator of one task. Calls come one at a time; time comes in as arguments; nothing else is read."""
 

@@ -42,7 +42,7 @@ def build_operator(spec: OperatorSpec, context: TaskContext = NOWHERE) -> Operat
         case StepSpec():
             return StepOperator(spec, context)
         case ComputeSpec():
-            return ComputeOperator(spec, context)
+            return (context.computing or ComputeOperator)(spec, context)
         case JoinSpec():
             return JoinOperator(spec, context)
         case TapSpec():

@@ -17,7 +17,7 @@ from shared.model.held import Hold, Why
 from shared.model.ids import StatePart
 from shared.model.plan import OUT
 from shared.model.time import MIN_TIME
-from shared.operators.base import Filling, Holding, Operator, Out
+from shared.operators.base import Filling, Holding, Kinded, Operator, Out
 
 _OTHER: Final[Why] = "operator"
 
@@ -34,7 +34,7 @@ class Chain:
 
     def __post_init__(self) -> None:
         self._seen = [MIN_TIME] * (len(self.operators) + 1)
-        kinds = [type(operator).__name__ for operator in self.operators]
+        kinds = [o.kind if isinstance(o, Kinded) else type(o).__name__ for o in self.operators]
         self._names = [f"{kind}-{kinds[:i].count(kind)}|" for i, kind in enumerate(kinds)]
 
     def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:

@@ -1,12 +1,14 @@
 """What an operator is told about the task it works for; nothing else is known to it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from shared.language.stages.source import KeyFormat
+from shared.operators.base import Operator
 from shared.operators.cold_keys import Cooling
 from shared.operators.guard import CallGuard
+from shared.operators.specs import ComputeSpec
 
 Names: TypeAlias = str | tuple[str, ...] | None
 """One topic, several in the order of the document, or what has none."""
@@ -61,6 +63,8 @@ class TaskContext:
     """Of a dead letter's document, as it is stored: its text may take four times as much, which a Kafka record of a megabyte holds."""
     guard: CallGuard | None = None
     """Stands before callbacks of users' code; None where nobody counts deaths."""
+    computing: "Callable[[ComputeSpec, TaskContext], Operator] | None" = None
+    """Makes the operators of computations; None: they run in this process (`compute.ComputeOperator`)."""
 
 
 def source_place(topics: Topics, ordinal: int) -> tuple[str | None, int]:

@@ -12,6 +12,7 @@ import pytest
 
 from services.operator.body import OperatorBody
 from services.operator.settings import OperatorSettings, operator_settings
+from services.operator.users import Users
 from services.source.connecting import file_source
 from services.source.connectors.raw import LogRawReader
 from services.source.settings import SourceSettings, source_settings
@@ -202,7 +203,8 @@ async def test_a_stop_waits_so_long_for_a_call_and_no_longer() -> None:
     body = body_of(
         Chain((Endless(JoinSpec("pipeline[1].$join", "inner", 0, 0, "right")),)), OperatorSettings(close_wait_ms=1)
     )
-    body._stores = SimpleNamespace(close=lambda: closed.append(True))  # type: ignore[assignment]
+    stores: Any = SimpleNamespace(close=lambda: closed.append(True))
+    body._users = Users(stores=stores)
     working = asyncio.ensure_future(body.advance(10))
     await asyncio.to_thread(Endless.began.wait, 30)
     await body.close()

@@ -1,0 +1,36 @@
+"""What stands around the code of users in a task: where it runs, where its cold keys lie, in which callback its process died."""
+
+from dataclasses import dataclass, replace
+
+from services.operator.apart import Computations
+from services.operator.deaths import Deaths
+from services.operator.rockskeys import Stores
+from shared.operators.cold_keys import Cooling
+from shared.operators.context import TaskContext
+from shared.ports.clock import Executor
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """Of one task; of one without users' code nothing."""
+
+    deaths: Deaths | None = None
+    stores: Stores | None = None
+    cooling: Cooling | None = None
+    apart: Computations | None = None
+    """Processes of their own; None: callbacks run in this one."""
+
+    def known_to(self, operators: TaskContext) -> TaskContext:
+        """A task's context, with all that."""
+        if self.apart is not None:
+            return replace(operators, computing=self.apart.make)
+        return replace(operators, guard=self.deaths, cooling=self.cooling)
+
+    async def close(self, executor: Executor, *, idle: bool) -> None:
+        """`idle`: no callback runs. One that does not end may still be reading what lies on the disk; its child is ended."""
+        if self.deaths is not None and idle:
+            self.deaths.close()
+        if self.stores is not None and idle:
+            self.stores.close()
+        if self.apart is not None:
+            await executor.blocking(self.apart.close)
