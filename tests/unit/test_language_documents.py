@@ -308,7 +308,7 @@ def test_own_connections_are_of_the_right_type_without_a_registry() -> None:
         ("name: a\nname: b", ["written twice", "line 2"]),
         ("name: a", ["needs pipeline"]),
         ("name: 'a b'\npipeline: [{$source: {documents: []}}]", ["name", "letters"]),
-        ("[" * 1000, ["not YAML"]),
+        ("[" * 1000, ["line 1", "too deeply", "300 levels"]),
     ],
 )
 def test_unreadable_documents(text: str, words: list[str]) -> None:

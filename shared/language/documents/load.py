@@ -8,6 +8,7 @@ import contextlib
 import json
 import math
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +20,8 @@ NODES_MAX: Final = 1_000_000
 """Default bound of the values in one document, aliases written out."""
 DEPTH_MAX: Final = 300
 SIZE_MAX_BYTES: Final = 16 * 1024 * 1024
+DIGITS_MAX: Final = 1_000
+"""Of one whole number: reading more takes time that grows with their square."""
 
 _NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOL: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -41,11 +44,14 @@ def load(text: str) -> tuple[Any, dict[str, int]]:
         with contextlib.suppress(msgspec.DecodeError):
             try:
                 tree = msgspec.json.decode(text)
-                json.loads(text, object_pairs_hook=_each_once)
+                json.loads(text, object_pairs_hook=_each_once, parse_int=_digits)
             except RecursionError:
-                raise _invalid("the document nests too deeply") from None
+                raise _too_deep() from None
+            _bounded(tree)
             return tree, {}
     try:
+        # Composing calls itself for each level, in C: only what is not too deep may come to it.
+        _shallow(text)
         node = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as e:
         line = e.problem_mark.line + 1 if e.problem_mark else None
@@ -60,6 +66,52 @@ def load(text: str) -> tuple[Any, dict[str, int]]:
 
 def _invalid(message: str, line: int | None = None) -> InvalidDocument:
     return InvalidDocument([DocumentError("", message, line)])
+
+
+def _too_deep(line: int | None = None) -> InvalidDocument:
+    return _invalid(f"the document nests too deeply: more than {DEPTH_MAX} levels", line)
+
+
+def _too_many(line: int | None = None) -> InvalidDocument:
+    return _invalid(f"the document has more than {NODES_MAX} values, aliases written out", line)
+
+
+def _shallow(text: str) -> None:
+    """InvalidDocument for YAML of too many levels; YAMLError for what is none."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > DEPTH_MAX:
+                raise _too_deep(event.start_mark.line + 1 if event.start_mark else None)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def _bounded(tree: Any) -> None:
+    """InvalidDocument for a JSON tree of too many levels or values."""
+    level, values = [tree], 0
+    for _ in range(DEPTH_MAX + 1):
+        values += len(level)
+        if values > NODES_MAX:
+            raise _too_many()
+        level = [item for value in level for item in _items(value)]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _items(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _digits(text: str, line: int | None = None) -> str:
+    """The text of a whole number. InvalidDocument if it is too long to be read."""
+    if len(text) > DIGITS_MAX:
+        raise _invalid(f"a number of {len(text)} digits: at most {DIGITS_MAX} are read", line)
+    return text
 
 
 def _each_once(fields: list[tuple[str, Any]]) -> None:
@@ -82,8 +134,10 @@ class _Reader:
         """The tree of a node; notes lines by path."""
         self.nodes += 1
         line = node.start_mark.line + 1
-        if self.nodes > NODES_MAX or depth > DEPTH_MAX:
-            raise _invalid(f"more than {NODES_MAX} values or {DEPTH_MAX} levels", line)
+        if self.nodes > NODES_MAX:
+            raise _too_many(line)
+        if depth > DEPTH_MAX:
+            raise _too_deep(line)
         self.lines.setdefault(path, line)
         if node.tag.removeprefix(_CORE) not in _TAGS:
             raise _invalid(f"the tag {node.tag} is not allowed", line)
@@ -117,6 +171,7 @@ def _scalar(node: Any) -> Any:
     if text in _BOOL:
         return _BOOL[text]
     if _INT.fullmatch(text):
+        _digits(text, node.start_mark.line + 1)
         return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
     if _FLOAT.fullmatch(text):
         return float(text)
