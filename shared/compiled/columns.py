@@ -40,6 +40,8 @@ class Tagged:
     ends: Int32s
     """Shape (n,): and the place behind it."""
     text: Uint8s
+    form: Literal["json", "packed"]
+    """Of the values in `text`: JSON, or the compact codec's; there the place of a string is that of its characters."""
     _strings: Callable[["Tagged"], pa.StringArray]
 
     def __len__(self) -> int:
@@ -68,7 +70,7 @@ class Tagged:
         if kind == "string":
             return self._strings(self)
         there = self.is_(kind)
-        valid = None if self.counts[TAGS[kind]] == len(self) else packed(there)
+        valid = None if self.counts[TAGS[kind]] == len(self) else bitmap(there)
         nulls = 0 if valid is None else len(self) - int(self.counts[TAGS[kind]])
         values: npt.NDArray[Any] = self.numbers
         if kind == "int":
@@ -77,13 +79,13 @@ class Tagged:
             values = np.packbits(values.astype(np.bool_), bitorder="little")
         return pa.Array.from_buffers(ARROW[kind], len(self), [valid, pa.py_buffer(values)], nulls)
 
-    def json(self, row: int) -> bytes | None:
-        """The text of a cell's value; None where there is none (MISSING, SPREAD)."""
+    def piece(self, row: int) -> bytes | None:
+        """The bytes of a cell's value, as `form` says; None where there is none (MISSING, SPREAD)."""
         if self.tags[row] in (tags.MISSING, tags.SPREAD):
             return None
         return self.text[self.begins[row] : self.ends[row]].tobytes()
 
 
-def packed(mask: Bools) -> pa.Buffer:
+def bitmap(mask: Bools) -> pa.Buffer:
     """A mask as a bitmap of Arrow's."""
     return pa.py_buffer(np.packbits(mask, bitorder="little"))

@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from shared.compiled import json, tags
-from shared.compiled.columns import Bools, Int64s, Path, Tagged, Uint8s, packed
+from shared.compiled import json, packed, tags
+from shared.compiled.columns import Bools, Int64s, Path, Tagged, Uint8s, bitmap
 
 SIZE_MAX_BYTES: Final = 64 * 1024 * 1024
 """Of a document; the plain interpreter says why a larger one is none."""
@@ -32,19 +33,39 @@ def read(values: pa.BinaryArray, paths: Sequence[Path], *, trusted: bool = False
     """
     tree = _tree(tuple(sorted(set(paths))))
     text, bounds = buffers(values)
-    count = len(values)
-    kinds = np.zeros((tree.size, count), dtype=np.uint8)
-    numbers = np.zeros((tree.size, count), dtype=np.int64)
-    begins, ends = np.zeros((2, tree.size, count), dtype=np.int32)
     sure = np.diff(bounds) <= SIZE_MAX_BYTES
     if values.null_count:
         sure &= values.is_valid().to_numpy(zero_copy_only=False)
-    json.read(text, bounds, *tree.arrays, kinds, numbers, begins, ends, sure, trusted)
-    columns = {
-        path: Tagged(kinds[node], numbers[node], begins[node], ends[node], text, _strings)
+    cells = _cells(tree, len(values))
+    json.read(text, bounds, *tree.arrays, *cells, sure, trusted)
+    return Documents(sure, _columns(tree, cells, text, "json"))
+
+
+def read_packed(values: pa.BinaryArray, paths: Sequence[Path]) -> Mapping[Path, Tagged]:
+    """As `read`, of documents in the compact codec; null and nothing is a document without fields."""
+    tree = _tree(tuple(sorted(set(paths))))
+    text, bounds = buffers(values.fill_null(b"") if values.null_count else values)
+    cells = _cells(tree, len(values))
+    packed.read(text, bounds, *tree.arrays, *cells)
+    return _columns(tree, cells, text, "packed")
+
+
+_Cells = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32]]
+
+
+def _cells(tree: "Tree", count: int) -> _Cells:
+    shape = (tree.size, count)
+    return (
+        np.zeros(shape, dtype=np.uint8), np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int32), np.zeros(shape, dtype=np.int32),
+    )  # fmt: skip
+
+
+def _columns(tree: "Tree", cells: _Cells, text: Uint8s, form: Literal["json", "packed"]) -> dict[Path, Tagged]:
+    kinds, numbers, begins, ends = cells
+    return {
+        path: Tagged(kinds[node], numbers[node], begins[node], ends[node], text, form, _strings)
         for path, node in tree.nodes.items()
     }
-    return Documents(sure, columns)
 
 
 def buffers(values: pa.BinaryArray) -> tuple[Uint8s, Int64s]:
@@ -61,8 +82,18 @@ def _strings(cells: Tagged) -> pa.StringArray:
     out = np.empty(int(offsets[-1]), dtype=np.uint8)
     json.strings(cells.text, cells.tags, cells.numbers, cells.begins, cells.ends, offsets, out)
     nulls = len(cells) - int(cells.counts[tags.STRING])
-    valid = packed(there) if nulls else None
+    valid = bitmap(there) if nulls else None
     return pa.StringArray.from_buffers(len(cells), pa.py_buffer(offsets), pa.py_buffer(out), valid, nulls)
+
+
+def instants(texts: pa.StringArray) -> tuple[Int64s, Bools]:
+    """(UTC ms, whether they surely are) of ISO 8601 texts, shape (n,) each; of others, and of nulls, the interpreter has to tell."""
+    text, bounds = buffers(texts)
+    found, known = np.zeros(len(texts), dtype=np.int64), np.zeros(len(texts), dtype=np.bool_)
+    json.instants(text, bounds, found, known)
+    if texts.null_count:
+        known &= texts.is_valid().to_numpy(zero_copy_only=False)
+    return found, known
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,13 +58,14 @@ _NAME_ENDS: Final = np.cumsum([len(name) for name, _ in _TYPED])
 _KINDS: Final = np.array([kind for _, kind in _TYPED])
 _TRUE, _FALSE, _NULL = (np.frombuffer(word, dtype=np.uint8) for word in (b"true", b"false", b"null"))
 _NAN, _INFINITY = (np.frombuffer(word, dtype=np.uint8) for word in (b"NaN", b"Infinity"))
+_INT64_MAX: Final = np.uint64(2**63 - 1)
 _NAN_BITS: Final = 0x7FF8 << 48
 _INFINITY_BITS: Final = 0x7FF << 52
 _DECIMAL_DIGITS_MAX: Final = 34
 
 
 @part
-def _same(text, at, end, word, begin, length):
+def same(text, at, end, word, begin, length):
     """Whether a word stands at a place."""
     if end - at < length:
         return False
@@ -83,7 +84,7 @@ def _typed_kind(text, begin, end):
     low = 0
     for i in range(len(_KINDS)):
         high = _NAME_ENDS[i]
-        if end - begin == high - low and _same(text, begin, end, _NAMES, low, high - low):
+        if end - begin == high - low and same(text, begin, end, _NAMES, low, high - low):
             return _KINDS[i]
         low = high
     for at in range(begin, end):
@@ -97,15 +98,17 @@ def _whole(text, at, end):
     """(whether it is one, value) of the digits of a whole number of 64 bits, in a string."""
     negative, positive = at < end and byte_at(text, at) == MINUS, at < end and byte_at(text, at) == PLUS
     at += 1 if negative or positive else 0
-    if not 1 <= end - at <= 18:  # so many always fit
+    if not 1 <= end - at <= 19:
         return False, np.int64(0)
-    found = np.int64(0)
+    found = np.uint64(0)
     for place in range(at, end):
         digit = np.int64(byte_at(text, place)) - 48
         if not 0 <= digit <= 9:
             return False, np.int64(0)
-        found = found * 10 + digit
-    return True, -found if negative else found
+        found = found * np.uint64(10) + np.uint64(digit)
+    if found > _INT64_MAX + np.uint64(negative):
+        return False, np.int64(0)
+    return True, np.int64(np.uint64(0) - found) if negative else np.int64(found)
 
 
 @part
@@ -149,9 +152,9 @@ def _plain_decimal(text, at, end):
 def _double_of_text(text, begin, end):
     negative = begin < end and byte_at(text, begin) == MINUS
     at = begin + 1 if negative else begin
-    if end - at == len(_INFINITY) and _same(text, at, end, _INFINITY, 0, len(_INFINITY)):
+    if end - at == len(_INFINITY) and same(text, at, end, _INFINITY, 0, len(_INFINITY)):
         return tags.DOUBLE, np.int64(_INFINITY_BITS) | (SIGN if negative else 0)
-    if end - begin == len(_NAN) and _same(text, begin, end, _NAN, 0, len(_NAN)):
+    if end - begin == len(_NAN) and same(text, begin, end, _NAN, 0, len(_NAN)):
         return tags.DOUBLE, np.int64(_NAN_BITS)
     if begin == end:
         return 0, np.int64(0)
@@ -241,21 +244,21 @@ def _scalar(text, at, end, size):
         return (close + 1, tags.STRING, np.int64(close - at - 1 - saved)) if close >= 0 else (-1, 0, np.int64(0))
     if byte == MINUS or 48 <= byte <= 57:  # digits
         return number(text, at, end)
-    if _same(text, at, end, _TRUE, 0, 4):
+    if same(text, at, end, _TRUE, 0, 4):
         return at + 4, tags.BOOL, np.int64(1)
-    if _same(text, at, end, _FALSE, 0, 5):
+    if same(text, at, end, _FALSE, 0, 5):
         return at + 5, tags.BOOL, np.int64(0)
-    return (at + 4, tags.NULL, np.int64(0)) if _same(text, at, end, _NULL, 0, 4) else (-1, 0, np.int64(0))
+    return (at + 4, tags.NULL, np.int64(0)) if same(text, at, end, _NULL, 0, 4) else (-1, 0, np.int64(0))
 
 
 @part
-def _child(tree, node, source, begin, length):
+def child_of(tree, node, source, begin, length):
     """The node of a field, 0 if it is not asked for."""
     names, name_ends, child, sibling, _ = tree
     at = child[node]
     while at:
         low = name_ends[at - 1]
-        if name_ends[at] - low == length and _same(source, begin, begin + length, names, low, length):
+        if name_ends[at] - low == length and same(source, begin, begin + length, names, low, length):
             return at
         at = sibling[at]
     return np.int64(0)
@@ -267,21 +270,22 @@ def _field(text, begin, close, saved, tree, node, scratch):
     if node < 0 or tree[2][node] == 0:
         return np.int64(0)
     if saved == 0:
-        return _child(tree, node, text, begin, close - begin)
+        return child_of(tree, node, text, begin, close - begin)
     if close - begin > len(scratch):
         return np.int64(_NONE)
-    return _child(tree, node, scratch, 0, copy_string(text, begin, close, scratch, 0))
+    return child_of(tree, node, scratch, 0, copy_string(text, begin, close, scratch, 0))
 
 
 @part
-def _below(cells, tree, node, row, tag):
+def below(cells, tree, node, row, tag):
     """What is asked for below a node becomes this."""
     for at in range(node + 1, (tree[4][node] + 1) if node else 0):
         cells[0][at, row] = tag
 
 
 @part
-def _put(cells, node, row, tag, found, begin, end):
+def put(cells, node, row, tag, found, begin, end):
+    """Fill a cell."""
     cells[0][node, row], cells[1][node, row], cells[2][node, row], cells[3][node, row] = tag, found, begin, end
 
 
@@ -304,7 +308,7 @@ def _after(text, at, end, frames, depth, cells, tree, row, trusted):
                 return -1, 0
             if node:
                 cells[0][node, row] = tags.OTHER
-                _below(cells, tree, node, row, tags.MISSING)
+                below(cells, tree, node, row, tags.MISSING)
         if node:
             cells[3][node, row] = at
     return skip_space(text, at, end), 0
@@ -375,7 +379,7 @@ def _document(text, at, end, size, tree, cells, row, frames, scratch, trusted):
             if at >= end:
                 return False
         if node and cells[0][node, row]:
-            _below(cells, tree, node, row, tags.MISSING)
+            below(cells, tree, node, row, tags.MISSING)
         begin, byte = at, byte_at(text, at)
         if byte == _OPEN or byte == _LIST:
             if depth >= DEPTH_MAX:
@@ -384,10 +388,10 @@ def _document(text, at, end, size, tree, cells, row, frames, scratch, trusted):
             if tag == tags.OBJECT or tag == tags.ARRAY:
                 frames[0, depth], frames[1, depth], frames[2, depth] = (node or _NONE), flags, node
                 if node:
-                    _put(cells, node, row, tag, found, begin, 0)
+                    put(cells, node, row, tag, found, begin, 0)
                 if tag == tags.ARRAY:
                     frames[0, depth] = _NONE
-                    _below(cells, tree, node, row, tags.SPREAD)
+                    below(cells, tree, node, row, tags.SPREAD)
                 depth, first = depth + 1, True
                 continue
         else:
@@ -395,7 +399,7 @@ def _document(text, at, end, size, tree, cells, row, frames, scratch, trusted):
             if at < 0:
                 return False
         if node:
-            _put(cells, node, row, tag, found, begin, at)
+            put(cells, node, row, tag, found, begin, at)
         at, depth = _after(text, at, end, frames, depth, cells, tree, row, trusted)
         first = False
         if at < 0:
@@ -436,12 +440,25 @@ def read(text, bounds, names, name_ends, child, sibling, last, kinds, values, be
 
 @compiled(types.void(_BYTES, _BYTES, _INT64S, _INT32S, _INT32S, types.int32[::1], types.uint8[::1]))
 def strings(text, kinds, lengths, begins, ends, offsets, out):
-    """The contents of the cells that are strings, without escapes, one behind the other; the others are empty. offsets: shape (n + 1,)."""
+    """The characters of the cells that are strings, one behind the other; the others are empty. offsets: shape (n + 1,).
+
+    A place of as many bytes as the string has is that of its characters; a longer one begins and ends with quotes, and may have escapes.
+    """
     for row in range(len(kinds)):
         if kinds[row] == tags.STRING:
-            at, end, to = begins[row] + 1, ends[row] - 1, offsets[row]
-            if lengths[row] == end - at:
+            at, end, to = np.int64(begins[row]), np.int64(ends[row]), offsets[row]
+            if end - at == lengths[row] + 2:
+                at, end = at + 1, end - 1
+            if end - at == lengths[row]:
                 for i in range(end - at):
                     out[to + i] = byte_at(text, at + i)
             else:
-                copy_string(text, at, end, out, to)
+                copy_string(text, at + 1, end - 1, out, to)
+
+
+@compiled(types.void(_BYTES, _INT64S, types.int64[::1], types.boolean[::1]))
+def instants(text, bounds, found, known):
+    """The instants (UTC ms) that the texts text[bounds[i]:bounds[i + 1]] name, and whether they surely do; shape (n,) each."""
+    whole = borrowed(text)
+    for row in range(len(found)):
+        known[row], found[row] = instant(whole, bounds[row], bounds[row + 1])

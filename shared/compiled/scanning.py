@@ -70,14 +70,14 @@ def string_end(text, at, end, size):
         elif byte < SPACE:
             return -1, 0
         else:
-            step = 1 if byte < 0x80 else _character(text, at, end)
+            step = 1 if byte < 0x80 else character(text, at, end)
         if step == 0:
             return -1, 0
         at += step
 
 
 @rare
-def _character(text, at, end):
+def character(text, at, end):
     """How many bytes the character takes that begins with a byte above 127; 0 if it is none (Unicode 15, table 3-7)."""
     first = byte_at(text, at)
     low, high = 0x80, 0xBF

@@ -16,7 +16,7 @@ import pyarrow as pa
 from shared.language.accumulators.base import OrderKey
 from shared.language.expressions.ast import Expr, FieldPath, Literal, ObjectExpr
 from shared.language.stages import Group
-from shared.model.values import Value
+from shared.model.values import MISSING, Value
 from shared.operators.base import ARRIVAL, PART, POS, TS
 from shared.operators.batches import values_of
 from shared.operators.stage_columns import evaluated
@@ -141,7 +141,7 @@ def _inputs(group: Group, rows: pa.RecordBatch) -> list[list[Column]] | None:
 def _column(expr: Expr, rows: pa.RecordBatch, *, nulls: bool) -> Column | None:
     """An expression's values; `nulls`: null and missing may be taken for each other."""
     if isinstance(expr, Literal):
-        return Column(None, None, expr.value)
+        return None if expr.value is MISSING else Column(None, None, expr.value)
     array = evaluated(expr, rows)
     if array is not None:
         return Column(array, pa.field("", array.type))

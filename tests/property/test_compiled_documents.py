@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from shared.compiled import tags
 from shared.compiled.columns import Path, Tagged
-from shared.compiled.documents import read
-from shared.language.values import ExtendedJsonError, encode_value, parse_json, render_json
-from shared.model.values import MISSING, Date, Long
+from shared.compiled.documents import read, read_packed
+from shared.language.values import ExtendedJsonError, decode_value, encode_value, parse_json, render_json
+from shared.model.values import MISSING, Binary, Date, Long
 
 PATHS: tuple[Path, ...] = (
     ("a",), ("b",), ("a", "b"), ("a", "b", "c"), ("b", "$date"), ("é",), ("$oid",), ("a", "$numberLong"), ('q"',), ("",),
@@ -68,12 +68,11 @@ def check(texts: Sequence[bytes | None], paths: Sequence[Path] = PATHS, *, trust
                 assert own == value or (isinstance(own, float) and math.isnan(own) and math.isnan(value)), (text, path)
                 assert tag != tags.DOUBLE or struct.pack("<d", own) == struct.pack("<d", value), (text, path)
             if tag not in (tags.MISSING, tags.SPREAD):
-                assert encode_value(parse_json(column.json(row) or b"")) == encode_value(value), (text, path)
+                assert encode_value(parse_json(column.piece(row) or b"")) == encode_value(value), (text, path)
     return int(found.sure.sum())
 
 
-names = st.sampled_from(["a", "b", "c", "é", 'q"', "", "$date", "$oid", "$numberLong", "x", "aa"])
-typed = st.sampled_from([
+TYPED: tuple[Any, ...] = (
     {"$date": "2013-01-01T00:00:00Z"}, {"$date": "2013-01-01"}, {"$date": "2013-02-29"}, {"$date": "2012-02-29T23:59:59.1239+01:30"},
     {"$date": "2013-01-01 10:20z"}, {"$date": "2013-01-01T10:20:30,5-0830"}, {"$date": 5}, {"$date": {"$numberLong": "-5"}},
     {"$date": "0000-03-01"}, {"$date": "2013-01-01T10:20:30.1 Z"}, {"$date": 5.5}, {"$date": {"$numberInt": "5"}},
@@ -85,7 +84,10 @@ typed = st.sampled_from([
     {"$minKey": 1}, {"$maxKey": 1}, {"$minKey": {"a": 1}}, {"$undefined": True}, {"$symbol": "s"}, {"$uuid": "x"},
     {"$binary": {"base64": "AQID", "subType": "00"}}, {"$timestamp": {"t": 1, "i": 2}}, {"$date": 1, "$oid": 2}, {"$date": 1, "x": 2},
     {"$regularExpression": {"pattern": "a", "options": ""}}, {"$other": 1}, {"$oid": 5}, {"$date": None}, {"$date": [1]},
-])  # fmt: skip
+    {"$numberLong": "-9223372036854775808"}, {"$numberLong": "9223372036854775808"}, {"$date": {"$numberLong": "9223372036854775807"}},
+)  # fmt: skip
+names = st.sampled_from(["a", "b", "c", "é", 'q"', "", "$date", "$oid", "$numberLong", "x", "aa"])
+typed = st.sampled_from(TYPED)
 numbers = st.one_of(
     st.integers(), st.integers(-(2**31) - 2, 2**31 + 2), st.integers(-(2**63) - 2, 2**63 + 2),
     st.floats(allow_nan=False, allow_infinity=False),
@@ -133,6 +135,20 @@ def test_what_the_interpreter_rendered_is_always_sure(document: dict[str, Any]) 
         return
     if type(value) is dict:
         assert check([text], trusted=True) == 1
+
+
+@pytest.mark.parametrize("value", [*TYPED, 2**63 - 1, -(2**63), 2**63, 1e16, 5e-324, -0.0, [{"$odd": 1}]], ids=str)
+def test_each_kind_of_value_is_read_as_it_came_and_as_it_was_rendered(value: Any) -> None:
+    """A typed value, well formed or not, by itself and in the canonical form."""
+    text = json.dumps({"a": value}).encode()
+    sure = check([text])
+    try:
+        document = parse_json(text)
+    except ExtendedJsonError:
+        assert not sure
+        return
+    assert check([render_json(document, canonical=True)], trusted=True) == 1
+    assert check([render_json({"a": document, "b": [document]}, canonical=True)], trusted=True) == 1
 
 
 @given(given_texts=st.lists(texts(), min_size=1, max_size=12), begin=st.integers(0, 12), end=st.integers(0, 12))
@@ -250,3 +266,42 @@ def test_a_path_alone_is_read_as_among_others(given_text: bytes) -> None:
         alone = read(pa.array([given_text], pa.binary()), [path])
         assert alone.sure.tolist() == together.sure.tolist()
         assert alone.columns[path].tags.tolist() == together.columns[path].tags.tolist()
+
+
+@given(given=st.lists(st.dictionaries(names, values, max_size=20), max_size=5))
+@settings(max_examples=300)
+def test_encoded_documents_are_read_as_they_decode(given: list[dict[str, Any]]) -> None:
+    """The compact codec's documents have at each path what decoding them whole says."""
+    try:
+        found = [parse_json(json.dumps({"a": document, **document})) for document in given]
+    except (ExtendedJsonError, UnicodeEncodeError):
+        return
+    data: list[bytes | None] = [encode_value(document) for document in found]
+    columns = read_packed(pa.array([*data, None], pa.binary()), PATHS)
+    for path, column in columns.items():
+        strings = column.of("string")
+        for row, document in enumerate([*found, {}]):
+            tag, value = value_at(document, path)
+            assert column.tags[row] == tag, (document, path)
+            if tag in (tags.BOOL, tags.INT, tags.LONG, tags.DOUBLE, tags.DATE, tags.STRING):
+                own = cell(column, row, strings)
+                assert own == value or (isinstance(own, float) and math.isnan(own) and math.isnan(value))
+            if tag not in (tags.MISSING, tags.SPREAD, tags.STRING):
+                assert encode_value(decode_value(column.piece(row) or b"")) == encode_value(value)
+
+
+@pytest.mark.parametrize("count", [0, 15, 16, 70_000])
+def test_encoded_documents_of_any_size_are_read(count: int) -> None:
+    """Headers of maps, arrays and texts of each width."""
+    inner = {f"k{n}": n for n in range(count)}
+    for value in (inner, list(range(count)), "x" * count, Binary(b"x" * count), Binary(b"D" * count), "é" * count):
+        columns = read_packed(pa.array([encode_value({"x": value, "a": {"x": value, "b": -5}})], pa.binary()), PATHS)
+        assert columns["a", "b"].numbers.tolist() == [-5]
+        whole = read_packed(pa.array([encode_value({"a": value})], pa.binary()), [("a",)])["a",]
+        assert whole.tags[0] == value_at({"a": value}, ("a",))[0]
+
+
+def test_half_a_pair_is_no_string_of_a_column() -> None:
+    """A text that no UTF-8 has is told by its piece alone."""
+    column = read_packed(pa.array([encode_value({"a": "\ud800"})], pa.binary()), [("a",)])["a",]
+    assert column.tags.tolist() == [tags.OTHER]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-_PACKAGES = ("tidemark", "pyspark", "aiokafka", "pyarrow", "arro3-io", "numpy", "msgspec")
+_PACKAGES = ("tidemark", "pyspark", "aiokafka", "pyarrow", "numba", "numpy", "msgspec")
 
 
 def described() -> dict[str, str]:
