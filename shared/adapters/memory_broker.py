@@ -7,7 +7,7 @@ time-out. Nothing is compacted; keys and null values are kept.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
@@ -89,7 +89,9 @@ class MemoryBroker:
         self.noted: dict[str, dict[TopicPartition, Offset]] = {}
         """Offsets by group, as `Log.note_offsets` left them."""
         # Dicts for their order: the same program wakes readers in the same order.
-        self._waiting: dict[asyncio.Event, None] = {}
+        self._waiting: dict[TopicPartition, dict[asyncio.Event, None]] = {}
+        self._open: dict[str, _Identity] = {}
+        """Those with an open transaction: few, however many there have been."""
 
     # --- topics
 
@@ -112,9 +114,9 @@ class MemoryBroker:
 
     def delete_topic(self, topic: str) -> None:
         """Forget a topic and its records; quiet if it is not there."""
-        for partition in self._topics.pop(topic, ()):
+        for number, partition in enumerate(self._topics.pop(topic, ())):
             self._held_bytes -= sum(_size(stored) for stored in partition.stored)
-        self.wake()
+            self._wake(TopicPartition(topic, number))
 
     def topics(self) -> dict[str, int]:
         """All topics with their numbers of partitions."""
@@ -164,19 +166,20 @@ class MemoryBroker:
             position = Offset(position + 1)
         return found, position
 
-    def await_change(self, event: asyncio.Event) -> None:
-        """Set this event at the next change of any topic."""
-        self._waiting[event] = None
+    def await_change(self, event: asyncio.Event, partitions: Iterable[TopicPartition]) -> None:
+        """Set this event at the next change of any of these."""
+        for at in partitions:
+            self._waiting.setdefault(at, {})[event] = None
 
-    def forget(self, event: asyncio.Event) -> None:
+    def forget(self, event: asyncio.Event, partitions: Iterable[TopicPartition]) -> None:
         """Stop awaiting."""
-        self._waiting.pop(event, None)
+        for at in partitions:
+            self._waiting.get(at, {}).pop(event, None)
 
-    def wake(self) -> None:
-        """Something changed."""
-        for event in self._waiting:
+    def _wake(self, at: TopicPartition) -> None:
+        """Something changed there: only who reads it looks."""
+        for event in self._waiting.pop(at, ()):
             event.set()
-        self._waiting.clear()
 
     # --- writing
 
@@ -200,6 +203,7 @@ class MemoryBroker:
         if holder.open is not None:
             self._finish(holder.open, "aborted")
             holder.open = None
+            del self._open[identity]
         holder.epoch += 1
         return holder.epoch
 
@@ -217,6 +221,7 @@ class MemoryBroker:
             return None
         if holder.open is None:
             holder.open = OpenTransaction(self._clock.monotonic_ms() + self._transaction_timeout_ms)
+            self._open[identity] = holder
         partition = self._partition(at)
         if at not in holder.open.first:
             holder.open.first[at] = Offset(partition.end)
@@ -229,6 +234,7 @@ class MemoryBroker:
         if holder.open is not None:
             self._finish(holder.open, state)
             holder.open = None
+            del self._open[identity]
 
     # --- inside
 
@@ -267,7 +273,7 @@ class MemoryBroker:
             stamp = now_ms if record.timestamp_ms is None else record.timestamp_ms
             read = LogRecord(at.topic, at.partition, Offset(number), stamp, record.key, record.value, record.headers)
             partition.stored.append(_Stored(read, transaction))
-        self.wake()
+        self._wake(at)
         return Offset(first)
 
     def _finish(self, transaction: OpenTransaction, state: Literal["committed", "aborted"]) -> None:
@@ -278,16 +284,17 @@ class MemoryBroker:
             # The topic may have been deleted meanwhile, or made anew.
             if partition is not None and partition.open.pop(transaction, None) is not None:
                 partition.stored.append(_Stored(None, transaction))
-        self.wake()
+                self._wake(at)
 
     def _expire(self) -> None:
         """Abort transactions past their time-out, and fence their writers, as the broker's coordinator does."""
-        now_ms = self._clock.monotonic_ms()
-        for holder in self._identities.values():
+        now_ms = self._clock.monotonic_ms() if self._open else 0
+        for identity, holder in list(self._open.items()):
             if holder.open is not None and holder.open.deadline_ms <= now_ms:
                 self._finish(holder.open, "aborted")
                 holder.open = None
                 holder.epoch += 1
+                del self._open[identity]
 
     def dump(self, topic: str) -> Mapping[int, Sequence[LogRecord]]:
         """Committed records of a topic by partition: for tests and for looking."""

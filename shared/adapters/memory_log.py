@@ -84,14 +84,15 @@ class MemoryReader:
             found = self._take(max_records)
             if found or loop.time() >= deadline:
                 return found
-            self._broker.await_change(self._change)
+            read = [partition for partition in self._positions if partition not in self._paused]
+            self._broker.await_change(self._change, read)
             try:
                 async with asyncio.timeout_at(deadline):
                     await self._change.wait()
             except TimeoutError:
                 return self._take(max_records)
             finally:
-                self._broker.forget(self._change)
+                self._broker.forget(self._change, read)
             if self._faults.away:
                 raise LogUnavailable("reader: the log went away; try again")
 
