@@ -19,10 +19,13 @@ COMPILED := $(VENV)/.readers-compiled
 LOG := .tidemark/setup.log
 
 # Everything that needs neither broker nor Spark runs first, on both cores: most mistakes show there within a minute.
+SEEDS ?= 0-299
 PURE := not (kafka or spark or postgres or e2e or slow or bench or soak)
 REAL := (kafka or spark or postgres or e2e or slow) and not (bench or soak)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
+# Of `make simulate`.
+SEEDS ?= 0-299
 
 .PHONY: help
 help: ## this list
@@ -122,6 +125,10 @@ bench: setup ## what it carries on this machine, with machine, versions and comm
 soak: setup ## many kills and pauses, seeded (TIDEMARK_SOAK_FAULTS, TIDEMARK_SOAK_SEED); what struck lies in out/soak/, summed up
 	$(PYTEST) -m soak -s --timeout 0 $(ARGS)
 	$(BIN)/python -m tests.e2e.ledger
+
+.PHONY: simulate
+simulate: setup ## the whole system on virtual time, with faults; SEEDS=FROM-TO (ARGS='--shrink --trace' shows how a seed fails)
+	$(BIN)/python -m tests.harness.simulation $(SEEDS) $(ARGS)
 
 .PHONY: mutants
 mutants: setup ## take each rule of the protocol out of the code and see a test fail (ARGS='S3' one rule; ARGS=--reals with broker and Spark)

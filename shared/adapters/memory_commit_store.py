@@ -6,6 +6,7 @@ unless a take-over of leadership comes first and voids it, as with a database wh
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -198,7 +199,7 @@ class MemoryCommitStore:
         if fault is Fault.REFUSED:
             raise StoreUnavailable("the store cannot be reached; nothing was changed, try again")
         if fault is Fault.LOST_ANSWER and not self._faults.coin():
-            task = asyncio.get_running_loop().create_task(self._arrive(change), name="store.late")
+            task = asyncio.get_running_loop().create_task(self._arrive(change), name="store.late", context=Context())
             self._late.add(task)
             task.add_done_callback(self._late.discard)
             raise Ambiguous("the store did not answer: take leadership anew, then read")

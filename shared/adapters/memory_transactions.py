@@ -5,6 +5,7 @@ A lost answer to a commit may mean that it happened, or that it happens a little
 
 import asyncio
 from collections.abc import Sequence
+from contextvars import Context
 from typing import Literal
 
 from shared.adapters.faults import Fault, Faults
@@ -100,7 +101,9 @@ class MemoryTransactionalWriter:
             self._break()
         if fault is Fault.LOST_ANSWER and self._faults.coin():
             # The request is still on its way when the caller gives up; a fence may come before it.
-            self._late = asyncio.get_running_loop().create_task(self._end_late(state), name=f"{self._identity}.late")
+            self._late = asyncio.get_running_loop().create_task(
+                self._end_late(state), name=f"{self._identity}.late", context=Context()
+            )
             self._break()
         try:
             self._broker.end_transaction(self._identity, self._epoch, state)

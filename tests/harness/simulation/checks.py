@@ -1,0 +1,241 @@
+"""What must hold at every moment of a simulation, looked at as it happens; a breach is a sentence with its time.
+
+- what is released is committed, in the order of the commits, each once;
+- no watermark falls, on a channel and over a restore;
+- nothing is deleted that the last commit, or one that waits for its release, refers to;
+- the registry says no longer than a bound what is not so, while a coordinator could know better.
+"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from services.sink.connectors.kafkamarkers import Marker
+from services.sink.connectors.manifests import MANIFESTS, decode_manifest
+from shared.adapters.memory_broker import MemoryBroker, OpenTransaction
+from shared.adapters.virtual import VirtualClock
+from shared.model.checkpoint import CommitRow, TaskHandle
+from shared.model.ids import Epoch, Incarnation, JobId, Offset, VertexId
+from shared.model.processors import ProcessorRow
+from shared.model.time import MIN_TIME
+from shared.ports.log import LogRecord, NewRecord, TopicPartition
+from shared.runtime.context import Phase
+from shared.runtime.topics import MARKERS_PREFIX
+from shared.wire.frames import decode_frame
+from shared.wire.messages import decode_status
+from tests.harness.simulation.drawing import NAME
+
+if TYPE_CHECKING:
+    from tests.harness.simulation.process import SimProcess
+    from tests.harness.simulation.world import SimWorld
+
+REGISTRY_STALE_MS: Final = 20_000
+"""So long the registry may lag behind the store while a coordinator runs undisturbed."""
+
+
+def is_edge(topic: str) -> bool:
+    """Whether a topic is an edge of a processor."""
+    return topic.startswith(f"tidemark.{NAME}.")
+
+
+def incarnation_of(topic: str) -> Incarnation:
+    """Of an edge, by its topic's name."""
+    return Incarnation(topic.rpartition(".")[2])
+
+
+class ToldBroker(MemoryBroker):
+    """A broker that tells of each append and of each transaction that is committed."""
+
+    def __init__(self, clock: VirtualClock, transaction_timeout_ms: int) -> None:
+        super().__init__(clock, transaction_timeout_ms=transaction_timeout_ms)
+        self.appended: Callable[[TopicPartition, Sequence[NewRecord]], None] = lambda _at, _records: None
+        self.visible: Callable[[list[LogRecord]], None] = lambda _records: None
+
+    def _append(self, at: TopicPartition, records: Sequence[NewRecord], transaction: OpenTransaction | None) -> Offset:
+        first = super()._append(at, records, transaction)
+        self.appended(at, records)
+        return first
+
+    def _finish(self, transaction: OpenTransaction, state: str) -> None:
+        if state == "committed":
+            self.visible(list(self._of(transaction)))
+        super()._finish(transaction, state)  # type: ignore[arg-type]
+
+    def _of(self, transaction: OpenTransaction) -> Sequence[LogRecord]:
+        return [
+            stored.record
+            for at, first in transaction.first.items()
+            if at.topic in self._topics
+            for stored in self._partition(at).stored[first - self._partition(at).start :]
+            if stored.transaction is transaction and stored.record is not None
+        ]
+
+
+class Checks:
+    """Sees every effect. `breaches` are what must not have happened."""
+
+    def __init__(self, world: "SimWorld") -> None:
+        self._world = world
+        self.breaches: list[str] = []
+        self.digest = hashlib.sha256()
+        """Of all that was written: two runs of a seed have the same."""
+        self.history: dict[JobId, dict[Epoch, Epoch]] = defaultdict(dict)
+        """Predecessors by committed epoch."""
+        self._markers: dict[str, Epoch] = {}
+        self._channels: dict[tuple[str, int, str, int, int], tuple[int, int]] = {}
+        """Of (topic, partition, sender, generation): the highest number and its watermark."""
+        self._told: dict[tuple[VertexId, int], int] = {}
+        """Output watermarks of tasks in the last commit."""
+        self._plan_version = 0
+        self._wrong_since_ms: int | None = None
+        self._registry: bytes | None = None
+
+    def breach(self, what: str) -> None:
+        """Something that must not be."""
+        if len(self.breaches) < 20:
+            self.breaches.append(f"at {self._world.now_ms()} ms: {what}")
+        self._world.say(f"BREACH: {what}")
+
+    # --- commits and releases ---------------------------------------------------------------------------------------------
+
+    def committed(self, commit: CommitRow, row: ProcessorRow) -> None:
+        """C9: commits are a chain. W1: no vertex tells less than before."""
+        self._world.say(f"commit {commit.epoch} behind {commit.predecessor}, generation {commit.generation}")
+        chain = self.history[commit.job]
+        if chain and commit.predecessor != max(chain):
+            self.breach(
+                f"commit {commit.epoch} names {commit.predecessor} as its predecessor, the last is {max(chain)}"
+            )
+        chain[commit.epoch] = commit.predecessor
+        told = {(t.vertex, t.index): t.protocol.output_watermark_ms for t in commit.tasks}
+        if row.plan_version == self._plan_version:  # another plan begins its edges with the least of the old ones (R4)
+            for task, watermark in told.items():
+                if watermark < self._told.get(task, watermark):
+                    self.breach(
+                        f"commit {commit.epoch}: {task} tells {watermark}, and told {self._told[task]} before (W1)"
+                    )
+        self._told, self._plan_version = told, row.plan_version
+
+    def passing(self, process: "SimProcess", phase: Phase, epoch: Epoch) -> None:
+        """A phase is reached: what is released is committed."""
+        if phase == "releasing" and not any(epoch in chain for chain in self.history.values()):
+            self.breach(f"{process.place} releases {epoch}, which is not committed")
+
+    def visible(self, records: list[LogRecord]) -> None:
+        """S2: transactions of an identity become visible in the order of commits, each part once."""
+        for record in records:
+            if record.topic.startswith(MARKERS_PREFIX):
+                marker = msgspec.json.decode(record.value or b"", type=Marker)
+                if marker.part == marker.parts:
+                    self._released(marker.identity, marker.epoch, marker.predecessor)
+
+    def published(self, name: str, data: bytes) -> None:
+        """S4: manifests of an identity come in the order of commits."""
+        if name.startswith(MANIFESTS):
+            manifest = decode_manifest(name, data)
+            before = None if manifest.predecessor is None else Epoch(manifest.predecessor)
+            self._released(manifest.identity, Epoch(manifest.epoch), before)
+
+    def _released(self, identity: str, epoch: Epoch, predecessor: Epoch | None) -> None:
+        self._world.say(f"released {epoch} of {identity}")
+        job = JobId(identity.split(".", maxsplit=1)[0])
+        last = self._markers.get(identity)
+        if epoch and epoch not in self.history[job]:
+            self.breach(f"{identity} has released {epoch}, which is not committed")
+        if last is not None and epoch <= last:
+            self.breach(f"{identity} has released {epoch} behind {last}")
+        if last is not None and predecessor is not None and predecessor != last:
+            self.breach(f"{identity} has released {epoch}, whose predecessor is {predecessor}, behind {last}")
+        self._markers[identity] = epoch
+
+    # --- frames -------------------------------------------------------------------------------------------------------------
+
+    def appended(self, at: TopicPartition, records: Sequence[NewRecord]) -> None:
+        """W1: the watermarks of a channel do not fall within a generation. And the digest, and the registry."""
+        topic = at.topic
+        for record in records:
+            self.digest.update(f"{topic}/{at.partition}".encode())
+            if topic != "tidemark.reports":  # workers name their process' number there
+                self.digest.update(record.value or b"-")
+        if topic == "tidemark.registry":
+            self._registry = records[-1].value
+        elif is_edge(topic):
+            for record in records:
+                self._frame(at, record.value or b"")
+
+    def _frame(self, at: TopicPartition, data: bytes) -> None:
+        h = decode_frame(data).header
+        channel = (at.topic, at.partition, h.sender.vertex, h.sender.index, h.generation)
+        seq, watermark = self._channels.get(channel, (-1, MIN_TIME))
+        if h.seq > seq:
+            if seq >= 0 and h.seq != seq + 1:
+                self.breach(f"frame {h.seq} of {channel} follows {seq} (F1)")
+            if h.watermark_ms < watermark:
+                self.breach(f"the watermark of {channel} falls from {watermark} to {h.watermark_ms} (W1)")
+            self._channels[channel] = (h.seq, h.watermark_ms)
+
+    # --- deletions ----------------------------------------------------------------------------------------------------------
+
+    def _needed(self) -> list[TaskHandle]:
+        """Tasks' handles of commits that a restore or a release may still ask for."""
+        return [
+            task
+            for row in self._world.store.rows.values()
+            for epoch, commit in self._world.store.commits.get(row.job, {}).items()
+            if epoch == row.last
+            for task in commit.tasks
+        ]
+
+    def blobs_deleted(self, names: Sequence[str]) -> None:
+        """C12: nothing that the last commit lists."""
+        kept = {b.name for t in self._needed() for b in (*t.blobs, *(p.blob for p in t.parts if p.blob is not None))}
+        for name in kept.intersection(names):
+            self.breach(f"blob {name} is deleted, which the last commit lists (C12)")
+
+    def records_deleted(self, at: TopicPartition, before: Offset) -> None:
+        """C12: nothing that a restore of the last commit reads."""
+        for task in self._needed():
+            for stand in task.protocol.inputs:
+                mine = incarnation_of(at.topic) == stand.incarnation and task.index == at.partition
+                if mine and before > stand.resume_offset:
+                    self.breach(
+                        f"{at.topic}-{at.partition} is cut below {before}; {task.vertex} resumes at {stand.resume_offset}"
+                    )
+
+    def topics_deleted(self, topics: Sequence[str]) -> None:
+        """C12: no edge of the last commit."""
+        used = {stand.incarnation for task in self._needed() for stand in task.protocol.inputs}
+        for topic in topics:
+            if incarnation_of(topic) in used:
+                self.breach(f"topic {topic} is deleted, which the last commit reads")
+
+    # --- the registry -------------------------------------------------------------------------------------------------------
+
+    def registry(self, *, undisturbed: bool) -> None:
+        """Looked at now and then: state, job, generation and last commit as the store has them, but for a short while."""
+        wrong = self.registry_wrong()
+        if not wrong or not undisturbed:
+            self._wrong_since_ms = None
+        elif self._wrong_since_ms is None:
+            self._wrong_since_ms = self._world.now_ms()
+        elif self._world.now_ms() - self._wrong_since_ms > REGISTRY_STALE_MS:
+            self.breach(f"for {REGISTRY_STALE_MS} ms {wrong}")
+            self._wrong_since_ms = self._world.now_ms()
+
+    def registry_wrong(self) -> str:
+        """What the registry says that is not so; "" if nothing."""
+        row = next(iter(self._world.store.rows.values()), None)
+        said = None if self._registry is None else decode_status(self._registry)
+        if row is None or said is None:
+            return (
+                ""
+                if row is None and said is None
+                else f"the store has {row and row.name}, the registry {said and said.name}"
+            )
+        final = ("STOPPED", "FINISHED", "FAILED")
+        found = (said.job, said.generation, said.last, said.state if said.state in final else "under way")
+        wanted = (row.job, row.generation, row.last, row.state if row.state in final else "under way")
+        return "" if found == wanted else f"the registry says {found}, the store {wanted}"

@@ -1,0 +1,297 @@
+"""What a seed draws: a pipeline, its data, the topology and the settings. Faults and orders are drawn apart (`story.py`)."""
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from shared.model.ids import Offset, ProcessorName
+from shared.ports.log import TopicPartition
+from shared.protocol.coordinator.settings import CoordinatorSettings
+from shared.protocol.task.start import TaskLimits
+from shared.runtime.settings import RuntimeSettings
+
+NAME: Final = ProcessorName("story")
+BASE_MS: Final = 1_700_000_000_000
+DELAY_MS: Final = 2_000
+LATENESS_MS: Final = 1_000
+SIZE_MS: Final = 5_000
+HOP_MS: Final = 2_000
+GAP_MS: Final = 1_500
+WITHIN_MS: Final = (1_500, 500)
+FOLDER: Final = "results"
+LETTERS_FOLDER: Final = "letters"
+OUTPUT: Final = "out"
+LETTERS: Final = "letters"
+
+Shape = Literal["tumbling", "hopping", "sessions", "marked", "computed", "chain", "join", "lookup"]
+Target = Literal["kafka", "files", "sql"]
+SHAPES: Final[tuple[Shape, ...]] = (
+    "tumbling", "hopping", "sessions", "marked", "computed", "chain", "join", "lookup",
+)  # fmt: skip
+WINDOWED: Final = ("tumbling", "hopping", "sessions", "marked", "lookup")
+TARGETS: Final[tuple[Target, ...]] = ("kafka", "kafka", "files", "sql")
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A record as a producer sends it."""
+
+    at_ms: int
+    """When, in virtual time from the begin of the feed."""
+    time_ms: int
+    key: str
+    value: int
+    """No other record has it, but for repeats of this one."""
+    bad: bool = False
+    """Its bytes are no document."""
+
+    @property
+    def data(self) -> bytes:
+        """Its bytes."""
+        if self.bad:
+            return b'{"v": ' + str(self.value).encode()
+        return json.dumps({"t": self.time_ms, "k": self.key, "v": self.value, "id": f"r{self.value}"}).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """All but the faults."""
+
+    seed: int
+    shape: Shape
+    target: Target
+    letters: Literal["kafka", "files"]
+    union: bool
+    lanes: Mapping[TopicPartition, Sequence[Sent]]
+    document: Mapping[str, Any]
+    tasks: Mapping[str, int]
+    workers: Mapping[str, int]
+    coordinators: int
+    runtime: RuntimeSettings
+    coordinator: CoordinatorSettings
+
+    @property
+    def span_ms(self) -> int:
+        """How long the feed takes."""
+        return max((sent.at_ms for lane in self.lanes.values() for sent in lane), default=0)
+
+    def topics(self) -> dict[str, int]:
+        """Of the sources, with their partitions."""
+        found: dict[str, int] = {}
+        for topic, partition in self.lanes:
+            found[topic] = max(found.get(topic, 0), partition + 1)
+        return found
+
+    def ends(self) -> dict[str, Offset]:
+        """The offset behind each split's last record, as a drain names it."""
+        return {f"{at.topic}-{at.partition}": Offset(len(lane)) for at, lane in self.lanes.items()}
+
+
+def draw(seed: int, url: str) -> Scenario:
+    """The scenario of a seed. `url`: the database's."""
+    chooser = random.Random(f"{seed}/scenario")
+    shape = SHAPES[seed % len(SHAPES)]
+    target = chooser.choice(TARGETS)
+    if target == "sql" and shape not in ("tumbling", "hopping", "sessions", "lookup"):
+        target = chooser.choice(("kafka", "files"))
+    letters: Literal["kafka", "files"] = chooser.choice(("kafka", "files"))
+    union = shape not in ("join", "computed") and chooser.random() < 0.3
+    lanes = _lanes(chooser, two=union or shape == "join")
+    sources = chooser.choice((1, 2))
+    operators = chooser.choice((1, 2, 3))
+    return Scenario(
+        seed=seed,
+        shape=shape,
+        target=target,
+        letters=letters,
+        union=union,
+        lanes=lanes,
+        document=document(shape, target, letters, url, union=union),
+        tasks={"source": sources, "operator": operators, "sink": chooser.choice((1, 2))},
+        workers={"source": 2, "operator": chooser.choice((2, 3)), "sink": 2},
+        coordinators=2,
+        runtime=_runtime(chooser),
+        coordinator=_coordinator(chooser),
+    )
+
+
+# --- data -----------------------------------------------------------------------------------------------------------------
+
+
+def _lanes(chooser: random.Random, *, two: bool) -> dict[TopicPartition, list[Sent]]:
+    """Event time that goes on in jumps, with records that come late, twice or broken; splits that lie idle; keys that are skewed."""
+    found: dict[TopicPartition, list[Sent]] = {}
+    partitions = chooser.choice((1, 2, 2))
+    keys = [f"k{n}" for n in range(chooser.choice((1, 3, 6)))]
+    skewed = chooser.random() < 0.3
+    value = 0
+    for topic in ("a", "b") if two else ("a",):
+        for partition in range(partitions):
+            lane: list[Sent] = []
+            at_ms = event_ms = 0
+            for _ in range(chooser.choice((0, 8, 25, 25, 40))):
+                at_ms += chooser.choice((0, 20, 150, 300))
+                event_ms += chooser.randint(0, 700)
+                behind_ms = chooser.choice((0, 0, 0, 900, 1_900, 2_500, 9_000))
+                key = keys[0] if skewed and chooser.random() < 0.8 else chooser.choice(keys)
+                value += 1
+                sent = Sent(at_ms, BASE_MS + max(0, event_ms - behind_ms), key, value, chooser.random() < 0.02)
+                lane += [sent, sent] if chooser.random() < 0.05 and not sent.bad else [sent]
+                if chooser.random() < 0.02:
+                    at_ms += 1_500  # lies idle
+            found[TopicPartition(topic, partition)] = lane
+    return found
+
+
+# --- the document ---------------------------------------------------------------------------------------------------------
+
+
+def _ms(size: int) -> dict[str, Any]:
+    return {"size": size, "unit": "ms"}
+
+
+def _source(topic: str) -> dict[str, Any]:
+    return {
+        "$source": {
+            "connectionName": "k",
+            "topic": topic,
+            "timeField": {"$toDate": "$t"},
+            "schema": {"t": "long", "k": "string", "v": "int", "id": "string"},
+            "recordId": "$id",
+            "config": {"auto_offset_reset": "earliest"},
+            "watermark": {"strategy": "boundedDisorder", "maxDelay": _ms(DELAY_MS)},
+        }
+    }
+
+
+_GROUP: Final = [
+    {"$group": {"_id": "$k", "n": {"$sum": 1}, "s": {"$sum": "$v"}, "vs": {"$push": "$v"}}},
+    {"$addFields": {"at": {"$toLong": {"$meta": "stream.window.start"}}}},
+]
+_SEEN: Final = {"$compute": {"class": "tests.harness.computations:Marks", "key": "$k"}}
+_KEYED: Final = {"$addFields": {"k": "$_id"}}
+
+
+def _stages(shape: Shape) -> list[dict[str, Any]]:
+    window = {"allowedLateness": _ms(LATENESS_MS), "pipeline": _GROUP}
+    tumbling = {"$tumblingWindow": {"interval": _ms(SIZE_MS), **window}}
+    match shape:
+        case "tumbling":
+            return [tumbling, _KEYED]
+        case "hopping":
+            return [{"$hoppingWindow": {"interval": _ms(SIZE_MS), "hopSize": _ms(HOP_MS), **window}}, _KEYED]
+        case "sessions":
+            return [{"$sessionWindow": {"gap": _ms(GAP_MS), "partitionBy": "$k", **window}}, _KEYED]
+        case "marked":
+            return [tumbling, _KEYED, _SEEN]
+        case "computed":
+            return [_SEEN]
+        case "chain":
+            return [
+                {"$match": {"$expr": {"$ne": [{"$mod": ["$v", 3]}, 0]}}},
+                {"$addFields": {"w": {"$add": ["$v", 1]}}},
+            ]
+        case "join":
+            within = {"before": _ms(WITHIN_MS[0]), "after": _ms(WITHIN_MS[1])}
+            options = {"leftKey": "$k", "rightKey": "$k", "within": within, "type": "full", "as": "r"}
+            return [{"$join": {"from": [_source("b")], **options}}]
+        case "lookup":
+            table = [{"key": f"k{n}", "weight": n} for n in range(3)]
+            find = {"from": {"documents": table}, "localField": "k", "foreignField": "key", "as": "found"}
+            return [{"$lookup": find}, tumbling, _KEYED]
+
+
+def document(
+    shape: Shape, target: Target, letters: Literal["kafka", "files"], url: str, *, union: bool, variant: int = 0
+) -> dict[str, Any]:
+    """The pipeline of a shape. `variant`: another one with the same results, for `modify`."""
+    pipeline = [_source("a")]
+    if union:
+        pipeline.append({"$union": {"pipelines": [[_source("b")]]}})
+    pipeline += _stages(shape)
+    pipeline += [{"$addFields": {"extra": variant}}] if variant and target != "sql" else []
+    match target:
+        case "kafka":
+            key = {"$ifNull": ["$k", "$r.k"]} if shape == "join" else "$k"
+            into = {"connectionName": "k", "topic": OUTPUT, "config": {"key": key, "keyFormat": "string"}}
+            pipeline.append({"$emit": into})
+        case "files":
+            pipeline.append({"$emit": {"path": FOLDER, "format": "json"}})
+        case "sql":
+            name = {"$concat": ["$k", "-", {"$toString": "$at"}]}
+            pipeline += [
+                {"$project": {"_id": 0, "id": name, "k": 1, "n": 1, "s": 1}},
+                {
+                    "$merge": {
+                        "into": {"connectionName": "t", "table": "results"},
+                        "on": ["id"],
+                        "whenMatched": "replace",
+                    }
+                },
+            ]
+    dlq = {"connectionName": "k", "topic": LETTERS} if letters == "kafka" else {"path": LETTERS_FOLDER}
+    connections: dict[str, Any] = {"k": {"type": "kafka", "bootstrapServers": "nowhere:9092"}}
+    if target == "sql":
+        connections["t"] = {"type": "sql", "url": url}
+    return {
+        "name": NAME,
+        "connections": connections,
+        "pipeline": pipeline,
+        "options": {"lateness": "split", "dlq": dlq, "checkpoint": {"interval": _ms(300)}},
+    }
+
+
+# --- settings -------------------------------------------------------------------------------------------------------------
+
+
+def _runtime(chooser: random.Random) -> RuntimeSettings:
+    inline_bytes_max = chooser.choice((400, 256 * 1024))
+    settings = RuntimeSettings(
+        engine="local",
+        heartbeat_interval_ms=300,
+        heartbeat_timeout_ms=2_000,
+        coordinator_silence_ms_max=8_000,
+        topics_kept_ms=20_000,
+        tick_interval_ms=100,
+        flow_interval_ms=200,
+        fetch_timeout_ms=500,
+        retry_ms=200,
+        inline_bytes_max=inline_bytes_max,
+        state_inline_bytes_max=chooser.choice((200, 64 * 1024)),
+        state_blobs_max=chooser.choice((1, 16)),
+        splits_interval_ms=3_000,
+        fetch_records_max=chooser.choice((3, 500)),
+        snapshots_waiting_max=chooser.choice((1, 3)),
+        limits=TaskLimits(
+            waiting_bytes_max=chooser.choice((1, 600, 16 << 20)),
+            uncommitted_bytes_max=chooser.choice((2_000, 1 << 30)),
+        ),
+    )
+    settings.check()
+    return settings
+
+
+def _coordinator(chooser: random.Random) -> CoordinatorSettings:
+    return CoordinatorSettings(
+        heartbeat_timeout_ms=2_000,
+        adopt_wait_ms=800,
+        checkpoint_interval_ms=300,
+        checkpoint_timeout_ms=chooser.choice((900, 4_000, 15_000)),
+        checkpoint_timeouts_max=3,
+        restore_timeout_ms=8_000,
+        backoff_base_ms=100,
+        backoff_max_ms=1_000,
+        retry_ms=200,
+        unreleased_max=chooser.choice((1, 4, 8)),
+        inline_bytes_max=chooser.choice((300, 256 * 1024)),
+        numbers_block=chooser.choice((1, 4, 64)),
+        stop_release_wait_ms=chooser.choice((0, 3_000)),
+        cleanup_interval_ms=chooser.choice((100, 1_000)),
+        status_interval_ms=200,
+        spawn_wait_ms=1_000,
+        failures_max=10_000,
+        lease_ms=2_000,
+        lineage_max=chooser.choice((3, 10_000)),
+    )

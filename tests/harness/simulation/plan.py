@@ -1,0 +1,100 @@
+"""What befalls a world, drawn from its seed: crashes, pauses, cuts, clocks, outages, and a user's orders; each at its time."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from tests.harness.simulation.drawing import Scenario
+from tests.harness.simulation.faults import CALM, Side, Strike, Weather
+
+Kind = Literal[
+    "crash", "crash several", "freeze", "cut out", "cut in", "cut off", "broker away", "leader change",
+    "store away", "blobs away", "target away", "clock jumps", "dies at await", "rescale", "modify", "stop and start",
+]  # fmt: skip
+_WEIGHTS: Final[dict[Kind, int]] = {
+    "crash": 5, "crash several": 1, "freeze": 4, "cut out": 2, "cut in": 2, "cut off": 2, "broker away": 1,
+    "leader change": 2, "store away": 1, "blobs away": 1, "target away": 1, "clock jumps": 2, "dies at await": 5,
+    "rescale": 2, "modify": 1, "stop and start": 1,
+}  # fmt: skip
+ORDERS: Final = ("rescale", "modify", "stop and start")
+
+WEATHERS: Final = (
+    CALM,
+    Weather(turns_max=4),
+    Weather(refused=0.003, lost=0.003, slow=0.01, slow_ms_max=300, turns_max=3, blocking_slow=0.02, odd_blobs=0.005),
+    Weather(refused=0.01, lost=0.01, turns_max=3, odd_blobs=0.01),
+    Weather(slow=0.03, slow_ms_max=600, turns_max=5, blocking_slow=0.05),
+)
+RESTARTS_MS: Final = (1, 300, 2_500)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that befalls the world. `number`: which of the seed's."""
+
+    at_ms: int
+    """From the begin of the feed."""
+    number: int
+    kind: Kind
+    place: str
+    length_ms: int
+    choice: int
+
+    @property
+    def id(self) -> str:
+        """For people and for leaving it out."""
+        what = {
+            "freeze": f"freeze {self.place} for {self.length_ms} ms",
+            "dies at await": f"{self.place} dies at await {self.choice}",
+            "crash several": f"crash {1 + self.choice % 3} from {self.place} on",
+        }.get(self.kind, self.kind if "away" in self.kind or self.kind in ORDERS else f"{self.kind} {self.place}")
+        return f"{what} at {self.at_ms} ms (e{self.number})"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that befalls a world."""
+
+    weather: Weather
+    strikes: Sequence[Strike]
+    events: Sequence[Event]
+    early: bool
+    """Whether the drain comes while faults go on."""
+    calm_ms: int
+    """When faults end, from the begin of the feed."""
+    skewed: bool
+    """Whether the clocks of processes are off."""
+
+
+def draw_plan(scenario: Scenario, places: Sequence[str], writes: Sequence[str]) -> Plan:
+    """The plan of a scenario's seed. `writes`: names of durable writes at which processes may die."""
+    chooser = random.Random(f"{scenario.seed}/plan")
+    calm_ms = scenario.span_ms + chooser.choice((500, 3_000, 8_000))
+    events = []
+    for number in range(chooser.choice((2, 5, 9, 14))):
+        kind = chooser.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
+        length_ms = chooser.choice((200, 700, 1_500, 3_000, 6_000, 11_000))
+        events.append(
+            Event(chooser.randint(0, calm_ms), number, kind, chooser.choice(places), length_ms, chooser.randint(1, 60))
+        )
+    return Plan(
+        weather=chooser.choice(WEATHERS),
+        strikes=_strikes(scenario.seed, chooser, writes),
+        events=sorted(events, key=lambda event: (event.at_ms, event.number)),
+        early=chooser.random() < 0.5,
+        calm_ms=calm_ms,
+        skewed=chooser.random() < 0.3,
+    )
+
+
+def _strikes(seed: int, chooser: random.Random, writes: Sequence[str]) -> list[Strike]:
+    """Some by turns, so that a row of seeds meets all; some by chance."""
+    sides: tuple[Side, Side] = ("before", "after")
+    both = [(write, side) for write in writes for side in sides]
+    if not both:
+        return []
+    turns = [both[(seed * 5 + n) % len(both)] for n in range(5)]
+    chances = [chooser.choice(both) for _ in range(chooser.choice((0, 2, 5)))]
+    found = {(write, side): chooser.choice((1, 1, 2, 4, 9)) for write, side in (*turns, *chances)}
+    return [Strike(write, side, nth) for (write, side), nth in found.items()]

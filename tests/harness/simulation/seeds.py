@@ -1,0 +1,34 @@
+"""Seeds as tests: which ones, and what is said when one fails."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+from tests.harness.simulation.drawing import SHAPES, Shape
+from tests.harness.simulation.story import freeze, run
+from tests.harness.simulation.writes import WRITES
+
+SEEDS: Final = 300
+"""Of each change; `make simulate` runs others."""
+
+
+def seeds_of(shapes: Sequence[Shape]) -> list[int]:
+    """Those of the first seeds that draw one of these pipelines."""
+    return [seed for seed in range(SEEDS) if SHAPES[seed % len(SHAPES)] in shapes]
+
+
+@lru_cache(1)
+def _frozen() -> None:
+    freeze()
+
+
+def held(seed: int) -> None:
+    """AssertionError with what was wrong, and the command that shows how it came."""
+    _frozen()
+    verdict = run(seed)
+    breaches = "\n".join(verdict.breaches)
+    assert not verdict.breaches, (
+        f"{verdict.summary}\n{breaches}\nmake simulate SEEDS={seed} ARGS='--shrink --trace' shows how"
+    )
+    unnamed = set(verdict.writes) - set(WRITES)
+    assert not unnamed, f"durable writes that tests/harness/simulation/writes.py does not name: {sorted(unnamed)}"

@@ -1,0 +1,221 @@
+"""One seed from begin to end: create, start, feed, faults, orders, drain, and what must have come of it."""
+
+import asyncio
+import gc
+import json
+import random
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Container
+from dataclasses import dataclass
+
+from shared.adapters.virtual import SimulationStuck
+from shared.model.messages import CreateProcessor, StartProcessor, StopProcessor
+from tests.harness.simulation.drawing import NAME, draw
+from tests.harness.simulation.faults import CALM, Book, Side, ids_of
+from tests.harness.simulation.loop import SimLoop
+from tests.harness.simulation.plan import RESTARTS_MS, Plan, draw_plan
+from tests.harness.simulation.results import expected
+from tests.harness.simulation.strife import Strife
+from tests.harness.simulation.targets import Targets
+from tests.harness.simulation.world import READY_MS, SimWorld
+from tests.harness.simulation.writes import WRITES
+
+LIMIT_MS = 600_000
+"""Virtual time of a seed at the most."""
+END_MS = 60_000
+"""Virtual time from the end of all faults to the end of the processor, at the most."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What came of a seed."""
+
+    seed: int
+    breaches: list[str]
+    struck: list[str]
+    trace: list[str]
+    digest: str
+    writes: Counter[str]
+    """How often each durable write was made."""
+    crashed: Counter[tuple[str, Side]]
+    """Of those: where processes died."""
+    commits: int = 0
+    virtual_ms: int = 0
+    turns: int = 0
+    summary: str = ""
+
+
+class Unfinished(Exception):
+    """The story did not come to its end: says what was waited for."""
+
+
+def freeze() -> None:
+    """What is there before the first seed is not looked at again when a seed's world is collected."""
+    gc.collect()
+    gc.freeze()
+
+
+def run(seed: int, *, faults: bool = True, left_out: Container[str] = ()) -> Verdict:
+    """Run a seed. `left_out`: ids of faults that do not strike."""
+    targets = Targets(seed)
+    targets.open()
+    said, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        return _run(seed, targets, faults=faults, left_out=left_out)
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # coroutines that were to begin when all ended
+            gc.collect()
+        targets.close()
+        sys.unraisablehook = said
+
+
+def _run(seed: int, targets: Targets, *, faults: bool, left_out: Container[str]) -> Verdict:
+    scenario = draw(seed, targets.url)
+    book = Book(seed, left_out)
+    worlds: list[SimWorld] = []
+
+    async def main() -> None:
+        world = SimWorld(scenario, book, targets, CALM)
+        worlds.append(world)
+        book.say = world.say
+        await Story(world, faults=faults).tell()
+
+    broken = ""
+    loop = SimLoop(random.Random(f"{seed}/order"), limit_ms=LIMIT_MS)
+    loop.set_exception_handler(lambda _loop, _context: None)
+    try:
+        loop.run_until_complete(main())
+    except (SimulationStuck, Unfinished) as error:
+        broken = f"{type(error).__name__}: {error}"
+    finally:
+        _abandon(loop)
+    world = worlds.pop()
+    book.say = lambda _: None  # nothing keeps the world: it is collected before the next seed
+    if broken:
+        world.watcher.breaches.append(broken)
+    return Verdict(
+        seed=seed,
+        breaches=world.watcher.breaches,
+        struck=ids_of(book.struck),
+        trace=world.trace,
+        digest=world.watcher.digest.hexdigest(),
+        writes=book.writes,
+        crashed=book.crashed,
+        commits=sum(len(chain) for chain in world.watcher.history.values()),
+        virtual_ms=round(loop.time() * 1000),
+        turns=loop.turns,
+        summary=f"{scenario.shape} to {scenario.target}, letters to {scenario.letters}{', union' if scenario.union else ''}",
+    )
+
+
+def _abandon(loop: SimLoop) -> None:
+    """Let go of a loop as of a machine that is switched off. Collecting what stands still in it runs its `finally`, which reach nothing."""
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+    loop.close()
+
+
+class Story:
+    """What happens in a world."""
+
+    def __init__(self, world: SimWorld, *, faults: bool) -> None:
+        self._world = world
+        self._faults = faults
+
+    async def tell(self) -> None:
+        """From begin to end. Unfinished."""
+        world = self._world
+        plan = draw_plan(world.scenario, world.places(), WRITES)
+        if self._faults:
+            self._disturb(plan)
+        world.prepare()
+        await world.client.ready(READY_MS)
+        await self._created()
+        await self._started()
+        strife = asyncio.ensure_future(Strife(world, plan).go_on()) if self._faults else None
+        world.beside(self._look())
+        await world.feed()
+        if strife is not None and not plan.early:
+            await strife
+        await self._drained()
+        if strife is not None:
+            await strife
+        await self._finished()
+        for difference in expected(world.scenario).differences(world.outcome()):
+            world.watcher.breach(difference)
+
+    def _disturb(self, plan: Plan) -> None:
+        """What goes on from the begin."""
+        world = self._world
+        chooser = random.Random(f"{world.book.seed}/restarts")
+        world.weather = plan.weather
+        world.book.strikes = list(plan.strikes)
+        world.restart_ms = lambda: chooser.choice(RESTARTS_MS)
+        if plan.skewed:
+            world.skew_ms = lambda: chooser.choice((0, 0, -3_600_000, -5_000, 5_000))
+
+    async def _look(self) -> None:
+        """At what only time shows."""
+        world = self._world
+        while True:
+            await world.clock.sleep_ms(500)
+            leaders = [world.processes[p] for p in world.places() if p.startswith("coordinator")]
+            undisturbed = any(not p.dead and not p.life.frozen and not p.disturbed() for p in leaders)
+            world.watcher.registry(undisturbed=undisturbed)
+
+    async def _created(self) -> None:
+        world = self._world
+        document, tasks = json.dumps(world.scenario.document), dict(world.scenario.tasks)
+        error = ""
+        for _ in range(30):
+            error = await world.ask(lambda request: CreateProcessor(request, NAME, document, tasks))
+            if not error or "exists" in error:
+                return
+            await world.clock.sleep_ms(500)
+        raise Unfinished(f"never created: {error}")
+
+    async def _started(self) -> None:
+        world = self._world
+        error = ""
+        for _ in range(30):
+            error = await world.ask(lambda request: StartProcessor(request, NAME, resume=True))
+            if not error:
+                return
+            await world.clock.sleep_ms(500)
+        raise Unfinished(f"never started: {error}")
+
+    async def _drained(self) -> None:
+        """A stop with drain at the offsets behind what was fed."""
+        world, ends = self._world, self._world.scenario.ends()
+        error = ""
+        for _ in range(30):
+            error = await world.ask(lambda request: StopProcessor(request, NAME, drain=True, until=ends))
+            state = world.state()
+            if not error or state == "FINISHED":
+                return
+            if state == "STOPPED":
+                await self._started()
+            await world.clock.sleep_ms(500)
+        raise Unfinished(f"the drain was never accepted: {error}")
+
+    async def _finished(self) -> None:
+        world = self._world
+        deadline_ms = world.now_ms() + END_MS
+        while world.now_ms() < deadline_ms:
+            state = world.state()
+            if state == "STOPPED":  # another order came before the drain
+                await self._started()
+                await self._drained()
+            if state in ("FINISHED", "FAILED") and not world.watcher.registry_wrong():
+                if state == "FAILED":
+                    world.watcher.breach(f"FAILED: {world.store.rows[NAME].reason}")
+                return
+            await world.clock.sleep_ms(200)
+        row = world.store.rows.get(NAME)
+        said = world.watcher.registry_wrong()
+        raise Unfinished(
+            f"{END_MS} ms behind the last fault: {row and (row.state, row.desired, row.reason, row.generation)}; {said}"
+        )

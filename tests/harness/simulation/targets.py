@@ -1,0 +1,206 @@
+"""What sinks write to in a simulation: folders in memory and a database in memory, which fail as disks and databases do.
+
+A folder keeps what `Destination` promises, and fails as a disk does: with an error before anything happened (ENOSPC, EMFILE), or behind it
+(EIO as the folder is forced: the file is there, and its writer does not know).
+"""
+
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from services.sink.connecting import RealSinks
+from services.sink.connectors.destination import Destination
+from services.sink.connectors.manifests import MANIFESTS, STAGED, SUMMARY
+from services.sink.connectors.sql import SqlSinkSettings, engine_of
+from services.sink.settings import SinkSettings
+from shared.language.documents import Processor
+from shared.language.stages import FileEmit
+from shared.ports.sink import TargetUnavailable
+from shared.process.connections import Connections
+from tests.harness.simulation.faults import LinkFaults
+from tests.harness.simulation.ports import Mortal, Watcher, strikes
+
+BEFORE: Final = ("ENOSPC", "EMFILE", "EIO")
+TABLE: Final = "create table results (id text primary key, k text, n integer, s integer)"
+
+
+class Died(BaseException):
+    """The process died within work that blocks: it goes no further."""
+
+
+@dataclass(slots=True)
+class Targets:
+    """What lies outside of all processes."""
+
+    seed: int
+    folders: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    """Files by name, by root."""
+    database: sqlite3.Connection | None = None
+
+    @property
+    def url(self) -> str:
+        """The database's, as a document names it."""
+        return f"sqlite:///file:simulated-{self.seed}?mode=memory&cache=shared&uri=true"
+
+    def open(self) -> None:
+        """Make the table; the database lives as long as a connection."""
+        self.database = sqlite3.connect(f"file:simulated-{self.seed}?mode=memory&cache=shared", uri=True)
+        self.database.execute(TABLE)
+        self.database.commit()
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Of the table."""
+        assert self.database is not None
+        return list(self.database.execute("select id, k, n, s from results"))
+
+    def close(self) -> None:
+        """Forget the database."""
+        if self.database is not None:
+            self.database.close()
+
+
+class SimDestination:
+    """`Destination` in memory, with a disk's faults."""
+
+    def __init__(self, who: Mortal, files: dict[str, bytes], faults: LinkFaults, root: str, watcher: Watcher) -> None:
+        self._who = who
+        self._files = files
+        self._faults = faults
+        self._root = root
+        self._watcher = watcher
+
+    def prepare(self) -> None:
+        """See `Destination.prepare`."""
+        self._before("prepare")
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `Destination.create`."""
+        self._before("create")
+        write = f"file {_kind(name)} create"
+        self._live(write, "before")
+        created = name not in self._files
+        if created:
+            self._files[name] = data
+            self._watcher.published(name, data)
+        self._live(write, "after")
+        self._behind("create")
+        return created
+
+    def replace(self, name: str, data: bytes) -> None:
+        """See `Destination.replace`."""
+        self._before("replace")
+        write = f"file {_kind(name)} replace"
+        self._live(write, "before")
+        self._files[name] = data
+        self._live(write, "after")
+        self._behind("replace")
+
+    def read(self, name: str) -> bytes | None:
+        """See `Destination.read`."""
+        self._before("read")
+        return self._files.get(name)
+
+    def size(self, name: str) -> int | None:
+        """See `Destination.size`."""
+        self._before("size")
+        data = self._files.get(name)
+        return None if data is None else len(data)
+
+    def names(self, folder: str) -> list[str]:
+        """See `Destination.names`."""
+        self._before("names")
+        head = f"{folder}/" if folder else ""
+        return sorted(name for name in self._files if name.startswith(head))
+
+    def delete(self, names: Iterable[str]) -> None:
+        """See `Destination.delete`."""
+        for name in names:
+            self._before("delete")
+            self._live("file delete", "before")
+            self._files.pop(name, None)
+            self._live("file delete", "after")
+
+    def settle(self, folder: str) -> None:
+        """See `Destination.settle`."""
+        self._before("settle")
+
+    def uri(self, name: str) -> str:
+        """See `Destination.uri`."""
+        return f"{self._root}/{name}"
+
+    def _live(self, write: str, side: Any) -> None:
+        if strikes(self._who, write, side):
+            raise Died
+
+    def _before(self, what: str) -> None:
+        if self._who.dead:
+            raise Died
+        faults = self._faults
+        odd = [e for e in BEFORE if self._chance(f"{what} {e}", faults.weather.refused / len(BEFORE))]
+        if faults.away or odd:
+            raise TargetUnavailable(f"{self._root}: {odd[0] if odd else 'away'}; it is tried again")
+
+    def _behind(self, what: str) -> None:
+        if self._faults.deaf or self._chance(f"{what} EIO behind it", self._faults.weather.lost):
+            raise TargetUnavailable(f"{self._root}: EIO behind {what}; it is tried again")
+
+    def _chance(self, what: str, rate: float) -> bool:
+        return self._who.book.by_chance(f"{self._who.service} file {what}", rate)
+
+
+def _kind(name: str) -> str:
+    return {STAGED: "staged", MANIFESTS: "manifest", SUMMARY: "summary"}[name.partition("/")[0]]
+
+
+class SimSinks(RealSinks):
+    """Real sinks, to simulated folders and a simulated database."""
+
+    def __init__(
+        self, who: Mortal, connections: Connections, targets: Targets, faults: LinkFaults, watcher: Watcher
+    ) -> None:
+        sql = SqlSinkSettings(lock_wait_ms=1)  # a lock is another process of this thread: waiting would not help
+        super().__init__(connections, SinkSettings(sql=sql, target_wait_ms=200))
+        self._who = who
+        self._targets = targets
+        self._watcher = watcher
+        self._faults = faults
+        self._opened: list[sqlite3.Connection] = []
+
+    def _destination(self, processor: Processor, stage: FileEmit, attempt: str) -> Destination:
+        root = stage.file_path
+        return SimDestination(self._who, self._targets.folders.setdefault(root, {}), self._faults, root, self._watcher)
+
+    def _engine(self, url: str, connections_max: int) -> sa.Engine:
+        if url not in self._engines:
+            engine = self._engines[url] = engine_of(url, self._settings.sql)
+            sa.event.listen(engine, "connect", lambda connection, _: self._opened.append(connection))
+            self._watch(engine)
+        return self._engines[url]
+
+    def _watch(self, engine: sa.Engine) -> None:
+        """The database's answers get lost, and the process dies at its commits."""
+        commit: Any = engine.dialect.do_commit
+        book, faults, service = self._who.book, self._faults, self._who.service
+
+        def do_commit(connection: Any) -> None:
+            if strikes(self._who, "sql commit", "before"):
+                raise Died
+            if faults.away or book.by_chance(f"{service} sql commit refused", faults.weather.refused):
+                raise sqlite3.OperationalError("disk I/O error: the connection broke before the commit")
+            commit(connection)
+            if strikes(self._who, "sql commit", "after"):
+                raise Died
+            if faults.deaf or book.by_chance(f"{service} sql commit ambiguous", faults.weather.lost):
+                raise sqlite3.OperationalError("disk I/O error: the connection broke behind the commit")
+
+        dialect: Any = engine.dialect
+        dialect.do_commit = do_commit
+
+    def perish(self) -> None:
+        """The process is gone: the database sees its connections broken."""
+        for connection in self._opened:
+            connection.rollback()
+            connection.close()
