@@ -19,7 +19,6 @@ COMPILED := $(VENV)/.readers-compiled
 LOG := .tidemark/setup.log
 
 # Everything that needs neither broker nor Spark runs first, on both cores: most mistakes show there within a minute.
-SEEDS ?= 0-299
 PURE := not (kafka or spark or postgres or e2e or slow or bench or soak)
 REAL := (kafka or spark or postgres or e2e or slow) and not (bench or soak)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
