@@ -4,7 +4,6 @@
 """
 
 import argparse
-import logging
 import sys
 import time
 from collections import Counter
@@ -12,12 +11,9 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-import structlog
-
 from tests.harness.simulation.faults import Side
 from tests.harness.simulation.shrink import shrunk
-from tests.harness.simulation.story import Verdict, freeze, run
+from tests.harness.simulation.story import Verdict, quiet, run
 from tests.harness.simulation.writes import WRITES
 
 SEEDS_OF_A_PROCESS = 20
@@ -67,18 +63,10 @@ class Sweep:
         return "\n".join(lines)
 
 
-def prepare() -> None:
-    """One thread, no logs."""
-    pa.set_cpu_count(1)
-    pa.set_io_thread_count(1)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-
-
 def several(seeds: Sequence[int]) -> list[Verdict]:
     """Run seeds one after the other."""
-    prepare()
-    freeze()
-    return [run(seed) for seed in seeds]
+    with quiet():
+        return [run(seed) for seed in seeds]
 
 
 def line(verdict: Verdict) -> str:
@@ -118,8 +106,8 @@ def main() -> int:
     first, _, last = options.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
     if options.trace or options.shrink or options.without:
-        prepare()
-        return max(_closely(seed, options) for seed in seeds)
+        with quiet():
+            return max(_closely(seed, options) for seed in seeds)
     found = sweep(seeds.start, seeds.stop, options.processes, seconds=options.seconds, verbose=options.verbose)
     print(found.report())
     return 1 if found.failed or found.unknown() else 0

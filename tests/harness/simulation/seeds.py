@@ -1,11 +1,10 @@
 """Seeds as tests: which ones, and what is said when one fails."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Final
 
 from tests.harness.simulation.drawing import SHAPES, Shape
-from tests.harness.simulation.story import freeze, run
+from tests.harness.simulation.story import run
 from tests.harness.simulation.writes import WRITES
 
 SEEDS: Final = 300
@@ -17,14 +16,8 @@ def seeds_of(shapes: Sequence[Shape]) -> list[int]:
     return [seed for seed in range(SEEDS) if SHAPES[seed % len(SHAPES)] in shapes]
 
 
-@lru_cache(1)
-def _frozen() -> None:
-    freeze()
-
-
 def held(seed: int) -> None:
     """AssertionError with what was wrong, and the command that shows how it came."""
-    _frozen()
     verdict = run(seed)
     breaches = "\n".join(verdict.breaches)
     assert not verdict.breaches, (

@@ -3,12 +3,17 @@
 import asyncio
 import gc
 import json
+import logging
 import random
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+import pyarrow as pa
+import structlog
 
 from shared.adapters.virtual import SimulationStuck
 from shared.model.messages import CreateProcessor, StartProcessor, StopProcessor
@@ -51,10 +56,20 @@ class Unfinished(Exception):
     """The story did not come to its end: says what was waited for."""
 
 
-def freeze() -> None:
-    """What is there before the first seed is not looked at again when a seed's world is collected."""
+@contextmanager
+def quiet() -> Iterator[None]:
+    """For many seeds in one process: one thread, no logs, and what is there before them is not looked at each time one is collected."""
+    threads = pa.cpu_count()
+    pa.set_cpu_count(1)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     gc.collect()
     gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        structlog.reset_defaults()
+        pa.set_cpu_count(threads)
 
 
 def run(seed: int, *, faults: bool = True, left_out: Container[str] = ()) -> Verdict:
