@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 from deploy.pipelines.departures.data import Feed, departures
 from services.cli.collect import committed_records, write_lines
 from services.cli.feed import Fed, feed
+from services.cli.folders import DEMO
 from services.cli.installation import Installation, installation
 from services.cli.view import Seen, View
 from services.local.broker_settings import FREE_PORT
@@ -27,6 +28,13 @@ from shared.model.messages import ProcessorStatus, StopProcessor
 NAME = ProcessorName("departures")
 TOPIC, ALERTS, LATE = "departures", "departures.alerts", "departures.late"
 DOCUMENT = Path(__file__).resolve().parents[2] / "deploy" / "pipelines" / "departures" / "pipeline.yaml"
+
+
+_MARK = ".tidemark-demo"
+"""In a folder that a demo made: what is in it may go."""
+_RESULTS = frozenset(
+    ("summary.json", "counts", "alerts.jsonl", "late.jsonl", "progress.jsonl", "report.html", "_manifest.json")
+)
 
 
 class DemoFailed(Exception):
@@ -56,12 +64,24 @@ class DemoSettings:
     """Awaited by the feed, with the number of events sent so far."""
 
 
+def _empty(folder: Path, ours: Collection[str] | None) -> None:
+    """Make the folder empty, with the mark. DemoFailed if it holds what no demo wrote. `ours`: entries that one did; None: all."""
+    found = [path.name for path in folder.iterdir()] if folder.exists() else []
+    others = [] if ours is None or _MARK in found else sorted(set(found) - set(ours))
+    if others:
+        raise DemoFailed(f"{folder} holds {others[0]}, which no demo wrote; name another folder, or empty this one")
+    if found:
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    (folder / _MARK).touch()
+
+
 async def demo(settings: DemoSettings, year: Feed | None = None) -> ProcessorStatus:
     """Feed the year, drain, collect the outputs. DemoFailed if the processor does not finish."""
     year = year or departures()
-    for folder in (settings.out, settings.data_dir):
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+    _empty(settings.out, _RESULTS)
+    # A run's folder has the same entries: by its mark a demo's is told from it.
+    _empty(settings.data_dir, None if settings.data_dir.resolve() == DEMO.resolve() else frozenset({"logs"}))
     environment = {"OUT": str(settings.out.resolve()), **settings.environment}
     memory = PeakMemory(os.getpid())
     async with (

@@ -84,12 +84,14 @@ def shown_time(time_ms: int) -> str:
 
 def _append(path: Path, line: str) -> str:
     """Add a whole line or nothing; "" or what stood in the way. A missing figure of the report stops no job."""
-    before = path.stat().st_size if path.exists() else 0
+    before: int | None = None
     try:
-        with path.open("a") as out:
-            out.write(line)
+        with path.open("ab") as out:
+            before = out.tell()
+            out.write(line.encode())
     except OSError as error:
-        os.truncate(path, before)
+        if before is not None:
+            os.truncate(path, before)
         return f"{path}: {error.strerror}"
     return ""
 

@@ -50,6 +50,8 @@ from services.local.tether import tethered
 
 _MAIN_CLASS: Final = "kafka.Kafka"
 _FORMAT_CLASS: Final = "kafka.tools.StorageTool"
+_FORMATTED: Final = ("meta.properties", "bootstrap.checkpoint")
+"""What formatting writes, also under names that go on."""
 _POLL_S: Final = 0.05
 _SHOWN_LINES: Final = 5
 # Below the range from which the kernel takes ports for outgoing connections, so that none is lost between test and use.
@@ -271,10 +273,14 @@ def new_cluster_id() -> str:
 def _format_once(settings: BrokerSettings, command: list[str]) -> None:
     """Give the folder its identity. A format that was cut off left no mark, and no record either: it is done again."""
     mark = settings.data_dir / "formatted"
-    if mark.exists():
+    try:
+        mark.stat()
+    except FileNotFoundError:
+        _clear_cut_off_format(settings)
+    except OSError as error:
+        raise BrokerError(f"{mark}: {error.strerror}; whether the broker has data there is not known") from error
+    else:
         return
-    if settings.log_dir.exists():
-        shutil.rmtree(settings.log_dir)
     cluster_id = new_cluster_id()
     fast = [command[0], "-XX:TieredStopAtLevel=1", *command[1:]]
     done = subprocess.run(
@@ -288,6 +294,22 @@ def _format_once(settings: BrokerSettings, command: list[str]) -> None:
         (settings.diagnostics_dir / "broker.err").write_text(done.stdout + done.stderr, encoding="utf-8")
         raise BrokerError(_failure(settings, "its data folder could not be formatted"))
     mark.write_text(cluster_id, encoding="ascii")
+
+
+def _clear_cut_off_format(settings: BrokerSettings) -> None:
+    """Remove what a format that was cut off left: a folder that holds nothing else. BrokerError for one that holds more."""
+    try:
+        more = [path.name for path in settings.log_dir.iterdir() if not path.name.startswith(_FORMATTED)]
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise BrokerError(f"{settings.log_dir}: {error.strerror}; what is in it is not known") from error
+    if more:
+        raise BrokerError(
+            f"{settings.log_dir} holds {min(more)}, but its mark {settings.data_dir / 'formatted'} is gone: expected the mark of the"
+            " broker that wrote it, or nothing; bring the mark back, or move the folder away"
+        )
+    shutil.rmtree(settings.log_dir)
 
 
 def _spawn(settings: BrokerSettings, command: list[str]) -> subprocess.Popen[bytes]:

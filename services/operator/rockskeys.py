@@ -109,21 +109,25 @@ class Scratch:
     def sweep(self) -> None:
         """Remove what killed workers left, of this place or of one that is no more; for a folder that one installation has to itself."""
         for left in self.root.glob(f"{_FOLDERS}*"):
-            if left.name.startswith(self.prefix) or _is_deserted(left):
+            # Names that are drawn have no hyphen: of places that begin alike each has its own folders.
+            own = left.name.startswith(self.prefix) and "-" not in left.name.removeprefix(self.prefix)
+            if _is_deserted(left, own=own):
                 shutil.rmtree(left, ignore_errors=True)
 
     def sweep_deserted(self) -> None:
         """Remove what processes left that worked for this worker and have ended."""
         for left in self.root.glob(f"{self.prefix}*"):
-            if _is_deserted(left):
+            if _is_deserted(left, own=False):
                 shutil.rmtree(left, ignore_errors=True)
 
 
-def _is_deserted(folder: Path) -> bool:
-    """No process has it open: the library holds a lock as long as one does. A folder without a lock is only being made."""
+def _is_deserted(folder: Path, *, own: bool) -> bool:
+    """No process has it open: the library holds a lock as long as one does. One without a lock is only being made, or left by us."""
     try:
         with (folder / "LOCK").open("r+b") as lock:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return own
     except OSError:
         return False
     return True

@@ -15,7 +15,9 @@ import fsspec
 from fsspec.asyn import sync
 from fsspec.implementations.memory import MemoryFileSystem
 
+from shared.adapters.creating import create_object
 from shared.adapters.faults import Fault, Faults
+from shared.adapters.listing import listing_of
 from shared.adapters.store_settings import BlobSettings
 from shared.model.checkpoint import BlobRef
 from shared.ports.blobs import BlobError, BlobStore, BlobUnavailable, Note
@@ -46,11 +48,7 @@ def digest_of(chunks: Iterable[bytes]) -> tuple[int, str]:
 
 
 class FsspecBlobs:
-    """`BlobStore` below a root of any fsspec file system.
-
-    retried_puts: the file system repeats a request whose answer was lost, so that a name that is taken by the
-    very bytes that are put is the own first attempt.
-    """
+    """`BlobStore` below a root of any fsspec file system."""
 
     def __init__(
         self,
@@ -59,7 +57,6 @@ class FsspecBlobs:
         executor: Executor,
         *,
         scheme: str = "",
-        retried_puts: bool = False,
         settings: BlobSettings = _DEFAULT,
     ) -> None:
         self._settings = settings
@@ -67,7 +64,6 @@ class FsspecBlobs:
         self._root = root.rstrip("/")
         self._executor = executor
         self._scheme = scheme
-        self._retried_puts = retried_puts
 
     async def put(self, name: str, data: bytes) -> BlobRef:
         """Create; raises BlobError if the name is taken, BlobUnavailable if the store is full or away."""
@@ -132,11 +128,8 @@ class FsspecBlobs:
 
     def _put(self, name: str, data: bytes) -> BlobRef:
         size, digest = digest_of([data])
-        try:
-            self._fs.pipe_file(self._path(name), data, mode="create")
-        except FileExistsError:
-            if not (self._retried_puts and digest_of([self._get(name)]) == (size, digest)):
-                raise
+        if not create_object(self._fs, self._path(name), data):
+            raise FileExistsError(self._path(name))
         return BlobRef(name, size, digest)
 
     def _get(self, name: str) -> bytes:
@@ -148,11 +141,7 @@ class FsspecBlobs:
         return sorted(self._stripped(path)[head:] for path in self._find(self._path(name)))
 
     def _find(self, path: str) -> Sequence[str]:
-        try:
-            found: Sequence[str] = self._fs.find(path)
-        except FileNotFoundError:
-            return []
-        return found
+        return listing_of(self._fs, path)
 
     def _stripped(self, path: str) -> str:
         """As the file system itself writes a path: with or without a leading slash."""
@@ -225,7 +214,7 @@ class S3Blobs(FsspecBlobs):
         # Listings must not be remembered: others write too.
         filesystem = fsspec.filesystem("s3", use_listings_cache=False, skip_instance_cache=True, **options)
         root = url.removeprefix("s3://")
-        super().__init__(filesystem, root, executor, scheme="s3://", retried_puts=True, settings=settings)
+        super().__init__(filesystem, root, executor, scheme="s3://", settings=settings)
 
     def _delete(self, _: str, names: Sequence[str]) -> None:
         most = self._settings.delete_names_max

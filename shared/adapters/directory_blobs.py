@@ -6,6 +6,7 @@ after a day.
 """
 
 import contextlib
+import errno
 import os
 import time
 import uuid
@@ -16,6 +17,8 @@ from typing import Final
 import fsspec
 
 from shared.adapters.blobs import FsspecBlobs, check_name, digest_of
+from shared.adapters.creating import link_file
+from shared.adapters.listing import raise_unless_gone
 from shared.adapters.store_settings import BlobSettings
 from shared.model.checkpoint import BlobRef
 from shared.ports.blobs import BlobError, Note
@@ -65,7 +68,8 @@ class DirectoryBlobs(FsspecBlobs):
             known = self._known(target.parent)
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
-                os.link(temporary, target)
+                if not link_file(temporary, target):
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
             except FileNotFoundError:
                 if attempt + 1 == self._settings.link_tries_max:
                     raise
@@ -119,7 +123,11 @@ class DirectoryBlobs(FsspecBlobs):
         return Path(self._path(name)).read_bytes()
 
     def _find(self, path: str) -> Sequence[str]:
-        return [found for found in super()._find(path) if not found.startswith(f"{self._temporary}/")]
+        found: list[str] = []
+        for folder, _, files in os.walk(path, onerror=raise_unless_gone):
+            if Path(folder) != self._temporary:
+                found += [f"{folder}/{file}" for file in files]
+        return found
 
     def _delete(self, _: str, names: Sequence[str]) -> None:
         for name in names:

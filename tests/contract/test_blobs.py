@@ -286,8 +286,9 @@ async def test_faults_before_a_store(executor: AsyncExecutor) -> None:
     with pytest.raises(BlobUnavailable):
         await store.put("a", b"x")
     assert await store.list("") == ["a"]
+    assert (await store.put("a", b"x")).name == "a"
     with pytest.raises(BlobError, match="taken"):
-        await store.put("a", b"x")
+        await store.put("a", b"another")
     ref = await store.put("b", b"y")
     assert await store.get(ref) == b"y"
     assert store.uri("b") == inner.uri("b")

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
 
+from shared.adapters.creating import link_file
+from shared.adapters.listing import raise_unless_gone
 from shared.ports.sink import TargetRefused, TargetUnavailable
 
 TEMPORARY_PREFIX: Final = ".tmp-"
@@ -34,7 +36,7 @@ class Destination(Protocol):
         ...
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a complete, durable file if there is none of this name; False if there is one, which stays as it is."""
+        """Write a complete, durable file if there is none of this name; False if there is one of other bytes, which stays as it is."""
         ...
 
     def replace(self, name: str, data: bytes) -> None:
@@ -50,7 +52,10 @@ class Destination(Protocol):
         ...
 
     def names(self, folder: str) -> list[str]:
-        """Names of all files below a folder, sorted, relative to the root; [] if there is no such folder."""
+        """Names of all files below a folder, sorted, relative to the root; [] if there is no such folder.
+
+        Of a folder that could be read in part only nothing is told: TargetUnavailable.
+        """
         ...
 
     def delete(self, names: Iterable[str]) -> None:
@@ -99,24 +104,20 @@ class LocalDestination:
 
     def create(self, name: str, data: bytes) -> bool:
         """See `Destination.create`."""
-        return self._publish(name, data, os.link)
+        return self._publish(name, data, link_file)
 
     def replace(self, name: str, data: bytes) -> None:
         """See `Destination.replace`."""
-        self._publish(name, data, os.replace)
+        self._publish(name, data, _replace)
 
-    def _publish(self, name: str, data: bytes, publish: Callable[[Path, Path], None]) -> bool:
+    def _publish(self, name: str, data: bytes, publish: Callable[[Path, Path], bool]) -> bool:
         final = self._root / check_name(name)
         temporary = final.parent / f"{TEMPORARY_PREFIX}{self._attempt}-{next(self._temporaries)}"
         with _as_target(str(final)):
             self._folder(final.parent)
             try:
                 self._write(temporary, data)
-                try:
-                    publish(temporary, final)
-                    created = True
-                except FileExistsError:
-                    created = False
+                created = publish(temporary, final)
             finally:
                 temporary.unlink(missing_ok=True)
             self._force(final.parent)
@@ -168,7 +169,7 @@ class LocalDestination:
         """See `Destination.names`."""
         found: list[str] = []
         with _as_target(self.uri(folder)):
-            for at, _, files in os.walk(self._root / folder):
+            for at, _, files in os.walk(self._root / folder, onerror=raise_unless_gone):
                 inside = Path(at).relative_to(self._root)
                 found += [(inside / file).as_posix() for file in files if not file.startswith(TEMPORARY_PREFIX)]
         return sorted(found)
@@ -200,6 +201,11 @@ class LocalDestination:
     def uri(self, name: str) -> str:
         """See `Destination.uri`."""
         return str(self._root / name)
+
+
+def _replace(temporary: Path, final: Path) -> bool:
+    temporary.replace(final)
+    return True
 
 
 @contextmanager

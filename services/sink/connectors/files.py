@@ -20,6 +20,7 @@ from typing import Final
 
 import msgspec
 import pyarrow as pa
+import structlog
 
 from services.sink.connectors.destination import Destination, sha256
 from services.sink.connectors.filerows import Encoding, RowBuffer
@@ -41,6 +42,7 @@ from shared.model.positive import check_positive
 from shared.ports.clock import Executor
 from shared.ports.sink import Identity, Rejected, TargetRefused
 
+_log = structlog.get_logger()
 _LIST: Final = msgspec.msgpack.Decoder(tuple[StagedFile, ...])
 
 
@@ -251,7 +253,11 @@ class FileSink:
         labels = {name: _label(name) for name in self._destination.names(folder)}
         old = [name for name, label in labels.items() if label is not None and label < self._restored_from]
         if old:
-            listed = self._manifests.listed(str(self._identity))
+            listed = self._manifests.listed(str(self._identity), self._marker)
+            if listed is None:
+                _log.warning("sink.listing_not_whole", identity=str(self._identity), place=self.place)
+                self._collected = False
+                return
             self._destination.delete(name for name in old if name not in listed)
 
     def _manifest(

@@ -129,17 +129,22 @@ class ManifestStore:
         data = encode_manifest(manifest)
         if not self._destination.create(name, data):
             there = self._destination.read(name)
-            if there != data:
-                raise TargetRefused(
-                    f"{self._destination.uri(name)}: expected the manifest with digest {sha256(data)}, found"
-                    f" {'none' if there is None else sha256(there)}: another history wrote here; nothing is overwritten"
-                )
-            self._destination.settle(f"{MANIFESTS}/{manifest.identity}")
+            raise TargetRefused(
+                f"{self._destination.uri(name)}: expected the manifest with digest {sha256(data)}, found"
+                f" {'none' if there is None else sha256(there)}: another history wrote here; nothing is overwritten"
+            )
         self._keep(name, manifest)
 
-    def listed(self, identity: str) -> set[str]:
-        """All files that an identity's manifests list."""
-        return {file.name for name in self.names(identity) for file in self.get(name).files}
+    def listed(self, identity: str, marker: Epoch) -> set[str] | None:
+        """All files that an identity's manifests up to this one list; None if the listing was not whole.
+
+        Each manifest names the one before it: so a listing that lacks one is known, whatever the store promises.
+        """
+        manifests = [self.get(name) for name in self.names(identity)]
+        before = [manifest.predecessor for manifest in manifests]
+        if before != [None, *(manifest.epoch for manifest in manifests[:-1])] or manifests[-1].epoch < marker:
+            return None
+        return {file.name for manifest in manifests for file in manifest.files}
 
     def summarise(self) -> None:
         """Rebuild `_manifest.json` from all manifests.

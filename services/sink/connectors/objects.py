@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from services.sink.connectors.destination import check_name
+from shared.adapters.creating import create_object
+from shared.adapters.listing import listing_of
 from shared.ports.sink import TargetRefused, TargetUnavailable
 
 PROBE: Final = "_manifests/.probe"
@@ -25,7 +27,7 @@ class ObjectDestination:
     def prepare(self) -> None:
         """TargetRefused if the store does not refuse a second object of a name: releases would overwrite each other."""
         self.create(PROBE, b"")
-        if self.create(PROBE, b""):
+        if self.create(PROBE, b"another"):
             raise TargetRefused(
                 f"{self._root}: the store overwrote an object that was to be created only if absent;"
                 " exactly-once output needs a store that obeys If-None-Match"
@@ -34,13 +36,7 @@ class ObjectDestination:
     def create(self, name: str, data: bytes) -> bool:
         """See `Destination.create`."""
         with _as_target(self.uri(name)):
-            try:
-                self._fs.pipe_file(self.uri(check_name(name)), data, mode="create")
-            except OSError as error:
-                if isinstance(error, FileExistsError) or _was_there(error):
-                    return False
-                raise
-            return True
+            return create_object(self._fs, self.uri(check_name(name)), data)
 
     def replace(self, name: str, data: bytes) -> None:
         """See `Destination.replace`."""
@@ -67,11 +63,7 @@ class ObjectDestination:
     def names(self, folder: str) -> list[str]:
         """See `Destination.names`."""
         with _as_target(self.uri(folder)):
-            try:
-                self._fs.invalidate_cache()
-                found = self._fs.find(self.uri(folder))
-            except FileNotFoundError:
-                return []
+            found = listing_of(self._fs, self.uri(folder))
         # File systems differ in whether they answer with their protocol or a leading slash: cut behind the root.
         bare = self._fs._strip_protocol(self._root).rstrip("/") + "/"  # noqa: SLF001 - fsspec documents it for this use
         inside = (str(self._fs._strip_protocol(path)) for path in found)  # noqa: SLF001
@@ -92,12 +84,6 @@ class ObjectDestination:
     def uri(self, name: str) -> str:
         """See `Destination.uri`."""
         return f"{self._root}/{name}"
-
-
-def _was_there(error: OSError) -> bool:
-    """Whether the store refused because of the condition: s3fs knows S3's answer, but not that of stores that name no condition."""
-    answer = getattr(error.__cause__, "response", None) or {}
-    return answer.get("Error", {}).get("Code") in ("PreconditionFailed", "412")
 
 
 @contextmanager

@@ -1,0 +1,28 @@
+"""Listings of folders that are whole, or an error: what is not listed is taken for not there, and may be deleted for it."""
+
+from typing import Any
+
+from fsspec import AbstractFileSystem
+from fsspec.asyn import AsyncFileSystem
+
+
+def raise_unless_gone(error: OSError) -> None:
+    """For `os.walk`, which passes over a folder that it cannot read: raise, but where the folder is gone, for then nothing is in it."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
+
+
+def listing_of(filesystem: Any, path: str) -> list[str]:
+    """All files and objects below a path of an fsspec file system, as it names them; [] where there is no such path. Blocks; OSError.
+
+    fsspec's own walk passes over what it cannot read, if not told otherwise.
+    """
+    filesystem.invalidate_cache()
+    kind = type(filesystem)
+    walks = getattr(kind, "_find", kind.find) in (AsyncFileSystem._find, AbstractFileSystem.find)  # noqa: SLF001
+    try:
+        return list(filesystem.find(path, **({"on_error": "raise"} if walks else {})))
+    except FileNotFoundError:
+        if filesystem.exists(path):
+            raise  # A folder in it is gone: the rest is not known.
+        return []
