@@ -36,7 +36,7 @@ from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.language.documents import InvalidDocument, Processor, all_stages, parse, resolve
 from shared.language.stages import FileEmit, Join, KafkaEmit, KafkaSource, Lookup, Merge, Union
-from shared.model.ids import NO_EPOCH, Epoch, ProcessorName, SplitId, VertexId
+from shared.model.ids import NO_EPOCH, ProcessorName, SplitId, VertexId
 from shared.model.processors import ProcessorRow
 from shared.model.values import Document
 from shared.operators.context import Topics as SourceTopics
@@ -77,7 +77,7 @@ async def audit(name: ProcessorName, installed: Installation) -> Audited:
     processor = parse(plan.document)
     tables = await _tables(row, processor, installed)
     try:
-        return await _audited(name, processor, row, installed, tables, plan.since)
+        return await _audited(name, processor, row, installed, tables)
     finally:
         for table in tables.values():
             if isinstance(table, TableRead):
@@ -90,8 +90,9 @@ async def _audited(
     row: ProcessorRow,
     installed: Installation,
     tables: Mapping[VertexId, TableRead | Unread],
-    since: Epoch,
 ) -> Audited:
+    plan = decode_plan(row.plan)
+    since = plan.since
     commits = await read_history(row, installed.store, installed.blobs, installed.log, installed.topics)
     if not commits:
         message = f"{name} has committed nothing yet; there is nothing to audit"
@@ -100,8 +101,8 @@ async def _audited(
     outputs = await _outputs(processor, row, commits, installed, tables)
     if since > NO_EPOCH:
         message = (
-            f"{name}: its document was changed at checkpoint {since}, and what came out before followed from another one, which is not"
-            " kept: it cannot be computed again. Markers, manifests and digests are as they should be"
+            f"{name}: its document, or the code of its computations, was changed at checkpoint {since}, and what came out before followed"
+            " from another one, which is not kept: it cannot be computed again. Markers, manifests and digests are as they should be"
         )
         raise NotAuditable(message)
     splits = await source_records(processor, commits, installed.log)
@@ -109,7 +110,7 @@ async def _audited(
     read = [table for table in tables.values() if isinstance(table, TableRead)]
     expected = await _expected(processor, installed)
     accepts = {table.vertex: table.rejected for table in read} | {v: at.accept for v, at in expected.items()}
-    done = recompute(processor, splits, stands, name, topics_of(processor), accepts=accepts)
+    done = recompute(processor, splits, stands, name, topics_of(processor), accepts=accepts, code=plan.code)
     by_epoch = _is_function_of_positions(processor)
     for vertex, output in outputs.items():
         line = expected[vertex].line if vertex in expected else line_of_document

@@ -142,7 +142,7 @@ class _World:
                 self.watermarks[edge.id] = chain.output_watermark()
 
 
-def recompute(
+def recompute(  # noqa: PLR0913 - a document, its records, and what was known of them
     processor: Processor,
     splits: Sequence[SplitRecords],
     epochs: Sequence[tuple[Epoch, Mapping[SplitId, Stand]]],
@@ -152,16 +152,18 @@ def recompute(
     admitted: Positions = frozenset(),
     collects: bool = False,
     accepts: Mapping[VertexId, Accept] | None = None,
+    code: bytes = b"",
 ) -> list[EpochDone]:
     """Run the document over these records, from barrier to barrier: where each split stood says what an epoch took in.
 
     admitted: records that are in time whatever their watermark (`lateness: split`); an epoch has to cover their windows whole.
     accepts: by sink vertex, which rows its target would refuse; none where nothing is said.
+    code: of its computations, as the plan has it that ran.
     """
     plan = plan_processor(processor, engine="local", collects=collects)
     world = _World(
         plan,
-        TaskContext(name, topic=topic, letter_bytes_max=processor.options.limits.letter_bytes_max),
+        TaskContext(name, topic=topic, letter_bytes_max=processor.options.limits.letter_bytes_max, code=code),
         admitted=admitted,
         accepts=accepts or {},
     )

@@ -1,17 +1,19 @@
 """What the coordinator asks of planning: vertices, edges, task counts; refused in the user's words."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
+from shared.computation.bundle import Bundle
+from shared.computation.problems import ComputationError
 from shared.language.documents import InvalidDocument, Processor, parse, refusals
 from shared.language.documents.load import load
 from shared.model.ids import VertexId
 from shared.model.messages import KEY_GROUPS, RunningPlan
 from shared.model.plan import PhysicalPlan, Vertex
-from shared.operators.specs import StepSpec
+from shared.operators.specs import ComputeSpec, StepSpec
 from shared.operators.window_plan import WindowPlan
 from shared.planning import Engine, PlanError, StepHead, plan_processor
 from shared.planning.names import keep_names, names_of
@@ -20,7 +22,7 @@ from shared.protocol.coordinator.settings import CoordinatorSettings
 from shared.runtime.coordinator import PlanRefusal
 
 
-def plan_for_coordinator(
+def plan_for_coordinator(  # noqa: PLR0913 - a document, what there was, and what an installation sets
     engine: Engine,
     document: str,
     parallelism: Mapping[str, int],
@@ -30,10 +32,12 @@ def plan_for_coordinator(
     collects: bool = False,
     tasks_max: int = KEY_GROUPS,
     document_bytes_max: int = CoordinatorSettings().document_bytes_max,
+    code_of: Callable[[Sequence[str]], Bundle] = lambda _: Bundle(),
 ) -> PlannedPipeline:
     """Plan a document, the registry's connections (JSON by name) that its stages name put in. Raises PlanRefusal.
 
     With `previous` its state is kept: vertices that stay keep their names (E3).
+    `code_of`: the code of computations' classes, as it is now (R5).
     """
     try:
         document = document if collects else with_connections(document, connections)
@@ -42,8 +46,10 @@ def plan_for_coordinator(
         plan = plan_processor(processor, engine=engine, collects=collects)
         if previous is not None:
             plan = _continued(previous, processor, plan, engine, collects=collects)
-    except (InvalidDocument, PlanError) as error:
+        code = code_of(classes_of(plan))
+    except (InvalidDocument, PlanError, ComputationError) as error:
         raise PlanRefusal(str(error)) from error
+    _check_size(document, document_bytes_max, len(code.packed))
     _check(plan, parallelism, tasks_max)
     return PlannedPipeline(
         document=document,
@@ -51,15 +57,24 @@ def plan_for_coordinator(
         edges=tuple(PlannedEdge(e.id, e.sender, e.receiver) for e in plan.edges),
         checkpoint_interval_ms=processor.options.checkpoint_interval_ms,
         names=_names(previous, plan),
+        code=code.packed,
+        code_digest=code.digest,
     )
 
 
-def _check_size(document: str, bytes_max: int) -> None:
-    size = len(document.encode())
+def classes_of(plan: PhysicalPlan) -> list[str]:
+    """The classes of its computations, `module:Class`."""
+    chains = (spec for vertex in plan.vertices for spec in vertex.chain)
+    return sorted({spec.stage.class_ for spec in chains if isinstance(spec, ComputeSpec)})
+
+
+def _check_size(document: str, bytes_max: int, code_bytes: int = 0) -> None:
+    size = len(document.encode()) + code_bytes
     if size > bytes_max:
         message = (
-            f"the document, with the connections that it names, has {size} bytes; at most document_bytes_max={bytes_max} of the"
-            " coordinator fit into an assignment: put data into files or topics, or raise the setting and the brokers' message_bytes_max"
+            f"the document, with the connections that it names and {code_bytes} bytes of its computations' code, has {size} bytes; at most"
+            f" document_bytes_max={bytes_max} of the coordinator fit into an assignment: put data into files or topics, install code as a"
+            " package, or raise the setting and the brokers' message_bytes_max"
         )
         raise PlanRefusal(message)
 

@@ -5,6 +5,7 @@ from functools import partial
 
 from services.coordinator.planning import plan_for_coordinator
 from shared.adapters.commit_store import SqlCommitStore
+from shared.computation.bundle import bundle_of
 from shared.process.outside import kafka_settings, make_outside
 from shared.process.settings import ProcessSettings, ProcessSettingsError, settings_of
 from shared.protocol.coordinator.machine import CoordinatorMachine
@@ -51,6 +52,7 @@ async def build(settings: ProcessSettings) -> CoordinatorDriver:
         settings.runtime.engine,
         tasks_max=decisions.tasks_max,
         document_bytes_max=decisions.document_bytes_max,
+        code_of=bundle_of,
     )
     store = SqlCommitStore(settings.store, settings.store_config)
     return CoordinatorDriver(settings.place, make_outside(settings), store, planner, machine)

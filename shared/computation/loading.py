@@ -1,23 +1,28 @@
 """From what the document says (`class`, `config`) to a computation that is ready to run."""
 
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from shared.computation.base import Computation
+from shared.computation.bundle import import_from
 from shared.computation.problems import ComputationError, ConfigError
 from shared.computation.state import StateCodec
 
 
-def load_computation(path: str, config: Mapping[str, Any] | None = None) -> Computation[Any, Any]:
-    """The computation `module:Class` with this config; ComputationError says what is wrong with either."""
+def load_computation(path: str, config: Mapping[str, Any] | None = None, code: bytes = b"") -> Computation[Any, Any]:
+    """The computation `module:Class` with this config; ComputationError says what is wrong with either.
+
+    code: a packed bundle (`bundle.py`), from which what it has is loaded.
+    """
     module_name, colon, class_name = path.partition(":")
     if not colon or not module_name or not class_name.isidentifier():
         raise ComputationError(f'class: expected "module:Class", found {path!r}')
     try:
-        module = importlib.import_module(module_name)
+        module = import_from(code, module_name)
+    except ComputationError:
+        raise
     except ImportError as e:
         raise ComputationError(
             f"class {path!r}: module {module_name} cannot be imported ({e}); is it on PYTHONPATH?"

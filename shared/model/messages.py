@@ -54,7 +54,10 @@ class RunningPlan(Struct, frozen=True):
     names: dict[str, VertexId] = {}
     """Vertices of computations and sinks, by the paths of their stages: kept over changes of plan (E3). Those of removed ones: `gone/…`."""
     since: Epoch = NO_EPOCH
-    """The checkpoint behind which this document runs; what was before followed from another one."""
+    """The checkpoint behind which this document, with its code, runs; what was before followed from another one."""
+    code: bytes = b""
+    """The code of its computations, as it was when the plan was made (`shared.computation.bundle`); empty where each worker has its own."""
+    code_digest: str = ""
 
 
 # --- commands: coordinator to workers -------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class ComputeOperator:
         self._spec = spec
         self._context = context
         try:
-            computation = load_computation(stage.class_, stage.config)
+            computation = load_computation(stage.class_, stage.config, context.code)
         except ComputationError as e:
             raise ComputationError(f"{stage.path}: {e}") from e
         self._keyed = KeyedComputation(

@@ -63,6 +63,8 @@ class TaskContext:
     """Of a dead letter's document, as it is stored: its text may take four times as much, which a Kafka record of a megabyte holds."""
     guard: CallGuard | None = None
     """Stands before callbacks of users' code; None where nobody counts deaths."""
+    code: bytes = b""
+    """The code of the processor's computations (`shared.computation.bundle`)."""
     computing: "Callable[[ComputeSpec, TaskContext], Operator] | None" = None
     """Makes the operators of computations; None: they run in this process (`compute.ComputeOperator`)."""
 

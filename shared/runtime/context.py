@@ -117,6 +117,7 @@ class TaskContext:
             unmerged_groups_max=settings.unmerged_groups_max,
             held_groups_max=settings.held_groups_max,
             letter_bytes_max=self.limits.letter_bytes_max,
+            code=self.assign.plan.code,
         )
 
     def _upstream(self) -> set[VertexId]:

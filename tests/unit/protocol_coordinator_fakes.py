@@ -81,6 +81,8 @@ class WorkersSide:
         self.releasing = True
         self.acking: Callable[[FakeTask], bool] = lambda _: True
         self.inline = b"state"
+        self.code = ""
+        """Digest of the computations' code as it is on the disk."""
         self.keep_blobs = 3
         self.fate: Callable[[do.CoordinatorCommand], Fate | None] = lambda _: "done"
         """What happens to a command; None: it stays where it is."""

@@ -46,8 +46,8 @@ class Broken(AssertionError):
     """A rule does not hold."""
 
 
-def plan_of(document: str, parallelism: dict[str, int]) -> ev.PlannedPipeline | str:
-    """A planner: `vertex:service …; sender>receiver …`; `bad` is refused."""
+def plan_of(document: str, parallelism: dict[str, int], code: str = "") -> ev.PlannedPipeline | str:
+    """A planner: `vertex:service …; sender>receiver …`; `bad` is refused. `code`: the digest of its computations' code."""
     if document.startswith("bad"):
         return "pipeline[0]: no such stage"
     left, _, right = document.partition(";")
@@ -59,7 +59,7 @@ def plan_of(document: str, parallelism: dict[str, int]) -> ev.PlannedPipeline | 
     for word in right.split():
         sender, receiver = word.split(">")
         edges.append(ev.PlannedEdge(word, VertexId(sender), VertexId(receiver)))  # type: ignore[arg-type]
-    return ev.PlannedPipeline(document, tuple(vertices), tuple(edges))
+    return ev.PlannedPipeline(document, tuple(vertices), tuple(edges), code=code.encode(), code_digest=code)
 
 
 # --- the store --------------------------------------------------------------------------------------------------------

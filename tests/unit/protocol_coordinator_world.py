@@ -159,7 +159,7 @@ class World(WorkersSide):
             case do.RetireWorker(place=place):
                 self.retires.append(place)
             case do.MakePlan(op=op, document=document, parallelism=parallelism):
-                plan = plan_of(document, parallelism)
+                plan = plan_of(document, parallelism, self.code)
                 event = ev.PlanRefused(now, op, plan) if isinstance(plan, str) else ev.PlanMade(now, op, plan)
                 self.give(node, event)
             case do.AppendMirror(row=row):

@@ -151,6 +151,9 @@ class PlannedPipeline:
     """The document's; None for the default."""
     names: dict[str, VertexId] = field(default_factory=dict)
     """See `RunningPlan.names`."""
+    code: bytes = b""
+    """See `RunningPlan.code`."""
+    code_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,8 @@ def _change_plan(p: ProcessorState, kept: Kept, row: ProcessorRow) -> tuple[Kept
         removed=tuple(r for v, r in sorted(removed.items()) if v in staying and v not in pending.tasks),
         obsolete_topics=(*kept.obsolete_topics, *bound.left),
     )
-    since = p.plan.since if pending.document == p.plan.document else row.last
+    same = (pending.document, pending.code_digest) == (p.plan.document, p.plan.code_digest)
+    since = p.plan.since if same else row.last
     plan = structs.replace(bound.plan, since=since)
     row = structs.replace(row, plan_version=version, plan=plan_bytes(plan), parallelism=pending.parallelism)
     return kept, row

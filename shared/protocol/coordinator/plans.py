@@ -36,6 +36,8 @@ def pending_of(planned: PlannedPipeline, parallelism: dict[str, int]) -> Pending
         parallelism=parallelism,
         interval_ms=planned.checkpoint_interval_ms,
         names=planned.names,
+        code=planned.code,
+        code_digest=planned.code_digest,
     )
 
 
@@ -75,7 +77,15 @@ def bind(
             was = EdgeBinding(EdgeId(edge), incarnation, topic, senders, receivers)
         edges.append(was)
     plan = RunningPlan(
-        version, pending.document, pending.tasks, tuple(edges), pending.key_groups, pending.services, pending.names
+        version,
+        pending.document,
+        pending.tasks,
+        tuple(edges),
+        pending.key_groups,
+        pending.services,
+        pending.names,
+        code=pending.code,
+        code_digest=pending.code_digest,
     )
     used = {b.topic for b in edges}
     left = tuple(b.topic for b in old.values() if b.topic not in used)

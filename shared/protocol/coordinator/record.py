@@ -30,6 +30,8 @@ class PendingPlan(Struct, frozen=True):
     parallelism: dict[str, int]
     interval_ms: int | None = None
     names: dict[str, VertexId] = {}
+    code: bytes = b""
+    code_digest: str = ""
 
 
 class RemovedSink(Struct, frozen=True):

@@ -97,11 +97,32 @@ def _start(p: ProcessorState, request: StartProcessor) -> str | None:
     if request.resume and p.row.state == "FINISHED" and not p.kept.without_state:
         return f"{p.name} has finished and cannot be resumed; start it without state"
     kept = p.next_kept()
+    if p.plan.code_digest:
+        found = _with_code_as_it_is(p, kept, keeps=request.resume and not p.kept.without_state)
+        if found is None or isinstance(found, str):
+            return found
+        kept = found
     if not request.resume:
         kept = structs.replace(kept, without_state=True, drain=None)
     desired = "running" if kept.drain is None else "drained"
     _write(p, request, kept, desired=desired, state="STARTING", reason="", failures=0)
     return None
+
+
+def _with_code_as_it_is(p: ProcessorState, kept: Kept, *, keeps: bool) -> Kept | str | None:
+    """R5: the code of computations is looked at again; another one is a change of plan. None: it is being looked at; a text: a refusal."""
+    if p.planned is None:
+        if p.planning_op is None:
+            _ask_plan(p, None, p.row.parallelism if p.kept.pending is None else p.kept.pending.parallelism, keeps=keeps)
+        return None
+    found, p.planned = p.planned, None
+    if isinstance(found, str):
+        return found
+    runs = p.plan.code_digest if kept.pending is None else kept.pending.code_digest
+    if found.code_digest == runs:
+        return kept
+    parallelism = p.row.parallelism if kept.pending is None else kept.pending.parallelism
+    return structs.replace(kept, pending=pending_of(found, parallelism))
 
 
 def _stop(p: ProcessorState, request: StopProcessor) -> str | None:
@@ -125,7 +146,8 @@ def _modify(p: ProcessorState, request: ModifyProcessor) -> str | None:
         return refusal
     if p.planned is None:
         if p.planning_op is None:
-            _ask_plan(p, request)
+            keeps = request.resume_from_checkpoint and not p.kept.without_state
+            _ask_plan(p, request.document, _parallelism(p, request), keeps=keeps)
         return None
     planned, p.planned = p.planned, None
     if isinstance(planned, str):
@@ -154,13 +176,12 @@ def _not_modifiable(p: ProcessorState, request: ModifyProcessor) -> str:
     return ""
 
 
-def _ask_plan(p: ProcessorState, request: ModifyProcessor) -> None:
-    keeps = request.resume_from_checkpoint and not p.kept.without_state
+def _ask_plan(p: ProcessorState, document: str | None, parallelism: dict[str, int], *, keeps: bool) -> None:
+    """Plan this document, or the one that runs or waits to."""
     base = p.plan.document if p.kept.pending is None else p.kept.pending.document
-    document = request.document if request.document is not None else base
     p.planning_op = p.ctx.op()
     previous = p.plan if keeps else None
-    p.emit(do.MakePlan(p.planning_op, p.name, document, _parallelism(p, request), previous))
+    p.emit(do.MakePlan(p.planning_op, p.name, base if document is None else document, parallelism, previous))
 
 
 def _parallelism(p: ProcessorState, request: ModifyProcessor) -> dict[str, int]:

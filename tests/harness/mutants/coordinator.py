@@ -11,6 +11,8 @@ ON_CHECKPOINTS = ("tests/unit/test_protocol_coordinator_checkpoints.py",)
 ON_GENERATIONS = ("tests/unit/test_protocol_coordinator_generations.py",)
 ON_REQUESTS = ("tests/unit/test_protocol_coordinator_requests.py", "tests/unit/test_protocol_coordinator_stories.py")
 ON_RETENTION = ("tests/unit/test_protocol_coordinator_retention.py",)
+ON_CODE = ("tests/unit/test_protocol_coordinator_code.py",)
+ON_BUNDLE = ("tests/unit/test_computation_bundle.py",)
 
 COORDINATOR = (
     Mutant("C1", "two in flight", RUNNING, "    if p.flight is not None:\n        _fly(p, p.flight, now_ms)\n    elif", "    if p.flight is not None:\n        _fly(p, p.flight, now_ms)\n    if", ON_CHECKPOINTS),
@@ -69,6 +71,12 @@ COORDINATOR = (
     Mutant("E2", "the job stays the same", GENERATION, "row = structs.replace(row, job=JobId(fresh()), last=NO_EPOCH", "row = structs.replace(row, last=NO_EPOCH", ON_REQUESTS),
     Mutant("E2", "numbers begin anew", GENERATION, "last=NO_EPOCH, plan_version=version, plan=plan_bytes(bound.plan))\n    _write", "last=NO_EPOCH, reserved=NO_EPOCH, plan_version=version, plan=plan_bytes(bound.plan))\n    _write", ON_REQUESTS),
     Mutant("E3", "a change does not wait for a checkpoint", RUNNING, "    elif not p.final():\n        leave(p, now_ms, now_ms)\n        begin(p)", "    elif not p.final() and now_ms < 0:\n        leave(p, now_ms, now_ms)\n        begin(p)", (*ON_REQUESTS, *ON_GENERATIONS)),
+    Mutant("R5", "a start runs the code of before", REQUESTS, "    if found.code_digest == runs:\n", "    if found.code_digest:\n", ON_CODE),
+    Mutant("R5", "a start does not look at code", REQUESTS, "    if p.plan.code_digest:\n", "    if not p.plan.code_digest:\n", ON_CODE),
+    Mutant("R5", "a plan loses its code", "shared/protocol/coordinator/plans.py", "        code=pending.code,\n", "", ON_CODE),
+    Mutant("R5", "other code has always run", "shared/protocol/coordinator/generation.py", "    same = (pending.document, pending.code_digest) == (p.plan.document, p.plan.code_digest)\n", "    same = pending.document == p.plan.document\n", ON_CODE),
+    Mutant("R5", "what is imported already stays", "shared/computation/bundle.py", "            sys.modules.pop(known, None)\n", "            sys.modules.get(known, None)\n", ON_BUNDLE),
+    Mutant("R5", "the disk goes before the plan", "shared/computation/bundle.py", "        sys.meta_path.insert(0, _Finder(modules))\n", "        sys.meta_path.append(_Finder(modules))\n", ON_BUNDLE),
     Mutant("E3", "a refused change is made", REQUESTS, "    if isinstance(planned, str):\n        return planned\n", '    if isinstance(planned, str):\n        return ""\n', ON_REQUESTS),
     Mutant("F8", "nobody may ask for a checkpoint", PROCESSOR, "                p.checkpoint_wanted = True", "                pass", ON_CHECKPOINTS),
     Mutant("L1", "tasks are told before the lineage is durable", GENERATION, "    p.lineage.append(began.entry)\n", "", ON_GENERATIONS),
