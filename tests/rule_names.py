@@ -5,8 +5,8 @@ from typing import Final
 
 from tests.tidy_rules import ROOT, functions, sources
 
-_RULE_IN_TEXT: Final = re.compile(r"(?m)^(?:- |\| )\*\*([FLCRSWPE]\d+)\*\*")
-_RULES_IN_NAME: Final = re.compile(r"test_((?:(?:DD|[FLCRSWPE])\d+_)+)")
+_RULE_IN_TEXT: Final = re.compile(r"(?m)^(?:- |\| )\*\*([FLCRSWPEI]\d+)\*\*")
+_RULES_IN_NAME: Final = re.compile(r"test_((?:(?:DD|[FLCRSWPEI])\d+_)+)")
 
 
 def rules_of_the_protocol() -> set[str]:

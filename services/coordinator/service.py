@@ -24,11 +24,12 @@ def coordinator_settings(settings: ProcessSettings) -> CoordinatorSettings:
     runtime.check_deaths(found.failures_max)
     runtime.check_coordinator(found.heartbeat_timeout_ms, found.lease_ms)
     message_bytes_max = kafka_settings(settings).message_bytes_max
-    if found.inline_bytes_max + found.document_bytes_max + HEADER_BYTES_MAX > message_bytes_max:
+    assigned = found.inline_bytes_max + found.document_bytes_max + found.splits_bytes_max
+    if assigned + HEADER_BYTES_MAX > message_bytes_max:
         message = (
-            f"TIDEMARK_EXTRA: inline_bytes_max={found.inline_bytes_max}, document_bytes_max={found.document_bytes_max} and a header of"
-            f" up to {HEADER_BYTES_MAX} bytes must together not be above message_bytes_max={message_bytes_max} of TIDEMARK_KAFKA_CONFIG: an"
-            " assignment carries them"
+            f"TIDEMARK_EXTRA: inline_bytes_max={found.inline_bytes_max}, document_bytes_max={found.document_bytes_max},"
+            f" splits_bytes_max={found.splits_bytes_max} and a header of up to {HEADER_BYTES_MAX} bytes must together not be above"
+            f" message_bytes_max={message_bytes_max} of TIDEMARK_KAFKA_CONFIG: an assignment carries them"
         )
         raise ProcessSettingsError(message)
     if found.mirror_bytes_max + HEADER_BYTES_MAX > message_bytes_max:

@@ -15,7 +15,7 @@ import structlog
 
 from services.source.settings import SourceSettings
 from services.source.steps import Silence, Steps
-from shared.model.checkpoint import SplitStand
+from shared.model.checkpoint import KnownSplit, SplitStand
 from shared.model.frames import Body
 from shared.model.held import Hold, SplitHeld
 from shared.model.ids import FIRST_OFFSET, Epoch, Offset, SplitId, StatePart, split_part
@@ -25,6 +25,7 @@ from shared.operators.base import Out
 from shared.operators.chain import Chain
 from shared.operators.source_front import SourceFront
 from shared.ports.clock import Clock
+from shared.ports.log import LogUnavailable
 from shared.ports.source import NotesOffsets, RawBatch, Source, SplitStatus
 from shared.runtime.body import Copied, Fetched
 from shared.runtime.context import TaskContext
@@ -38,12 +39,9 @@ _DEFAULTS: Final = SourceSettings()
 
 
 class SplitPosition(msgspec.Struct, frozen=True):
-    """Where a split stands: the next position, and where it ends if it is bounded."""
+    """Where a split stands: the next position. Where it begins and ends stands in the processor's row (I1)."""
 
     next: int
-    until: int | None = None
-    begin: int = 0
-    """Where it began in the life of the job."""
 
 
 @dataclass(slots=True)
@@ -86,8 +84,19 @@ class SourceTaskBody:
         self._bounded = bounded
         self._own: dict[SplitId, _Split] = {}
         self._looked_ms = 0
-        self._come: dict[SplitId, tuple[int, Offset]] = {}
+        self._known: dict[SplitId, KnownSplit] = dict(context.assign.splits)
+        """Those that the processor's row lists, as far as this task was told (I1)."""
+        self._listed = context.assign.listed
+        self._unopened: dict[SplitId, KnownSplit] = {}
+        """Of these, what is still to be opened."""
+        self._come: dict[SplitId, KnownSplit] = {}
         """Splits that are read and that no `take` has been told of."""
+        self._found: dict[SplitId, KnownSplit] = {}
+        """What is there and not in the row, as far as this task knows."""
+        self._gone: tuple[SplitId, ...] = ()
+        self._to_tell = False
+        self._ending: Mapping[SplitId, KnownSplit] | None = None
+        """What was said of the ends (I3): said again as it was, for input stands still from then on."""
         self._draining = False
         self._watermark_ms = -(2**63)
         self._held_since_ms: int | None = None
@@ -96,11 +105,9 @@ class SourceTaskBody:
         self._record_ms = math.inf
         """What a record of the last batch took; infinite before the first."""
         self._taking = False
-        """Records are being worked on: a drain, and who asks how things stand, has to wait."""
-        self._end_at: Mapping[str, int] | None = None
-        """Of a drain that came meanwhile."""
+        """Records are being worked on: who asks how things stand has to wait."""
         self._standing: tuple[Mapping[str, str], Sequence[Hold]] = ({}, ())
-        """Details and holds before it."""
+        """Details and holds before."""
         self._asked = True
         self._snapshots: dict[Epoch, dict[SplitId, Offset]] = {}
         """Positions at checkpoints that may be committed yet, for lag tools."""
@@ -108,15 +115,15 @@ class SourceTaskBody:
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
-    async def splits(self) -> Mapping[SplitId, int]:
-        """All splits, with their ordinals."""
-        return await self._source.splits()
-
     async def open(self, parts: Mapping[StatePart, bytes]) -> None:
-        """Restore, then stand at the noted positions; a split without one starts where the document says."""
-        assign = self._context.assign
-        tasks = assign.plan.tasks[assign.vertex]
-        own = {s: o for s, o in (await self.splits()).items() if o % tasks == assign.index}
+        """Restore, then stand at the noted positions; a split without one at its beginning, as the row has it (I1)."""
+        there = await self._source.splits()
+        known = {split: each for split, each in self._known.items() if split in there}
+        await self._source.check(known)
+        self._gone = tuple(sorted(self._known.keys() - known.keys()))
+        if self._gone:
+            _log.warning("source.splits_gone", task=str(self._context.task), splits=self._gone)
+        self._known = known
         saved = {
             SplitId(part.removeprefix(_POSITION + split_part(""))): msgspec.msgpack.decode(data, type=SplitPosition)
             for part, data in parts.items()
@@ -124,18 +131,17 @@ class SourceTaskBody:
         }
         self._front.restore(_below(parts, _FRONT), self._restored_watermark())
         self._chain.restore(_below(parts, _CHAIN))
-        self._front.assign(own)
-        self._committed = {s: Offset(saved[s].next) for s in own if s in saved}
-        await self._source.open({s: self._committed.get(s) for s in own})
-        self._looked_ms = self._context.outside.clock.monotonic_ms()
-        bounds = {s: Offset(p.until) for s, p in saved.items() if p.until is not None}
-        if bounds:
-            self._source.end_at(bounds)
-        for status in self._source.status():
-            known = saved.get(status.split)
-            until = Offset(known.until) if known is not None and known.until is not None else status.until
-            begin = status.next_position if known is None else Offset(known.begin)
-            self._own[status.split] = _Split(status.next_position, until, begin)
+        self._front.assign({split: each.ordinal for split, each in known.items()})
+        self._committed = {s: Offset(saved[s].next) for s in known if s in saved}
+        positions = {split: self._committed.get(split, each.begin) for split, each in known.items()}
+        await self._open(known, positions)
+        for split, each in known.items():
+            self._own[split] = _Split(positions[split], each.end, each.begin)
+        await self._look_at(there)
+
+    async def _open(self, splits: Mapping[SplitId, KnownSplit], positions: Mapping[SplitId, Offset]) -> None:
+        await self._source.open(positions)
+        self._source.end_at({split: each.end for split, each in splits.items() if each.end is not None})
 
     def _restored_watermark(self) -> int:
         assign = self._context.assign
@@ -153,25 +159,63 @@ class SourceTaskBody:
         """Read ahead."""
         settings = self._context.outside.settings
         await self._look()
+        await self._open_told()
         batches = await self._source.fetch(settings.fetch_bytes_max, settings.fetch_timeout_ms)
         paced = self._steps.one_by_one and bool(batches)
         added, self._come = self._come, {}
         return Fetched(tuple(batches), tuple(self._source.status()), paced=paced, added=added)
 
     async def _look(self) -> None:
-        """Now and then: splits that have come and are this task's. They are read from their first record on (W2)."""
-        outside, assign = self._context.outside, self._context.assign
-        now_ms = outside.clock.monotonic_ms()
-        if self._bounded or self._draining or now_ms - self._looked_ms < outside.settings.splits_interval_ms:
+        """Now and then: splits that have come and are this task's (W2), and whether those that are read are still the same (I2)."""
+        outside = self._context.outside
+        due_ms = self._looked_ms + outside.settings.splits_interval_ms
+        if outside.clock.monotonic_ms() < due_ms or (self._bounded and self._listed):
             return
-        tasks, known = assign.plan.tasks[assign.vertex], {status.split for status in self._source.status()}
-        found = {s: o for s, o in (await self.splits()).items() if o % tasks == assign.index and s not in known}
-        self._looked_ms = now_ms
-        if not found or self._draining:  # the input has been ended meanwhile: what is new has none
+        await self._source.check(self._known)
+        if not self._draining:
+            await self._look_at(await self._source.splits())
+
+    async def _look_at(self, there: Mapping[SplitId, int]) -> None:
+        """What of this task's nobody has told it to read is to be told to the coordinator, where there is more than it was told already."""
+        assign = self._context.assign
+        self._looked_ms = self._context.outside.clock.monotonic_ms()
+        tasks = assign.plan.tasks[assign.vertex]
+        new = [s for s, o in there.items() if o % tasks == assign.index and s not in self._known]
+        late = self._bounded and self._listed
+        self._found = {} if late else dict(await self._source.found(new, first=not self._listed))
+        self._to_tell = bool(self._found or self._gone) or not self._listed
+
+    def found(self) -> tuple[Mapping[SplitId, KnownSplit], Sequence[SplitId]] | None:
+        """See `SourceBody.found`."""
+        if not self._to_tell:
+            return None
+        self._to_tell = False
+        return self._found, self._gone
+
+    def tell_again(self) -> None:
+        """See `SourceBody.tell_again`."""
+        self._to_tell = bool(self._found or self._gone) or not self._listed
+
+    def read(self, splits: Mapping[SplitId, KnownSplit]) -> None:
+        """See `SourceBody.read`."""
+        new = {split: each for split, each in splits.items() if split not in self._known}
+        self._known |= new
+        self._unopened |= new
+        self._listed = True
+        self._found = {split: each for split, each in self._found.items() if split not in self._known}
+
+    async def _open_told(self) -> None:
+        """What the row lists since: it is read from here on."""
+        splits, self._unopened = self._unopened, {}
+        if not splits:
             return
-        await self._source.open(dict.fromkeys(found))
-        _log.warning("source.splits_added", task=str(self._context.task), splits=sorted(found))
-        self._come |= {s.split: (found[s.split], s.next_position) for s in self._source.status() if s.split in found}
+        self._come |= splits  # from here on nothing ends without them
+        try:
+            await self._open(splits, {split: each.begin for split, each in splits.items()})
+        except LogUnavailable:
+            self._unopened |= splits
+            raise
+        _log.info("source.splits_added", task=str(self._context.task), splits=sorted(splits))
 
     async def take(self, fetched: Fetched, now_ms: int, monotonic_ms: int) -> Sequence[Out]:
         """Rows through front and chain, then the statuses, then the watermark that both allow.
@@ -180,11 +224,11 @@ class SourceTaskBody:
         """
         self._end_hold(monotonic_ms)
         was_idle = self._front.idle()
+        for name, known in fetched.added.items():
+            self._front.assign({name: known.ordinal})
+            self._own[name] = _Split(known.begin, self._known[name].end, known.begin)
         if self._asked:
             self._asked, self._standing = False, (self.details(), self.holds())
-        for name, (ordinal, begin) in fetched.added.items():
-            self._front.assign({name: ordinal})
-            self._own[name] = _Split(begin, begin=begin)
         before = self._front.split_watermarks() if fetched.paced else {}
         self._taking = True
         try:
@@ -201,9 +245,6 @@ class SourceTaskBody:
             outs += self._chain.before_barrier()
         rows = self._steps.rows_too and bool(with_rows)
         self._moved = fetched.paced and (rows or before != self._front.split_watermarks())
-        if self._end_at is not None:
-            until, self._end_at = self._end_at, None
-            self.drain(until)
         return outs
 
     async def _records(self, batches: Sequence[RawBatch]) -> list[Out]:
@@ -273,8 +314,6 @@ class SourceTaskBody:
         """W4, E1: idle after the time-out at the end of the split; finished when read to its bound."""
         split = self._own[status.split]
         split.more = status.more
-        if status.until is not None and split.until is None:
-            split.until, split.dirty = status.until, True
         reached = status.next_position if split.until is None else min(status.next_position, split.until)
         if reached > split.position:
             split.position, split.dirty = reached, True
@@ -315,20 +354,30 @@ class SourceTaskBody:
             if split.at_end_since_ms is not None:
                 split.at_end_since_ms += held_ms
 
-    def drain(self, until: Mapping[str, int]) -> None:
-        """E2: named splits end there, others where they stand, behind what is being worked on."""
-        if self._taking:
-            self._end_at = until
-            return
+    async def ends(self, until: Mapping[str, int]) -> Mapping[SplitId, KnownSplit]:
+        """See `SourceBody.ends`."""
+        if self._ending is None:
+            await self._source.check(self._known)
+            await self._look_at(await self._source.splits())
+            splits = {**self._found, **self._known}
+            read = {s: self._own[s].position if s in self._own else each.begin for s, each in splits.items()}
+            now = await self._source.ends(read)
+            self._ending = {
+                s: msgspec.structs.replace(k, end=_end(k, until.get(s), now[s], read[s])) for s, k in splits.items()
+            }
+        return self._ending
+
+    def drain(self, splits: Mapping[SplitId, KnownSplit]) -> None:
+        """E2: the row says where they end."""
         self._draining = True
+        self.read(splits)
+        self._known |= splits
+        for waiting in (self._unopened, self._come):
+            waiting.update({s: splits[s] for s in waiting if s in splits})
         for name, split in self._own.items():
-            split.until = Offset(max(until.get(name, split.position), split.position))
-            split.dirty = True
+            split.until = self._known[name].end
         self._source.end_at({s: split.until for s, split in self._own.items() if split.until is not None})
-        self._ended_without_splits = not self._own
-        _log.info(
-            "source.drain", task=str(self._context.task), until={s: int(v.until or 0) for s, v in self._own.items()}
-        )
+        _log.info("source.drain", task=str(self._context.task), until={s: k.end for s, k in splits.items()})
 
     def idle(self) -> bool:
         """See `SourceFront.idle`."""
@@ -381,7 +430,9 @@ class SourceTaskBody:
 
     def ended(self) -> bool:
         """All splits are read to their ends; a task without splits ends at once if the source is bounded, else when it is drained."""
-        return self._front.ended() if self._own else self._bounded or self._ended_without_splits
+        if self._unopened or self._come:
+            return False
+        return self._front.ended() if self._own else self._bounded or self._draining
 
     # --- the machine's commands -------------------------------------------------------------------------------------------
 
@@ -413,7 +464,7 @@ class SourceTaskBody:
         changed: dict[StatePart, bytes | None] = {}
         for name, split in self._own.items():
             if split.dirty:
-                position = SplitPosition(split.position, split.until, split.begin)
+                position = SplitPosition(split.position)
                 changed[StatePart(_POSITION + split_part(name))] = msgspec.msgpack.encode(position)
                 split.dirty = False
         changed.update({StatePart(_FRONT + part): data for part, data in self._front.snapshot().items()})
@@ -438,6 +489,15 @@ class SourceTaskBody:
     def counters(self) -> Mapping[str, int]:
         """What front and chain count."""
         return {**self._chain.counters(), **self._front.counters()}
+
+
+def _end(known: KnownSplit, named: int | None, now: Offset | None, read: Offset) -> Offset | None:
+    """Where a drain ends a split: where the user says, else with what is there now; never in front of what was read."""
+    if named is not None:
+        return Offset(max(named, read))
+    if known.end is not None:  # it is bounded already
+        return known.end
+    return None if now is None else Offset(max(now, read))
 
 
 def _below(parts: Mapping[StatePart, bytes], prefix: str) -> dict[StatePart, bytes]:

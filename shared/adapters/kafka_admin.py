@@ -14,8 +14,9 @@ from shared.adapters.kafka_denied import why_not
 from shared.adapters.kafka_reader import KafkaReader, partition_name, theirs
 from shared.adapters.kafka_rules import RULES, rules_of
 from shared.adapters.kafka_settings import KafkaSettings
+from shared.adapters.kafka_topics import describe_topics
 from shared.model.ids import Offset
-from shared.ports.log import LogError, LogUnavailable, TopicPartition, TopicRules
+from shared.ports.log import LogError, LogUnavailable, TopicFound, TopicPartition, TopicRules
 
 T = TypeVar("T")
 
@@ -101,6 +102,14 @@ class KafkaAdmin:
             }
 
         return await self._with_admin(describe, "listing topics")
+
+    async def describe_topics(self, topics: Sequence[str]) -> dict[str, TopicFound]:
+        """Those of these topics that exist, with their ids."""
+
+        async def describe(admin: Any) -> dict[str, TopicFound]:
+            return await describe_topics(admin._client, topics)  # noqa: SLF001
+
+        return await self._with_admin(describe, f"asking for topics {', '.join(topics)}")
 
     async def topic_rules(self, topics: Sequence[str]) -> dict[str, TopicRules]:
         """What each of these topics refuses; Kafka's defaults for one that we may not ask about."""

@@ -11,7 +11,7 @@ from shared.adapters.kafka_settings import KafkaSettings
 from shared.adapters.kafka_transactions import KafkaTransactionalWriter
 from shared.adapters.kafka_writer import KafkaWriter, Producer
 from shared.model.ids import Offset
-from shared.ports.log import LogError, TopicPartition, TopicRules
+from shared.ports.log import LogError, TopicFound, TopicPartition, TopicRules
 
 _Part = KafkaReader | KafkaWriter | KafkaTransactionalWriter
 P = TypeVar("P", KafkaReader, KafkaWriter, KafkaTransactionalWriter)
@@ -45,6 +45,10 @@ class KafkaLog:
     async def list_topics(self) -> dict[str, int]:
         """All topics but the broker's own, with their numbers of partitions."""
         return await self._admin.list_topics()
+
+    async def describe_topics(self, topics: Sequence[str]) -> dict[str, TopicFound]:
+        """Those of these topics that exist, with their ids."""
+        return await self._admin.describe_topics(topics)
 
     async def topic_rules(self, topics: Sequence[str]) -> dict[str, TopicRules]:
         """What each of these topics refuses; Kafka's defaults where we may not ask."""

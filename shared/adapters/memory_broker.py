@@ -85,6 +85,9 @@ class MemoryBroker:
         self._transaction_timeout_ms = transaction_timeout_ms
         self._held_bytes = 0
         self._topics: dict[str, list[_Partition]] = {}
+        self._ids: dict[str, str] = {}
+        self._made = 0
+        """Topics ever."""
         self._identities: dict[str, _Identity] = {}
         self.noted: dict[str, dict[TopicPartition, Offset]] = {}
         """Offsets by group, as `Log.note_offsets` left them."""
@@ -102,6 +105,8 @@ class MemoryBroker:
             raise LogError(f"topic {topic}: expected at least one partition, found {partitions}")
         if there is None:
             self._topics[topic] = [_Partition() for _ in range(partitions)]
+            self._made += 1
+            self._ids[topic] = f"topic-{self._made}"
         elif len(there) != partitions:
             raise LogError(
                 f"topic {topic}: expected {partitions} partitions, found {len(there)}; delete it or use another name"
@@ -121,6 +126,10 @@ class MemoryBroker:
     def topics(self) -> dict[str, int]:
         """All topics with their numbers of partitions."""
         return {topic: len(partitions) for topic, partitions in self._topics.items()}
+
+    def topic_id(self, topic: str) -> str:
+        """Of a topic that is there; another one if it is deleted and made anew."""
+        return self._ids[topic]
 
     def begin(self, at: TopicPartition) -> Offset:
         """The first offset still there."""

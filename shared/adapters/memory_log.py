@@ -15,7 +15,7 @@ from shared.adapters.faults import Fault, Faults, Operation
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_transactions import MemoryTransactionalWriter, again
 from shared.model.ids import Offset
-from shared.ports.log import LogError, LogRecord, LogUnavailable, NewRecord, TopicPartition, TopicRules
+from shared.ports.log import LogError, LogRecord, LogUnavailable, NewRecord, TopicFound, TopicPartition, TopicRules
 
 BUFFER_RECORDS_MAX: Final = 1000
 """Records that a writer holds unacknowledged, by default; `send` waits beyond that."""
@@ -279,6 +279,12 @@ class MemoryLog:
         """All topics with their numbers of partitions."""
         self._answer(await self._ask("admin"), "admin")
         return self._broker.topics()
+
+    async def describe_topics(self, topics: Sequence[str]) -> dict[str, TopicFound]:
+        """Those of these topics that exist."""
+        self._answer(await self._ask("admin"), "admin")
+        there = self._broker.topics()
+        return {topic: TopicFound(self._broker.topic_id(topic), there[topic]) for topic in topics if topic in there}
 
     async def topic_rules(self, topics: Sequence[str]) -> dict[str, TopicRules]:
         """Nothing is refused in memory."""

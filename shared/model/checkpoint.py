@@ -96,6 +96,18 @@ class SplitStand(Struct, frozen=True, omit_defaults=True):
     """active, idle or finished (W3, E1): with the positions, all that the source's watermark at the barrier depends on."""
 
 
+class KnownSplit(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """A split of a source as the processor's row lists it: durable before a record of it is read (I1)."""
+
+    ordinal: int
+    origin: str
+    """What it is a part of: a topic's id, a file's first bytes. Positions mean something there and nowhere else (I2)."""
+    begin: Offset
+    """Where the job begins to read it."""
+    end: Offset | None = None
+    """The first position that is not read; None: it ends by itself, or not at all (I3)."""
+
+
 class CommitRow(Struct, frozen=True, omit_defaults=True):
     """A committed checkpoint (C9). `predecessor` is the checkpoint committed before it, 0 for none."""
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from shared.model.checkpoint import LineageEntry, TaskHandle
+from shared.model.checkpoint import KnownSplit, LineageEntry, TaskHandle
 from shared.model.held import Wait
 from shared.model.ids import (
     NO_EPOCH,
@@ -21,6 +21,7 @@ from shared.model.ids import (
     Offset,
     Place,
     ProcessorName,
+    SplitId,
     VertexId,
     WorkerIncarnation,
 )
@@ -86,6 +87,10 @@ class Assign(Struct, frozen=True, tag=True):
     """Take over the identities, release up to `last`, report it, and nothing else: no input, no part in checkpoints (S1, E2)."""
     skips: tuple[tuple[VertexId, int, Epoch], ...] = ()
     """Commits of release identities of which a user lets pass over what the target refuses (S6)."""
+    listed: bool = False
+    """The splits that the source began with are in the processor's row: what is found now has come since (I1)."""
+    splits: dict[SplitId, KnownSplit] = {}
+    """Those of a source's task, as the processor's row lists them."""
 
 
 class StartSources(Struct, frozen=True, tag=True):
@@ -120,12 +125,39 @@ class CommitHint(Struct, frozen=True, tag=True):
     epoch: Epoch
 
 
-class Drain(Struct, frozen=True, tag=True):
-    """End the input: of the named splits at these offsets (the first offset not to be read), of others where they are (E2)."""
+class TellSplits(Struct, frozen=True, tag=True):
+    """Every source task says again what it has found and was not told to read: another coordinator leads (I1)."""
+
+    job: JobId
+    generation: Generation
+
+
+class ReadSplits(Struct, frozen=True, tag=True):
+    """The processor's row lists these splits of a source's task: it reads them (I1)."""
+
+    job: JobId
+    generation: Generation
+    vertex: VertexId
+    index: int
+    splits: dict[SplitId, KnownSplit]
+
+
+class TellEnds(Struct, frozen=True, tag=True):
+    """A drain: every source task takes no more input and says where its splits end, the named ones at these offsets (I3)."""
 
     job: JobId
     generation: Generation
     until: dict[str, Offset]
+
+
+class Drain(Struct, frozen=True, tag=True):
+    """The processor's row has the ends of a drain: the splits of this source's task are read up to them (I3, E2)."""
+
+    job: JobId
+    generation: Generation
+    vertex: VertexId
+    index: int
+    splits: dict[SplitId, KnownSplit]
 
 
 class HoldInput(Struct, frozen=True, tag=True):
@@ -179,6 +211,9 @@ Command = (
     | StartCheckpoint
     | AbortCheckpoint
     | CommitHint
+    | TellSplits
+    | ReadSplits
+    | TellEnds
     | Drain
     | HoldInput
     | StopTasks
@@ -251,6 +286,30 @@ class TaskRestored(Struct, frozen=True, tag=True):
     index: int
 
 
+class SplitsFound(Struct, frozen=True, tag=True):
+    """What a source's task has found and was not told to read, with where each would begin and end (I1)."""
+
+    worker: WorkerIncarnation
+    job: JobId
+    generation: Generation
+    vertex: VertexId
+    index: int
+    splits: dict[SplitId, KnownSplit]
+    gone: tuple[SplitId, ...] = ()
+    """Splits of its assignment that are no longer there: files that were deleted."""
+
+
+class EndsFound(Struct, frozen=True, tag=True):
+    """A source task's splits with their ends; it reads nothing until it is told that the row has them (I3)."""
+
+    worker: WorkerIncarnation
+    job: JobId
+    generation: Generation
+    vertex: VertexId
+    index: int
+    splits: dict[SplitId, KnownSplit]
+
+
 class Ack(Struct, frozen=True, tag=True):
     """The task's part of checkpoint `epoch` is durable, and the broker has all its frames up to the barrier (C7)."""
 
@@ -293,7 +352,18 @@ class Released(Struct, frozen=True, tag=True):
     epoch: Epoch
 
 
-Report = Register | Heartbeat | Deregister | TaskRestored | Ack | CheckpointWanted | TaskFailed | Released
+Report = (
+    Register
+    | Heartbeat
+    | Deregister
+    | TaskRestored
+    | SplitsFound
+    | EndsFound
+    | Ack
+    | CheckpointWanted
+    | TaskFailed
+    | Released
+)
 
 # --- flow: receivers to senders (F7) ---------------------------------------------------------------------------------------
 
@@ -339,7 +409,7 @@ class StartProcessor(Struct, frozen=True, tag=True):
 
 
 class StopProcessor(Struct, frozen=True, tag=True):
-    """Stop; with `drain` the input ends (at `until`, by split) and everything is released, else after a checkpoint (E2)."""
+    """Stop; with `drain` the input ends (at `until` by split, else with what is there now) and everything is released (E2)."""
 
     request: str
     name: ProcessorName

@@ -62,6 +62,15 @@ class NewRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicFound:
+    """A topic that exists."""
+
+    id: str
+    """Given when it was made, and to no other: one that is deleted and made anew under the same name has another (KIP-516)."""
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
 class TopicRules:
     """What a topic refuses of records; None: nothing of this kind."""
 
@@ -209,6 +218,10 @@ class Log(Protocol):
 
     async def list_topics(self) -> dict[str, int]:
         """All topics with their numbers of partitions."""
+        ...
+
+    async def describe_topics(self, topics: Sequence[str]) -> dict[str, TopicFound]:
+        """Those of these topics that exist."""
         ...
 
     async def topic_rules(self, topics: Sequence[str]) -> dict[str, TopicRules]:

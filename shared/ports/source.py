@@ -1,6 +1,6 @@
 """A source's connector: reads splits, each in its own order, and says where it stands."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -8,7 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shared.model.checkpoint import KnownSplit
 from shared.model.ids import Offset, SplitId
+from shared.ports.log import LogError
+
+
+class SourceReplaced(LogError):
+    """Where a split was there is another one: positions of the one mean nothing in the other. Waiting does not help (I2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +52,6 @@ class SplitStatus:
     """The position has reached what the broker last said is there, and the broker answered (W4)."""
     finished: bool
     """The split is bounded and read to its end (E1)."""
-    until: Offset | None = None
-    """Where a bounded split ends, once that is settled: to be kept with the position, and handed to `end_at` after a restart (E1)."""
     more: bool = False
     """The broker has said lately that there is something behind the position, which may not be readable yet: no idleness lasts (W4)."""
 
@@ -65,11 +69,27 @@ class Source(Protocol):
     """One task's reader over the splits that it was given."""
 
     async def splits(self) -> Mapping[SplitId, int]:
-        """All splits that exist now, with their ordinals; the same in every task."""
+        """All splits that exist now, with their ordinals (D11); the same in every task, and whatever comes later."""
         ...
 
-    async def open(self, positions: Mapping[SplitId, Offset | None]) -> None:
-        """Read these splits from here; None: where the document says that a new split starts."""
+    async def check(self, known: Mapping[SplitId, KnownSplit]) -> None:
+        """See that splits which exist have the origin that they had (I2). SourceReplaced; LogUnavailable: try again."""
+        ...
+
+    async def found(self, splits: Collection[SplitId], *, first: bool) -> Mapping[SplitId, KnownSplit]:
+        """What is to be known of splits that nobody has read: origin, where they begin, and where they end if that is settled (E1).
+
+        `first`: the source is looked at for the first time, and they begin where the document says; else they have come since, and
+        begin with their first record (W2).
+        """
+        ...
+
+    async def ends(self, positions: Mapping[SplitId, Offset]) -> Mapping[SplitId, Offset | None]:
+        """Where these splits, read up to these positions, end now; None for one that ends by itself (I3)."""
+        ...
+
+    async def open(self, positions: Mapping[SplitId, Offset]) -> None:
+        """Read these splits from here, besides those that are read already."""
         ...
 
     async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
@@ -81,7 +101,7 @@ class Source(Protocol):
         ...
 
     def end_at(self, until: Mapping[SplitId, Offset]) -> None:
-        """Make the named splits bounded: positions from these on are not read; splits not named end where they are."""
+        """Make the named splits bounded: positions from these on are not read. Splits that are not named go on."""
         ...
 
     async def close(self) -> None:

@@ -1,26 +1,28 @@
 """Puts a task together from its assignment: plan, machine, body, state, driver (R1, R4)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from shared.language.documents import parse
 from shared.model.checkpoint import TaskHandle
 from shared.model.held import Wait
-from shared.model.ids import Epoch, StatePart, TaskId, owner_of
+from shared.model.ids import Epoch, SplitId, StatePart, TaskId, owner_of
 from shared.model.messages import Assign
 from shared.planning import plan_processor
 from shared.ports.blobs import BlobUnavailable
 from shared.ports.log import LogUnavailable
 from shared.ports.sink import MarkerAhead, TargetRefused, TargetUnavailable
+from shared.ports.source import SourceReplaced
 from shared.ports.tables import TableRefused, TableUnavailable
 from shared.protocol.task.start import TaskStart, start_task
 from shared.runtime.body import SourceBody, TaskBody
 from shared.runtime.context import Outside, Service, TaskContext
-from shared.runtime.driver import SourceDriver, TaskDriver, TaskWiring
+from shared.runtime.driver import SourceDriver, Splits, TaskDriver, TaskWiring
 from shared.runtime.exchange import Exchange, OutEdge
 from shared.runtime.state import StateStore, load_parts
 
 _OUTAGES = (LogUnavailable, BlobUnavailable, TargetUnavailable, TableUnavailable)
-_PERMANENT = (TargetRefused, MarkerAhead, TableRefused)
+_PERMANENT = (TargetRefused, MarkerAhead, TableRefused, SourceReplaced)
 
 
 def failure_of(error: BaseException) -> tuple[bool, bool]:
@@ -28,17 +30,20 @@ def failure_of(error: BaseException) -> tuple[bool, bool]:
     return isinstance(error, _PERMANENT), isinstance(error, _OUTAGES)
 
 
-async def assemble(
-    outside: Outside,
-    service: Service,
-    assign: Assign,
-    *,
-    on_ack: Callable[[Epoch, TaskHandle], None],
-    on_ask: Callable[[], None],
-    on_released: Callable[[int, Epoch], None],
-    on_failed: Callable[[BaseException], None],
-    on_waits: Callable[[str, Wait | None], None],
-) -> TaskDriver:
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What a task tells its worker."""
+
+    on_ack: Callable[[Epoch, TaskHandle], None]
+    on_ask: Callable[[], None]
+    on_found: Callable[[Splits, Sequence[SplitId]], None]
+    on_ends: Callable[[Splits], None]
+    on_released: Callable[[int, Epoch], None]
+    on_failed: Callable[[BaseException], None]
+    on_waits: Callable[[str, Wait | None], None]
+
+
+async def assemble(outside: Outside, service: Service, assign: Assign, ways: Ways) -> TaskDriver:
     """A driver that has restored and stands ready; nothing is read or written yet. Whatever keeps it from that leaves nothing open."""
     settings = outside.settings
     processor = parse(assign.plan.document)
@@ -47,10 +52,12 @@ async def assemble(
         processor, running.key_groups, settings.engine, collects=settings.collects, names=running.names
     )
     vertex = plan.vertex(assign.vertex)
-    context = TaskContext(outside, assign, plan, vertex, on_released, on_failed, processor.options.limits, on_waits)
+    context = TaskContext(
+        outside, assign, plan, vertex, ways.on_released, ways.on_failed, processor.options.limits, ways.on_waits
+    )
     body = await service.build(context)
     try:
-        return await _restored(context, body, on_ack=on_ack, on_ask=on_ask)
+        return await _restored(context, body, ways)
     except BaseException as error:
         try:
             await body.close()
@@ -59,13 +66,7 @@ async def assemble(
         raise
 
 
-async def _restored(
-    context: TaskContext,
-    body: TaskBody,
-    *,
-    on_ack: Callable[[Epoch, TaskHandle], None],
-    on_ask: Callable[[], None],
-) -> TaskDriver:
+async def _restored(context: TaskContext, body: TaskBody, ways: Ways) -> TaskDriver:
     """The driver of a body, at the state that the assignment names."""
     outside, assign, plan = context.outside, context.assign, context.plan
     machine = start_task(_task_start(assign, context))
@@ -101,13 +102,15 @@ async def _restored(
         inputs={e.id: bindings[e.id] for e in plan.inputs_of(assign.vertex)},
         tags={e.id: e.tag for e in plan.inputs_of(assign.vertex)},
         outputs={e.id: bindings[e.id] for e in outputs},
-        on_ack=on_ack,
-        on_ask=on_ask,
+        on_ack=ways.on_ack,
+        on_ask=ways.on_ask,
+        on_found=ways.on_found,
+        on_ends=ways.on_ends,
         on_failed=context.fail,
         passing=outside.passing,
     )
     driver = SourceDriver(wiring, machine, body) if isinstance(body, SourceBody) else TaskDriver(wiring, machine, body)
-    parts = await load_parts(outside.blobs, assign.handles, await _ownership(context, body))
+    parts = await load_parts(outside.blobs, assign.handles, _ownership(context))
     state.restored(assign.handles, parts)
     await driver.open(parts)
     return driver
@@ -132,20 +135,18 @@ def _task_start(assign: Assign, context: TaskContext) -> TaskStart:
     )
 
 
-async def _ownership(context: TaskContext, body: TaskBody) -> Callable[[StatePart], bool]:
-    """Which state parts are this task's: key groups by range, splits by ordinal, the rest by index."""
+def _ownership(context: TaskContext) -> Callable[[StatePart], bool]:
+    """Which state parts are this task's: key groups by range, splits by assignment, the rest by index."""
     assign = context.assign
     tasks, groups = assign.plan.tasks[assign.vertex], assign.plan.key_groups
     own = {p.part for h in assign.handles if h.index == assign.index for p in h.parts}
-    ordinals = {str(s): o for s, o in (await body.splits()).items()} if isinstance(body, SourceBody) else {}
 
     def wanted(part: StatePart) -> bool:
         kind, _, name = part.rpartition("|")[2].partition(":")
         if kind == "kg":
             return owner_of(int(name), tasks, groups) == assign.index
         if kind == "split":
-            split = name if name in ordinals else name.rpartition("#")[0]
-            return split in ordinals and ordinals[split] % tasks == assign.index
+            return name in assign.splits or name.rpartition("#")[0] in assign.splits
         return part in own
 
     return wanted

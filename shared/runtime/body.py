@@ -4,10 +4,10 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from shared.model.checkpoint import BlobRef
+from shared.model.checkpoint import BlobRef, KnownSplit
 from shared.model.frames import Body, Segment
 from shared.model.held import Hold
-from shared.model.ids import Epoch, Offset, SplitId, StatePart
+from shared.model.ids import Epoch, SplitId, StatePart
 from shared.model.plan import Port
 from shared.operators.base import Out
 from shared.ports.source import RawBatch, SplitStatus
@@ -117,16 +117,31 @@ class Fetched:
     statuses: Sequence[SplitStatus]
     paced: bool = False
     """Nothing more is fetched before `take` and what it asks for are done (`SourceBody.settle_ms`): a script's steps come one by one."""
-    added: Mapping[SplitId, tuple[int, Offset]] = field(default_factory=dict)
-    """Splits that have come while the source runs, with their ordinals, and where they begin; they are read from here on."""
+    added: Mapping[SplitId, KnownSplit] = field(default_factory=dict)
+    """Splits that the task was told to read; they are read from here on."""
 
 
 @runtime_checkable
 class SourceBody(TaskBody, Protocol):
     """A task that reads from outside instead of edges."""
 
-    async def splits(self) -> Mapping[SplitId, int]:
-        """All splits that exist now, with their ordinals; a task owns those whose ordinal is its index modulo the tasks."""
+    def found(self) -> tuple[Mapping[SplitId, KnownSplit], Sequence[SplitId]] | None:
+        """Splits that have been found and that the processor's row does not list, and those of the assignment that are gone (I1).
+
+        None if there is nothing new to tell. A task owns the splits whose ordinal is its index modulo the tasks.
+        """
+        ...
+
+    def tell_again(self) -> None:
+        """`found` gives what it gave before: another coordinator leads."""
+        ...
+
+    def read(self, splits: Mapping[SplitId, KnownSplit]) -> None:
+        """The processor's row lists these: they are read from now on (I1)."""
+        ...
+
+    async def ends(self, until: Mapping[str, int]) -> Mapping[SplitId, KnownSplit]:
+        """All splits with where they end: where they are named, else with what is there now (I3). No `take` before `drain`."""
         ...
 
     async def fetch(self) -> Fetched:
@@ -156,8 +171,8 @@ class SourceBody(TaskBody, Protocol):
         """The task may not read now: this time does not count for idleness (W4)."""
         ...
 
-    def drain(self, until: Mapping[str, int]) -> None:
-        """The input ends at these positions; of splits not named, where they are (E2)."""
+    def drain(self, splits: Mapping[SplitId, KnownSplit]) -> None:
+        """The input ends where the processor's row says (I3, E2)."""
         ...
 
     async def note_committed(self, epoch: Epoch) -> None:

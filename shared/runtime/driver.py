@@ -14,8 +14,8 @@ from typing import Any
 
 import structlog
 
-from shared.model.checkpoint import BlobRef, TaskHandle
-from shared.model.ids import EdgeId, Epoch, Offset, StatePart, TaskId
+from shared.model.checkpoint import BlobRef, KnownSplit, TaskHandle
+from shared.model.ids import EdgeId, Epoch, Offset, SplitId, StatePart, TaskId
 from shared.model.messages import EdgeBinding, ReadPosition
 from shared.ports.clock import Clock, Executor, Handle
 from shared.ports.log import Log, LogError, LogRecord, LogUnavailable, Reader, TopicPartition
@@ -36,6 +36,7 @@ from shared.runtime.state import StateStore, blobs_of
 from shared.wire.errors import WireError
 from shared.wire.frames import decode_frame, encode_frame
 
+Splits = Mapping[SplitId, KnownSplit]
 WorkCommand = do.Apply | do.Advance | do.FireProcessingTime | do.Flush | do.TakeSnapshot
 
 
@@ -59,6 +60,8 @@ class TaskWiring:
     outputs: Mapping[EdgeId, EdgeBinding]
     on_ack: Callable[[Epoch, TaskHandle], None]
     on_ask: Callable[[], None]
+    on_found: Callable[[Splits, Sequence[SplitId]], None]
+    on_ends: Callable[[Splits], None]
     on_failed: Callable[[BaseException], None]
     passing: Callable[[Phase, Epoch], None]
 
@@ -329,6 +332,11 @@ class SourceDriver(TaskDriver):
         self.source = body
         self._started = asyncio.Event()
         self._fetched: deque[Fetched] = deque()
+        self._taking = False
+        self._taken = asyncio.Event()
+        self._ending: Handle | None = None
+        """A drain was asked for: nothing is taken until it is told where splits end (I3)."""
+        self._ends_told = False
         self._covered_by: Epoch | None = None
         """Nothing more is fetched until this checkpoint, or a later one, is committed (`SourceBody.settle_ms`)."""
         self.returns = Returns(frozenset((edge, n) for edge, b in wiring.outputs.items() for n in range(b.receivers)))
@@ -346,16 +354,52 @@ class SourceDriver(TaskDriver):
         """All tasks of the generation have restored."""
         self._started.set()
 
-    def drain(self, until: Mapping[str, int]) -> None:
-        """E2: the input ends at these positions."""
-        self.source.drain(until)
+    def tell_found(self, *, again: bool = False) -> None:
+        """I1: what there is to read that the row does not list."""
+        if again:
+            self.source.tell_again()
+        if (found := self.source.found()) is not None:
+            self.wiring.on_found(*found)
+
+    def read(self, splits: Splits) -> None:
+        """I1: the row lists these."""
+        self.source.read(splits)
+
+    def tell_ends(self, until: Mapping[str, int]) -> None:
+        """I3: say where the input ends, and take none until it is told."""
+        if not self._ends_told and (self._ending is None or self._ending.done()):
+            self._ending = self.wiring.executor.spawn(self._end(until), f"{self.wiring.task} ends", self._fail)
+            self._handles = [*(handle for handle in self._handles if not handle.done()), self._ending]
+
+    async def _end(self, until: Mapping[str, int]) -> None:
+        while True:
+            while self._taking:
+                self._taken.clear()
+                await self._taken.wait()
+            try:
+                self.wiring.on_ends(await self.source.ends(until))
+            except LogUnavailable as error:
+                self._log.warning("source.log_away", reason=str(error))
+                await self.wiring.clock.sleep_ms(self.wiring.settings.retry_ms)
+            else:
+                return
+
+    def drain(self, splits: Splits) -> None:
+        """E2: the input ends where the row says."""
+        self._ends_told = True
+        self.source.drain(splits)
         self._wake.set()
+
+    def _may_take(self) -> bool:
+        waits = self._ending is not None and not self._ends_told
+        return self.machine.may_read() and not waits and not self.ahead.waits(self.source.output_watermark())
 
     async def _fetch(self) -> None:
         await self._started.wait()
         while not self.machine.ended:
             try:
                 fetched = await self.source.fetch()
+                self.tell_found()
             except LogUnavailable as error:
                 self._log.warning("source.log_away", reason=str(error))
                 await self.wiring.clock.sleep_ms(self.wiring.settings.retry_ms)
@@ -371,8 +415,11 @@ class SourceDriver(TaskDriver):
             if self._inbox:
                 self._commands.extend(self.machine.handle(self._inbox.popleft()))
                 self._go_on()
-            elif self._fetched and self.machine.may_read() and not self.ahead.waits(self.source.output_watermark()):
+            elif self._fetched and self._may_take():
+                self._taking = True
                 await self._take_fetched()
+                self._taking = False
+                self._taken.set()
             elif not self._commands:
                 if self._fetched:
                     self.source.held_back(self.wiring.clock.monotonic_ms())

@@ -16,7 +16,19 @@ from msgspec import structs
 
 from shared.model.checkpoint import TaskHandle
 from shared.model.held import Wait
-from shared.model.ids import EdgeId, Epoch, Generation, JobId, Offset, Place, Seq, TaskId, VertexId, WorkerIncarnation
+from shared.model.ids import (
+    EdgeId,
+    Epoch,
+    Generation,
+    JobId,
+    Offset,
+    Place,
+    Seq,
+    SplitId,
+    TaskId,
+    VertexId,
+    WorkerIncarnation,
+)
 from shared.model.messages import (
     AbortCheckpoint,
     Ack,
@@ -27,20 +39,25 @@ from shared.model.messages import (
     CoordinatorBeat,
     Deregister,
     Drain,
+    EndsFound,
     Heartbeat,
     HoldInput,
     ReadPosition,
     ReadPositions,
+    ReadSplits,
     Register,
     Released,
     Report,
     Sample,
     Sampled,
+    SplitsFound,
     StartCheckpoint,
     StartSources,
     StopTasks,
     TaskFailed,
     TaskRestored,
+    TellEnds,
+    TellSplits,
     WorkerUnwanted,
     WorkerWanted,
 )
@@ -48,11 +65,11 @@ from shared.ports.clock import Handle
 from shared.ports.log import LogUnavailable, TopicPartition
 from shared.protocol.errors import LocalError
 from shared.protocol.task import events as ev
-from shared.runtime.assembly import assemble, failure_of
+from shared.runtime.assembly import Ways, assemble, failure_of
 from shared.runtime.beats import beat_of, encoded
 from shared.runtime.body import FillingBody, SampledBody
 from shared.runtime.context import Outside, Service, ensure_topics
-from shared.runtime.driver import SourceDriver, TaskDriver, ZombieError
+from shared.runtime.driver import SourceDriver, Splits, TaskDriver, ZombieError
 from shared.runtime.measures import Measure, of_task
 from shared.runtime.outbox import Outbox, Parcel
 from shared.runtime.reading import reading
@@ -258,11 +275,10 @@ class Worker:
                 driver.post(ev.CheckpointCommitted(epoch))
             case HoldInput(_, _, held):
                 driver.post(ev.InputHeld(held))
-            case Drain(_, _, until):
-                if isinstance(driver, SourceDriver):
-                    driver.drain(until)
+            case _ if isinstance(driver, SourceDriver):
+                _tell_source(driver, command)
             case _:
-                _log.warning("worker.unknown_command", place=self.place, command=type(command).__name__)
+                pass  # a source's
 
     # --- tasks ------------------------------------------------------------------------------------------------------------
 
@@ -286,16 +302,16 @@ class Worker:
 
     async def _start_task(self, key: tuple[JobId, TaskId], hosted: Hosted) -> None:
         assign = hosted.assign
-        driver = await assemble(
-            self._outside,
-            self._service,
-            assign,
+        ways = Ways(
             on_ack=lambda epoch, handle: self._ack(assign, epoch, handle),
             on_ask=lambda: self.report(CheckpointWanted(self.incarnation, assign.job, assign.generation)),
+            on_found=lambda splits, gone: self._found(assign, splits, gone),
+            on_ends=lambda splits: self._ends(assign, splits),
             on_released=lambda index, epoch: self._released(hosted, index, epoch),
             on_failed=lambda error: self._failed(hosted, error),
             on_waits=hosted.note_wait,
         )
+        driver = await assemble(self._outside, self._service, assign, ways)
         if self._tasks.get(key) is not hosted:
             await driver.close()
             return
@@ -305,6 +321,8 @@ class Worker:
             driver.start()
         _log.info("task.restored", task=str(key[1]), job=assign.job, generation=assign.generation, epoch=assign.last)
         self.report(TaskRestored(self.incarnation, assign.job, assign.generation, assign.vertex, assign.index))
+        if isinstance(driver, SourceDriver):
+            driver.tell_found()
 
     async def _close_tasks(self, keys: Sequence[tuple[JobId, TaskId]]) -> None:
         """Those that are here now: while one is closed, a newer generation's may come to the place of another."""
@@ -327,14 +345,27 @@ class Worker:
 
     def _ack(self, assign: Assign, epoch: Epoch, handle: TaskHandle) -> None:
         ack = Ack(self.incarnation, assign.job, assign.generation, epoch, handle)
-        size, most = len(encode_message(ack)), self._outside.settings.acknowledgement_bytes_max
+        self._report_bounded(ack, assign, f"its acknowledgement of checkpoint {epoch}")
+
+    def _found(self, assign: Assign, splits: Splits, gone: Sequence[SplitId]) -> None:
+        found = SplitsFound(
+            self.incarnation, assign.job, assign.generation, assign.vertex, assign.index, dict(splits), tuple(gone)
+        )
+        self._report_bounded(found, assign, "the list of the splits that it found")
+
+    def _ends(self, assign: Assign, splits: Splits) -> None:
+        ends = EndsFound(self.incarnation, assign.job, assign.generation, assign.vertex, assign.index, dict(splits))
+        self._report_bounded(ends, assign, "the list of where its splits end")
+
+    def _report_bounded(self, report: Ack | SplitsFound | EndsFound, assign: Assign, what: str) -> None:
+        size, most = len(encode_message(report)), self._outside.settings.acknowledgement_bytes_max
         if size > most:
             message = (
-                f"{assign.vertex}/{assign.index}: its acknowledgement of checkpoint {epoch} would have {size} bytes, at most {most}"
-                " (acknowledgement_bytes_max): run more tasks, read fewer files or partitions, or raise it and message_bytes_max"
+                f"{assign.vertex}/{assign.index}: {what} would have {size} bytes, at most {most} (acknowledgement_bytes_max):"
+                " run more tasks, read fewer files or partitions, or raise it and message_bytes_max"
             )
             raise LocalError(message)
-        self.report(ack)
+        self.report(report)
 
     def _failed(self, hosted: Hosted, error: BaseException) -> None:
         """A task's error: report it, unless the task is a zombie, which only stops (L2)."""
@@ -441,6 +472,22 @@ class Worker:
                     if isinstance(hosted.driver, SourceDriver):
                         hosted.driver.heard(edge, position)
                     hosted.driver.post(ev.ReadUpTo(edge, position.partition, position.offset))
+
+
+def _tell_source(driver: SourceDriver, command: Command) -> None:
+    """What concerns its input."""
+    mine = driver.wiring.task
+    match command:
+        case TellSplits():
+            driver.tell_found(again=True)
+        case ReadSplits(_, _, vertex, index, splits) if (vertex, index) == (mine.vertex, mine.index):
+            driver.read(splits)
+        case TellEnds(_, _, until):
+            driver.tell_ends(until)
+        case Drain(_, _, vertex, index, splits) if (vertex, index) == (mine.vertex, mine.index):
+            driver.drain(splits)
+        case _:
+            pass  # another task's
 
 
 def _keep_newest(known: dict[Any, Generation], most: int) -> None:

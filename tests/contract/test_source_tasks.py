@@ -2,7 +2,6 @@
 """A source's task over Kafka, in memory and on a real broker: when a split is idle (W4), and how the input ends (E1, E2)."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +14,11 @@ from shared.adapters.kafka_settings import KafkaSettings
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_log import MemoryLog
 from shared.language.stages.source import StartAt
+from shared.model.checkpoint import KnownSplit
 from shared.model.ids import Offset, SplitId
 from shared.model.time import MAX_TIME
 from shared.ports.log import Log, NewRecord, TopicPartition
+from shared.ports.source import SourceReplaced
 from tests.harness.source_stand import IDLE_MS, SourceStand, feed, record
 
 
@@ -27,12 +28,27 @@ class Cluster:
     def __init__(self, log: Log, topic: str, reader: Callable[[], Awaitable[Any]]) -> None:
         self.log, self.topic, self._reader = log, topic, reader
 
-    async def stand(self, *, tasks: int = 1, index: int = 0, until: StartAt | None = None) -> SourceStand:
+    async def stand(
+        self,
+        *,
+        tasks: int = 1,
+        index: int = 0,
+        until: StartAt | None = None,
+        row: Mapping[SplitId, KnownSplit] | None = None,
+        start_at: StartAt = "earliest",
+    ) -> SourceStand:
         # The clock is the test's: on it an answer never grows old by itself.
         made = SourceStand(
-            self.log, await self._reader(), self.topic, tasks=tasks, index=index, until=until, answer_age_ms_max=10**9
+            self.log,
+            await self._reader(),
+            self.topic,
+            tasks=tasks,
+            index=index,
+            until=until,
+            start_at=start_at,
+            answer_age_ms_max=10**9,
         )
-        return await made.open()
+        return await made.open(row=row)
 
     async def feed(self, partition: int, *times_ms: int) -> None:
         await feed(self.log, self.topic, partition, *times_ms)
@@ -173,7 +189,7 @@ async def test_W2_what_a_restart_restores_holds_back_as_before(cluster: Cluster)
     parts = await stand.copy()
     await cluster.feed(1, 30)
     again = SourceStand(cluster.log, await cluster._reader(), cluster.topic)
-    await again.open(parts)
+    await again.open(parts, stand.row)
     assert again.watermark() is None
     assert await read(again, 1) == [30]
     assert again.watermark() == 30
@@ -188,7 +204,7 @@ async def test_E1_a_bounded_source_s_task_without_splits_ends_at_once(cluster: C
     await endless.take()
     assert not endless.body.ended()
     assert endless.body.idle()
-    endless.body.drain({})
+    await endless.drain()
     assert endless.body.ended()
 
 
@@ -205,11 +221,11 @@ async def test_E1_a_split_ends_when_its_position_reaches_its_end(cluster: Cluste
 
 
 async def test_E2_a_drain_at_named_offsets_reads_up_to_them_and_no_further(cluster: Cluster) -> None:
-    """The first offset that is not read is named; a split that is not named ends where it stands."""
+    """The first offset that is not read is named."""
     await cluster.feed(0, 10, 20)
     stand = await cluster.stand()
     await read(stand, 2)
-    stand.body.drain({f"{cluster.topic}-0": 3})
+    await stand.drain({f"{cluster.topic}-0": 3, f"{cluster.topic}-1": 0})
     await cluster.feed(0, 30, 40)
     await cluster.feed(1, 15)
     assert await read(stand, 1) == [30]
@@ -217,35 +233,149 @@ async def test_E2_a_drain_at_named_offsets_reads_up_to_them_and_no_further(clust
     assert stand.body.ended()
 
 
-async def test_E2_a_split_that_comes_while_the_input_is_being_ended_is_not_read(cluster: Cluster) -> None:
-    """Nobody has said where it ends: the drain would wait for ever."""
+async def test_I3_a_split_that_is_not_named_ends_with_what_is_there_now(cluster: Cluster) -> None:
+    """What was written before the ends are decided is read, whether the task had come so far or not; what comes later is not."""
+    await cluster.feed(0, 10, 20)
+    stand = await cluster.stand()
+    await cluster.feed(1, 15)
+    await stand.drain()
+    await cluster.feed(0, 30)
+    assert sorted(await read(stand, 3)) == [10, 15, 20]
+    await at_end(stand)
+    assert stand.body.ended()
+    assert {split: known.end for split, known in stand.row.items()} == {
+        f"{cluster.topic}-0": 2,
+        f"{cluster.topic}-1": 1,
+    }
+
+
+async def test_I3_an_end_is_never_in_front_of_what_was_read(cluster: Cluster) -> None:
+    """What has gone out cannot be taken back: a named offset below the position ends the split where it stands."""
+    await cluster.feed(0, 10, 20, 30)
+    stand = await cluster.stand()
+    await read(stand, 3)
+    await stand.drain({f"{cluster.topic}-0": 1})
+    assert stand.row[SplitId(f"{cluster.topic}-0")].end == 3
+    await at_end(stand)
+    assert stand.body.ended()
+
+
+async def test_I3_what_was_said_of_the_ends_is_said_again_as_it_was(cluster: Cluster) -> None:
+    """Another leader asks again: the task reads nothing meanwhile, and what came since has no part."""
+    await cluster.feed(0, 10)
+    stand = await cluster.stand()
+    said = await stand.body.ends({})
+    await cluster.feed(0, 20)
+    assert await stand.body.ends({}) == said
+
+
+async def test_I3_a_restored_task_ends_where_the_row_says(cluster: Cluster) -> None:
+    """It begins further back than the task that was asked, with records behind the end in the topic, and reads exactly up to it."""
+    await cluster.feed(0, 10, 20, 30)
+    stand = await cluster.stand()
+    await read(stand, 3)
+    await stand.drain()
+    await cluster.feed(0, 40)
+    again = await cluster.stand(row=stand.row)
+    assert await read(again, 3) == [10, 20, 30]
+    await at_end(again)
+    assert again.body.ended()
+
+
+async def test_I1_a_split_is_read_when_the_row_lists_it_and_not_before(cluster: Cluster) -> None:
+    """A task that has told what it found reads nothing of it, says no end and no idleness, until it is told."""
+    await cluster.feed(0, 10)
+    stand = SourceStand(cluster.log, await cluster._reader(), cluster.topic, answer_age_ms_max=10**9)
+    await stand.body.open({})
+    (found, gone) = stand.body.found() or ({}, ())
+    assert sorted(found) == [f"{cluster.topic}-0", f"{cluster.topic}-1"]
+    assert not gone
+    assert not (await stand.body.fetch()).batches
+    assert not stand.source.status()
+    assert stand.body.found() is None
+    stand.body.tell_again()
+    assert stand.body.found() == (found, gone)
+    stand.body.read(found)
+    assert not stand.body.ended()
+    assert await read(stand, 1) == [10]
+
+
+async def test_I1_a_split_without_a_position_begins_where_the_row_says(cluster: Cluster) -> None:
+    """The end of the topic has moved on since the row was written; what came in between is read."""
+    await cluster.feed(0, 10)
+    row = {SplitId(f"{cluster.topic}-0"): KnownSplit(0, await topic_id(cluster), Offset(1))}
+    await cluster.feed(0, 20, 30)
+    again = await cluster.stand(row=row)
+    assert await read(again, 2) == [20, 30]
+
+
+async def test_I1_what_comes_while_nobody_reads_begins_with_its_first_record(cluster: Cluster) -> None:
+    """Also to a task that had no split, and never had read one: `latest` is for what was there when the source was listed."""
+    topic = SplitId(f"{cluster.topic}-1")
+    await cluster.feed(1, 10, 20)
+    stand = await cluster.stand(tasks=2, index=1, row={}, start_at="latest")
+    assert await read(stand, 2) == [10, 20]
+    assert stand.row[topic].begin == 0
+
+
+async def test_I1_nothing_ends_while_a_split_that_was_told_is_not_opened(cluster: Cluster) -> None:
+    """A task that hears of a split with the ends has not ended before it has read it."""
+    await cluster.feed(1, 10)
+    stand = await cluster.stand(row={SplitId(f"{cluster.topic}-0"): KnownSplit(0, await topic_id(cluster), Offset(0))})
+    assert sorted(stand.row) == [f"{cluster.topic}-0", f"{cluster.topic}-1"]
+    await stand.drain()
+    assert not stand.body.ended()
+    assert await read(stand, 1) == [10]
+    await at_end(stand)
+    assert stand.body.ended()
+
+
+async def topic_id(cluster: Cluster) -> str:
+    """As the log tells it."""
+    return (await cluster.log.describe_topics([cluster.topic]))[cluster.topic].id
+
+
+async def test_I2_a_topic_that_was_made_anew_is_refused(cluster: Cluster) -> None:
+    """At a restore and while it is read: with both ids and what to do; no record of the new one is given."""
+    await cluster.feed(0, 10)
+    stand = await cluster.stand()
+    await read(stand, 1)
+    parts, old = await stand.copy(), await topic_id(cluster)
+    await cluster.log.delete_topics([cluster.topic])
+    await cluster.log.create_topic(cluster.topic, 2)
+    await cluster.feed(0, 20, 30, 40)
+    again = SourceStand(cluster.log, await cluster._reader(), cluster.topic)
+    with pytest.raises(SourceReplaced, match=rf"with id {old}, .* id {await topic_id(cluster)} .* start without state"):
+        await again.open(parts, stand.row)
+    with pytest.raises(SourceReplaced, match="made anew"):
+        await stand.take(after_ms=10**6)
+
+
+async def test_E2_a_split_that_comes_after_the_input_was_ended_is_not_read(cluster: Cluster) -> None:
+    """The row has no end for it: the drain would wait for ever."""
     stand = await cluster.stand()
     await stand.take()
-    known, opened = await stand.source.splits(), list[SplitId]()
+    await stand.drain()
+    known, looked = await stand.source.splits(), list[str]()
 
     async def splits() -> dict[SplitId, int]:
-        stand.body.drain({})
+        looked.append("splits")
         return {**known, SplitId("new-0"): 2}
 
-    async def open_(positions: Mapping[SplitId, Offset | None]) -> None:
-        opened.extend(positions)
-
-    stand.body._source = SimpleNamespace(
-        splits=splits, open=open_, status=stand.source.status, end_at=stand.source.end_at, fetch=stand.source.fetch
-    )
+    stand.source.splits = splits  # type: ignore[method-assign]
     await stand.take(after_ms=10**6)
-    assert opened == []
+    assert looked == []
     assert stand.body.ended()
 
 
 async def test_E1_the_end_is_resolved_once_also_over_a_restart_before_anything_was_read(cluster: Cluster) -> None:
-    """A checkpoint that comes before the first record holds the ends that were resolved at the start."""
+    """The row has had the ends since before the first record was read."""
     await cluster.feed(0, 50)
     stand = await cluster.stand(until="latest")
     parts = await stand.copy()
     await cluster.feed(0, 60)
     again = SourceStand(cluster.log, await cluster._reader(), cluster.topic, until="latest", answer_age_ms_max=10**9)
-    await again.open(parts)
+    await again.open(parts, stand.row)
     assert await read(again, 1) == [50]
     await at_end(again)
     assert again.body.ended()

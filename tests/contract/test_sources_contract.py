@@ -17,6 +17,7 @@ from tests.contract.sources_worlds import (
     World,
     number_of,
 )
+from tests.harness.opening import open_splits
 
 BOUNDED: dict[str, Callable[[Path], World]] = {
     "kafka-until": lambda _: KafkaLanes(until="latest"),
@@ -69,9 +70,9 @@ async def growing(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     return made
 
 
-async def opened(world: World, positions: Mapping[SplitId, Offset | None] | None = None) -> Source:
+async def opened(world: World, positions: Mapping[SplitId, Offset] | None = None) -> Source:
     source = world.source()
-    await source.open(dict.fromkeys(await source.splits()) if positions is None else positions)
+    await open_splits(source, positions)
     return source
 
 
@@ -107,7 +108,7 @@ async def test_C6_a_restart_resumes_exactly_from_any_status(world: World) -> Non
     given: list[RawBatch] = []
     while not all(status.at_end for status in source.status()):
         given += await source.fetch(30, 5)
-        positions: dict[SplitId, Offset | None] = {s.split: s.next_position for s in source.status()}
+        positions = {s.split: s.next_position for s in source.status()}
         rest = await drain(await opened(world, positions))
         assert sorted(numbers(given + rest).values()) == sorted(world.lanes)
 
@@ -119,8 +120,8 @@ async def test_d11_ordinals_and_splits_agree_between_tasks(world: World) -> None
     assert splits == await two.splits()
     assert len(set(splits.values())) == len(splits)
     names = list(splits)
-    await one.open(dict.fromkeys(names[::2]))
-    await two.open(dict.fromkeys(names[1::2]))
+    await open_splits(one, splits=names[::2])
+    await open_splits(two, splits=names[1::2])
     batches = await drain(one) + await drain(two)
     assert sorted(numbers(batches).values()) == sorted(world.lanes)
     assert all(batch.partition == splits[batch.split] for batch in batches)
@@ -157,20 +158,55 @@ async def test_W4_a_growing_split_at_its_end_goes_on_when_more_comes(growing: Wo
     assert found == [100, 101]
 
 
-async def test_E2_end_at_stops_named_splits_there_and_others_where_they_are(growing: World) -> None:
-    """With `end_at`, positions from the named ones on are not read, splits not named give nothing more, and all finish."""
+async def test_E2_end_at_stops_named_splits_there(growing: World) -> None:
+    """With `end_at`, positions from the named ones on are not read, and the splits finish there; others go on."""
     probe = await opened(growing)
     batches = await drain(probe)
     split = batches[0].split
     positions = [p for batch in batches if batch.split == split for p in batch.positions.tolist()]
     source = await opened(growing)
     source.end_at({split: Offset(positions[4])})
-    read: list[RawBatch] = []
-    while not all(status.finished for status in source.status()):
-        read += await source.fetch(1 << 20, 5)
-    assert [p for batch in read for p in batch.positions.tolist()] == positions[:4]
-    assert {batch.split for batch in read} == {split}
+    read = await drain(source)
+    assert [p for batch in read if batch.split == split for p in batch.positions.tolist()] == positions[:4]
+    assert [s.split for s in source.status() if s.finished] == [split]
     assert {s.split: s.next_position for s in source.status()}[split] == positions[4]
+
+
+async def test_I3_ends_are_behind_what_is_there_now(growing: World) -> None:
+    """Asked at any position, a source that goes on names the end of what is there; read up to it, all splits finish with all of it."""
+    source = await opened(growing)
+    given = list(await source.fetch(30, 5))
+    ends = await source.ends({s.split: s.next_position for s in source.status()})
+    source.end_at({split: end for split, end in ends.items() if end is not None})
+    lanes = [list(lane) for lane in growing.lanes]
+    await growing.add(0, [100, 101])
+    while not all(status.finished for status in source.status()):
+        given += await source.fetch(1 << 20, 5)
+    assert sorted(numbers(given).values()) == sorted(lanes)
+
+
+async def test_I3_what_ends_by_itself_is_not_cut_short(bounded: World) -> None:
+    """A bounded source ends where it would have ended, or does not say where that is."""
+    source = await opened(bounded)
+    given = list(await source.fetch(30, 5))
+    ends = await source.ends({s.split: s.next_position for s in source.status()})
+    source.end_at({split: end for split, end in ends.items() if end is not None})
+    while not all(status.finished for status in source.status()):
+        given += await source.fetch(1 << 20, 5)
+    assert sorted(numbers(given).values()) == sorted(bounded.lanes)
+
+
+async def test_I2_what_has_not_been_replaced_passes_the_check(world: World) -> None:
+    """A source made anew on the same files or topics finds the origins that were known."""
+    known = await open_splits(world.source())
+    await world.source().check(known)
+
+
+async def test_I2_what_only_grew_passes_the_check(growing: World) -> None:
+    """Records that are added, and splits, change no origin."""
+    known = await open_splits(growing.source())
+    await growing.add(0, [100, 101])
+    await growing.source().check(known)
 
 
 @pytest.mark.parametrize("name", ["kafka", "gateway", "json-follow", "csv-follow", "parquet-follow"])
@@ -185,5 +221,5 @@ async def test_new_splits_are_noticed_and_read_from_their_beginning(name: str, t
     after = await source.splits()
     assert before.items() <= after.items()
     new = after.keys() - before.keys()
-    await source.open(dict.fromkeys(new))
+    await open_splits(source, splits=list(new), first=False)
     assert [n for lane in numbers(await drain(source)).values() for n in lane] == [100, 101]

@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """The file source's own promises: incomplete records, sequences of files, what it refuses."""
 
 import datetime as dt
@@ -16,9 +17,10 @@ from shared.language.values import parse_json
 from shared.model.ids import Offset, SplitId
 from shared.model.values import Binary, Date
 from shared.ports.log import LogError
-from shared.ports.source import Source
+from shared.ports.source import Source, SourceReplaced
 from tests.contract.sinks_support import Inline
 from tests.contract.sources_worlds import CLOCK
+from tests.harness.opening import open_splits
 
 
 def source_of(root: Path, format_: str, *, ordered: bool = False, follow: bool = False, **types: str) -> FileSource:
@@ -39,7 +41,7 @@ async def read(source: Source, fetches: int = 5) -> list[object]:
 
 
 async def start(source: FileSource) -> FileSource:
-    await source.open(dict.fromkeys(await source.splits()))
+    await open_splits(source)
     return source
 
 
@@ -321,3 +323,28 @@ async def test_files_are_bounded_in_number(tmp_path: Path) -> None:
     settings = FileSourceSettings(glob=f"{tmp_path}/*.json", format="json", ordered=False, types={}, files_max=2)
     with pytest.raises(LogError, match="3 files match, but files_max is 2"):
         await FileSource(settings, LocalFileSystem(), Inline(), CLOCK).splits()
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("format_", ["json", "csv", "parquet"])
+async def test_I2_a_file_that_was_replaced_is_named(tmp_path: Path, format_: str, ordered: bool) -> None:
+    """Another file of the same name is not read from the old one's position; one that was added to is the same."""
+
+    def write(numbers: range) -> None:
+        path = tmp_path / f"a.{format_}"
+        if format_ == "parquet":
+            pq.write_table(pa.table({"n": pa.array(numbers, pa.int64())}), path)
+        else:
+            lines = ["n", *map(str, numbers)] if format_ == "csv" else [f'{{"n": {n}}}' for n in numbers]
+            path.write_text("".join(line + "\n" for line in lines))
+
+    def source() -> FileSource:
+        return source_of(tmp_path, format_, ordered=ordered, follow=True, n="int")
+
+    write(range(100, 105))
+    known = await open_splits(source())
+    write(range(100, 300))
+    await source().check(known)
+    write(range(500, 900))
+    with pytest.raises(SourceReplaced, match=rf"a\.{format_}: its first 5 records .* start without state"):
+        await source().check(known)

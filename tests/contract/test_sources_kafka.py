@@ -16,6 +16,7 @@ from shared.model.ids import Offset, SplitId
 from shared.ports.log import LogError, LogUnavailable, NewRecord, OffsetOutOfRange, TopicPartition
 from shared.ports.source import RawBatch
 from tests.contract.sources_worlds import CLOCK, KafkaLanes, number_of
+from tests.harness.opening import open_known, open_splits
 
 IN_0 = split_of(TopicPartition("in", 0))
 
@@ -42,9 +43,9 @@ async def read(source: KafkaSource, fetches: int = 3) -> list[int]:
     return [number_of(value) for batch in batches for value in batch.values.to_pylist()]
 
 
-async def start(world: KafkaLanes, positions: Mapping[SplitId, Offset | None] | None = None) -> KafkaSource:
+async def start(world: KafkaLanes, positions: Mapping[SplitId, Offset] | None = None) -> KafkaSource:
     source = world.source()
-    await source.open(dict.fromkeys(await source.splits()) if positions is None else positions)
+    await open_splits(source, positions)
     return source
 
 
@@ -57,7 +58,7 @@ def position(source: KafkaSource, split: SplitId = IN_0) -> int:
     [("earliest", 0), ("latest", 5), (StartAtOffsets(((0, 3),)), 3), (StartAtOffsets(((7, 3),)), 0)],
 )
 async def test_start_at_is_told_before_anything_is_read(start_at: StartAt, first: int) -> None:
-    """The position that `startAt` chose shows in the status right after open, and reading begins there."""
+    """The position that `startAt` chose is told, and reading begins there."""
     world = await lane([0, 1, 2, 3, 4], start_at=start_at)
     source = await start(world)
     assert position(source) == first
@@ -77,14 +78,12 @@ async def test_start_at_a_time_begins_with_the_first_record_not_before_it() -> N
         assert position(await start(world)) == first
 
 
-async def test_a_partition_that_came_while_stopped_is_read_from_its_first_record() -> None:
-    """`latest` is for the first start: when others resume, a partition without a position came later, and loses nothing."""
+async def test_W2_a_partition_that_came_since_begins_with_its_first_record() -> None:
+    """`latest` is for the first look: what comes later loses nothing."""
     world = await lane([0, 1], start_at="latest")
-    first = await start(world)
-    resume = position(first)
-    await world.grow(2)
+    source = await start(world)
     await world.add(1, [10, 11])
-    source = await start(world, {IN_0: Offset(resume), SplitId("in-1"): None})
+    await open_splits(source, splits=[SplitId("in-1")], first=False)
     assert await read(source) == [10, 11]
 
 
@@ -111,14 +110,13 @@ async def test_a_missing_topic_is_named() -> None:
         await KafkaLanes().source().splits()
 
 
-async def test_E1_until_latest_is_resolved_once() -> None:
-    """What is written after the first open is not read; a restart with the kept bounds ends at the same offset."""
+async def test_E1_until_latest_is_told_before_anything_is_read() -> None:
+    """What is written after that is not read; who opens with what was told ends at the same offset."""
     world = await lane([0, 1, 2], until="latest")
-    source = await start(world)
+    source, again = world.source(), world.source()
+    known = await open_splits(source)
     await world.add(0, [3, 4])
-    kept = {status.split: status.until for status in source.status() if status.until is not None}
-    again = await start(world)
-    again.end_at(kept)
+    await open_known(again, known)
     for reader in (source, again):
         assert await read(reader) == [0, 1, 2]
         assert reader.status()[0].finished
@@ -138,13 +136,13 @@ async def test_E1_until_offsets_end_each_partition_there() -> None:
 
 async def test_ordinals_stay_when_partitions_are_added() -> None:
     """Ordinals interleave the topics by partition: a topic that grows changes no other split's ordinal."""
-    log = MemoryLog(MemoryBroker(CLOCK))
+    broker = MemoryBroker(CLOCK)
+    log = MemoryLog(broker)
     source = KafkaSource(KafkaSourceSettings(topics=("a", "b")), log, LogRawReader(log), CLOCK)
     await log.create_topic("b", 2)
     await log.create_topic("a", 1)
     before = await source.splits()
-    await log.delete_topics(["a"])
-    await log.create_topic("a", 3)
+    broker.add_partitions("a", 3)
     after = await source.splits()
     assert before == {"a-0": 0, "b-0": 1, "b-1": 3}
     assert before.items() < after.items()
@@ -181,7 +179,7 @@ async def test_W4_an_old_answer_says_nothing_about_the_end() -> None:
     world = await lane([0])
     clock = HandClock()
     source = KafkaSource(world.settings, world.log, LogRawReader(world.log), clock)
-    await source.open({IN_0: None})
+    await open_splits(source, splits=[IN_0])
     assert not source.status()[0].at_end
     await read(source)
     assert source.status()[0].at_end
@@ -196,7 +194,7 @@ async def test_W4_an_outage_is_no_end() -> None:
     world = await lane([0])
     faults = Faults()
     source = KafkaSource(world.settings, world.log, LogRawReader(MemoryLog(world.broker, faults)), CLOCK)
-    await source.open({IN_0: None})
+    await open_splits(source, splits=[IN_0])
     await read(source)
     faults.away = True
     with pytest.raises(LogUnavailable):

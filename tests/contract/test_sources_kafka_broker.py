@@ -16,8 +16,9 @@ from shared.adapters.kafka_settings import KafkaSettings
 from shared.language.stages.source import StartAt, StartAtTime
 from shared.model.ids import Offset, SplitId
 from shared.ports.log import LogUnavailable, NewRecord, OffsetOutOfRange, TopicPartition
-from shared.ports.source import RawBatch
+from shared.ports.source import RawBatch, SourceReplaced
 from tests.contract.sources_worlds import CLOCK, number_of
+from tests.harness.opening import open_known, open_splits
 
 pytestmark = pytest.mark.kafka
 
@@ -87,13 +88,13 @@ async def test_a_restart_resumes_exactly(topic: Topic) -> None:
     for partition in range(3):
         await topic.write(partition, range(partition * 100, partition * 100 + 50))
     first = await topic.source()
-    await first.open(dict.fromkeys(await first.splits()))
+    known = await open_splits(first)
     given = [*await first.fetch(100, 500), *await first.fetch(100, 500)]
     positions = {status.split: status.next_position for status in first.status()}
     splits = list(positions)
     for mine in (splits[:1], splits[1:]):
         source = await topic.source()
-        await source.open({split: positions[split] for split in mine})
+        await open_known(source, {split: known[split] for split in mine}, positions)
         given += await drain(source, max_bytes=200)
     assert numbers(given) == [p * 100 + i for p in range(3) for i in range(50)]
     for split in splits:
@@ -109,7 +110,7 @@ async def test_W4_ends_are_reached_behind_aborted_records_and_not_before_open_on
     await aborted.send_batch(TopicPartition(topic.name, 0), [NewRecord(b'{"n": 99}')])
     await aborted.abort()
     source = await topic.source()
-    await source.open({topic.split(0): None})
+    await open_splits(source, splits=[topic.split(0)])
     assert numbers(await drain(source)) == [1]
     opened = await writer.begin()
     await opened.send_batch(TopicPartition(topic.name, 0), [NewRecord(b'{"n": 2}')])
@@ -125,13 +126,13 @@ async def test_E1_until_latest_ends_the_source(topic: Topic) -> None:
     await topic.write(0, [1, 2])
     await topic.write(1, [3])
     source = await topic.source(until="latest")
-    await source.open(dict.fromkeys(await source.splits()))
+    known = await open_splits(source)
     await topic.write(0, [4])
     batches: list[RawBatch] = []
     while not all(status.finished for status in source.status()):
         batches += await source.fetch(1000, 50)
     assert numbers(batches) == [1, 2, 3]
-    assert {status.split: status.until for status in source.status()} == {
+    assert {split: each.end for split, each in known.items()} == {
         topic.split(0): 2,
         topic.split(1): 1,
         topic.split(2): 0,
@@ -142,14 +143,14 @@ async def test_start_at_a_time_asks_the_broker(topic: Topic) -> None:
     """`startAt` a time finds the first record at or after it, the end where there is none."""
     await topic.write(0, range(10))
     source = await topic.source(start_at=StartAtTime(1_600_000_000_004))
-    await source.open({topic.split(0): None, topic.split(1): None})
+    await open_splits(source, splits=[topic.split(0), topic.split(1)])
     assert {s.split: s.next_position for s in source.status()} == {topic.split(0): 4, topic.split(1): 0}
 
 
 async def test_partitions_that_are_added_are_noticed_and_read_from_their_beginning(topic: Topic) -> None:
     """A partition made while the source runs appears in `splits` and, opened, is read whole; the others go on where they were."""
     source = await topic.source(start_at="latest")
-    await source.open(dict.fromkeys(await source.splits()))
+    await open_splits(source)
     await topic.write(0, [1])
     assert numbers(await drain(source)) == [1]
     admin = AIOKafkaAdminClient(bootstrap_servers=topic.settings.bootstrap)
@@ -159,10 +160,28 @@ async def test_partitions_that_are_added_are_noticed_and_read_from_their_beginni
     while topic.split(3) not in (known := await source.splits()):
         continue
     await topic.write(3, [10, 11])
-    await source.open({topic.split(3): None})
+    await open_splits(source, splits=[topic.split(3)], first=False)
     await topic.write(0, [2])
     assert known[topic.split(3)] == 3
     assert numbers(await drain(source)) == [2, 10, 11]
+
+
+async def test_I2_a_topic_that_is_made_anew_has_another_id(topic: Topic) -> None:
+    """The broker tells it, and the check names both; a partition that is added changes nothing."""
+    source = await topic.source()
+    known = await open_splits(source)
+    admin = AIOKafkaAdminClient(bootstrap_servers=topic.settings.bootstrap)
+    await admin.start()
+    await admin.create_partitions({topic.name: NewPartitions(total_count=4)})
+    await admin.close()
+    await source.check(known)
+    old = known[topic.split(0)].origin
+    assert len(old) == 22
+    await topic.log.delete_topics([topic.name])
+    await topic.log.create_topic(topic.name, 3)
+    with pytest.raises(SourceReplaced, match=f"with id {old}"):
+        await source.check(known)
+    assert (await topic.log.describe_topics([topic.name, "no-such-topic"])).keys() == {topic.name}
 
 
 async def test_retention_that_overtakes_a_reader_is_an_error(topic: Topic) -> None:
@@ -182,7 +201,7 @@ async def test_W4_an_outage_is_no_end_and_the_source_goes_on_after_it(
     await topic.log.create_topic(topic.name, 1)
     await topic.write(0, [1])
     source = await topic.source()
-    await source.open({topic.split(0): None})
+    await open_splits(source, splits=[topic.split(0)])
     assert numbers(await drain(source)) == [1]
     fresh_broker.kill()
     with pytest.raises(LogUnavailable):

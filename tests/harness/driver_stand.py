@@ -297,7 +297,7 @@ async def standing(
         tags={IN: ""},
         outputs={OUT_EDGE: outputs},
         on_ack=lambda epoch, handle: acks.append((epoch, handle)),
-        on_ask=lambda: None,
+        on_ask=lambda: None, on_found=lambda *_: None, on_ends=lambda *_: None,
         on_failed=errors.append,
         passing=lambda _phase, _epoch: None,
     )  # fmt: skip

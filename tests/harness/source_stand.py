@@ -1,7 +1,7 @@
 """The body of a source's task over a Kafka source on any log, with a clock that the test moves."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +13,8 @@ from shared.adapters.clock import SystemClock
 from shared.adapters.executor import AsyncExecutor
 from shared.language.documents import parse
 from shared.language.stages.source import StartAt
-from shared.model.ids import Epoch, StatePart, TaskId, VertexId
+from shared.model.checkpoint import KnownSplit
+from shared.model.ids import Epoch, SplitId, StatePart, TaskId, VertexId
 from shared.model.plan import OUT
 from shared.model.time import MIN_TIME
 from shared.operators.base import TS, Out
@@ -52,44 +53,73 @@ class SourceStand:
         tasks: int = 1,
         index: int = 0,
         until: StartAt | None = None,
+        start_at: StartAt = "earliest",
         answer_age_ms_max: int = 2_000,
         bounds: SourceSettings | None = None,
     ) -> None:
         self.clock = HandClock()
         settings = KafkaSourceSettings(
-            topics=(topic,), start_at="earliest", until=until, answer_age_ms_max=answer_age_ms_max
+            topics=(topic,), start_at=start_at, until=until, answer_age_ms_max=answer_age_ms_max
         )
         self.source = KafkaSource(settings, log, reader, self.clock)
         document = {"connectionName": "c", "topic": topic, "timeField": "$t", "schema": {"t": "date?"}}
         operators = OperatorContext("p", "i", topic)
         self.front = build_front(FrontSpec(parse({"pipeline": [{"$source": document}]}).source), operators)
         assign = SimpleNamespace(plan=SimpleNamespace(tasks={VertexId("read"): tasks}), vertex=VertexId("read"))
-        assign.index, assign.handles = index, ()
+        assign.index, assign.handles, assign.splits, assign.listed = index, (), {}, False
+        self.row: dict[SplitId, KnownSplit] = {}
+        """What the processor's row would list of this task's splits (I1)."""
         runtime = RuntimeSettings(fetch_timeout_ms=50)
         outside = SimpleNamespace(settings=runtime, clock=self.clock, executor=AsyncExecutor())
         context: Any = SimpleNamespace(assign=assign, outside=outside, task=TaskId(VertexId("read"), index))
         steps = Steps(lambda _ms: None, one_by_one=False, rows_too=False, settle_ms=0)
         chain = build_chain((), operators)
         settings_of_body = bounds or SourceSettings()
-        self.body = SourceTaskBody(
-            context,
-            self.source,
-            self.front,
-            chain,
-            IDLE_MS,
-            steps,
-            bounded=until is not None,
-            settings=settings_of_body,
-        )
+        self._assign = assign
 
-    async def open(self, parts: dict[StatePart, bytes] | None = None) -> "SourceStand":
+        def made() -> SourceTaskBody:
+            return SourceTaskBody(
+                context,
+                self.source,
+                self.front,
+                chain,
+                IDLE_MS,
+                steps,
+                bounded=until is not None,
+                settings=settings_of_body,
+            )
+
+        self._made = made
+        self.body = made()
+
+    async def open(
+        self, parts: dict[StatePart, bytes] | None = None, row: Mapping[SplitId, KnownSplit] | None = None
+    ) -> "SourceStand":
+        """`row`: what the row lists of this task's splits; None: the source was never looked at."""
+        if row is not None:
+            self._assign.splits, self._assign.listed = row, True
+            self.row |= row
+            self.body = self._made()
         await self.body.open(parts or {})
+        self.write_row()
         return self
+
+    def write_row(self) -> None:
+        """What the task has found is written to the row, and it is told to read it."""
+        if (found := self.body.found()) is not None:
+            self.row = {s: k for s, k in {**found[0], **self.row}.items() if s not in found[1]}
+            self.body.read({split: self.row[split] for split in found[0]})
+
+    async def drain(self, until: dict[str, int] | None = None) -> None:
+        """The ends are asked for, written to the row and told."""
+        self.row = dict(await self.body.ends(until or {}))
+        self.body.drain(self.row)
 
     async def take(self, after_ms: int = 0) -> list[int]:
         """Time passes, then what is there is processed; the event times of its rows."""
         self.clock.at_ms += after_ms
         fetched = await self.body.fetch()
+        self.write_row()
         outs: Sequence[Any] = await self.body.take(fetched, 0, self.clock.at_ms)
         return [t for o in outs if isinstance(o, Out) and o.port == OUT for t in o.batch.column(TS).to_pylist()]
 

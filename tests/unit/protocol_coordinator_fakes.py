@@ -1,12 +1,16 @@
 """The workers' side of the coordinator's world: what they are told, what they say, what sinks release."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+from msgspec import structs
 
 from shared.model.checkpoint import (
     BlobRef,
     InputState,
+    KnownSplit,
     MirrorRow,
     PartHandle,
+    SplitStand,
     TaskHandle,
     TaskProtocolState,
 )
@@ -18,6 +22,7 @@ from shared.model.ids import (
     Offset,
     Place,
     ProcessorName,
+    SplitId,
     TaskId,
     VertexId,
     WorkerIncarnation,
@@ -29,22 +34,28 @@ from shared.model.messages import (
     Command,
     CoordinatorBeat,
     Drain,
+    EndsFound,
     Heartbeat,
     ProcessorStatus,
+    ReadSplits,
     Register,
     Released,
     Report,
+    SplitsFound,
     StartCheckpoint,
     StopTasks,
     TaskBeat,
     TaskFailed,
     TaskRestored,
+    TellEnds,
+    TellSplits,
     WorkerUnwanted,
     WorkerWanted,
 )
 from shared.protocol.coordinator import commands as do
 from shared.protocol.coordinator.machine import CoordinatorMachine
 from shared.protocol.coordinator.settings import CoordinatorSettings
+from shared.wire.messages import encode_stands
 from tests.unit.protocol_coordinator_judge import Judge
 from tests.unit.protocol_coordinator_support import Broken, FakeTask, FakeWorker, Fate, Identity, Node, Store
 
@@ -80,10 +91,14 @@ class WorkersSide:
         self.judge = Judge(self)
         self.releasing = True
         self.acking: Callable[[FakeTask], bool] = lambda _: True
+        self.telling: Callable[[FakeTask], bool] = lambda _: True
+        """Which source tasks say what they find, and where it ends."""
         self.inline = b"state"
         self.code = ""
         """Digest of the computations' code as it is on the disk."""
         self.keep_blobs = 3
+        self.grown = 0
+        """Partitions that were added to the sources' topic."""
         self.fate: Callable[[do.CoordinatorCommand], Fate | None] = lambda _: "done"
         """What happens to a command; None: it stays where it is."""
         self.nodes = [Node(machine(self.settings, self.fresh)) for _ in range(nodes)]
@@ -157,9 +172,12 @@ class WorkersSide:
             case AbortCheckpoint():
                 for task in mine:
                     task.ended = max(task.ended, c.epoch)
-            case Drain():
+            case TellSplits() | ReadSplits() | TellEnds() | Drain():
                 for task in mine:
-                    task.draining = True
+                    if task.is_source and task.assign.generation == c.generation:
+                        self._obey_source(worker, task, c)
+                    elif isinstance(c, Drain):
+                        task.draining = True  # END comes to it at once
             case StopTasks():
                 worker.tasks = {
                     k: t for k, t in worker.tasks.items() if k[0] != c.job or t.assign.generation > c.generation
@@ -167,12 +185,62 @@ class WorkersSide:
             case _:
                 pass
 
+    def _obey_source(self, worker: FakeWorker, task: FakeTask, c: TellSplits | ReadSplits | TellEnds | Drain) -> None:
+        """I1, I3: a source's task says what it finds and where that ends, and reads what it was told of."""
+        if isinstance(c, ReadSplits | Drain) and TaskId(c.vertex, c.index) != task.id:
+            return
+        match c:
+            case TellSplits():
+                self.tell_found(worker, task)
+            case ReadSplits(splits=splits):
+                self.judge.may_read(task, splits)
+                task.splits |= splits
+                task.listed = True
+            case TellEnds(until=until):
+                task.held = True
+                self.tell_ends(worker, task, until)
+            case Drain(splits=splits):
+                self.judge.may_read(task, splits)
+                task.splits |= splits
+                task.draining, task.held = True, False
+
+    def tell_found(self, worker: FakeWorker, task: FakeTask, gone: tuple[SplitId, ...] = ()) -> None:
+        """What a source's task sees and was not told to read."""
+        a = task.assign
+        splits = {s: k for s, k in self.splits_of(task).items() if s not in task.splits}
+        if self.telling(task) and (splits or gone or not task.listed):
+            self.report(worker, SplitsFound(worker.incarnation, a.job, a.generation, a.vertex, a.index, splits, gone))
+
+    def tell_ends(self, worker: FakeWorker, task: FakeTask, until: Mapping[str, int]) -> None:
+        """Where its splits end: where they stand, which is another place after each restart."""
+        a = task.assign
+        if not self.telling(task):
+            return
+        splits = {**self.splits_of(task), **task.splits}
+        ended = {
+            s: structs.replace(k, end=Offset(max(until.get(s, 0), task.offset) if k.end is None else k.end))
+            for s, k in splits.items()
+        }
+        self.report(worker, EndsFound(worker.incarnation, a.job, a.generation, a.vertex, a.index, ended))
+
+    def splits_of(self, task: FakeTask) -> dict[SplitId, KnownSplit]:
+        """One for each task, and those that came since: these from their beginning, the others from where `latest` is now."""
+        a = task.assign
+        tasks = a.plan.tasks[a.vertex]
+        first = not task.listed
+        found = {}
+        for ordinal in range(tasks + self.grown):
+            if ordinal % tasks == a.index:
+                begin = Offset(self.now_ms if first else 0)
+                found[SplitId(f"t-{ordinal}")] = KnownSplit(ordinal, "t", begin)
+        return found
+
     def _assign(self, worker: FakeWorker, a: Assign) -> None:
         key = (a.job, TaskId(a.vertex, a.index))
         old = worker.tasks.get(key)
         if old is not None and old.assign.generation >= a.generation:
             return
-        task = FakeTask(a, ended=a.last)
+        task = FakeTask(a, ended=a.last, splits=dict(a.splits), listed=a.listed)
         for handle in a.handles:
             if handle.index == a.index:
                 task.offset = max([0, *(i.resume_offset for i in handle.protocol.inputs)])
@@ -188,6 +256,9 @@ class WorkersSide:
         self._take_identities(task)
         task.restored = True
         self.report(worker, TaskRestored(worker.incarnation, a.job, a.generation, a.vertex, a.index))
+        if task.is_source:
+            self.judge.assigned_splits(task)
+            self.tell_found(worker, task)
 
     def _take_identities(self, task: FakeTask) -> None:
         a = task.assign
@@ -215,9 +286,15 @@ class WorkersSide:
             if b.edge.split(">")[1] == a.vertex
         )
         protocol = TaskProtocolState(inputs=inputs, ended=task.draining)
+        status = task.stands or ("finished" if task.draining else "active")
+        stands = tuple(
+            SplitStand(s, k.end if task.draining and k.end is not None else Offset(task.offset), k.begin, status)
+            for s, k in sorted(task.splits.items())
+        )
+        positions = encode_stands(stands) if task.is_source else b""
         staged = f"{a.vertex}/{a.index}:{c.epoch}".encode() if task.is_sink else b""
         parts = (PartHandle(TASK_PART, self.inline),)
-        handle = TaskHandle(a.vertex, a.index, protocol, parts, tuple(task.blobs), staged)
+        handle = TaskHandle(a.vertex, a.index, protocol, parts, tuple(task.blobs), staged, positions)
         self.report(worker, Ack(worker.incarnation, a.job, a.generation, c.epoch, handle))
 
     def release_once(self, worker: FakeWorker) -> bool:
@@ -242,6 +319,10 @@ class WorkersSide:
         a = task.assign
         failed = TaskFailed(worker.incarnation, a.job, a.generation, a.vertex, a.index, "it broke", permanent, outage)
         self.report(worker, failed)
+
+    def holder_id(self, vertex: str, index: int = 0) -> TaskId:
+        """A task's name."""
+        return TaskId(VertexId(vertex), index)
 
     def holder(self, vertex: str, index: int = 0) -> tuple[FakeWorker, FakeTask]:
         """Who runs a task."""

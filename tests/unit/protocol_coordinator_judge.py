@@ -1,17 +1,21 @@
 """Knows everything that reached the outside of the coordinators, and raises `Broken` with the name of the rule that it breaks."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from shared.model.checkpoint import (
     CommitRow,
+    KnownSplit,
     MirrorRow,
 )
 from shared.model.ids import (
     Epoch,
     Generation,
     JobId,
+    Offset,
+    SplitId,
     TaskId,
+    VertexId,
     WorkerIncarnation,
 )
 from shared.model.messages import (
@@ -22,9 +26,9 @@ from shared.model.messages import (
     StopTasks,
 )
 from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator.record import decode_plan
+from shared.protocol.coordinator.record import decode_kept, decode_plan
 from shared.protocol.coordinator.retention import parse_blob_name
-from tests.unit.protocol_coordinator_support import Broken, Identity, Node
+from tests.unit.protocol_coordinator_support import Broken, FakeTask, Identity, Node
 
 if TYPE_CHECKING:
     from tests.unit.protocol_coordinator_fakes import WorkersSide
@@ -41,6 +45,38 @@ class Judge:
         self.holders: dict[tuple[JobId, Generation, TaskId], WorkerIncarnation] = {}
         self.identities: dict[tuple[JobId, Generation, Identity], TaskId] = {}
         self.outputs: dict[Identity, list[Epoch]] = {}
+        self.ranges: dict[tuple[JobId, VertexId, SplitId], tuple[Offset, Offset | None]] = {}
+
+    def may_read(self, task: FakeTask, splits: Mapping[SplitId, KnownSplit]) -> None:
+        """I1, I3: what a task is told to read, and where it ends, stands in the row, and is the same in every generation."""
+        a = task.assign
+        row = self.world.store.rows.get(a.name)
+        if row is None or row.job != a.job or row.generation != a.generation:
+            return  # it has been overtaken, and nothing that it reads counts
+        kept = decode_kept(row.extra)
+        for split, told in splits.items():
+            listed = kept.splits.get(a.vertex, {}).get(split)
+            if listed is None:
+                raise Broken(f"I1: {a.vertex}/{a.index} is to read {split}, and the row does not have it")
+            begin, end = self.ranges.get((a.job, a.vertex, split), (told.begin, told.end))
+            if (told.begin, listed.begin) != (begin, begin):
+                raise Broken(
+                    f"I1: {split} began at {begin}, now it begins at {told.begin}, in the row at {listed.begin}"
+                )
+            if end is not None and listed.end != end:
+                raise Broken(f"I3: {split} ended at {end}, now it ends at {listed.end}")
+            if told.end is not None and told.end != listed.end:
+                raise Broken(f"I3: {split} is to end at {told.end}, in the row at {listed.end}")
+            self.ranges[a.job, a.vertex, split] = (begin, listed.end)
+
+    def assigned_splits(self, task: FakeTask) -> None:
+        """I3: a task that begins after the ends are decided knows them."""
+        self.may_read(task, task.assign.splits)
+        row = self.world.store.rows.get(task.assign.name)
+        if row is None or (row.job, row.generation) != (task.assign.job, task.assign.generation):
+            return
+        if decode_kept(row.extra).ended and any(known.end is None for known in task.assign.splits.values()):
+            raise Broken(f"I3: {task.id} was not told where its splits end")
 
     def new_term(self, node: Node) -> None:
         """What a node had in flight is forgotten with its term."""

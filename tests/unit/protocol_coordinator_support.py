@@ -9,6 +9,7 @@ from msgspec import structs
 from shared.model.checkpoint import (
     BlobRef,
     CommitRow,
+    KnownSplit,
     LineageEntry,
     MirrorRow,
 )
@@ -19,6 +20,7 @@ from shared.model.ids import (
     LeaderToken,
     Place,
     ProcessorName,
+    SplitId,
     TaskId,
     VertexId,
     WorkerIncarnation,
@@ -149,11 +151,23 @@ class FakeTask:
     offset: int = 0
     blobs: list[BlobRef] = field(default_factory=list)
     barrier: Epoch = NO_EPOCH
+    splits: dict[SplitId, KnownSplit] = field(default_factory=dict)
+    """Of a source's task: what it was told to read."""
+    listed: bool = False
+    stands: str = ""
+    """What it says of its splits at barriers, whatever is so."""
+    held: bool = False
+    """It has said where its splits end, and reads nothing until it is told."""
 
     @property
     def id(self) -> TaskId:
         """Which."""
         return TaskId(self.assign.vertex, self.assign.index)
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it reads splits."""
+        return self.assign.plan.services[self.assign.vertex] == "source" and not self.assign.release_only
 
     @property
     def is_sink(self) -> bool:

@@ -21,6 +21,7 @@ from shared.model.values import Binary, Date, Long, ObjectId, long
 from shared.operators.base import RAW, REST, TS
 from shared.operators.batches import rest_of
 from shared.ports.sink import TargetRefused
+from tests.harness.opening import open_splits
 
 CLOCK = SystemClock()
 
@@ -173,7 +174,7 @@ SCRIPT: tuple[ScriptStep, ...] = (
 async def test_d2_a_scripts_steps_come_in_order_behind_the_rows_before_them() -> None:
     """Rows of one partition a batch, control steps with the rows that they follow, leading ones alone."""
     source = ScriptSource(SCRIPT, CLOCK)
-    await source.open(dict.fromkeys(await source.splits()))
+    await open_splits(source)
     seen = []
     while batches := await source.fetch(1 << 20, 0):
         seen += [(b.split, b.positions.tolist(), b.steps) for b in batches]
@@ -189,7 +190,7 @@ async def test_d2_a_scripts_steps_come_in_order_behind_the_rows_before_them() ->
 async def test_a_script_resumes_behind_the_control_steps_that_it_gave() -> None:
     """A control step is given once, also over a restart."""
     first = ScriptSource(SCRIPT, CLOCK)
-    await first.open(dict.fromkeys(await first.splits()))
+    await open_splits(first)
     for _ in range(3):
         await first.fetch(1 << 20, 0)
     second = ScriptSource(SCRIPT, CLOCK)

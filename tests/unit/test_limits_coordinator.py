@@ -220,7 +220,7 @@ def _process(extra: dict[str, Any], runtime: RuntimeSettings, kafka: dict[str, A
             {"inline_bytes_max": 500_000},
             {},
             {},
-            "inline_bytes_max=500000, document_bytes_max=524288 .* message_bytes_max=1000000",
+            "inline_bytes_max=500000, document_bytes_max=524288, splits_bytes_max=196608 .* message_bytes_max=1000000",
         ),
         ({}, {}, {"message_bytes_max": 500_000}, "inline_bytes_max=262144, .* message_bytes_max=500000"),
         ({"processors_max": 0}, {}, {}, "coordinator setting processors_max: expected a positive number, found 0"),

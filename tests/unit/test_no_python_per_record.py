@@ -6,7 +6,7 @@ of a frame.
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -24,7 +24,7 @@ from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_log import MemoryLog
 from shared.adapters.virtual import InlineExecutor
 from shared.language.documents import parse
-from shared.model.checkpoint import LineageEntry
+from shared.model.checkpoint import KnownSplit, LineageEntry
 from shared.model.ids import (
     NO_EPOCH,
     EdgeId,
@@ -67,14 +67,24 @@ class _NoSource:
     async def splits(self) -> Mapping[SplitId, int]:
         return {SPLIT: 0}
 
-    async def open(self, positions: Mapping[SplitId, Offset | None]) -> None:
+    async def check(self, known: Mapping[SplitId, KnownSplit]) -> None:
+        del known
+
+    async def found(self, splits: Collection[SplitId], *, first: bool) -> Mapping[SplitId, KnownSplit]:
+        del first
+        return dict.fromkeys(splits, KnownSplit(0, "", Offset(0)))
+
+    async def ends(self, positions: Mapping[SplitId, Offset]) -> Mapping[SplitId, Offset | None]:
+        return dict.fromkeys(positions)
+
+    async def open(self, positions: Mapping[SplitId, Offset]) -> None:
         del positions
 
     async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
         raise AssertionError((max_bytes, timeout_ms))
 
     def status(self) -> Sequence[SplitStatus]:
-        return [SplitStatus(SPLIT, Offset(0), at_end=False, finished=False, until=None)]
+        return [SplitStatus(SPLIT, Offset(0), at_end=False, finished=False)]
 
     def end_at(self, until: Mapping[SplitId, Offset]) -> None:
         del until
@@ -105,6 +115,8 @@ class Path:
             running,
             vertex.id,
             0,
+            listed=True,
+            splits={SPLIT: KnownSplit(0, "", Offset(0))},
         )
         executor = InlineExecutor()
         outside = Outside(
@@ -134,7 +146,7 @@ class Path:
 
     async def run(self, batch: RawBatch) -> int:
         """Through everything, as a driver does; the bytes of the frames."""
-        status = SplitStatus(SPLIT, Offset(self.position), at_end=False, finished=False, until=None)
+        status = SplitStatus(SPLIT, Offset(self.position), at_end=False, finished=False)
         outs = [*await self.body.take(Fetched([batch], [status]), 0, 0), *await self.body.flush(Epoch(1))]
         size = 0
         for emission in await self.exchange.emissions(outs, Epoch(1)):

@@ -7,6 +7,7 @@ from shared.model.messages import (
     Deregister,
     Heartbeat,
     ModifyProcessor,
+    ReadSplits,
     SkipRelease,
     StartCheckpoint,
     StartProcessor,
@@ -45,10 +46,10 @@ def test_L1_every_generation_is_in_the_lineage_before_its_tasks_are_told() -> No
 
 
 def test_R1_sources_start_when_all_tasks_have_restored() -> None:
-    """Not before the last of them has said so; the order is assign, restored, start."""
+    """Not before the last of them has said so; the order is assign, restored, what to read, start."""
     world = started()
     kinds = [type(c) for c in world.commands]
-    assert kinds == [Assign, Assign, Assign, StartSources]
+    assert kinds == [Assign, Assign, Assign, ReadSplits, StartSources]
     world.pass_ms(1_500)
     worker, task = world.holder("count")
     world.fail("emit")

@@ -11,23 +11,30 @@ from shared.adapters.faults import Faults
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_log import MemoryLog
 from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.ids import EdgeId, Generation, Incarnation, Offset, TaskId, VertexId
+from shared.model.checkpoint import KnownSplit
+from shared.model.ids import EdgeId, Generation, Incarnation, Offset, SplitId, TaskId, VertexId
 from shared.model.messages import (
     CoordinatorBeat,
+    Drain,
+    EndsFound,
     Heartbeat,
     ReadPosition,
     ReadPositions,
+    ReadSplits,
     Register,
+    SplitsFound,
     StartSources,
     StopTasks,
     TaskFailed,
     TaskRestored,
+    TellEnds,
 )
 from shared.ports.blobs import BlobUnavailable
 from shared.ports.log import LogUnavailable, TopicPartition
 from shared.ports.sink import MarkerAhead, TargetRefused, TargetUnavailable
 from shared.protocol.task.events import ReadUpTo
 from shared.protocol.task.start import TaskLimits
+from shared.runtime.body import Fetched
 from shared.runtime.driver import ZombieError
 from shared.runtime.settings import RuntimeSettings, SettingsError
 from tests.harness.driver_stand import WaitingBody
@@ -319,8 +326,20 @@ class Source(WaitingBody):
 
     fetched = 0
 
-    async def splits(self) -> dict[str, int]:
-        return {}
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.told: list[Any] = []
+
+    def found(self) -> tuple[dict[SplitId, KnownSplit], tuple[SplitId, ...]] | None:
+        return {}, ()
+
+    def tell_again(self) -> None: ...
+
+    def read(self, splits: Any) -> None:
+        self.told.append(splits)
+
+    async def ends(self, until: Any) -> dict[SplitId, KnownSplit]:
+        return {SplitId("s"): KnownSplit(0, "o", Offset(0), Offset(until["s"]))}
 
     async def fetch(self) -> Any:
         self.fetched += 1
@@ -339,7 +358,8 @@ class Source(WaitingBody):
 
     def on_receivers(self, split: Any, highest_ms: int) -> None: ...
 
-    def drain(self, until: Any) -> None: ...
+    def drain(self, splits: Any) -> None:
+        self.told.append(splits)
 
     async def note_committed(self, epoch: Any) -> None: ...
 
@@ -362,7 +382,7 @@ def test_R1_sources_take_no_input_before_all_have_restored() -> None:
     bodies: list[Source] = []
 
     def make(_: Any) -> Any:
-        bodies.append(Source(None))  # type: ignore[arg-type]
+        bodies.append(Source(None))
         return bodies[-1]
 
     async def story(stand: WorkerStand) -> None:
@@ -375,6 +395,76 @@ def test_R1_sources_take_no_input_before_all_have_restored() -> None:
         await stand.until(lambda: bodies[0].fetched == 1)
 
     at_work(story, make=make)
+
+
+def test_I1_a_source_s_task_tells_what_it_found_and_reads_what_it_is_told() -> None:
+    """With the word that it has restored; what another task is told is not for it."""
+    bodies: list[Source] = []
+
+    def make(_: Any) -> Any:
+        bodies.append(Source(None))
+        return bodies[-1]
+
+    async def story(stand: WorkerStand) -> None:
+        await stand.tell(stand.assign(1, vertex="source-1"))
+        (found,) = await stand.said(SplitsFound)
+        assert (found.vertex, found.index, found.splits) == ("source-1", 0, {})
+        read = VertexId("source-1")
+        mine, other = {SplitId("a"): KnownSplit(0, "o", Offset(0))}, {SplitId("b"): KnownSplit(1, "o", Offset(0))}
+        for index, splits in ((1, other), (0, mine)):
+            await stand.tell(ReadSplits(JOB, Generation(1), read, index, splits))
+        await stand.until(lambda: bodies[0].told == [mine])
+
+    at_work(story, make=make)
+
+
+def test_I3_ends_are_told_behind_what_is_worked_on_and_nothing_is_taken_after() -> None:
+    """While records are worked on the task says nothing of its ends; then it does, and takes no more until it is told of them."""
+    bodies: list[Busy] = []
+
+    def make(_: Any) -> Any:
+        bodies.append(Busy(None))
+        return bodies[-1]
+
+    async def story(stand: WorkerStand) -> None:
+        await stand.tell(stand.assign(1, vertex="source-1"))
+        await stand.said(TaskRestored)
+        await stand.tell(StartSources(JOB, Generation(1)))
+        await stand.until(lambda: bodies[0].taken == 1)
+        await stand.tell(TellEnds(JOB, Generation(1), {"s": Offset(7)}))
+        await stand.settle()
+        assert await stand.reports(EndsFound) == []
+        bodies[0].work.set()
+        (ends,) = await stand.said(EndsFound)
+        assert ends.splits[SplitId("s")].end == 7
+        await stand.settle()
+        assert bodies[0].taken == 1
+        await stand.tell(Drain(JOB, Generation(1), VertexId("source-1"), 0, ends.splits))
+        await stand.until(lambda: bodies[0].taken > 1)
+        assert bodies[0].told == [ends.splits]
+
+    at_work(story, make=make)
+
+
+class Busy(Source):
+    """Has always something to give, and works on it until it is let go."""
+
+    taken = 0
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.work = asyncio.Event()
+
+    async def fetch(self) -> Any:
+        await asyncio.sleep(0)
+        return Fetched((), ())
+
+    async def take(self, fetched: Any, now_ms: int, monotonic_ms: int) -> list[Any]:
+        self.taken += 1
+        await self.work.wait()
+        if self.told:
+            await _never()  # once is enough
+        return []
 
 
 def test_F7_what_receivers_told_during_an_outage_is_heard_after_it() -> None:

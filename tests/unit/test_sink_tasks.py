@@ -124,7 +124,9 @@ def test_S2_commits_are_learned_from_the_mirror_and_released_in_their_order() ->
         staged = await bench.staged(5, 0, 10)
         await bench.stand.tell(bench.stand.assign(1))
         await bench.stand.said(TaskRestored)
-        await bench.stand.tell(CommitHint(JOB, Generation(1), Epoch(5)), Drain(JOB, Generation(1), {}))
+        await bench.stand.tell(
+            CommitHint(JOB, Generation(1), Epoch(5)), Drain(JOB, Generation(1), VertexId("x"), 0, {})
+        )
         await bench.stand.settle()
         assert bench.visible() == []
         await bench.mirror(row(5, 0, staged), row(6, 5), row(5, 0, staged), row(9, 6))

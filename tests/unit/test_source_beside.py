@@ -1,4 +1,3 @@
-# ruff: noqa: N802 -- a test carries its rule's name
 """A source works on what takes long beside its worker's loop: what the loop does meanwhile, and what has to wait."""
 
 import asyncio
@@ -13,7 +12,7 @@ from services.source.connectors.raw import LogRawReader
 from shared.adapters.clock import SystemClock
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_log import MemoryLog
-from shared.model.ids import Offset, SplitId
+from shared.model.ids import SplitId
 from shared.operators.base import TS, Out
 from shared.operators.source_front import SourceFront
 from tests.harness.source_stand import HandClock, SourceStand, feed
@@ -81,22 +80,6 @@ async def test_what_is_asked_for_is_told_anew_with_the_next_records(monkeypatch:
     assert json.loads(stand.body.details()[f"split:{SPLIT}"])["position"] == MANY
     gate.pass_on.set()
     await again
-
-
-async def test_E2_a_drain_that_comes_meanwhile_ends_the_split_behind_what_is_worked_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """What has gone out lies before the end: the position that is noted covers it."""
-    stand, gate, taken = await _at_work(monkeypatch)
-    stand.body.drain({})
-    gate.pass_on.set()
-    assert await taken == list(range(MANY))
-    assert await stand.take() == []
-    assert stand.body.ended()
-    copied = await stand.copy()
-    assert any(part.startswith("position|") for part in copied)
-    (status,) = stand.source.status()
-    assert (status.until, status.next_position) == (Offset(MANY), Offset(MANY))
 
 
 async def test_what_is_fast_is_worked_on_in_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,7 @@ from shared.process.connections import Connections
 from shared.process.settings import ProcessSettings, ProcessSettingsError
 from shared.runtime.settings import RuntimeSettings
 from shared.wire.arrow import encode_batch
+from tests.harness.opening import open_splits
 from tests.harness.source_stand import SourceStand, feed
 from tests.harness.worker_stand import JOB
 
@@ -142,7 +143,7 @@ async def test_bounds_of_files_reach_their_source(tmp_path: Path) -> None:
     with pytest.raises(LogError, match="2 files match, but files_max is 1"):
         await made.splits()
     made = file_source(Connections("x"), outside, processor, stage)
-    await made.open(dict.fromkeys(await made.splits()))
+    await open_splits(made)
     with pytest.raises(LogError, match=r"options\.limits\.recordBytes"):
         await made.fetch(512, 0)
 

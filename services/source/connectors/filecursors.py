@@ -7,6 +7,7 @@ Records are ordered among all of the split by another number, their byte as if t
 tells how far two records are apart (`recordIdHorizon`).
 """
 
+import hashlib
 import re
 import zlib
 from collections.abc import Sequence
@@ -16,10 +17,14 @@ from typing import Any, Final, Protocol
 
 from services.source.connectors.filereaders import FileReader, Rows
 from shared.ports.log import LogError, LogUnavailable
+from shared.ports.source import SourceReplaced
 
 PLACE_BITS: Final = 20
 CHECK_BITS: Final = 8
 INSIDE_BITS: Final = 35
+_KNOWN_BY_BYTES: Final = 4096
+_KNOWN_BY_RECORDS: Final = 8
+_DIGEST_DIGITS: Final = 24
 _INSIDE: Final = (1 << INSIDE_BITS) - 1
 _CHECK: Final = (1 << CHECK_BITS) - 1
 
@@ -66,6 +71,28 @@ class Files:
             ) from error
         except OSError as error:
             raise LogUnavailable(f"{name}: {error}; it is tried again") from error
+
+    def origin(self, reader: FileReader, name: str, known: str = "") -> str:
+        """What tells a file from another one of its name: by how many records it is known, from its first one on, and their digest.
+
+        Records rather than bytes, for a Parquet file that is written again with more rows is the same one. "" for a file that has none yet,
+        or that is none: who reads it says so. `known`: as it was told before. SourceReplaced if the file no longer begins so.
+        """
+        try:
+            values = self.read(reader, name, 0, _KNOWN_BY_BYTES, grows=True).values
+        except LogUnavailable:
+            raise
+        except LogError:
+            return known
+        count = int(known.partition(":")[0]) if known else min(len(values), _KNOWN_BY_RECORDS)
+        lines = hashlib.sha256(b"\n".join(values[:count])).hexdigest()[:_DIGEST_DIGITS]
+        found = f"{min(count, len(values))}:{lines}" if count else ""
+        if known and found != known:
+            raise SourceReplaced(
+                f"{name}: its first {count} records are no longer what they were: another file has its name, and positions in the one mean"
+                " nothing in the other. Bring the old file back; or start without state, to read the new one from its beginning"
+            )
+        return found
 
     def modified_ms(self, name: str) -> int | None:
         """When the file was last changed, ms since 1970: stands for arrival, and says the same after a restart; None if not known."""

@@ -7,7 +7,7 @@
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,10 +18,12 @@ from services.source.connectors.filecursors import Cursor, FileCursor, Files, Pi
 from services.source.connectors.filereaders import reader_of
 from shared.language.limits import DEFAULTS
 from shared.language.stages.source import FileFormat
-from shared.model.ids import Offset, SplitId
+from shared.model.checkpoint import KnownSplit
+from shared.model.ids import FIRST_OFFSET, Offset, SplitId
 from shared.ports.clock import Clock, Executor
 from shared.ports.source import RawBatch, SplitStatus
 
+_SCAN_BYTES: Final = 4 * 1024 * 1024
 SEQUENCE: Final = SplitId("files")
 """The one split of files that are read in order."""
 
@@ -75,6 +77,7 @@ class FileSource:
         self._clock = clock
         self._splits: dict[SplitId, _Split] = {}
         self._turn = 0
+        self._checked = False
 
     async def splits(self) -> Mapping[SplitId, int]:
         """The files that match now; with `ordered`, one split for all of them."""
@@ -82,16 +85,57 @@ class FileSource:
             return {SEQUENCE: 0}
         return {SplitId(name): ordinal_of(name) for name in await self.files()}
 
+    async def check(self, known: Mapping[SplitId, KnownSplit]) -> None:
+        """Files begin as they began: the first time, for each is read for it."""
+        if not self._checked:
+            await self._executor.blocking(self._check, known)
+            self._checked = True
+
+    def _check(self, known: Mapping[SplitId, KnownSplit]) -> None:
+        for split, was in known.items():
+            if was.origin and (name := self._known_by(split)):
+                self._files.origin(self._reader, name, was.origin)
+
+    async def found(self, splits: Collection[SplitId], *, first: bool) -> Mapping[SplitId, KnownSplit]:
+        """A file is read from its beginning; where it ends shows then."""
+        del first
+        return await self._executor.blocking(lambda: {split: self._found(split) for split in splits})
+
+    def _found(self, split: SplitId) -> KnownSplit:
+        name = self._known_by(split)
+        return KnownSplit(self._ordinal(split), self._files.origin(self._reader, name) if name else "", FIRST_OFFSET)
+
+    def _known_by(self, split: SplitId) -> str:
+        """The file that a split is known by: of a sequence the first one, if there is one yet."""
+        return next(iter(self._files.names()), "") if self._settings.ordered else split
+
+    def _ordinal(self, split: SplitId) -> int:
+        return 0 if self._settings.ordered else ordinal_of(split)
+
+    async def ends(self, positions: Mapping[SplitId, Offset]) -> Mapping[SplitId, Offset | None]:
+        """Behind the last record that is whole; what does not follow its files ends by itself."""
+        if not self._settings.follow:
+            return dict.fromkeys(positions)
+        return await self._executor.blocking(self._ends, positions)
+
+    def _ends(self, positions: Mapping[SplitId, Offset]) -> dict[SplitId, Offset | None]:
+        found: dict[SplitId, Offset | None] = {}
+        for split, position in positions.items():
+            cursor = self._cursor(split, position)
+            while not cursor.at_end:
+                cursor.read(_SCAN_BYTES)
+            found[split] = Offset(cursor.position)
+        return found
+
     async def files(self) -> Sequence[str]:
         """Those that match now, sorted. LogError if there are more than `files_max`."""
         return await self._executor.blocking(self._files.names)
 
-    async def open(self, positions: Mapping[SplitId, Offset | None]) -> None:
-        """Read these splits, besides those that are already being read; new ones from their beginning."""
+    async def open(self, positions: Mapping[SplitId, Offset]) -> None:
+        """Read these splits, besides those that are already being read."""
         for split, position in positions.items():
             if split not in self._splits:
-                ordinal = 0 if self._settings.ordered else ordinal_of(split)
-                self._splits[split] = _Split(ordinal, self._cursor(split, position or 0))
+                self._splits[split] = _Split(self._ordinal(split), self._cursor(split, position))
 
     def _cursor(self, split: SplitId, position: int) -> Cursor:
         follow = self._settings.follow
@@ -146,14 +190,14 @@ class FileSource:
     def status(self) -> Sequence[SplitStatus]:
         """See `Source.status`."""
         return [
-            SplitStatus(name, split.position, split.cursor.at_end or split.finished, split.finished, split.until)
+            SplitStatus(name, split.position, split.cursor.at_end or split.finished, split.finished)
             for name, split in self._splits.items()
         ]
 
     def end_at(self, until: Mapping[SplitId, Offset]) -> None:
         """See `Source.end_at`."""
-        for name, split in self._splits.items():
-            split.until = until.get(name, split.position)
+        for name, end in until.items():
+            self._splits[name].until = end
 
     async def close(self) -> None:
         """Nothing to let go of: files are open only while they are read."""

@@ -5,22 +5,23 @@ Rules kept here:
   later change none.
 - W4: a split is at its end only if its position has reached the high watermark that the broker told in an answer, and that answer is
   recent: silence, an outage or a process that was stopped is no end.
-- E1: `until: latest` is resolved once, when a split is first opened; `status` tells it, so that a restart can end at the same offset.
+- I1, E1: where a new split starts (`startAt`) and ends (`until: latest`) is told by `ranges`, so that it is durable before it is read.
+- I2: a split's origin is its topic's id; partitions of a topic that was made anew are not read as if they were the old ones.
 - A position that retention has overtaken is an error that says so; nothing is skipped silently.
-- Where a new split starts (`startAt`) is told by `status` right after `open`, so that it can be made durable before anything is read.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from services.source.connectors.raw import RawPartition, RawReader
 from shared.language.stages.source import StartAt, StartAtOffsets, StartAtTime
+from shared.model.checkpoint import KnownSplit
 from shared.model.ids import Offset, SplitId
 from shared.ports.clock import Clock
-from shared.ports.log import Log, LogError, LogUnavailable, OffsetOutOfRange, TopicPartition
-from shared.ports.source import RawBatch, SplitStatus
+from shared.ports.log import Log, LogError, LogUnavailable, OffsetOutOfRange, TopicFound, TopicPartition
+from shared.ports.source import RawBatch, SourceReplaced, SplitStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,24 +83,40 @@ class KafkaSource:
         self._reader = reader
         self._clock = clock
         self._splits: dict[SplitId, _Split] = {}
-        self._opened = False
 
     async def splits(self) -> Mapping[SplitId, int]:
         """All partitions of the topics now; asked of the broker each time, so that added ones are noticed."""
-        counts = await self._log.list_topics()
-        missing = [topic for topic in self._settings.topics if topic not in counts]
-        if missing:
-            raise LogError(
-                f"$source.topic: {', '.join(missing)} not found in the cluster; create the topic, or correct its name"
-            )
-        total = sum(counts[topic] for topic in self._settings.topics)
+        topics = await self._topics()
+        total = sum(topic.partitions for topic in topics.values())
         if total > self._settings.splits_max:
             raise LogError(f"$source.topic: {total} partitions, but splits_max is {self._settings.splits_max}")
         return {
             split_of(partition): self._ordinal(partition)
             for topic in self._settings.topics
-            for partition in (TopicPartition(topic, number) for number in range(counts[topic]))
+            for partition in (TopicPartition(topic, number) for number in range(topics[topic].partitions))
         }
+
+    async def _topics(self) -> Mapping[str, TopicFound]:
+        topics = await self._log.describe_topics(self._settings.topics)
+        missing = [topic for topic in self._settings.topics if topic not in topics]
+        if missing:
+            raise LogError(
+                f"$source.topic: {', '.join(missing)} not found in the cluster; create the topic, or correct its name"
+            )
+        return topics
+
+    async def check(self, known: Mapping[SplitId, KnownSplit]) -> None:
+        """Topics have the ids that they had (I2)."""
+        topics = await self._topics() if known else {}
+        for split, was in known.items():
+            partition = partition_of(split)
+            topic = topics[partition.topic]
+            if topic.id != was.origin or partition.partition >= topic.partitions:
+                raise SourceReplaced(
+                    f"topic {partition.topic}: this processor reads the topic with id {was.origin}, and now another one has the name, with"
+                    f" id {topic.id} and {topic.partitions} partitions: the topic was deleted and made anew, and positions in the one mean"
+                    " nothing in the other. Bring the old one back; or start without state, to read the new one by the document's startAt"
+                )
 
     def _ordinal(self, partition: TopicPartition) -> int:
         topics = self._settings.topics
@@ -107,7 +124,30 @@ class KafkaSource:
             raise ValueError(f"split {split_of(partition)!r} is of none of the topics {', '.join(topics)}")
         return partition.partition * len(topics) + topics.index(partition.topic)
 
-    async def open(self, positions: Mapping[SplitId, Offset | None]) -> None:
+    async def found(self, splits: Collection[SplitId], *, first: bool) -> Mapping[SplitId, KnownSplit]:
+        """See `Source.found`."""
+        if not splits:
+            return {}
+        topics = await self._topics()
+        partitions = {split: partition_of(split) for split in splits}
+        unread = list(partitions.values())
+        begins = await self._log.begin_offsets(unread)
+        ends = await self._log.end_offsets(unread)
+        starts = await self._starts(unread, begins, ends) if first else begins
+        return {
+            split: KnownSplit(
+                self._ordinal(p), topics[p.topic].id, starts[p], self._until(p, starts[p], ends[p], late=not first)
+            )
+            for split, p in partitions.items()
+        }
+
+    async def ends(self, positions: Mapping[SplitId, Offset]) -> Mapping[SplitId, Offset | None]:
+        """See `Source.ends`: at the high watermark."""
+        partitions = {split: partition_of(split) for split in positions}
+        ends = await self._log.end_offsets(list(partitions.values()))
+        return {split: ends[partition] for split, partition in partitions.items()}
+
+    async def open(self, positions: Mapping[SplitId, Offset]) -> None:
         """Read these splits, besides those that are already being read.
 
         Raises:
@@ -118,20 +158,13 @@ class KafkaSource:
         partitions = list(added.values())
         begins = await self._log.begin_offsets(partitions)
         ends = await self._log.end_offsets(partitions)
-        resumed = self._opened or any(position is not None for position in positions.values())
-        unread = [partition for split, partition in added.items() if positions[split] is None]
-        starts = await self._starts(unread, begins, ends, resumed=resumed)
         splits: dict[SplitId, _Split] = {}
         for split, partition in added.items():
-            given = positions[split]
-            position = starts[partition] if given is None else given
-            _check_in_log(partition, position, begins[partition], ends[partition])
-            until = self._until(partition, position, ends[partition], late=resumed and given is None)
-            splits[split] = _Split(partition, self._ordinal(partition), position, until)
+            _check_in_log(partition, positions[split], begins[partition], ends[partition])
+            splits[split] = _Split(partition, self._ordinal(partition), positions[split])
         everything = {**self._splits, **splits}
         await self._reader.assign({s.partition: s.position for s in everything.values()})
         self._splits = everything
-        self._opened = True
         self._forget_answers()
         self._pause_finished()
 
@@ -144,14 +177,12 @@ class KafkaSource:
         partitions: Sequence[TopicPartition],
         begins: Mapping[TopicPartition, Offset],
         ends: Mapping[TopicPartition, Offset],
-        *,
-        resumed: bool,
     ) -> Mapping[TopicPartition, Offset]:
-        """Where new splits begin: by `startAt`, but those that came since the source began, with their first record."""
+        """Where partitions begin by `startAt`."""
         start = self._settings.start_at
-        if resumed or start == "earliest":
-            return begins
         match start:
+            case "earliest":
+                return begins
             case "latest":
                 return ends
             case StartAtTime(time_ms):
@@ -212,7 +243,7 @@ class KafkaSource:
         """See `Source.status`. `at_end` needs a recent answer of the broker (W4)."""
         now = self._clock.monotonic_ms()
         return [
-            SplitStatus(name, s.position, self._at_end(s, now), s.finished, s.until, self._more(s, now))
+            SplitStatus(name, s.position, self._at_end(s, now), s.finished, self._more(s, now))
             for name, s in self._splits.items()
         ]
 
@@ -232,8 +263,8 @@ class KafkaSource:
 
     def end_at(self, until: Mapping[SplitId, Offset]) -> None:
         """See `Source.end_at`. What was already returned beyond an end stays returned."""
-        for name, split in self._splits.items():
-            split.until = until.get(name, split.position)
+        for name, end in until.items():
+            self._splits[name].until = end
         self._pause_finished()
 
     def _pause_finished(self) -> None:

@@ -4,14 +4,15 @@ A script runs in the order of its steps. A split's position is the number of the
 them says where the script stands, so a restart goes on with exactly the next step. The number of a step is also its position (D11).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from shared.language.stages.source import DataStep, ProcessingTimeStep, ScriptStep
 from shared.language.values import render_json
-from shared.model.ids import Offset, SplitId
+from shared.model.checkpoint import KnownSplit
+from shared.model.ids import FIRST_OFFSET, Offset, SplitId
 from shared.model.values import Document
 from shared.ports.clock import Clock
 from shared.ports.source import RawBatch, SplitStatus
@@ -41,12 +42,24 @@ class ScriptSource:
         """The partitions that steps name, or 0 (D3)."""
         return dict(self._ordinals)
 
-    async def open(self, positions: Mapping[SplitId, Offset | None]) -> None:
+    async def check(self, known: Mapping[SplitId, KnownSplit]) -> None:
+        """The document that has the steps cannot change under a job."""
+
+    async def found(self, splits: Collection[SplitId], *, first: bool) -> Mapping[SplitId, KnownSplit]:
+        """From the first step; the script ends by itself."""
+        del first
+        return {split: KnownSplit(self._ordinals[split], "", FIRST_OFFSET) for split in splits}
+
+    async def ends(self, positions: Mapping[SplitId, Offset]) -> Mapping[SplitId, Offset | None]:
+        """By itself."""
+        return dict.fromkeys(positions)
+
+    async def open(self, positions: Mapping[SplitId, Offset]) -> None:
         """Read these splits; steps of others are passed over. ValueError for a split that the script does not have."""
         unknown = positions.keys() - self._ordinals.keys()
         if unknown:
             raise ValueError(f"script: no partition {', '.join(sorted(unknown))}; it has {', '.join(self._ordinals)}")
-        self._positions |= {split: Offset(position or 0) for split, position in positions.items()}
+        self._positions |= positions
         self._next = max(self._positions.values(), default=0)
 
     async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
@@ -117,12 +130,12 @@ class ScriptSource:
         found = []
         for split, position in self._positions.items():
             ended = done or position >= self._until.get(split, len(self._script))
-            found.append(SplitStatus(split, position, ended, ended, self._until.get(split)))
+            found.append(SplitStatus(split, position, ended, ended))
         return found
 
     def end_at(self, until: Mapping[SplitId, Offset]) -> None:
         """See `Source.end_at`."""
-        self._until = {split: until.get(split, position) for split, position in self._positions.items()}
+        self._until |= until
 
     async def close(self) -> None:
         """Nothing to let go of."""

@@ -9,13 +9,22 @@ from msgspec import structs
 
 from shared.model.checkpoint import LineageEntry, TaskHandle
 from shared.model.ids import NO_EPOCH, Epoch, Generation, JobId, TaskId, VertexId, WorkerIncarnation
-from shared.model.messages import AbortCheckpoint, Assign, Drain, HoldInput, RunningPlan, StartSources, StopTasks
+from shared.model.messages import (
+    AbortCheckpoint,
+    Assign,
+    HoldInput,
+    RunningPlan,
+    StartSources,
+    StopTasks,
+    TellSplits,
+)
 from shared.model.processors import ProcessorRow
 from shared.protocol.coordinator import commands as do
 from shared.protocol.coordinator.checkpoints import Numbers
 from shared.protocol.coordinator.mirror import Mirror
 from shared.protocol.coordinator.plans import SINK, bind, own_identities, rebound, sinks_of
 from shared.protocol.coordinator.record import RELEASE, RUN, Identity, Kept, OldJob, RemovedSink
+from shared.protocol.coordinator.splits import SOURCE, own_splits, unlisted
 from shared.protocol.coordinator.state import (
     HOSTED,
     Began,
@@ -112,6 +121,7 @@ def _change_plan(p: ProcessorState, kept: Kept, row: ProcessorRow) -> tuple[Kept
         interval_ms=pending.interval_ms,
         removed=tuple(r for v, r in sorted(removed.items()) if v in staying and v not in pending.tasks),
         obsolete_topics=(*kept.obsolete_topics, *bound.left),
+        splits={v: known for v, known in kept.splits.items() if v in pending.tasks},
     )
     same = (pending.document, pending.code_digest) == (p.plan.document, p.plan.code_digest)
     since = p.plan.since if same else row.last
@@ -218,20 +228,27 @@ def _assignment(p: ProcessorState, task: TaskId, worker: WorkerIncarnation, hand
         new_identity=work.new_identity,
         release_only=work.release_only,
         skips=p.kept.skips if work.service == SINK else (),
+        listed=task.vertex in p.kept.splits,
+        splits=own_splits(p, task) if work.service == SOURCE else {},
     )
 
 
 def restore(p: ProcessorState, now_ms: int) -> None:
-    """Wait for every task, but not for ever; then let the sources go (R1)."""
+    """Wait for every task, and until the row lists what sources are to read (I1), but not for ever; then let them go (R1)."""
     run = p.run
     assert run is not None
     missing = sorted(run.tasks.keys() - run.restored)
-    if not missing:
+    unknown = unlisted(p, run)
+    if not missing and not unknown:
         _go(p, now_ms)
     elif now_ms - run.since_ms > p.settings.restore_timeout_ms:
-        names = ", ".join(str(t) for t in missing)
+        what = (
+            f"tasks {', '.join(map(str, missing))} did not restore"
+            if missing
+            else f"{', '.join(unknown)} found no splits"
+        )
         outage = p.outage_since(run.since_ms)
-        reason = f"tasks {names} did not restore within {p.settings.restore_timeout_ms} ms"
+        reason = f"{what} within {p.settings.restore_timeout_ms} ms"
         if run.waiting:
             reason += f"; {run.waiting}"
         p.doom = Doom(reason, counts=not outage, outage=outage)
@@ -249,8 +266,6 @@ def _go(p: ProcessorState, now_ms: int) -> None:
         return
     p.phase = Phase.RUNNING
     p.tell(StartSources(p.row.job, p.row.generation))
-    if p.kept.drain is not None:
-        p.tell(Drain(p.row.job, p.row.generation, p.kept.drain))
     if p.row.desired == "stopped" or p.kept.pending is not None:
         p.leave_behind = p.row.last
 
@@ -270,6 +285,7 @@ def adopt(p: ProcessorState, now_ms: int) -> None:
             # What an earlier leader had in flight is of no block that this one gives out of: it is never committed (C1).
             p.tell(AbortCheckpoint(p.row.job, p.row.generation, p.row.reserved))
         p.tell(HoldInput(p.row.job, p.row.generation, held=False))
+        p.tell(TellSplits(p.row.job, p.row.generation))
     elif now_ms >= p.resume_at_ms:
         leave(p, now_ms, now_ms)
 

@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 from shared.protocol.coordinator.machine import CoordinatorMachine, Role
+from shared.protocol.coordinator.splits import unlisted
 from shared.protocol.coordinator.state import Committed, Phase, ProcessorState
 
 _WITHOUT_RUN = frozenset({Phase.IDLE, Phase.WAITING, Phase.DROPPING})
@@ -70,6 +71,10 @@ def _generation(p: ProcessorState) -> list[str]:
         found.append(f"R2: {p.phase}, but not every task has a worker")
     if p.phase in (Phase.RUNNING, Phase.RELEASING) and p.run.restored != p.run.tasks.keys():
         found.append(f"R1: {p.phase}, but not every task has restored")
+    if p.phase is Phase.RUNNING and (unknown := unlisted(p, p.run)):
+        found.append(f"I1: sources run, but the row lists no splits of {unknown}")
+    if p.run.ends_told and not p.kept.ended:
+        found.append("I3: sources were told of ends that the row does not have")
     given = [
         identity
         for task, work in p.run.tasks.items()

@@ -22,6 +22,7 @@ decided (C8), so an event that comes meanwhile waits as a fact.
 | C12 | cleanup.py, retention.py |
 | R1 R2 R4 S1 | generation.py, workers.py, plans.py |
 | E2 E3 | requests.py, generation.py |
+| I1 I3 | splits.py |
 """
 
 from dataclasses import dataclass
@@ -30,14 +31,16 @@ from shared.model.ids import Epoch, TaskId, VertexId, WorkerIncarnation
 from shared.model.messages import (
     Ack,
     CheckpointWanted,
+    EndsFound,
     Heartbeat,
     Released,
+    SplitsFound,
     StopTasks,
     TaskBeat,
     TaskFailed,
     TaskRestored,
 )
-from shared.protocol.coordinator import cleanup, generation, requests, running, status
+from shared.protocol.coordinator import cleanup, generation, requests, running, splits, status
 from shared.protocol.coordinator import commands as do
 from shared.protocol.coordinator import events as ev
 from shared.protocol.coordinator.checkpoints import CommitPermit
@@ -54,6 +57,7 @@ from shared.protocol.coordinator.state import (
     Doom,
     Dropped,
     Ended,
+    Learned,
     Phase,
     ProcessorState,
     Reserved,
@@ -66,7 +70,7 @@ RESTORING_PHASE = "restoring"
 _STEPS_MAX = 8
 """Decisions on one event; more would be a circle."""
 
-TaskReport = TaskRestored | Ack | CheckpointWanted | TaskFailed | Released
+TaskReport = TaskRestored | SplitsFound | EndsFound | Ack | CheckpointWanted | TaskFailed | Released
 
 
 @dataclass(slots=True)
@@ -140,6 +144,8 @@ class ProcessorMachine:
         if p.doom is not None and p.phase in ACTIVE:
             return generation.settle(p, p.doom, now_ms)
         stopping = p.row.desired == "stopped"
+        if not stopping and splits.write_what_is_told(p):
+            return None
         match p.phase:
             case Phase.ADOPTING:
                 generation.adopt(p, now_ms)
@@ -177,6 +183,8 @@ class ProcessorMachine:
                 running.reserved(p, block)
             case Committed() as commit:
                 running.committed(p, commit, now_ms)
+            case Learned():
+                pass  # `splits` goes on with it
             case Counted():
                 generation.counted(p, now_ms)
             case Ended():
@@ -274,6 +282,10 @@ class ProcessorMachine:
         match report:
             case TaskRestored():
                 p.run.restored.add(task)
+            case SplitsFound():
+                p.run.found[task] = report
+            case EndsFound(splits=told):
+                p.run.ends[task] = told
             case Ack(epoch=epoch, handle=acked):
                 if p.flight is not None and p.flight.epoch == epoch:
                     p.flight.acknowledge(task, acked)

@@ -7,7 +7,8 @@ at the last write.
 import msgspec
 from msgspec import Struct
 
-from shared.model.ids import Epoch, Generation, JobId, Offset, VertexId
+from shared.model.checkpoint import KnownSplit
+from shared.model.ids import Epoch, Generation, JobId, Offset, SplitId, VertexId
 from shared.model.messages import RunningPlan
 
 Purpose = str
@@ -55,7 +56,11 @@ class Kept(Struct, frozen=True):
     without_state: bool = False
     """The next run starts without state (E2)."""
     drain: dict[str, Offset] | None = None
-    """Where the input ends, by split; None: it does not (E2)."""
+    """A drain is wanted: where the user says that splits end, by name (E2)."""
+    ended: bool = False
+    """It is decided where each split ends: `KnownSplit.end` (I3)."""
+    splits: dict[VertexId, dict[SplitId, KnownSplit]] = {}
+    """By source: its splits; none for a source that was never looked at (I1)."""
     pending: PendingPlan | None = None
     interval_ms: int | None = None
     identities: tuple[Identity, ...] = ()

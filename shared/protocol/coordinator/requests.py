@@ -7,7 +7,6 @@ from msgspec import structs
 
 from shared.model.messages import (
     CreateProcessor,
-    Drain,
     DropProcessor,
     ModifyProcessor,
     PutConnection,
@@ -238,8 +237,6 @@ def applied(p: ProcessorState, request: Request, now_ms: int) -> None:
                 p.resume_at_ms = now_ms
                 p.outages, p.outage = 0, ""
             p.stop_since_ms = None
-        case StopProcessor(drain=True, until=until) if p.phase is Phase.RUNNING:
-            p.tell(Drain(p.row.job, p.row.generation, until))
         case _:
             pass
     waits_for_commit = p.phase is Phase.RUNNING and (p.row.desired == "stopped" or p.kept.pending is not None)

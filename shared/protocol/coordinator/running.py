@@ -8,6 +8,7 @@ from shared.protocol.coordinator import commands as do
 from shared.protocol.coordinator.checkpoints import CommitPermit, Flight, Numbers, pack
 from shared.protocol.coordinator.generation import begin, end, leave
 from shared.protocol.coordinator.plans import own_identities
+from shared.protocol.coordinator.splits import short_of_end
 from shared.protocol.coordinator.state import Committed, Doom, ProcessorState, Reserved
 
 
@@ -148,6 +149,10 @@ def _time_out(p: ProcessorState, flight: Flight) -> None:
 def _commit(p: ProcessorState, flight: Flight) -> None:
     """Commit, if the last committed one still is the one that the barriers named (C5, C8, C9)."""
     commit = flight.commit_row(p.row.job, p.row.generation)
+    if commit.final and (short := short_of_end(p, commit)):
+        p.flight = None
+        p.doom = Doom(f"checkpoint {commit.epoch}: every task has ended, but {short} (E1)", permanent=True)
+        return
     kept = p.next_kept()
     named = own_identities(p.plan) & {(h.vertex, h.index) for h in commit.tasks}
     kept = structs.replace(

@@ -32,6 +32,8 @@ class CoordinatorSettings:
     """State that a commit row holds inline; beyond it goes into blobs before the commit (C7)."""
     document_bytes_max: int = 512 * 1024
     """Of a processor's document with the connections that it names: it travels in each assignment, beside inline state."""
+    splits_bytes_max: int = 192 * 1024
+    """Of the splits of a source's task, as its assignment lists them; a source with more makes the processor FAILED (I1)."""
     mirror_bytes_max: int = 900_000
     """Of a row of the mirror: what sinks staged and where sources stand. A checkpoint that needs more makes the processor FAILED (C9)."""
     numbers_block: int = 64

@@ -7,10 +7,20 @@ from enum import StrEnum
 
 from msgspec import structs
 
-from shared.model.checkpoint import CommitRow, LineageEntry
+from shared.model.checkpoint import CommitRow, KnownSplit, LineageEntry
 from shared.model.held import Wait
-from shared.model.ids import Epoch, Generation, JobId, LeaderToken, ProcessorName, TaskId, VertexId, WorkerIncarnation
-from shared.model.messages import Command, ProcessorStatus, Request, RunningPlan
+from shared.model.ids import (
+    Epoch,
+    Generation,
+    JobId,
+    LeaderToken,
+    ProcessorName,
+    SplitId,
+    TaskId,
+    VertexId,
+    WorkerIncarnation,
+)
+from shared.model.messages import Command, ProcessorStatus, Request, RunningPlan, SplitsFound
 from shared.model.processors import Expected, ProcessorRow
 from shared.protocol.coordinator import commands as do
 from shared.protocol.coordinator.checkpoints import CommitPermit, Flight, Numbers
@@ -89,6 +99,12 @@ class Run:
     """No worker of this service has room."""
     waits: dict[TaskId, tuple[Wait, ...]] = field(default_factory=dict)
     """What tasks say that they wait for outside."""
+    found: dict[TaskId, SplitsFound] = field(default_factory=dict)
+    """What source tasks have found and were not told to read (I1)."""
+    ends_asked: bool = False
+    ends: dict[TaskId, dict[SplitId, KnownSplit]] = field(default_factory=dict)
+    """Where source tasks say that their splits end (I3)."""
+    ends_told: bool = False
 
     @property
     def waiting(self) -> str:
@@ -140,6 +156,11 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
+class Learned:
+    """The row lists what source tasks have found (I1), or where their splits end (I3)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Counted:
     """A failed generation has been counted; the next begins after a while (C10)."""
 
@@ -161,7 +182,7 @@ class Dropped:
     """The row is gone."""
 
 
-Then = Reserved | Began | Committed | Counted | Ended | Applied | Dropped
+Then = Reserved | Began | Committed | Learned | Counted | Ended | Applied | Dropped
 
 
 @dataclass(frozen=True, slots=True)

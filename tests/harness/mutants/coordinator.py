@@ -10,6 +10,7 @@ CHECKPOINTS, REQUESTS, WORKERS, PLANS = AT + "checkpoints.py", AT + "requests.py
 ON_CHECKPOINTS = ("tests/unit/test_protocol_coordinator_checkpoints.py",)
 ON_GENERATIONS = ("tests/unit/test_protocol_coordinator_generations.py",)
 ON_REQUESTS = ("tests/unit/test_protocol_coordinator_requests.py", "tests/unit/test_protocol_coordinator_stories.py")
+SPLITS, ON_SPLITS = AT + "splits.py", ("tests/unit/test_protocol_coordinator_splits.py",)
 ON_RETENTION = ("tests/unit/test_protocol_coordinator_retention.py",)
 ON_CODE = ("tests/unit/test_protocol_coordinator_code.py",)
 ON_BUNDLE = ("tests/unit/test_computation_bundle.py",)
@@ -64,7 +65,23 @@ COORDINATOR = (
     Mutant("E1", "checkpoints go on behind the end", RUNNING, "    if final:\n        return\n    if p.flight", "    if p.flight", ON_REQUESTS),
     Mutant("E1", "a final commit is run again after a failure", GENERATION, "    if kept.without_state or p.final():\n", "    if kept.without_state:\n", ON_REQUESTS),
     Mutant("E2", "a drained processor is resumed", REQUESTS, '    if request.resume and p.row.state == "FINISHED" and not p.kept.without_state:', "    if False:", ON_REQUESTS),
-    Mutant("E2", "a drain is lost in a recovery", GENERATION, "    if p.kept.drain is not None:\n        p.tell(Drain(p.row.job, p.row.generation, p.kept.drain))\n", "", ON_REQUESTS),
+    Mutant("E1", "a final checkpoint in front of an end is taken", RUNNING, "    if commit.final and (short := short_of_end(p, commit)):", '    if (short := ""):', ON_SPLITS),
+    Mutant("E1", "a split that nobody read is no matter", SPLITS, '            if stand is None:\n                yield f"{vertex}: nothing was read of split {split}"\n            elif', "            if stand is not None and", ON_SPLITS),
+    Mutant("E2", "a drain is lost in a recovery", SPLITS, "        run.ends_told = True\n        for task in sources:\n", "        run.ends_told = True\n        for task in sources if p.row.generation == 1 else []:\n", ON_REQUESTS),
+    Mutant("I1", "sources start before the row lists anything", GENERATION, "    if not missing and not unknown:", "    if not missing:", ON_SPLITS),
+    Mutant("I1", "what is found is told before it is written", SPLITS, "    if known != p.kept.splits:\n        return _write(p, known, ended=False)\n", "    if known != p.kept.splits:\n        _write(p, known, ended=False)\n", ON_SPLITS),
+    Mutant("I1", "a source is listed a task at a time", SPLITS, "    ready = [task for task in sorted(run.found) if task.vertex not in missing]", "    ready = sorted(run.found)", ON_SPLITS),
+    Mutant("I1", "what is told last counts", SPLITS, "        known[task.vertex] = {**found.splits, **before}", "        known[task.vertex] = {**before, **found.splits}", ON_SPLITS),
+    Mutant("I1", "the next generation looks anew", GENERATION, "        listed=task.vertex in p.kept.splits,\n        splits=own_splits(p, task) if work.service == SOURCE else {},\n", "", ON_SPLITS),
+    Mutant("I1", "a new leader asks for nothing", GENERATION, "        p.tell(TellSplits(p.row.job, p.row.generation))\n", "", ON_SPLITS),
+    Mutant("I1", "a task without splits hears nothing", SPLITS, "        p.tell(ReadSplits(", "        if run.found is not None and splits:\n            p.tell(ReadSplits(", ON_SPLITS),
+    Mutant("I1", "files that are gone stay in the row", SPLITS, " if s not in found.gone}", "}", ON_SPLITS),
+    Mutant("I1", "the row grows without a bound", SPLITS, "            if (size := len(_size(share))) > p.settings.splits_bytes_max:", "            if (size := len(_size(share))) < 0:", ON_SPLITS),
+    Mutant("I3", "the ends are told before they are written", SPLITS, "    return _write(p, known, ended=True)", "    for task in sources:\n        p.tell(Drain(p.row.job, p.row.generation, task.vertex, task.index, run.ends[task]))\n    return _write(p, known, ended=True)", ON_SPLITS),
+    Mutant("I3", "the ends are decided by the first who tells", SPLITS, "    if any(task not in run.ends for task in sources):\n        return None\n", "    if not run.ends:\n        return None\n", ON_SPLITS),
+    Mutant("I3", "each generation asks anew", SPLITS, "    if p.kept.ended:\n        run.ends_told = True", "    if p.kept.ended and p.row.generation == 1:\n        run.ends_told = True", ON_SPLITS),
+    Mutant("I3", "the ends are not kept", SPLITS, "    return structs.replace(known, end=told.end)", "    return known", ON_SPLITS),
+    Mutant("I3", "what comes after the end is listed", SPLITS, "        run.found.clear()\n", "        pass\n", ON_SPLITS),
     Mutant("E2", "a stop takes no checkpoint", RUNNING, "    if p.leave_behind is not None and (final or p.row.last > p.leave_behind):", "    if p.leave_behind is not None:", ON_REQUESTS),
     Mutant("E2", "a stop does not wait for the release", RUNNING, "        if not p.unreleased() or now_ms - p.stop_since_ms >= p.settings.stop_release_wait_ms:", "        if True:", ON_REQUESTS),
     Mutant("E2", "a new life begins before the old one is released", GENERATION, "    if kept.without_state and not unreleased:", "    if kept.without_state:", ON_REQUESTS),
@@ -80,7 +97,7 @@ COORDINATOR = (
     Mutant("E3", "a refused change is made", REQUESTS, "    if isinstance(planned, str):\n        return planned\n", '    if isinstance(planned, str):\n        return ""\n', ON_REQUESTS),
     Mutant("F8", "nobody may ask for a checkpoint", PROCESSOR, "                p.checkpoint_wanted = True", "                pass", ON_CHECKPOINTS),
     Mutant("L1", "tasks are told before the lineage is durable", GENERATION, "    p.lineage.append(began.entry)\n", "", ON_GENERATIONS),
-    Mutant("R1", "sources go before all have restored", GENERATION, "    if not missing:\n        _go(p, now_ms)", "    if True:\n        _go(p, now_ms)", ON_GENERATIONS),
+    Mutant("R1", "sources go before all have restored", GENERATION, "    if not missing and not unknown:\n        _go", "    if not unknown:\n        _go", ON_GENERATIONS),
     Mutant("R1", "the same place twice", WORKERS, "        if older is not None and older.incarnation != r.worker:", "        if False:", ON_GENERATIONS),
     Mutant("R1", "a replaced incarnation is heard", WORKERS, "        if h.worker in self.replaced:\n            return False\n", "", ON_GENERATIONS),
     Mutant("R1", "a failed generation goes on elsewhere", GENERATION, "    if p.phase in HOSTED:\n        p.tell(StopTasks(p.row.job, p.row.generation))\n    _forget_run(p, now_ms)\n    p.phase = Phase.WAITING", "    _forget_run(p, now_ms)\n    p.phase = Phase.WAITING", ON_GENERATIONS),

@@ -8,6 +8,8 @@ FRONT, STRATEGIES = "shared/operators/source_front.py", "shared/operators/waterm
 ON_TASK = ("tests/contract/test_source_tasks.py",)
 ON_KAFKA = ("tests/contract/test_sources_kafka.py",)
 ON_ALL = ("tests/contract/test_sources_contract.py", *ON_KAFKA, *ON_TASK)
+CURSORS, ON_FILES = "services/source/connectors/filecursors.py", ("tests/contract/test_sources_files.py",)
+DRIVER, ON_WORKER = "shared/runtime/driver.py", ("tests/unit/test_runtime_worker.py",)
 ON_FRONT = ("tests/unit/test_operators_front.py",)
 FILES, DEDUPE, ON_IDS = (
     "services/source/connectors/files.py",
@@ -38,15 +40,29 @@ SOURCES = (
     Mutant("W4", "the position need not be at the high watermark", KAFKA, "return split.finished or (end is not None and split.position >= end)", "return split.finished or end is not None", ON_KAFKA),
     Mutant("W4", "old answers count", KAFKA, "if split.answered_ms is None or now_ms - split.answered_ms > self._settings.answer_age_ms_max:", "if split.answered_ms is None:", ON_KAFKA),
     Mutant("W4", "an outage is an end", KAFKA, "        except LogUnavailable:\n            self._forget_answers()\n            raise", "        except LogUnavailable:\n            raise", ON_KAFKA),
-    Mutant("E1", "a bounded task without splits goes on", BODY, "self._bounded or self._ended_without_splits", "self._ended_without_splits", ON_TASK),
-    Mutant("E1", "every task without splits ends", BODY, "self._bounded or self._ended_without_splits", "True", ON_TASK),
-    Mutant("E1", "`latest` is resolved again", BODY, "if known is not None and known.until is not None else status.until", "if known is not None and known.until is not None else None", ON_TASK),
+    Mutant("E1", "a bounded task without splits goes on", BODY, "self._bounded or self._draining\n", "self._draining\n", ON_TASK),
+    Mutant("E1", "every task without splits ends", BODY, "self._bounded or self._draining\n", "True\n", ON_TASK),
+    Mutant("E1", "`latest` is resolved again", BODY, "            self._own[split] = _Split(positions[split], each.end, each.begin)", "            self._own[split] = _Split(positions[split], None, each.begin)", ON_TASK),
     Mutant("E1", "records behind the end are read", KAFKA, "            count = int(np.searchsorted(records.offsets, split.until))\n", "            pass\n", ON_ALL),
     Mutant("E1", "one ended split ends the task", FRONT, "return bool(self._splits) and all(held.state.status", "return bool(self._splits) and any(held.state.status", (*ON_TASK, *ON_FRONT)),
-    Mutant("E2", "a drain forgets the named offsets", BODY, "Offset(max(until.get(name, split.position), split.position))", "Offset(split.position)", ON_TASK),
-    Mutant("E2", "splits that are not named go on", BODY, "        self._source.end_at({s: split.until for s, split in self._own.items() if split.until is not None})", "        self._source.end_at({})", ON_TASK),
-    Mutant("C6", "a file is read from its beginning again", FILES, "self._cursor(split, position or 0)", "self._cursor(split, 0)", ON_ALL),
-    Mutant("C6", "a partition is read from its beginning again", KAFKA, "            position = starts[partition] if given is None else given\n", "            position = begins[partition]\n", ON_ALL),
+    Mutant("E2", "a drain forgets the named offsets", BODY, "    if named is not None:\n", "    if named is not None and named < 0:\n", ON_TASK),
+    Mutant("E2", "what comes after the end is looked for", BODY, "        if not self._draining:\n            await self._look_at", "        if True:\n            await self._look_at", ON_TASK),
+    Mutant("I1", "what is found is read at once", BODY, "        self._to_tell = bool(self._found or self._gone) or not self._listed\n\n    def found", "        self._to_tell = bool(self._found or self._gone) or not self._listed\n        self._unopened |= self._found\n\n    def found", ON_TASK),
+    Mutant("I1", "what came since begins where the document says", BODY, "first=not self._listed))", "first=True))", ON_TASK),
+    Mutant("I1", "a split without a position begins at its first record", BODY, "self._committed.get(split, each.begin)", "self._committed.get(split, Offset(0))", ON_TASK),
+    Mutant("I1", "an end comes before what was told", BODY, "        if self._unopened or self._come:\n            return False\n", "", ON_TASK),
+    Mutant("I2", "a restore compares nothing", BODY, "        await self._source.check(known)\n        self._gone", "        self._gone", ON_TASK),
+    Mutant("I2", "a look compares nothing", BODY, "        await self._source.check(self._known)\n        if not", "        if not", ON_TASK),
+    Mutant("I2", "the name is enough", KAFKA, "            if topic.id != was.origin or", "            if", ON_TASK),
+    Mutant("I2", "a file's name is enough", CURSORS, "        if known and found != known:", "        if False:", ON_FILES),
+    Mutant("I3", "a drain ends where the task stands", BODY, "    return None if now is None else Offset(max(now, read))", "    return read", ON_TASK),
+    Mutant("I3", "an end in front of what was read", BODY, "        return Offset(max(named, read))", "        return Offset(named)", ON_TASK),
+    Mutant("I3", "each asking finds other ends", BODY, "        if self._ending is None:\n", "        if True:\n", ON_TASK),
+    Mutant("I3", "a restored task goes on behind the end", BODY, "        self._source.end_at({split: each.end for split, each in splits.items() if each.end is not None})", "        pass", (*ON_TASK, *ON_ALL)),
+    Mutant("I3", "input is taken while the ends are decided", DRIVER, "        waits = self._ending is not None and not self._ends_told\n", "        waits = False\n", ON_WORKER),
+    Mutant("I3", "ends are told beside what is worked on", DRIVER, "            while self._taking:\n                self._taken.clear()\n                await self._taken.wait()\n", "", ON_WORKER),
+    Mutant("C6", "a file is read from its beginning again", FILES, "self._cursor(split, position))", "self._cursor(split, 0))", ON_ALL),
+    Mutant("C6", "a partition is read from its beginning again", KAFKA, "_Split(partition, self._ordinal(partition), positions[split])", "_Split(partition, self._ordinal(partition), begins[partition])", ON_ALL),
     Mutant("DD1", "ids are kept for ever", DEDUPE, "            if number < oldest:\n                continue\n", "", ON_IDS),
     Mutant("DD1", "an id lives as long as its own bucket", DEDUPE, "        return np.where(highest == MIN_TIME, MIN_TIME, (highest - span) // self._width)", "        return np.where(highest == MIN_TIME, MIN_TIME, highest // self._width)", ON_IDS),
     Mutant("DD2", "the filter and the hashes decide", DEDUPE, "                there = pc.is_in(ids.take(pa.array(maybe)), value_set=bucket.whole()).to_numpy(zero_copy_only=False)\n", "                there = np.ones(len(maybe), dtype=np.bool_)\n", ON_IDS),
