@@ -10,7 +10,7 @@ from shared.operators.base import PART, POS, TS, WEND, WSTART, Out
 from shared.operators.batches import one_batch, typed, user_columns
 from shared.operators.context import TaskContext
 from shared.operators.dead_letters import Failure, dead_letters
-from shared.operators.documents import through
+from shared.operators.program import through
 from shared.operators.sessions import assign_sessions
 from shared.operators.window_plan import WindowPlan
 
@@ -24,7 +24,7 @@ def partials_of(plan: WindowPlan, rows: pa.RecordBatch, context: TaskContext) ->
         if not plan.typed.inputs <= set(user_columns(rows)):
             rows = typed(rows, plan.spec.schema)
         return typed_group.partials(plan.typed, rows, plan.extras), [], 0
-    staged = through(plan.before, rows, context, inside=True)
+    staged = through(plan.before, rows, context)
     table, failures = general_group.partials(plan, staged.batch, context.topic)
     if plan.sessions and (failures or _thins(plan, rows, staged.batch)):
         table = pa.concat_tables([table, general_group.extents(plan, rows)])

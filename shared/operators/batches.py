@@ -8,11 +8,14 @@ Rules:
   A typed column speaks for its field, whatever RAW or REST say of it, but for null (B1).
 - B3 An untyped batch (`batch_of`) has REST and engine columns only. Typed columns stay typed as long as a stage is vectorised.
 - B4 A long column whose field has the metadata `NARROW` holds whole numbers whose size alone says int or long, as sums do.
+- B6 A tagged column has values of any types: each cell is an encoded value, which tells its type; a null cell is a missing field. A column
+  with the mark `missing` or `null` says itself what its null cells are; RAW and REST are not asked.
+- B7 A loose column has a type that its batch's values happen to have: nothing outside of the batch may hang on it, as a file's schema.
 - B5 Columns that begin with two underscores are the engine's: no document has them, and they stay with their rows.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +23,53 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shared.language.schema import FieldTypeName, Schema
-from shared.language.values import decode_doc, encode_doc, encode_docs, parse_json
-from shared.model.values import Binary, Date, Document, long
+from shared.language.values import decode_doc, decode_value, encode_doc, encode_docs, parse_json
+from shared.model.values import MISSING, Binary, Date, Document, long
 from shared.operators.base import ENGINE_PREFIX, RAW, REST
 
 TIMESTAMP: Final = pa.timestamp("ms", tz="UTC")
 NO_FIELDS: Final = encode_doc({})
 NARROW: Final = {b"number": b"narrow"}
 """Metadata of an int64 field: see B4."""
+
+_TAGGED: Final = b"tagged"
+_EMPTY: Final = b"empty"
+_LOOSE: Final = b"loose"
+TAGGED_FIELD: Final = pa.field("", pa.binary(), metadata={_TAGGED: b"1", _LOOSE: b"1"})
+"""A tagged column, without its name (B6)."""
+Empty: TypeAlias = Literal["missing", "null"]
+
+
+def column_field(kind: pa.DataType, *, empty: Empty | None = None, loose: bool = False) -> pa.Field:
+    """A typed column, without its name; `empty`: what its null cells are, None where REST decides (B6, B7)."""
+    marks = {**({_EMPTY: empty.encode()} if empty else {}), **({_LOOSE: b"1"} if loose else {})}
+    return pa.field("", kind, metadata=marks or None)
+
+
+def _marked(field: pa.Field, mark: bytes) -> bool:
+    return field.metadata is not None and mark in field.metadata
+
+
+def is_tagged(field: pa.Field) -> bool:
+    """Whether a column's cells are encoded values (B6)."""
+    return _marked(field, _TAGGED)
+
+
+def is_loose(field: pa.Field) -> bool:
+    """Whether a column's type is its batch's alone (B7)."""
+    return _marked(field, _LOOSE)
+
+
+def is_narrow(field: pa.Field) -> bool:
+    """Whether size alone tells ints from longs (B4)."""
+    return field.metadata is not None and NARROW.items() <= field.metadata.items()
+
+
+def empty_of(field: pa.Field) -> Empty | None:
+    """What a typed column's null cells are; None where REST decides."""
+    found = field.metadata.get(_EMPTY) if field.metadata is not None else None
+    return None if found is None else "null" if found == b"null" else "missing"
+
 
 ARROW_TYPES: Final[Mapping[FieldTypeName, pa.DataType]] = {
     "string": pa.string(),
@@ -50,6 +92,11 @@ def user_columns(batch: pa.RecordBatch | pa.Table) -> list[str]:
     return [name for name in batch.schema.names if not is_engine(name)]
 
 
+def declared_columns(batch: pa.RecordBatch | pa.Table) -> list[str]:
+    """The typed columns whose types are more than their batch's (B7), in order."""
+    return [name for name in user_columns(batch) if not is_loose(batch.schema.field(name))]
+
+
 def typed_fields(schema: Schema) -> list[pa.Field]:
     """The Arrow fields of a schema's typed columns."""
     return [pa.field(f.name, ARROW_TYPES[f.type]) for f in schema.fields if f.type in ARROW_TYPES]
@@ -70,12 +117,23 @@ def documents_of(batch: pa.RecordBatch) -> list[Document]:
     documents = _untyped(batch)
     for name in names:
         field = batch.schema.field(name)
-        _put(documents, name, values_of(batch.column(name), field))
+        values = values_of(batch.column(name), field)
+        if is_tagged(field) or empty_of(field) is not None:
+            _write(documents, name, values)
+        else:
+            _put(documents, name, values)
     return documents
 
 
 def values_of(column: pa.Array, field: pa.Field) -> list[Any]:
-    """The values of a typed column as the language has them; None for null cells."""
+    """The values of a column as the language has them; None for null cells, or MISSING where they say that they are (B6)."""
+    if is_tagged(field):
+        return [MISSING if cell is None else decode_value(cell) for cell in column.to_pylist()]
+    values = _typed_values(column, field)
+    return [MISSING if v is None else v for v in values] if empty_of(field) == "missing" else values
+
+
+def _typed_values(column: pa.Array, field: pa.Field) -> list[Any]:
     read = _reader(field)
     cells = (
         column.to_pylist()
@@ -91,6 +149,14 @@ def _put(documents: list[Document], name: str, values: list[Any]) -> None:
             document[name] = value
         elif document.get(name) is not None:
             del document[name]
+
+
+def _write(documents: list[Document], name: str, values: list[Any]) -> None:
+    for document, value in zip(documents, values, strict=True):
+        if value is not MISSING:
+            document[name] = value
+        else:
+            document.pop(name, None)
 
 
 def _untyped(batch: pa.RecordBatch) -> list[Document]:
@@ -113,7 +179,7 @@ def _parse(text: bytes | None) -> Document:
 def _reader(field: pa.Field) -> Callable[[Any], Any] | None:
     kind = field.type
     if pa.types.is_int64(kind):
-        return None if field.metadata and NARROW.items() <= field.metadata.items() else long
+        return None if is_narrow(field) else long
     if pa.types.is_timestamp(kind):
         return Date
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -159,7 +225,7 @@ def materialise(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The same rows with REST where RAW was: before a batch leaves its task, or a stage works on undeclared fields."""
     if batch.schema.get_field_index(RAW) < 0:
         return batch
-    nulls = {name: batch.column(name).is_null().to_pylist() for name in user_columns(batch)}
+    nulls = {name: _undecided(batch, name).to_pylist() for name in user_columns(batch)}
     rest = []
     for row, text in enumerate(batch.column(RAW).to_pylist()):
         document = _parse(text)
@@ -167,6 +233,14 @@ def materialise(batch: pa.RecordBatch) -> pa.RecordBatch:
         rest.append(encode_doc(kept) if kept else None)
     at = batch.schema.get_field_index(RAW)
     return batch.set_column(at, REST, pa.array(rest, type=pa.binary()))
+
+
+def _undecided(batch: pa.RecordBatch, name: str) -> pa.BooleanArray:
+    """Cells of which REST says whether they are null or missing."""
+    field, column = batch.schema.field(name), batch.column(name)
+    if is_tagged(field) or empty_of(field) is not None:
+        return pa.array(np.zeros(len(column), dtype=np.bool_))
+    return column.is_null()
 
 
 def typed(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:

@@ -1,7 +1,6 @@
 """Specs to operators."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from shared.operators.base import Operator
 from shared.operators.branch import Branch
@@ -55,11 +54,7 @@ def build_operator(spec: OperatorSpec, context: TaskContext = NOWHERE) -> Operat
 
 def build_chain(specs: Sequence[OperatorSpec], context: TaskContext = NOWHERE) -> Chain:
     """A vertex's chain; for a source without its front."""
-    operators = tuple(build_operator(spec, context) for spec in specs if not isinstance(spec, FrontSpec))
-    for one, following in pairwise(operators):
-        if isinstance(one, StatelessStages):
-            one.inside = isinstance(following, PartialAggregate)
-    return Chain(operators)
+    return Chain(tuple(build_operator(spec, context) for spec in specs if not isinstance(spec, FrontSpec)))
 
 
 def build_front(spec: FrontSpec, context: TaskContext = NOWHERE) -> SourceFront:

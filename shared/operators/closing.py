@@ -25,9 +25,9 @@ from shared.operators.base import ARRIVAL, PART, POS, TS, WEND, WSTART, Out
 from shared.operators.batches import batch_of, concat, documents_of, one_batch, with_column
 from shared.operators.context import TaskContext
 from shared.operators.dead_letters import Failure, dead_letters
-from shared.operators.documents import through
 from shared.operators.errors import OperatorError
 from shared.operators.keygroups import murmur2_column
+from shared.operators.program import through
 from shared.operators.rows import environments
 from shared.operators.window_plan import FIRST, LAST, SESSION, SESSION_KEY, WindowPlan
 

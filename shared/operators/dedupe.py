@@ -28,14 +28,13 @@ from shared.model.ids import StatePart
 from shared.model.time import MIN_TIME
 from shared.model.values import MISSING
 from shared.operators.base import POS, TS
-from shared.operators.batches import documents_of
+from shared.operators.batches import is_tagged
 from shared.operators.bloom import Bloom, Hashes
 from shared.operators.context import Topics
 from shared.operators.dead_letters import Failure
+from shared.operators.frame import evaluated
 from shared.operators.keygroups import murmur2_column
 from shared.operators.keys import canonical_column
-from shared.operators.rows import environments, evaluate_rows
-from shared.operators.stage_columns import evaluated
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -191,12 +190,13 @@ class Dedupe:
         at = batch.schema.get_field_index(expr.names[0]) if isinstance(expr, FieldPath) and len(expr.names) == 1 else -1
         if at >= 0 and not batch.column(at).null_count:
             return canonical_column(batch.column(at), batch.schema.field(at)), []
-        array = evaluated(expr, batch)
-        if array is not None:
-            return canonical_column(array, pa.field("", array.type)), []
-        values, failures = evaluate_rows(expr, environments(batch, documents_of(batch), self.topic))
-        keys = [None if v is None or v is MISSING else canonical_key(v) for v in values]
-        return pa.array(keys, type=pa.binary()), failures
+        found = evaluated(expr, batch, self.topic)
+        if not found.array.null_count and not found.errors and not is_tagged(found.field):
+            return canonical_column(found.array, found.field), []
+        keys = [None if v is None or v is MISSING else canonical_key(v) for v in found.values()]
+        for row in found.errors:
+            keys[row] = None
+        return pa.array(keys, type=pa.binary()), found.failures("")
 
     # --- expiry -------------------------------------------------------------------------------------------------------
 

@@ -1,11 +1,12 @@
-"""The rows of a `$group` by window and key, on columns: for `general_group`, where no document has to be looked at.
+"""The rows of a `$group` by window and key, column by column: for `general_group`.
 
-- GC1 It gives what evaluating each document gives, or None: where an expression has no kernel, where an accumulator may refuse a value,
-  and where null would have to be told from missing. Then each document is evaluated.
+- GC1 It gives what evaluating each document gives. A row on which the key or an input fails, or which an accumulator refuses, is in no
+  group, and handed back.
 - GC2 The rows of a group come in the order of their order keys, whatever came first; accumulators do not mind (A1).
+- GC3 Groups whose keys are equal, but not the same (1 and 1.0), may come apart: partials of one key merge.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,13 +14,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shared.language.accumulators.base import OrderKey
+from shared.language.accumulators.base import AnyImplementation, OrderKey, TooManyValues
+from shared.language.accumulators.spec import Accumulator
+from shared.language.accumulators.table import accumulator_input
 from shared.language.expressions.ast import Expr, FieldPath, Literal, ObjectExpr
+from shared.language.expressions.errors import ExpressionError
+from shared.language.fields import reads
+from shared.language.kernels.expressions import expression_paths
 from shared.language.stages import Group
 from shared.model.values import MISSING, Value
 from shared.operators.base import ARRIVAL, PART, POS, TS
 from shared.operators.batches import values_of
-from shared.operators.stage_columns import evaluated
+from shared.operators.cells import tagged
+from shared.operators.context import Topics
+from shared.operators.dead_letters import Failure
+from shared.operators.frame import Computed, Frame
 from shared.operators.window_plan import WindowPlan
 
 Int64s = npt.NDArray[np.int64]
@@ -31,17 +40,19 @@ _TELLING: Final = frozenset({"$push", "$addToSet", "$approxCountDistinct"})
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Values of the language, one a row: as an Arrow column, or one for all rows."""
+    """Values of the language, one a row: as a column, as a list, or one for all rows."""
 
-    array: pa.Array | None
-    field: pa.Field | None = None
+    cells: Computed | None = None
+    listed: Sequence[Value] = ()
     constant: Value = None
 
-    def values(self, rows: pa.Array) -> list[Any]:
-        """The values of these rows, in that order."""
-        if self.array is None or self.field is None:
+    def values(self, rows: Int64s) -> Sequence[Any]:
+        """The values of these rows, in that order, MISSING included."""
+        if self.listed:
+            return [self.listed[row] for row in rows.tolist()]
+        if self.cells is None:
             return [self.constant] * len(rows)
-        return values_of(self.array.take(rows), self.field)
+        return values_of(self.cells.array.take(pa.array(rows)), self.cells.field)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,88 +80,130 @@ class Members:
         return list(zip(*(column[list(self.bounds[:-1])].tolist() for column in self.places), strict=True))
 
 
-def members(plan: WindowPlan, rows: pa.RecordBatch, window: Sequence[str]) -> Members | None:
-    """The groups of rows with their windows (columns `window`); None where documents have to be looked at (GC1)."""
+def members(
+    plan: WindowPlan,
+    rows: pa.RecordBatch,
+    window: Sequence[str],
+    topic: Topics,
+    refusing: Mapping[int, AnyImplementation],
+) -> tuple[Members, list[Failure]]:
+    """The groups of rows with their windows (columns `window`), and the rows that are in none (GC1).
+
+    refusing: by their index, the accumulators that do not take every value.
+    """
     group = plan.group
-    key = _key(group.id, rows)
-    inputs = _inputs(group, rows) if key is not None else None
-    if key is None or inputs is None or not rows.num_rows:
-        return None
-    codes = codes_of([rows.column(name) for name in window] + [c.array for c in key.values() if c.array is not None])
+    frame = Frame(rows, reads(group), topic)
+    frame.prepare(set().union(*(expression_paths(expr) for expr in _exprs(group))))
+    errors: dict[int, ExpressionError] = {}
+    key = _key(group.id, frame, errors)
+    inputs = [_input(field.accumulator, frame, errors) for field in group.fields]
     places = _places(plan, rows)
+    for number, accumulator in refusing.items():
+        _refused(accumulator, inputs[number], places, errors)
+    failures = [Failure(row, e.reason, e.code, e.path or group.path) for row, e in sorted(errors.items())]
+    codes = codes_of([rows.column(name) for name in window] + _coded(key.values(), rows.num_rows))
     order = np.lexsort((*reversed(places), codes))
+    if errors:
+        kept = np.ones(rows.num_rows, dtype=np.bool_)
+        kept[list(errors)] = False
+        order = order[kept[order]]
     sorted_codes = codes[order]
-    starts = np.flatnonzero(np.concatenate(([True], sorted_codes[1:] != sorted_codes[:-1])))
-    taken, firsts = pa.array(order), pa.array(order[starts])
-    parts = {name: column.values(firsts) for name, column in key.items()}
-    return Members(
-        list(zip(*(rows.column(name).take(firsts).to_pylist() for name in window), strict=True)),
-        parts[""]
-        if "" in parts
-        else [dict(zip(parts, each, strict=True)) for each in zip(*parts.values(), strict=True)],
+    starts = np.flatnonzero(np.concatenate(([True], sorted_codes[1:] != sorted_codes[:-1]))[: len(order)])
+    taken, firsts = pa.array(order), order[starts]
+    found = Members(
+        list(zip(*(rows.column(name).take(pa.array(firsts)).to_pylist() for name in window), strict=True)),
+        _ids({name: column.values(firsts) for name, column in key.items()}),
         [*starts.tolist(), len(order)],
-        [_added([c.values(taken) for c in columns]) for columns in inputs],
+        [_taken(field.accumulator, column.values(order)) for field, column in zip(group.fields, inputs, strict=True)],
         [column[order] for column in places],
         [rows.column(name).take(taken).to_pylist() for name in plan.extras],
     )
+    return found, failures
 
 
-def _added(columns: Sequence[Sequence[Value]]) -> Sequence[Value]:
-    """As `accumulator_input` gives it: the last column, behind what it is sorted by."""
-    *keys, last = columns
-    return [[list(k), v] for k, v in zip(zip(*keys, strict=True), last, strict=True)] if keys else last
+def _ids(parts: Mapping[str, Sequence[Value]]) -> list[Value]:
+    """The keys of groups: the only part, "", or objects of what is not missing."""
+    if "" in parts:
+        return [None if value is MISSING else value for value in parts[""]]
+    return [
+        {name: value for name, value in zip(parts, each, strict=True) if value is not MISSING}
+        for each in zip(*parts.values(), strict=True)
+    ]
+
+
+def _taken(accumulator: Accumulator, values: Sequence[Value]) -> Sequence[Value]:
+    """As accumulators want them: for most of them null is as good as missing, and known to their forms in bulk."""
+    if accumulator.op in _TELLING or MISSING not in map(_missing, values):
+        return values
+    return [None if value is MISSING else value for value in values]
+
+
+def _missing(value: Value) -> Value:
+    return value if value is MISSING else None
 
 
 # --- expressions ------------------------------------------------------------------------------------------------------
 
 
-def _key(expr: Expr, rows: pa.RecordBatch) -> dict[str, Column] | None:
+def _exprs(group: Group) -> Iterable[Expr]:
+    yield group.id
+    yield from (field.accumulator.input for field in group.fields)
+
+
+def _key(expr: Expr, frame: Frame, errors: dict[int, ExpressionError]) -> dict[str, Column]:
     """The parts of `_id` by name, "" for one that is all of it."""
-    if not isinstance(expr, ObjectExpr):
-        whole = _column(expr, rows, nulls=True)
-        return None if whole is None or not _exact(whole) else {"": whole}
-    found = {}
-    for name, item in expr.fields:
-        part = _column(item, rows, nulls=False)
-        if part is None or not _exact(part):
-            return None
-        found[name] = part
-    return found or None
+    if isinstance(expr, ObjectExpr) and expr.fields and len(dict(expr.fields)) == len(expr.fields):
+        return {name: _column(item, frame, errors) for name, item in expr.fields}
+    return {"": _column(expr, frame, errors)}
 
 
-def _exact(column: Column) -> bool:
-    """Whether cells are equal as keys exactly where they are equal in Arrow."""
-    return column.array is None or not pa.types.is_floating(column.array.type)
-
-
-def _inputs(group: Group, rows: pa.RecordBatch) -> list[list[Column]] | None:
-    """By accumulator: what it is sorted by, then its input."""
-    found = []
-    for field in group.fields:
-        accumulator = field.accumulator
-        nulls = accumulator.op not in _TELLING
-        exprs = [FieldPath(key.names) for key in accumulator.sort_by]
-        columns = [_column(e, rows, nulls=False) for e in exprs] + [_column(accumulator.input, rows, nulls=nulls)]
-        known = [column for column in columns if column is not None]
-        if accumulator.op in REFUSING or accumulator.n_of_key is not None or len(known) < len(columns):
-            return None
-        found.append(known)
-    return found
-
-
-def _column(expr: Expr, rows: pa.RecordBatch, *, nulls: bool) -> Column | None:
-    """An expression's values; `nulls`: null and missing may be taken for each other."""
+def _column(expr: Expr, frame: Frame, errors: dict[int, ExpressionError]) -> Column:
     if isinstance(expr, Literal):
-        return None if expr.value is MISSING else Column(None, None, expr.value)
-    array = evaluated(expr, rows)
-    if array is not None:
-        return Column(array, pa.field("", array.type))
-    if not nulls or not isinstance(expr, FieldPath) or len(expr.names) != 1:
-        return None
-    at = rows.schema.get_field_index(expr.names[0])
-    if at < 0 or pa.types.is_nested(rows.column(at).type):
-        return None
-    return Column(rows.column(at), rows.schema.field(at))
+        return Column(constant=expr.value)
+    cells = frame.computed(expr)
+    _note(cells.errors, errors)
+    return Column(cells)
+
+
+def _note(found: Mapping[int, ExpressionError], errors: dict[int, ExpressionError]) -> None:
+    for row, error in found.items():
+        errors.setdefault(row, error)
+
+
+def _input(accumulator: Accumulator, frame: Frame, errors: dict[int, ExpressionError]) -> Column:
+    """What an accumulator adds, row by row (`accumulator_input`)."""
+    if accumulator.n_of_key is not None or not all(_plain(key.names, frame) for key in accumulator.sort_by):
+        listed, failed = frame.values(lambda env: accumulator_input(accumulator, env))
+        _note(failed, errors)
+        return Column(listed=listed)
+    last = _column(accumulator.input, frame, errors)
+    if not accumulator.sort_by:
+        return last
+    rows = np.arange(frame.size)
+    keys = zip(*(_column(FieldPath(key.names), frame, errors).values(rows) for key in accumulator.sort_by), strict=True)
+    outputs = last.values(rows)
+    return Column(listed=[[list(key), None if out is MISSING else out] for key, out in zip(keys, outputs, strict=True)])
+
+
+def _plain(names: Sequence[str], frame: Frame) -> bool:
+    """Whether what is sorted by is a column of values none of which is an array, null or missing."""
+    column = frame.at(tuple(names))
+    return column.type not in ("null", "object") and column.doubt is None and not column.has_nulls
+
+
+def _refused(
+    accumulator: AnyImplementation, column: Column, places: Sequence[Int64s], errors: dict[int, ExpressionError]
+) -> None:
+    """Note the rows whose value an accumulator refuses, whatever else it keeps."""
+    rows = np.arange(len(places[0]))
+    orders = zip(*(place.tolist() for place in places), strict=True)
+    for row, (value, order) in enumerate(zip(column.values(rows), orders, strict=True)):
+        try:
+            accumulator.add(accumulator.init(), value, order)
+        except TooManyValues as e:
+            errors.setdefault(row, ExpressionError(e.reason, e.code, e.path))
+        except ExpressionError as e:
+            errors.setdefault(row, e)
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
@@ -165,6 +218,17 @@ def codes_of(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Int64s:
         own = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         _, codes = np.unique(codes * (len(coded.dictionary) + 1) + own, return_inverse=True)
     return codes
+
+
+def _coded(columns: Iterable[Column], size: int) -> list[pa.Array]:
+    """What tells keys apart: the same cells are the same key; other ones may be equal, too (GC3)."""
+    found = []
+    for column in columns:
+        if column.cells is not None and pa.types.is_nested(column.cells.array.type):
+            found.append(tagged(column.values(np.arange(size))))
+        elif column.cells is not None:
+            found.append(column.cells.array)
+    return found
 
 
 def _places(plan: WindowPlan, rows: pa.RecordBatch) -> list[Int64s]:

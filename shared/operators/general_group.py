@@ -15,20 +15,16 @@ import pyarrow.compute as pc
 
 from shared.language.accumulators.base import AnyImplementation, OrderKey, TooManyValues
 from shared.language.accumulators.bulk import adder
-from shared.language.accumulators.table import accumulator_input, implementation
-from shared.language.expressions.environment import Environment
-from shared.language.expressions.errors import ExpressionError
-from shared.language.expressions.interpreter import evaluate
+from shared.language.accumulators.table import implementation
 from shared.language.stages import Group
 from shared.language.values import canonical_key, decode_value, encode_value
-from shared.model.values import MISSING, Document, Value
+from shared.model.values import Document, Value
 from shared.operators.base import ARRIVAL, KEY, PART, POS, TS, WEND, WSTART
-from shared.operators.batches import documents_of, one_batch
+from shared.operators.batches import one_batch
 from shared.operators.context import Topics
 from shared.operators.dead_letters import Failure
 from shared.operators.errors import OperatorError
 from shared.operators.general_columns import REFUSING, codes_of, members
-from shared.operators.rows import environments
 from shared.operators.sessions import assign_sessions
 from shared.operators.typed_group import ROWS
 from shared.operators.window_plan import ID, ORDER, SESSION, SESSION_KEY, WindowPlan, state_column
@@ -52,49 +48,14 @@ def partials(plan: WindowPlan, rows: pa.RecordBatch, topic: Topics = None) -> tu
 
     Rows on which an expression fails, or that an accumulator refuses, are left out of all accumulators and handed back.
     """
-    found = _on_columns(plan, rows)
-    if found is not None:
-        return found, []
-    group = plan.group
-    accumulators = _accumulators(group)
-    refusing = [i for i, field in enumerate(group.fields) if field.accumulator.op in REFUSING]
-    entries: dict[tuple[_Window, bytes], _Entry] = {}
-    failures: list[Failure] = []
-    windows = _windows(plan, rows)
-    extras = [rows.column(name).to_pylist() for name in plan.extras]
-    envs = environments(rows, documents_of(rows), topic)
-    for row, (env, window, order) in enumerate(zip(envs, windows, order_keys(plan, rows), strict=True)):
-        try:
-            value, inputs = _inputs(group, env)
-            for i in refusing:
-                _take_alone(accumulators[i], inputs[i], order)
-            key = canonical_key(value)
-            entry = entries.get((window, key))
-            if entry is None:
-                states = [a.init() for a in accumulators]
-                entry = _Entry(window, key, value, order, 0, states, [None] * len(extras))
-            _add(entry, accumulators, inputs, order)
-        except TooManyValues as e:
-            raise _too_large(plan, e) from e
-        except ExpressionError as e:
-            failures.append(Failure(row, e.reason, e.code, e.path or group.path))
-            continue
-        entries[(window, key)] = entry
-        if order < entry.order:
-            entry.value, entry.order = value, order
-        entry.rows += 1
-        _extend(plan, entry, [column[row] for column in extras])
-    return _table(plan, accumulators, entries.values()), failures
-
-
-def _on_columns(plan: WindowPlan, rows: pa.RecordBatch) -> pa.Table | None:
-    """As `partials`, where the columns tell all and no accumulator refuses; else None."""
-    if plan.sessions and rows.num_rows:  # rows of one session need not be partials of their own
+    accumulators = _accumulators(plan.group)
+    if not rows.num_rows:
+        return _table(plan, accumulators, ()), []
+    if plan.sessions:  # rows of one session need not be partials of their own
         rows = one_batch(assign_sessions(pa.Table.from_batches([rows])))
-    groups = members(plan, rows, _window_columns(plan))
-    if groups is None:
-        return None
-    accumulators, bounds = _accumulators(plan.group), groups.bounds
+    refusing = {i: accumulators[i] for i, field in enumerate(plan.group.fields) if field.accumulator.op in REFUSING}
+    groups, failures = members(plan, rows, _window_columns(plan), topic, refusing)
+    bounds = groups.bounds
     adders = [adder(a, values, bounds, groups.orders) for a, values in zip(accumulators, groups.inputs, strict=True)]
     entries = []
     for number, (window, value, order) in enumerate(
@@ -110,7 +71,7 @@ def _on_columns(plan: WindowPlan, rows: pa.RecordBatch) -> pa.Table | None:
             for row in range(bounds[number], bounds[number + 1]):
                 _extend(plan, entry, [column[row] for column in groups.extras])
         entries.append(entry)
-    return _table(plan, accumulators, entries)
+    return _table(plan, accumulators, entries), failures
 
 
 EXTENT: Final = b""
@@ -191,31 +152,12 @@ def order_keys(plan: WindowPlan, rows: pa.RecordBatch) -> list[OrderKey]:
 # --- inside -----------------------------------------------------------------------------------------------------------
 
 
-def _take_alone(accumulator: AnyImplementation, value: Value, order: OrderKey) -> None:
-    """ExpressionError where the accumulator refuses the value whatever else it keeps: that is the row's."""
-    try:
-        accumulator.add(accumulator.init(), value, order)
-    except TooManyValues as e:
-        raise ExpressionError(e.reason, e.code, e.path) from e
-
-
 def _too_large(plan: WindowPlan, error: TooManyValues) -> OperatorError:
     return OperatorError(f"{plan.group.path}: {error.reason}; or make groups smaller")
 
 
 def _accumulators(group: Group) -> list[AnyImplementation]:
     return [implementation(field.accumulator) for field in group.fields]
-
-
-def _inputs(group: Group, env: Environment) -> tuple[Value, list[Value]]:
-    value = evaluate(group.id, env)
-    inputs = [accumulator_input(field.accumulator, env) for field in group.fields]
-    return (None if value is MISSING else value), inputs
-
-
-def _add(entry: _Entry, accumulators: Sequence[AnyImplementation], inputs: Sequence[Value], order: OrderKey) -> None:
-    for i, accumulator in enumerate(accumulators):
-        entry.states[i] = accumulator.add(entry.states[i], inputs[i], order)
 
 
 def _extend(plan: WindowPlan, entry: _Entry, more: Sequence[int | None]) -> None:

@@ -7,16 +7,15 @@ import pyarrow as pa
 from shared.model.frames import Content
 from shared.model.plan import OUT
 from shared.operators.base import GROUP, KEY, Out
-from shared.operators.batches import documents_of, select, with_column
+from shared.operators.batches import select, with_column
 from shared.operators.context import NOWHERE, TaskContext
 from shared.operators.dead_letters import dead_letters
 from shared.operators.event_time import rows_of
+from shared.operators.frame import evaluated
 from shared.operators.keygroups import key_groups
-from shared.operators.keys import canonical_column, canonical_values
+from shared.operators.keys import canonical_column
 from shared.operators.passing import Passing
-from shared.operators.rows import environments, evaluate_rows
 from shared.operators.specs import KeyBySpec
-from shared.operators.stage_columns import evaluated
 
 
 class KeyBy(Passing):
@@ -32,18 +31,14 @@ class KeyBy(Passing):
         del tag
         outs: list[Out] = []
         expr = self._spec.key
-        array = evaluated(expr, batch)
-        if array is not None:
-            keys = canonical_column(array, pa.field("", array.type))
-        else:
-            values, failures = evaluate_rows(expr, environments(batch, documents_of(batch), self._context.topic))
-            if failures:
-                self._failed += len(failures)
-                outs += dead_letters(batch, failures, self._spec.path.rpartition(".")[2], self._context)
-                good = ~rows_of(failures, batch.num_rows)
-                batch = select(batch, good)
-                values = [v for v, g in zip(values, good.tolist(), strict=True) if g]
-            keys = canonical_values(values)
+        found = evaluated(expr, batch, self._context.topic)
+        array, failures = found.array, found.failures("")
+        if failures:
+            self._failed += len(failures)
+            outs += dead_letters(batch, failures, self._spec.path.rpartition(".")[2], self._context)
+            good = ~rows_of(failures, batch.num_rows)
+            batch, array = select(batch, good), array.filter(pa.array(good))
+        keys = canonical_column(array, found.field)
         if batch.num_rows:
             batch = with_column(batch, KEY, keys)
             batch = with_column(batch, GROUP, pa.array(key_groups(keys, self._spec.key_groups)))

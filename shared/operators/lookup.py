@@ -33,8 +33,8 @@ from shared.operators.batches import (
 )
 from shared.operators.context import NOWHERE, TaskContext
 from shared.operators.dead_letters import Failure, dead_letters
+from shared.operators.frame import Frame
 from shared.operators.rows import environments
-from shared.operators.stage_columns import absent
 
 _EMPTY: Final = encode_doc({})
 Buckets = Mapping[bytes, Sequence[Found]]
@@ -133,7 +133,11 @@ class LookupRows:
         stage, name = self._stage, (self._stage.local_field or ("",))[0]
         if len(stage.local_field or ()) != 1 or stage.let or stage.pipeline or len(stage.as_) != 1:
             return None
-        if name not in user_columns(batch) or stage.as_[0] in user_columns(batch) or not absent(batch, stage.as_[0]):
+        if (
+            name not in user_columns(batch)
+            or stage.as_[0] in user_columns(batch)
+            or not Frame(batch).absent(stage.as_[0])
+        ):
             return None
         column = batch.column(name)
         exact = pa.types.is_string(column.type) or pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)

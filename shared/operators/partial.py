@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shared.language.fields import reads
 from shared.language.stages import SessionWindow
 from shared.model.frames import Content
 from shared.model.held import Why
@@ -32,7 +31,6 @@ from shared.operators.base import AWAY, WEND, WSTART, Out
 from shared.operators.batches import one_batch, select
 from shared.operators.context import NOWHERE, TaskContext
 from shared.operators.dead_letters import dead_letters
-from shared.operators.extracted import beside
 from shared.operators.lateness import Entered, enter, in_windows, split_limits, times_of
 from shared.operators.sessions import keyed
 from shared.operators.specs import PartialSpec
@@ -49,8 +47,6 @@ class PartialAggregate:
     spec: PartialSpec
     context: TaskContext = NOWHERE
     _plan: WindowPlan = field(init=False)
-    _reads: frozenset[str] = frozenset()
-    """Fields that are wanted as columns."""
     _held: list[pa.Table] = field(default_factory=list)
     _held_rows: int = 0
     _compact_rows: int = 0
@@ -63,8 +59,6 @@ class PartialAggregate:
 
     def __post_init__(self) -> None:
         self._plan = WindowPlan(self.spec.window)
-        if self._plan.mode == "general" and not self._plan.before:
-            self._reads = reads(self._plan.group) or frozenset()
 
     # --- Operator -----------------------------------------------------------------------------------------------------
 
@@ -171,15 +165,8 @@ class PartialAggregate:
         return split_limits(plan, batch) if plan.judged_at_source else plan.closed_to(self._sent_ms)
 
     def _kept(self, batch: pa.RecordBatch, entered: Entered, kept: Bools) -> list[Out]:
-        """Rows into their windows: with columns of what the group reads, and, of which these do not speak, without."""
-        floors = self._floors(batch)
-        columns, doubtful = beside(batch, self._reads)
-        loose = doubtful[entered.windows.rows]
-        outs: list[Out] = []
-        for rows, mask in ((columns, kept & ~loose), (batch, kept & loose)):
-            if mask.any():
-                outs += self._take(in_windows(self._plan, rows, entered, mask, floors))
-        return outs
+        """Rows into their windows."""
+        return self._take(in_windows(self._plan, batch, entered, kept, self._floors(batch)))
 
     def _take(self, rows: pa.RecordBatch) -> list[Out]:
         if self._plan.mode == "rows":

@@ -13,15 +13,14 @@ import pyarrow as pa
 
 from shared.language.stages import SessionWindow
 from shared.language.values import encode_value
-from shared.model.values import MISSING, Value
+from shared.model.values import MISSING
 from shared.operators.base import WEND, WSTART, Out
-from shared.operators.batches import documents_of, int64s, select, values_of, with_column
+from shared.operators.batches import column_field, int64s, select, values_of, with_column
 from shared.operators.context import TaskContext
 from shared.operators.dead_letters import dead_letters
 from shared.operators.event_time import rows_of
-from shared.operators.keys import canonical_column, canonical_values
-from shared.operators.rows import environments, evaluate_rows
-from shared.operators.stage_columns import evaluated
+from shared.operators.frame import evaluated
+from shared.operators.keys import canonical_values
 from shared.operators.window_plan import SESSION, SESSION_KEY
 
 Int64s = npt.NDArray[np.int64]
@@ -101,26 +100,20 @@ def sessions_of(batch: pa.RecordBatch, times_ms: Int64s, gap_ms: int, open_: pa.
 def keyed(stage: SessionWindow, batch: pa.RecordBatch, context: TaskContext) -> tuple[pa.RecordBatch, list[Out]]:
     """Rows with SESSION and SESSION_KEY; a row on which `partitionBy` fails becomes a dead letter; a missing key is null's."""
     if stage.partition_by is None:
-        values: list[Value] = [None] * batch.num_rows
-        letters: list[Out] = []
-    elif (cells := evaluated(stage.partition_by, batch)) is not None:
-        return _keyed_by(cells, batch), []
-    else:
-        envs = environments(batch, documents_of(batch), context.topic)
-        values, failures = evaluate_rows(stage.partition_by, envs)
-        letters = dead_letters(batch, failures, stage.name, context)
-        if failures:
-            good = ~rows_of(failures, batch.num_rows)
-            batch = select(batch, good)
-            values = [v for v, g in zip(values, good.tolist(), strict=True) if g]
-    shown = [encode_value(None if value is MISSING else value) for value in values]
-    batch = with_column(batch, SESSION, canonical_values(values).cast(pa.binary()))
-    return with_column(batch, SESSION_KEY, pa.array(shown, pa.binary())), letters
+        return _keyed_by(column_field(pa.null(), empty="null"), pa.nulls(batch.num_rows), batch), []
+    found = evaluated(stage.partition_by, batch, context.topic)
+    array, failures = found.array, found.failures("")
+    letters = dead_letters(batch, failures, stage.name, context)
+    if failures:
+        good = ~rows_of(failures, batch.num_rows)
+        batch, array = select(batch, good), array.filter(pa.array(good))
+    return _keyed_by(found.field, array, batch), letters
 
 
-def _keyed_by(cells: pa.Array, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """SESSION and SESSION_KEY of keys that are a column."""
-    coded = cells.dictionary_encode()
-    shown = [encode_value(value) for value in values_of(coded.dictionary, pa.field("", cells.type))]
-    batch = with_column(batch, SESSION, canonical_column(cells, pa.field("", cells.type)).cast(pa.binary()))
-    return with_column(batch, SESSION_KEY, pa.array(shown, pa.binary()).take(coded.indices))
+def _keyed_by(named: pa.Field, cells: pa.Array, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """SESSION and SESSION_KEY of keys that are a column; a missing key is null's."""
+    coded = cells.dictionary_encode(null_encoding="encode")
+    values = [None if value is MISSING else value for value in values_of(coded.dictionary, named)]
+    for name, found in ((SESSION, canonical_values(values)), (SESSION_KEY, [encode_value(value) for value in values])):
+        batch = with_column(batch, name, pa.array(found, pa.binary()).take(coded.indices))
+    return batch

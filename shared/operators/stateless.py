@@ -9,8 +9,8 @@ from shared.model.frames import Content
 from shared.model.plan import OUT
 from shared.operators.base import Out
 from shared.operators.context import NOWHERE, TaskContext
-from shared.operators.documents import through
 from shared.operators.passing import Passing
+from shared.operators.program import through
 from shared.operators.specs import StatelessSpec
 
 
@@ -20,15 +20,13 @@ class StatelessStages(Passing):
 
     spec: StatelessSpec
     context: TaskContext = NOWHERE
-    inside: bool = False
-    """An operator of this task takes the rows, and looks into no other batch's columns."""
     _failed: int = 0
     _discarded: int = 0
 
     def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
         """Rows behind the stages, and dead letters."""
         del tag
-        staged = through(self.spec.stages, batch, self.context, inside=self.inside)
+        staged = through(self.spec.stages, batch, self.context)
         self._failed += staged.failed
         self._discarded += staged.discarded
         return [*([Out(OUT, content, staged.batch)] if staged.batch.num_rows else []), *staged.letters]

@@ -8,8 +8,8 @@ from shared.model.frames import Content
 from shared.model.plan import OUT
 from shared.operators.base import Out
 from shared.operators.context import NOWHERE, TaskContext
-from shared.operators.documents import through
 from shared.operators.passing import Passing
+from shared.operators.program import through
 from shared.operators.specs import TapSpec
 
 

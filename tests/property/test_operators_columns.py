@@ -20,13 +20,12 @@ from shared.operators.base import ARRIVAL, KEY, PART, POS, TS, Out
 from shared.operators.batches import batch_of, documents_of, typed, user_columns, with_column
 from shared.operators.context import NOWHERE
 from shared.operators.decode import decode
-from shared.operators.documents import through
 from shared.operators.event_time import event_times
 from shared.operators.keyby import KeyBy
+from shared.operators.program import through
 from shared.operators.rows import environments, evaluate_rows
 from shared.operators.schemas import after
 from shared.operators.specs import KeyBySpec
-from shared.operators.stage_columns import on_columns
 
 TYPES = {"s": "string", "i": "int", "l": "long?", "d": "double?", "b": "bool?", "t": "date"}
 documents = st.fixed_dictionaries(
@@ -158,7 +157,7 @@ def test_event_times_are_the_interpreters(given_documents: list[dict[str, Any]],
 
 
 def test_common_stages_over_declared_fields_stay_on_columns() -> None:
-    """What explain calls vectorised is: no document is looked at; `$validate` looks only at those that are not valid."""
+    """What explain calls a kernel is one: no document is looked at; `$validate` looks only at those that are not valid."""
     _, chain = parsed([
         {"$validate": {"validator": {"i": {"$gte": -5}}}},
         {"$match": {"s": {"$in": ["a", "b"]}, "i": {"$gte": 0}}},
@@ -167,11 +166,9 @@ def test_common_stages_over_declared_fields_stay_on_columns() -> None:
     ])  # fmt: skip
     t = {"$date": {"$numberLong": "3600000"}}
     batch = batch_of_records([{"s": s, "i": i, "t": t} for s, i in (("a", 1), ("c", 1), ("b", -1), ("b", 2))])
-    for stage in chain:
-        found = on_columns(stage, batch)
-        assert found is not None
-        batch = found
-    assert [to_json(d) for d in documents_of(batch)] == [
+    staged = through(chain, batch, NOWHERE)
+    assert staged.interpreted == 0
+    assert [to_json(d) for d in documents_of(staged.batch)] == [
         {"s": "a", "twice": 2, "at": 1},
         {"s": "b", "twice": 4, "at": 1},
     ]

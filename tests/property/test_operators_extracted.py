@@ -4,13 +4,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shared.language.apply import Failure, Passed, apply_stages
+from shared.language.expressions.ast import Expr
 from shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
 from shared.language.expressions.errors import ExpressionError
 from shared.language.expressions.interpreter import evaluate
@@ -19,26 +19,22 @@ from shared.language.query.match import matches
 from shared.language.values import encode_value, parse_json
 from shared.model.plan import DLQ
 from shared.model.values import MISSING, Document
-from shared.operators import general_group
-from shared.operators.base import ARRIVAL, PART, POS, RAW, TS, WEND, WSTART
+from shared.operators.base import ARRIVAL, PART, POS, RAW, TS
 from shared.operators.batches import (
     batch_of,
-    concat,
+    declared_columns,
     documents_of,
-    one_batch,
-    select,
     user_columns,
     values_of,
     with_column,
 )
 from shared.operators.context import NOWHERE
-from shared.operators.documents import through
 from shared.operators.event_time import event_times
-from shared.operators.extracted import beside, extracted
+from shared.operators.extracted import extracted
+from shared.operators.frame import Frame, evaluated
+from shared.operators.program import judged, through
 from shared.operators.rows import environments
-from shared.operators.stage_columns import evaluated_mostly, judged
 from tests.property.test_operators_columns import canonical, of, parsed
-from tests.property.test_operators_groups import accumulators, keys, plan_of
 
 _ODD = st.sampled_from(
     [
@@ -171,23 +167,18 @@ predicates: st.SearchStrategy[Any] = st.one_of(
 @given(
     documents=rows_of_documents(),
     encoded=st.booleans(),
-    exact=st.booleans(),
     names=st.lists(st.sampled_from(NAMES), min_size=1),
 )
 @settings(max_examples=200)
-def test_a_column_says_what_the_documents_say(
-    documents: list[dict[str, Any]], encoded: bool, exact: bool, names: list[str]
-) -> None:
+def test_a_column_says_what_the_documents_say(documents: list[dict[str, Any]], encoded: bool, names: list[str]) -> None:
     """Value for value, type for type; a null cell is null or missing as the column says."""
     rows = batch(documents, encoded=encoded)
     paths = [tuple(name.split(".")) for name in names]
-    found = extracted(rows, paths, exact=exact)
-    if found is None:
-        return
-    for path, column in found.columns.items():
+    for path, column in extracted(rows, paths).items():
         kind = column.values.type
         cells = [None] * rows.num_rows if column.type == "null" else values_of(column.values, pa.field("", kind))
-        for cell, document, doubtful in zip(cells, documents_of(rows), found.doubtful.tolist(), strict=True):
+        doubt = [False] * rows.num_rows if column.doubt is None else column.doubt.tolist()
+        for cell, document, doubtful in zip(cells, documents_of(rows), doubt, strict=True):
             wanted = read_path(document, path)
             if doubtful:
                 continue
@@ -205,33 +196,32 @@ def test_a_query_is_judged_as_by_the_interpreter(documents: list[dict[str, Any]]
     """Schemas among them; of doubtful rows nothing is said."""
     _, (stage,) = parsed([{"$match": query}])
     rows = batch(documents, encoded=encoded)
-    found = judged(stage.predicate, rows)  # type: ignore[union-attr]
-    if found is None:
-        return
-    for document, passes, doubtful in zip(
-        documents_of(rows), found.passes.tolist(), found.doubtful.tolist(), strict=True
-    ):
-        assert doubtful or passes == matches(stage.predicate, Environment(document))  # type: ignore[union-attr]
+    passes, doubt = judged(stage.predicate, Frame(rows))  # type: ignore[union-attr]
+    for document, passed, doubtful in zip(documents_of(rows), passes.tolist(), doubt.tolist(), strict=True):
+        assert doubtful or passed == matches(stage.predicate, Environment(document))  # type: ignore[union-attr]
 
 
 @given(documents=rows_of_documents(), encoded=st.booleans(), tree=expressions)
 @settings(max_examples=400)
 def test_an_expression_is_what_the_interpreter_gives(documents: list[dict[str, Any]], encoded: bool, tree: Any) -> None:
-    """For rows of which the columns speak; the others are told apart."""
+    """Values of the same types, missing ones too, and the same errors, whatever had a kernel."""
     source, _ = parsed([], timeField=tree)
     assert source.time_field is not None
     rows = batch(documents, encoded=encoded)
-    found = evaluated_mostly(source.time_field, rows)
-    if found is None:
-        return
-    for document, cell, doubtful in zip(
-        documents_of(rows), values_of(found[0], pa.field("", found[0].type)), found[1].tolist(), strict=True
-    ):
-        try:
-            wanted = evaluate(source.time_field, Environment(document))
-        except ExpressionError:
-            wanted = MISSING
-        assert doubtful or encode_value(cell) == encode_value(wanted)
+    found = evaluated(source.time_field, rows)
+    for row, (document, cell) in enumerate(zip(documents_of(rows), found.values(), strict=True)):
+        wanted, error = _evaluated(source.time_field, document)
+        failed = found.errors.get(row)
+        assert (failed and (failed.reason, failed.path)) == (error and (error.reason, error.path))
+        assert failed or (cell is MISSING) == (wanted is MISSING)
+        assert failed or cell is MISSING or encode_value(cell) == encode_value(wanted)
+
+
+def _evaluated(expr: Expr, document: Document) -> tuple[Any, ExpressionError | None]:
+    try:
+        return evaluate(expr, Environment(document)), None
+    except ExpressionError as error:
+        return MISSING, error
 
 
 @given(documents=rows_of_documents(), encoded=st.booleans(), tree=expressions)
@@ -259,9 +249,34 @@ stages = st.lists(
             lambda f: {"$addFields": f}
         ),
         st.dictionaries(st.sampled_from(["i", "new"]), computed, min_size=1, max_size=2).map(lambda f: {"$project": f}),
+        st.dictionaries(st.sampled_from([*NAMES, "n.new"]), st.just(1) | computed, min_size=1, max_size=3)
+        .filter(lambda f: not any(a != b and b.startswith(f"{a}.") for a in f for b in f))
+        .map(lambda f: {"$project": f}),
+        st.dictionaries(st.sampled_from(["n.p", "n.new", "i.new", "n.m.p"]), expressions, min_size=1, max_size=2).map(
+            lambda f: {"$addFields": f}
+        ),
+        st.sampled_from(["s", "n", "n.p", "n.m.p", "t.x"]).map(lambda n: {"$unset": n}),
+        st.sampled_from(["s", "n", "n.p", "d"]).map(lambda n: {"$unwind": f"${n}"}),
+        st.sampled_from(["s", "n", "n.p", "i"]).map(
+            lambda n: {"$unwind": {"path": f"${n}", "includeArrayIndex": "at", "preserveNullAndEmptyArrays": True}}
+        ),
+        st.dictionaries(st.sampled_from(["a", "s", "o"]), expressions, min_size=1, max_size=2).map(
+            lambda f: {"$replaceRoot": {"newRoot": f}}
+        ),
+        st.sampled_from(
+            ["$n", "$n.m", {"$mergeObjects": ["$$ROOT", "$n"]}, {"$mergeObjects": ["$n", {"z": "$i"}]}]
+        ).map(lambda e: {"$replaceWith": e}),
+        st.sampled_from(
+            [
+                {"$addFields": {"o": {"a": "$i", "b": {"$toString": "$i"}}, "l": ["$i", "$s"]}},
+                {"$addFields": {"o": {"$map": {"input": "$d", "as": "x", "in": {"$toString": "$$x"}}}}},
+                {"$addFields": {"m": {"$cond": [{"$gt": ["$i", 0]}, "$i", "$$REMOVE"]}}},
+                {"$addFields": {"m": {"$cond": [{"$gt": ["$i", 0]}, "$i", "$s"]}}},
+            ]
+        ),
     ),
     min_size=1,
-    max_size=3,
+    max_size=4,
 )
 _LINES = st.sampled_from(["a 1 x", "bé 22 y", "a 1", "", "c 333 crawler", "a  1 x", "1 a 1 x 2 y"])
 _FINDS = st.sampled_from(
@@ -312,17 +327,16 @@ finding = st.tuples(
     documents=rows_of_documents(),
     lines=st.lists(_LINES, min_size=1),
     encoded=st.booleans(),
-    inside=st.booleans(),
     given_stages=stages | finding,
 )
 @settings(max_examples=500)
 def test_stages_on_undeclared_fields_give_what_they_give_on_documents(
-    documents: list[dict[str, Any]], lines: list[str], encoded: bool, inside: bool, given_stages: list[dict[str, Any]]
+    documents: list[dict[str, Any]], lines: list[str], encoded: bool, given_stages: list[dict[str, Any]]
 ) -> None:
     """Same documents in the same order, same dead letters; matches of patterns that are never made among them."""
     _, chain = parsed(given_stages)
     rows = batch([{**d, "line": lines[i % len(lines)]} for i, d in enumerate(documents)], encoded=encoded)
-    staged = through(chain, rows, NOWHERE, inside=inside)
+    staged = through(chain, rows, NOWHERE)
     passed: list[Document] = []
     failed: list[tuple[bytes, str]] = []
     for env in environments(rows, documents_of(rows)):
@@ -336,33 +350,8 @@ def test_stages_on_undeclared_fields_give_what_they_give_on_documents(
     assert sorted((canonical([d["doc"]])[0], d["errInfo"]["reason"]) for d in letters) == sorted(failed)
 
 
-def _finished(plan: Any, parts: list[pa.RecordBatch]) -> tuple[list[bytes], int]:
-    found = [general_group.partials(plan, part) for part in parts if part.num_rows]
-    merged = one_batch(general_group.merge(plan, concat([one_batch(t) for t, _ in found])))
-    return sorted(encode_value(d) for d in general_group.finish(plan, merged)), sum(len(f) for _, f in found)
-
-
-@given(
-    documents=rows_of_documents(),
-    encoded=st.booleans(),
-    key=keys,
-    fields=st.dictionaries(st.sampled_from(["a", "b"]), accumulators, max_size=2),
-)
-@settings(max_examples=200)
-def test_groups_of_undeclared_fields_are_groups_of_documents(
-    documents: list[dict[str, Any]], encoded: bool, key: Any, fields: dict[str, Any]
-) -> None:
-    """With columns beside the documents as without, doubtful rows apart."""
-    plan = plan_of(key, fields)
-    rows = batch(documents, encoded=encoded)
-    starts = pa.array(np.arange(rows.num_rows) % 2, pa.int64())
-    rows = with_column(with_column(rows, WSTART, starts), WEND, starts)
-    columns, doubtful = beside(rows, ["s", "i", "d", "b", "l", "t", "x"])
-    assert _finished(plan, [select(columns, ~doubtful), select(rows, doubtful)]) == _finished(plan, [rows])
-
-
-def test_what_is_computed_of_undeclared_fields_leaves_a_task_in_documents() -> None:
-    """Which type a batch has of them is nobody's to see; an operator of the same task gets columns."""
+def test_what_is_computed_of_undeclared_fields_is_loose() -> None:
+    """Which type a batch has of them is nobody's to see: their columns are loose, and no file has columns of that type for them."""
     rows = batch([{"i": 1, "line": "a 1 x"}], encoded=False)
     trees: list[list[dict[str, Any]]] = [
         [{"$addFields": {"j": {"$add": ["$i", 1]}}}],
@@ -371,8 +360,8 @@ def test_what_is_computed_of_undeclared_fields_leaves_a_task_in_documents() -> N
     ]
     for tree in trees:
         _, chain = parsed(tree)
-        assert user_columns(through(chain, rows, NOWHERE).batch) == []
-        assert user_columns(through(chain, rows, NOWHERE, inside=True).batch) == ["j"]
+        behind = through(chain, rows, NOWHERE).batch
+        assert (user_columns(behind), declared_columns(behind)) == (["j"], [])
 
 
 def test_a_field_that_only_doubtful_rows_have_is_not_absent() -> None:

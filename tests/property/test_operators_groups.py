@@ -1,18 +1,23 @@
 """`$group` on columns is `$group` on documents: partials of typed rows finish as partials of the same rows without columns do."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.language.accumulators.table import accumulator_input, implementation
 from shared.language.documents import parse
+from shared.language.expressions.errors import ExpressionError
+from shared.language.expressions.interpreter import evaluate
 from shared.language.stages import Stage
-from shared.language.values import encode_value
+from shared.language.values import canonical_key, encode_value
+from shared.model.values import MISSING
 from shared.operators import general_group
 from shared.operators.base import ARRIVAL, PART, POS, TS, WEND, WSTART
 from shared.operators.batches import batch_of, concat, documents_of, engine_columns, one_batch, with_column
-from shared.operators.general_columns import members
+from shared.operators.rows import environments
 from shared.operators.specs import WindowSpec
 from shared.operators.window_plan import WindowPlan
 from tests.property.test_operators_columns import batch_of_records, documents, expressions, names
@@ -58,6 +63,45 @@ def finished(plan: WindowPlan, parts: list[pa.RecordBatch]) -> tuple[list[bytes]
     return sorted(encode_value(d) for d in general_group.finish(plan, merged)), sum(len(f) for _, f in found)
 
 
+def interpreted(plan: WindowPlan, rows: pa.RecordBatch) -> tuple[list[bytes], int]:
+    """The same, document by document, each window's group by itself."""
+    groups: dict[tuple[int, bytes], _Group] = {}
+    failed = 0
+    accumulators = [implementation(field.accumulator) for field in plan.group.fields]
+    places = zip(*(rows.column(name).to_pylist() for name in (TS, PART, POS)), strict=True)
+    for env, order, start in zip(
+        environments(rows, documents_of(rows)), places, rows.column(WSTART).to_pylist(), strict=True
+    ):
+        try:
+            value = evaluate(plan.group.id, env)
+            inputs = [accumulator_input(field.accumulator, env) for field in plan.group.fields]
+            for accumulator, given_value in zip(accumulators, inputs, strict=True):
+                accumulator.add(accumulator.init(), given_value, order)
+        except ExpressionError:
+            failed += 1
+            continue
+        found = groups.setdefault((start, canonical_key(value)), _Group(order, value, [a.init() for a in accumulators]))
+        if order <= found.order:
+            found.order, found.value = order, value
+        found.states = [
+            a.add(state, given_value, order)
+            for a, state, given_value in zip(accumulators, found.states, inputs, strict=True)
+        ]
+    names = ["_id", *(field.name for field in plan.group.fields)]
+    documents_found = [
+        [None if g.value is MISSING else g.value, *(a.finish(s) for a, s in zip(accumulators, g.states, strict=True))]
+        for g in groups.values()
+    ]
+    return sorted(encode_value(dict(zip(names, each, strict=True))) for each in documents_found), failed
+
+
+@dataclass
+class _Group:
+    order: tuple[int, int, int]
+    value: Any
+    states: list[Any]
+
+
 @given(given_documents=st.lists(documents, min_size=1, max_size=8), key=keys, order=st.lists(st.integers(0, 5), min_size=1, max_size=8),
        fields=st.dictionaries(st.sampled_from(["a", "b", "c"]), accumulators, max_size=3), cut=st.integers(0, 8))  # fmt: skip
 @settings(max_examples=150)
@@ -69,21 +113,9 @@ def test_groups_on_columns_are_groups_of_documents(
     rows = windowed(given_documents, order)
     plain = batch_of(documents_of(rows), engine_columns(rows))
     parts = [part for part in (rows.slice(0, cut), rows.slice(cut)) if part.num_rows]
-    assert finished(plan, parts) == finished(plan, [plain])
-
-
-def test_common_groups_look_at_no_document() -> None:
-    """Sums of expressions, extremes, first and last, sets and tops over declared fields go by columns; undeclared ones do not."""
-    fields = {
-        "sum": {"$sum": {"$cond": [{"$gt": ["$i", 0]}, "$i", 0]}}, "mean": {"$avg": "$d"}, "first": {"$first": "$s"},
-        "set": {"$addToSet": "$i"}, "top": {"$top": {"sortBy": {"i": -1, "s": 1}, "output": "$s"}},
-    }  # fmt: skip
-    when = {"$date": {"$numberLong": "0"}}
-    rows = windowed([{"s": "a", "i": 1, "t": when}, {"s": "b", "i": 0, "t": when, "d": 2.5}], [0])
-    assert members(plan_of("$s", fields), rows, [WSTART, WEND]) is not None
-    assert members(plan_of({"s": "$s", "i": "$i"}, fields), rows, [WSTART, WEND]) is not None
-    assert members(plan_of("$x", fields), rows, [WSTART, WEND]) is None
-    assert members(plan_of("$s", {"all": {"$push": "$d"}}), rows, [WSTART, WEND]) is None
+    wanted = interpreted(plan, plain)
+    assert finished(plan, parts) == wanted
+    assert finished(plan, [plain]) == wanted
 
 
 def test_a_row_that_one_accumulator_refuses_is_in_none() -> None:

@@ -19,7 +19,7 @@ from shared.language.stages.source import FileFormat
 from shared.language.values import encode_doc, type_name
 from shared.model.values import MISSING, Document
 from shared.operators.base import RAW, REST
-from shared.operators.batches import documents_of, user_columns
+from shared.operators.batches import declared_columns, documents_of, user_columns
 from shared.ports.sink import Rejected
 
 _NOTHING: Final = encode_doc({})
@@ -89,7 +89,7 @@ class RowBuffer:
 
     def _empty(self, batch: pa.RecordBatch) -> list[Rejected]:
         """Rows without a field, which a file of columns cannot hold where none is declared: whatever else is in the batch."""
-        if self._encoding.format == "json" or user_columns(batch):
+        if self._encoding.format == "json" or declared_columns(batch):
             return []
         name = {"csv": "CSV", "parquet": "Parquet"}[self._encoding.format]
         return [Rejected(at, f"{name} has no row without a field") for at in _without_fields(batch)]
@@ -146,6 +146,8 @@ class RowBuffer:
 def _without_fields(batch: pa.RecordBatch) -> list[int]:
     """Rows whose documents are empty, in a batch without declared fields."""
     names = batch.schema.names
+    if user_columns(batch):
+        return [row for row, document in enumerate(documents_of(batch)) if not document]
     if RAW in names:
         # No object has a field without a quote.
         empty = pc.invert(pc.fill_null(pc.match_substring(batch.column(RAW), '"'), fill_value=False))

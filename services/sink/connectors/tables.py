@@ -13,7 +13,7 @@ import pyarrow as pa
 from shared.language.values import render_json
 from shared.model.values import MISSING, Binary, Date, Document, Long, ObjectId
 from shared.operators.base import RAW, REST
-from shared.operators.batches import documents_of, user_columns
+from shared.operators.batches import declared_columns, documents_of, user_columns
 
 _SCALARS: Final[dict[type, pa.DataType]] = {
     bool: pa.bool_(),
@@ -34,12 +34,13 @@ _EXACT: Final = 2**53
 
 def table_of(batch: pa.RecordBatch) -> pa.Table:
     """The user's columns of a batch: as they are where all fields are declared, else with the types their values agree on."""
-    declared = user_columns(batch)
+    declared = declared_columns(batch)
     # Metadata of fields is the engine's, and would keep tables apart.
     table = pa.Table.from_batches([batch.select(declared)])
     table = table.cast(pa.schema([pa.field(field.name, field.type) for field in table.schema]))
     rest = batch.column(REST) if REST in batch.schema.names else None
-    if RAW not in batch.schema.names and (rest is None or rest.null_count == len(rest)):
+    plain = len(declared) == len(user_columns(batch))
+    if plain and RAW not in batch.schema.names and (rest is None or rest.null_count == len(rest)):
         return table
     others = [
         {name: value for name, value in document.items() if name not in declared} for document in documents_of(batch)

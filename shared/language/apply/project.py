@@ -16,15 +16,16 @@ def exclude(tree: Branch, document: Document) -> Document:
         action = actions.get(name)
         if isinstance(action, Drop):
             continue
-        result[name] = _exclude_value(action, value) if isinstance(action, Branch) else value
+        result[name] = exclude_value(action, value) if isinstance(action, Branch) else value
     return result
 
 
-def _exclude_value(tree: Branch, value: Value) -> Value:
+def exclude_value(tree: Branch, value: Value) -> Value:
+    """A value without the dropped fields, in documents and in the items of arrays."""
     if type(value) is dict:
         return exclude(tree, value)
     if type(value) is list:
-        return [_exclude_value(tree, item) for item in value]
+        return [exclude_value(tree, item) for item in value]
     return value
 
 
@@ -37,7 +38,7 @@ def include(tree: Branch, document: Document, env: Environment) -> Document:
         if isinstance(action, Keep):
             result[name] = value
         elif isinstance(action, Branch):
-            inner = _include_value(action, value, env)
+            inner = include_value(action, value, env)
             if inner is not MISSING:
                 result[name] = inner
     for name, action in tree.fields:
@@ -45,23 +46,24 @@ def include(tree: Branch, document: Document, env: Environment) -> Document:
             value = evaluate_bounded(action.expr, env)
             if value is not MISSING:
                 result[name] = value
-        elif isinstance(action, Branch) and name not in result and _computes(action):
+        elif isinstance(action, Branch) and name not in result and computes(action):
             result[name] = _built(action, env)
     return result
 
 
-def _include_value(tree: Branch, value: Value, env: Environment) -> Value:
+def include_value(tree: Branch, value: Value, env: Environment) -> Value:
     """A branch on a value: arrays item by item; scalars are left out, unless fields are computed into them."""
     if type(value) is dict:
         return include(tree, value, env)
     if type(value) is list:
-        items = [_include_value(tree, item, env) for item in value]
+        items = [include_value(tree, item, env) for item in value]
         return [item for item in items if item is not MISSING]
-    return _built(tree, env) if _computes(tree) else MISSING
+    return _built(tree, env) if computes(tree) else MISSING
 
 
-def _computes(tree: Branch) -> bool:
-    return any(isinstance(a, Computed) or (isinstance(a, Branch) and _computes(a)) for _, a in tree.fields)
+def computes(tree: Branch) -> bool:
+    """Whether any field of a branch is computed."""
+    return any(isinstance(a, Computed) or (isinstance(a, Branch) and computes(a)) for _, a in tree.fields)
 
 
 def _built(tree: Branch, env: Environment) -> Document:
@@ -79,15 +81,15 @@ def add_fields(tree: Branch, document: Document, env: Environment) -> Document:
                 result.pop(name, None)
             else:
                 result[name] = value
-        elif isinstance(action, Branch) and _computes(action):
-            result[name] = _add_into(action, result.get(name, MISSING), env)
+        elif isinstance(action, Branch) and computes(action):
+            result[name] = add_to_value(action, result.get(name, MISSING), env)
     return result
 
 
-def _add_into(tree: Branch, value: Any, env: Environment) -> Value:
+def add_to_value(tree: Branch, value: Any, env: Environment) -> Value:
     """Fields added inside a value: to each item of an array; a scalar gives way to a document."""
     if type(value) is dict:
         return add_fields(tree, value, env)
     if type(value) is list:
-        return [_add_into(tree, item, env) for item in value]
+        return [add_to_value(tree, item, env) for item in value]
     return add_fields(tree, {}, env)

@@ -1,32 +1,31 @@
-"""Vectorised kernels over declared fields: they agree with the interpreter value for value, or leave it to it.
+"""Vectorised kernels: they agree with the interpreter value for value, and say of which rows they cannot tell.
 
-`is_vectorised` says from the types alone whether an expression or a predicate has a kernel, for `explain`. `evaluate_batch` and
-`match_batch` give None where this batch needs the interpreter: no kernel, or data on which the kernel could not agree.
+`is_vectorised` says from the types alone whether an expression or a predicate has a kernel, for `explain`. Kernels read columns of `Rows`;
+`evaluate_batch` and `match_batch` are those over the declared fields of a batch.
 """
 
-from collections.abc import Mapping
-
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shared.language.expressions.ast import Expr
-from shared.language.kernels.base import Column, Fallback, Path, Rows, Unvectorised, no_rows, rows_of
-from shared.language.kernels.expressions import column_of, expression_paths
-from shared.language.kernels.predicates import mask_of, predicate_paths
+from shared.language.kernels.base import Bools, Column, Path, Rows, Unvectorised, no_rows, rows_of
+from shared.language.kernels.expressions import column_of
+from shared.language.kernels.predicates import verdict_of
 from shared.language.query.ast import Predicate
 from shared.language.schema import Schema
 
 __all__ = [
+    "Bools",
     "Column",
+    "Path",
+    "Rows",
+    "Unvectorised",
+    "column_of",
     "evaluate_batch",
-    "expression_paths",
     "is_vectorised",
     "match_batch",
     "predicate_is_vectorised",
-    "predicate_paths",
     "type_of",
-    "values_of",
+    "verdict_of",
 ]
 
 
@@ -46,40 +45,26 @@ def is_vectorised(expr: Expr, schema: Schema) -> bool:
 def predicate_is_vectorised(predicate: Predicate, schema: Schema) -> bool:
     """Whether a predicate has a kernel over these declared fields."""
     try:
-        mask_of(predicate, no_rows(schema))
+        verdict_of(predicate, no_rows(schema))
     except Unvectorised:
         return False
     return True
 
 
-def evaluate_batch(
-    expr: Expr, batch: pa.RecordBatch, schema: Schema, paths: Mapping[Path, Column] | None = None
-) -> pa.Array | None:
-    """The values of an expression, a row each, in the Arrow type of their type; a null is a null, never a missing value.
+def evaluate_batch(expr: Expr, batch: pa.RecordBatch, schema: Schema) -> Column | None:
+    """The values of an expression, a row each; None where it has no kernel.
 
-    None where the interpreter has to give them. `batch` has the declared fields as columns of their types, a null cell for null or missing;
-    `paths` has columns of what is not declared.
+    `batch` has the declared fields as columns of their types, a null cell for null or missing.
     """
     try:
-        return values_of(expr, rows_of(batch, schema, paths))
-    except Fallback:
-        return None
-
-
-def values_of(expr: Expr, rows: Rows) -> pa.Array | None:
-    """As `evaluate_batch`, over such rows; Fallback, or Doubtful, says why the kernel cannot tell."""
-    try:
-        column = column_of(expr, rows)
+        return column_of(expr, rows_of(batch, schema))
     except Unvectorised:
         return None
-    return None if column.type == "object" or (column.missing and column.has_nulls) else column.values
 
 
-def match_batch(
-    predicate: Predicate, batch: pa.RecordBatch, schema: Schema, paths: Mapping[Path, Column] | None = None
-) -> npt.NDArray[np.bool_] | None:
-    """Which rows meet a predicate; None where the interpreter has to say. Arguments as in `evaluate_batch`."""
+def match_batch(predicate: Predicate, batch: pa.RecordBatch, schema: Schema) -> tuple[Bools, Bools | None] | None:
+    """Which rows meet a predicate, and of which only the interpreter can tell; None where it has no kernel."""
     try:
-        return mask_of(predicate, rows_of(batch, schema, paths))
-    except (Unvectorised, Fallback):
+        return verdict_of(predicate, rows_of(batch, schema))
+    except Unvectorised:
         return None

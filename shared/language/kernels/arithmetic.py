@@ -1,4 +1,4 @@
-"""Arithmetic on columns. Nulls give nulls; what would change the type of a row, or fail on it, is a Fallback."""
+"""Arithmetic on columns. Nulls give nulls; of what would change the type of a row, or fail on it, there is doubt."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -11,13 +11,16 @@ from shared.language.kernels.base import (
     NUMERIC,
     TIMESTAMP,
     WHOLE,
+    Bools,
     Column,
     ColumnType,
-    Fallback,
     Unvectorised,
     as_doubles,
+    either,
+    filled,
+    without,
 )
-from shared.model.values import INT32_MAX, INT32_MIN
+from shared.model.values import INT32_MAX, INT32_MIN, INT64_MIN
 
 _CHECKED: Final[dict[str, Callable[[pa.Array, pa.Array], pa.Array]]] = {
     "$add": pc.add_checked,
@@ -36,21 +39,29 @@ def nulls(size: int) -> Column:
     return Column("null", pa.nulls(size))
 
 
-def _checked(op: Callable[[pa.Array, pa.Array], pa.Array], left: pa.Array, right: pa.Array) -> pa.Array:
+_NEARLY_ALL: Final = 2.0**62
+"""Whole results whose double is below it fit 64 bits."""
+
+
+def _checked(op: str, left: pa.Array, right: pa.Array) -> tuple[pa.Array, Bools | None]:
+    """Whole results, and the rows whose may not fit 64 bits: they are null."""
     try:
-        return op(left, right)
+        return _CHECKED[op](left, right), None
     except pa.ArrowInvalid:
-        raise Fallback from None
+        near = _PLAIN[op](left.cast(pa.float64(), safe=False), right.cast(pa.float64(), safe=False))
+        beyond = filled(pc.greater(pc.abs(near), _NEARLY_ALL))
+        return _CHECKED[op](without(left, beyond), without(right, beyond)), beyond
 
 
-def whole(values: pa.Array, kind: ColumnType) -> Column:
-    """64-bit results as a column of their type; Fallback where an int overflowed."""
+def whole(values: pa.Array, kind: ColumnType, doubt: Bools | None = None) -> Column:
+    """64-bit results as a column of their type; of an int that overflowed there is doubt."""
     if kind == "long":
-        return Column("long", values)
+        return Column("long", values, doubt=doubt)
     bounds = pc.min_max(values).as_py()
     if bounds["min"] is not None and (bounds["min"] < INT32_MIN or bounds["max"] > INT32_MAX):
-        raise Fallback
-    return Column("int", values.cast(pa.int32()))
+        beyond = filled(pc.or_(pc.less(values, INT32_MIN), pc.greater(values, INT32_MAX)))
+        values, doubt = without(values, beyond), either(doubt, beyond)
+    return Column("int", values.cast(pa.int32()), doubt=doubt)
 
 
 def combine(op: str, args: Sequence[Column]) -> Column:
@@ -62,10 +73,11 @@ def combine(op: str, args: Sequence[Column]) -> Column:
     if any(arg.type == "null" for arg in args):
         return nulls(len(args[0].values))
     if all(arg.type in WHOLE for arg in args):
-        total = args[0].values.cast(pa.int64())
+        total, doubt = args[0].values.cast(pa.int64()), None
         for arg in args[1:]:
-            total = _checked(_CHECKED[op], total, arg.values.cast(pa.int64()))
-        return whole(total, "long" if any(arg.type == "long" for arg in args) else "int")
+            total, more = _checked(op, total, arg.values.cast(pa.int64()))
+            doubt = either(doubt, more)
+        return whole(total, "long" if any(arg.type == "long" for arg in args) else "int", doubt)
     if len(args) > 2:  # noqa: PLR2004 - the interpreter rounds more than two doubles once
         raise Unvectorised
     if len(args) == 1:
@@ -78,22 +90,24 @@ def _with_dates(op: str, args: Sequence[Column]) -> Column:
         raise Unvectorised
     left, right = args
     if op == "$subtract" and left.type == right.type == "date":
-        return Column("long", _checked(pc.subtract_checked, _ms(left), _ms(right)))
+        apart, doubt = _checked(op, _ms(left), _ms(right))
+        return Column("long", apart, doubt=doubt)
     if op == "$add" and right.type == "date":
         left, right = right, left
     if left.type != "date" or right.type not in WHOLE:
         raise Unvectorised
-    moved = _checked(_CHECKED[op], _ms(left), right.values.cast(pa.int64()))
-    return Column("date", moved.cast(TIMESTAMP))
+    moved, doubt = _checked(op, _ms(left), right.values.cast(pa.int64()))
+    return Column("date", moved.cast(TIMESTAMP), doubt=doubt)
 
 
 def _ms(column: Column) -> pa.Array:
     return column.values.cast(pa.int64())
 
 
-def _no_zero(values: pa.Array) -> None:
-    if pc.any(pc.equal(values, pa.scalar(0, values.type))).as_py():
-        raise Fallback
+def _zeros(values: pa.Array) -> Bools | None:
+    """Where a divisor is zero: that is an error."""
+    zero = pc.equal(values, pa.scalar(0, values.type))
+    return filled(zero) if pc.any(zero).as_py() else None
 
 
 def divide(args: Sequence[Column]) -> Column:
@@ -101,8 +115,7 @@ def divide(args: Sequence[Column]) -> Column:
     left, right = _two_numbers(args)
     if "null" in (left.type, right.type):
         return nulls(len(left.values))
-    _no_zero(right.values)
-    return Column("double", pc.divide(as_doubles(left), as_doubles(right)))
+    return Column("double", pc.divide(as_doubles(left), as_doubles(right)), doubt=_zeros(right.values))
 
 
 def _two_numbers(args: Sequence[Column]) -> tuple[Column, Column]:
@@ -117,24 +130,22 @@ def modulo(args: Sequence[Column]) -> Column:
     left, right = _two_numbers(args)
     if left.type not in WHOLE or right.type not in WHOLE:
         raise Unvectorised
-    _no_zero(right.values)
+    zero = _zeros(right.values)
     a = pc.fill_null(left.values.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
-    b = pc.fill_null(right.values.cast(pa.int64()), 1).to_numpy(zero_copy_only=False)
-    if bool((b == -1).any()):  # the least long has no quotient by -1
-        raise Fallback
+    b = pc.fill_null(without(right.values, zero).cast(pa.int64()), 1).to_numpy(zero_copy_only=False)
     mask = pc.or_(left.values.is_null(), right.values.is_null()).to_numpy(zero_copy_only=False)
+    b = np.where(b == -1, 1, b)  # the least long has no quotient by -1, and the rest is 0 by either
     result = pa.array(np.fmod(a, b), pa.int64(), mask=mask)
-    return whole(result, "long" if "long" in (left.type, right.type) else "int")
+    return whole(result, "long" if "long" in (left.type, right.type) else "int", zero)
 
 
 def absolute(args: Sequence[Column]) -> Column:
     """`$abs`."""
     (arg,) = args
     if arg.type in WHOLE:
-        try:
-            return whole(pc.abs_checked(arg.values.cast(pa.int64())), arg.type)
-        except pa.ArrowInvalid:
-            raise Fallback from None
+        cells = arg.values.cast(pa.int64())
+        least = filled(pc.equal(cells, INT64_MIN))
+        return whole(pc.abs_checked(without(cells, either(least))), arg.type, either(least))
     if arg.type != "double":
         raise Unvectorised
     return Column("double", pc.abs(arg.values))

@@ -1,13 +1,14 @@
 """Columns of kernels, and the two ways in which there is no kernel.
 
-- V1 A kernel gives, value for value, what the interpreter gives, or raises: `Unvectorised` where it never could for these types,
-  `Fallback` where it cannot for this data (an overflow that changes the type, an error on a row, a null that might be a missing field).
+- V1 A kernel gives, value for value, what the interpreter gives, or raises `Unvectorised`: for these types there is none.
+- V3 Where a kernel cannot tell for a row (an overflow that changes the type, an error, a null that might be a missing field) that row is in
+  the column's `doubt`, and its cell means nothing: the interpreter gives it. Doubt of what a row does not need (the branch of a `$cond`
+  that was not taken) is forgotten.
 - V2 A null cell is null, or, in a column with `missing`, null or missing: the two are told apart only where it does not matter.
 """
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -15,12 +16,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shared.language.expressions.ast import Expr
 from shared.language.schema import Schema
-from shared.model.values import INT32_MAX, INT32_MIN, Date, Long
+from shared.model.values import INT32_MAX, INT32_MIN, MISSING, Date, Long
 
 TIMESTAMP: Final = pa.timestamp("ms", "UTC")
 ColumnType: TypeAlias = Literal["int", "long", "double", "bool", "string", "date", "null", "object"]
 """`object`: documents, of which a column tells no more than whether they are there."""
+Bools: TypeAlias = npt.NDArray[np.bool_]
 Path: TypeAlias = tuple[str, ...]
 """Names from a document inwards."""
 ARROW: Final[dict[str, pa.DataType]] = {
@@ -53,18 +56,6 @@ class Unvectorised(Exception):
     """There is no kernel for this expression on these types."""
 
 
-class Fallback(Exception):
-    """There is a kernel, but not for this data."""
-
-
-class Doubtful(Fallback):
-    """The kernel cannot tell for some rows, `rows`, shape (n,); it could for the others."""
-
-    def __init__(self, rows: npt.NDArray[np.bool_]) -> None:
-        super().__init__()
-        self.rows = rows
-
-
 @dataclass(frozen=True, slots=True)
 class Column:
     """Values of one type, one a row. `missing`: its nulls may be missing fields; `absent`: they are."""
@@ -73,6 +64,8 @@ class Column:
     values: pa.Array
     missing: bool = False
     absent: bool = False
+    doubt: Bools | None = None
+    """Rows of which only the interpreter can tell, shape (n,) (V3); None for none."""
 
     @property
     def has_nulls(self) -> bool:
@@ -80,60 +73,75 @@ class Column:
         return bool(self.values.null_count)
 
 
-@dataclass(frozen=True, slots=True)
 class Rows:
-    """What kernels read: the declared columns, and how many rows there are."""
+    """What kernels read: `size` rows. These know nothing but how many they are."""
 
-    columns: dict[str, pa.Array]
-    schema: Schema
-    size: int
-    paths: Mapping[Path, Column] = dataclasses.field(default_factory=dict)
-    """Columns of undeclared fields, top-level and nested ones: no array is on the way, nor at the end."""
-    items: Mapping[tuple[Path, int], Column] = dataclasses.field(default_factory=dict)
-    """Columns of an array's items, by the array's path and the index; arrays of other paths are in no column."""
+    def __init__(self, size: int) -> None:
+        self.size = size
 
     def at(self, names: Path) -> Column:
-        """What stands at a path; Unvectorised where no column says."""
-        found = self.paths.get(names)
-        if found is not None:
-            return found
-        declared = self.schema.get(names[0]) if len(names) == 1 else None
-        values = self.columns.get(names[0]) if declared is not None else None
+        """What stands at a path; Unvectorised where no column can say."""
+        raise Unvectorised
+
+    def picked(self, names: Path) -> Column:
+        """The same, for queries, to which a number may be an index."""
+        return self.at(names)
+
+    def item(self, names: Path, index: int) -> Column:
+        """The items at an index of the arrays at a path; Unvectorised where no column can say."""
+        raise Unvectorised
+
+    def meta(self, names: Path) -> Column:
+        """What `$meta` reads there; Unvectorised where no column can say."""
+        raise Unvectorised
+
+    def now(self) -> Column:
+        """`$$NOW`; Unvectorised where no column can say."""
+        raise Unvectorised
+
+    def interpreted(self, expr: Expr) -> Column:
+        """The values of an expression without a kernel; Unvectorised where nobody interprets it."""
+        raise Unvectorised
+
+
+class DeclaredRows(Rows):
+    """The declared fields of a batch, in the types of its schema; a null cell is null or missing."""
+
+    def __init__(self, columns: Mapping[str, pa.Array], schema: Schema, size: int) -> None:
+        super().__init__(size)
+        self._columns = columns
+        self._schema = schema
+
+    def at(self, names: Path) -> Column:
+        """A declared field."""
+        declared = self._schema.get(names[0]) if len(names) == 1 else None
+        values = self._columns.get(names[0]) if declared is not None else None
         if declared is None or values is None or declared.type == "decimal":
             raise Unvectorised
         return Column(declared.type, values, missing=bool(values.null_count))
 
-    def picked(self, names: Path) -> Column:
-        """The same, for queries, to which a number may be an index."""
-        *inner, last = names
-        found = self.items.get((tuple(inner), int(last))) if last.isdecimal() and last == str(int(last)) else None
-        return self.at(names) if found is None else found
 
-
-def rows_of(
-    batch: pa.RecordBatch,
-    schema: Schema,
-    paths: Mapping[Path, Column] | None = None,
-    items: Mapping[tuple[Path, int], Column] | None = None,
-) -> Rows:
-    """The declared columns of a batch, in the types of the schema, and columns of other paths."""
+def rows_of(batch: pa.RecordBatch, schema: Schema) -> DeclaredRows:
+    """The declared columns of a batch."""
     columns = {}
     for field in schema:
         if field.name in batch.schema.names and field.type in ARROW:
             column = batch.column(field.name)
             if column.type == ARROW[field.type] and not batch.schema.field(field.name).metadata:
                 columns[field.name] = column
-    return Rows(columns, schema, batch.num_rows, paths or {}, items or {})
+    return DeclaredRows(columns, schema, batch.num_rows)
 
 
-def no_rows(schema: Schema) -> Rows:
+def no_rows(schema: Schema) -> DeclaredRows:
     """Empty columns: enough to tell whether there is a kernel."""
     fields = [f for f in schema if f.type in ARROW]
-    return Rows({f.name: pa.array([], ARROW[f.type]) for f in fields}, schema, 0)
+    return DeclaredRows({f.name: pa.array([], ARROW[f.type]) for f in fields}, schema, 0)
 
 
 def constant(value: Any, size: int) -> Column:
     """A value in every row; Unvectorised for types without kernels."""
+    if value is MISSING:
+        return Column("null", pa.nulls(size), missing=True, absent=True)
     kind = _type_of(value)
     if kind == "null":
         return Column("null", pa.nulls(size))
@@ -188,10 +196,33 @@ def as_doubles(column: Column) -> pa.Array:
     return pc.cast(column.values, pa.float64(), safe=False)
 
 
-def exact_doubles(column: Column) -> pa.Array:
-    """Numbers as doubles of the same value; Fallback where a whole one has none."""
-    if column.type == "long" and len(column.values):
-        bounds = pc.min_max(column.values).as_py()
-        if bounds["min"] is not None and (bounds["min"] < -EXACT_DOUBLE or bounds["max"] > EXACT_DOUBLE):
-            raise Fallback
-    return as_doubles(column)
+def inexact(column: Column) -> Bools | None:
+    """Which numbers have no double of the same value; None for none."""
+    if column.type != "long" or not len(column.values):
+        return None
+    bounds = pc.min_max(column.values).as_py()
+    if bounds["min"] is None or (bounds["min"] >= -EXACT_DOUBLE and bounds["max"] <= EXACT_DOUBLE):
+        return None
+    return filled(pc.or_(pc.less(column.values, -EXACT_DOUBLE), pc.greater(column.values, EXACT_DOUBLE)))
+
+
+def filled(values: pa.Array) -> Bools:
+    """Conditions, a null as false; shape (n,)."""
+    return np.asarray(pc.fill_null(values, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def either(*masks: Bools | None) -> Bools | None:
+    """Where any of some masks is true; None for nowhere."""
+    known = [mask for mask in masks if mask is not None and bool(mask.any())]
+    return np.logical_or.reduce(known) if known else None
+
+
+def doubted(column: Column, *masks: Bools | None) -> Column:
+    """The column with doubt in further rows."""
+    doubt = either(column.doubt, *masks)
+    return column if doubt is column.doubt else replace(column, doubt=doubt)
+
+
+def without(values: pa.Array, mask: Bools | None) -> pa.Array:
+    """The cells, null where the mask is true."""
+    return values if mask is None else pc.if_else(pa.array(mask), pa.scalar(None, values.type), values)

@@ -1,12 +1,11 @@
 """Texts of dates on columns: `$dateFromString` with a constant format all of whose parts have a fixed width.
 
-Where a text is as long as its format can be, and each part has the characters that belong there, there is one way to read it. Every other
-row is doubtful.
+Where a text is as long as its format can be, and each part has the characters that belong there, there is one way to read it. Of every
+other row there is doubt.
 """
 
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +14,7 @@ import pyarrow.compute as pc
 
 from shared.language.expressions.ast import Call, Literal
 from shared.language.expressions.library.date_format import MONTH_NAMES
-from shared.language.kernels.base import TIMESTAMP, Column, Doubtful, Fallback, Unvectorised
+from shared.language.kernels.base import TIMESTAMP, Column, Unvectorised, either, filled
 from shared.language.values.instants import DAY_MS
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
@@ -28,31 +27,20 @@ _DAYS: Final = np.array([31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], dtype=
 _TEXT_MAX: Final = 64
 
 
-def from_string(expr: Call, column_of: Callable[[Any], Column]) -> Column:
-    """`$dateFromString` with a format, in UTC, without onError and onNull; Doubtful for rows with any other text."""
-    text, form, timezone, on_error, on_null = expr.args
-    if (
-        text is None
-        or not isinstance(form, Literal)
-        or type(form.value) is not str
-        or (timezone, on_error, on_null) != (None,) * 3
-    ):
+def from_string(expr: Call, column: Column) -> Column:
+    """`$dateFromString` with a format, in UTC, without onError and onNull; doubt for rows with any other text."""
+    _, form, timezone, on_error, on_null = expr.args
+    if not isinstance(form, Literal) or type(form.value) is not str or (timezone, on_error, on_null) != (None,) * 3:
         raise Unvectorised
     layout = _layout(form.value)
     if layout is None:
         raise Unvectorised
-    column = column_of(text)
     if column.type != "string":
         raise Unvectorised
-    if column.has_nulls:
-        raise Fallback
-    fits = pc.equal(pc.binary_length(column.values), layout[1]).to_numpy(zero_copy_only=False)
-    if not fits.all():
-        raise Doubtful(~fits)
-    ms, good = _read(_matrix(column.values, layout[1]), layout[0])
-    if not good.all():
-        raise Doubtful(~good)
-    return Column("date", pa.array(ms).cast(TIMESTAMP))
+    fits = filled(pc.equal(pc.binary_length(column.values), layout[1]))
+    texts = column.values if bool(fits.all()) else pc.if_else(pa.array(fits), column.values, "0" * layout[1])
+    ms, good = _read(_matrix(texts, layout[1]), layout[0])
+    return Column("date", pa.array(ms).cast(TIMESTAMP), doubt=either(~(fits & good)))
 
 
 @lru_cache(maxsize=256)

@@ -12,7 +12,7 @@ from shared.language.expressions.ast import Expr, Literal
 from shared.language.expressions.errors import ExpressionError
 from shared.language.expressions.library.calendar import FIXED_UNITS_MS
 from shared.language.expressions.library.zones import zone_named
-from shared.language.kernels.base import TIMESTAMP, Column, ColumnType, Fallback, Unvectorised
+from shared.language.kernels.base import TIMESTAMP, Bools, Column, ColumnType, Unvectorised, filled, without
 from shared.language.kernels.zones import offsets
 from shared.language.values.instants import DAY_MS, days_of
 from shared.language.values.types import is_integral
@@ -24,14 +24,16 @@ _STEPS: Final = {**FIXED_UNITS_MS, "day": DAY_MS}
 _SIZE_MAX: Final = 10_000_000
 
 
-def _dates(column: Column) -> pa.Array:
-    """The cells, of the years 100 to 9900, where Python and Arrow have zones and parts."""
+def _dates(column: Column) -> tuple[pa.Array, Bools | None]:
+    """The cells, and the rows, null here, outside of the years 100 to 9900, where Python and Arrow have zones and parts."""
     if column.type != "date":
         raise Unvectorised
-    bounds = pc.min_max(column.values.cast(pa.int64())).as_py()
-    if bounds["min"] is not None and (bounds["min"] < _FIRST or bounds["max"] > _LAST):
-        raise Fallback
-    return column.values
+    ms = column.values.cast(pa.int64())
+    bounds = pc.min_max(ms).as_py()
+    if bounds["min"] is None or (bounds["min"] >= _FIRST and bounds["max"] <= _LAST):
+        return column.values, None
+    far = filled(pc.or_(pc.less(ms, _FIRST), pc.greater(ms, _LAST)))
+    return without(column.values, far), far
 
 
 def zone_of_constant(zone: Expr | None) -> tzinfo:
@@ -60,7 +62,8 @@ def part(function: Callable[[pa.Array], pa.Array], kind: ColumnType = "int") -> 
     target = pa.int64() if kind == "long" else pa.int32()
 
     def apply(date: Column, zone: Expr | None) -> Column:
-        return Column(kind, function(_local(_dates(date), zone_of_constant(zone))).cast(target))
+        cells, far = _dates(date)
+        return Column(kind, function(_local(cells, zone_of_constant(zone))).cast(target), doubt=far)
 
     return apply
 
@@ -93,9 +96,9 @@ def truncate(date: Column, args: tuple[Expr | None, ...]) -> Column:
     wide: Any = size.value if isinstance(size, Literal) else 1 if size is None else None
     if step is None or zone is not None or not is_integral(wide) or not 1 <= wide <= _SIZE_MAX:
         raise Unvectorised
-    values = _dates(date)
+    values, far = _dates(date)
     width = int(wide) * step
     ms = pc.fill_null(values.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
     mask = values.is_null().to_numpy(zero_copy_only=False)
     cut = ms - np.mod(ms - _REFERENCE_MS, width)
-    return Column("date", pa.array(cut, pa.int64(), mask=mask).cast(TIMESTAMP))
+    return Column("date", pa.array(cut, pa.int64(), mask=mask).cast(TIMESTAMP), doubt=far)

@@ -8,35 +8,49 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.expressions.ast import Call, Expr, FieldPath, Literal, Switch, Variable, walk
+from shared.language.expressions.ast import Call, Expr, FieldPath, Literal, Meta, Switch, Variable, walk
 from shared.language.kernels import arithmetic, date_texts, dates, patterns, texts
 from shared.language.kernels.base import (
     ARROW,
     NUMERIC,
     RANKS,
     WHOLE,
+    Bools,
     Column,
-    Fallback,
     Path,
     Rows,
     Unvectorised,
     booleans,
     constant,
+    doubted,
+    either,
+    filled,
+    nulls_of,
     truth_of,
 )
 from shared.language.kernels.compare import HOLDS, compare_columns
 from shared.language.values.order import rank
 
-_OPTIONS: Final = {"$and": np.logical_and, "$or": np.logical_or}
-
 
 def column_of(expr: Expr, rows: Rows) -> Column:
-    """The values of an expression; Unvectorised or Fallback where the interpreter has to give them."""
+    """The values of an expression, by its kernel or, where it has none for these types, by who interprets it for `rows`."""
+    try:
+        return by_kernel(expr, rows)
+    except Unvectorised:
+        return rows.interpreted(expr)
+
+
+def by_kernel(expr: Expr, rows: Rows) -> Column:
+    """The same; Unvectorised where the expression as a whole has no kernel for these types."""
     match expr:
         case Literal(value):
             return constant(value, rows.size)
         case FieldPath(names) | Variable("ROOT", names) if names:
             return rows.at(names)
+        case Variable("NOW", ()):
+            return rows.now()
+        case Meta(names):
+            return rows.meta(names)
         case Call():
             return _call(expr, rows)
         case Switch():
@@ -45,53 +59,69 @@ def column_of(expr: Expr, rows: Rows) -> Column:
             raise Unvectorised
 
 
-def expression_paths(expr: Expr) -> set[Path] | None:
-    """The paths that an expression reads; None where some part of it has a kernel for no types at all."""
-    found: set[Path] = set()
-    for node in walk(expr):
-        match node:
-            case FieldPath(names) | Variable("ROOT", names) if names:
-                found.add(names)
-            case Call(op) if op in KERNELS or op in dates.PARTS or op in _NAMED:
-                pass
-            case Literal() | Switch():
-                pass
-            case _:
-                return None
-    return found
+def expression_paths(expr: Expr) -> set[Path]:
+    """The paths of fields that an expression may read as columns."""
+    fields = (node for node in walk(expr) if isinstance(node, FieldPath) or node_is_root(node))
+    return {node.names for node in fields if node.names}  # type: ignore[union-attr]
+
+
+def node_is_root(expr: Expr) -> bool:
+    """Whether an expression is a path from `$$ROOT`."""
+    return isinstance(expr, Variable) and expr.name == "ROOT"
 
 
 def _call(expr: Call, rows: Rows) -> Column:
     op = expr.op
-    if op in _BY_EXPRESSIONS:
-        return _BY_EXPRESSIONS[op](expr, rows)
-    if op == "$dateTrunc" and expr.args[0] is not None:
-        return dates.truncate(column_of(expr.args[0], rows), expr.args)
-    if op in dates.PARTS and expr.args[0] is not None:
-        return dates.PARTS[op](column_of(expr.args[0], rows), expr.args[1])
-    args = [None if arg is None else column_of(arg, rows) for arg in expr.args]
-    given = [arg for arg in args if arg is not None]
-    if len(given) != len(args):
-        raise Unvectorised
+    if op in BY_EXPRESSIONS:
+        return BY_EXPRESSIONS[op](expr, rows)
     kernel = KERNELS.get(op)
-    if kernel is None:
+    if kernel is None or None in expr.args:
         raise Unvectorised
-    return kernel(given)
+    args = [column_of(arg, rows) for arg in expr.args if arg is not None]
+    return doubted(kernel(args), *(arg.doubt for arg in args))
+
+
+def _on_first(kernel: Callable[[Column, Call], Column]) -> Callable[[Call, Rows], Column]:
+    """A kernel of an operator of whose arguments all but the first are constants."""
+
+    def apply(expr: Call, rows: Rows) -> Column:
+        if expr.args[0] is None:
+            raise Unvectorised
+        first = column_of(expr.args[0], rows)
+        return doubted(kernel(first, expr), first.doubt)
+
+    return apply
 
 
 def _comparison(op: str) -> Callable[[Sequence[Column]], Column]:
-    return lambda args: booleans(HOLDS[op](compare_columns(args[0], args[1])))
+    def apply(args: Sequence[Column]) -> Column:
+        signs, doubt = compare_columns(args[0], args[1])
+        return doubted(booleans(HOLDS[op](signs)), doubt)
+
+    return apply
 
 
 def _cmp(args: Sequence[Column]) -> Column:
-    return Column("int", pa.array(compare_columns(args[0], args[1]).astype(np.int32), pa.int32()))
+    signs, doubt = compare_columns(args[0], args[1])
+    return Column("int", pa.array(signs.astype(np.int32), pa.int32()), doubt=doubt)
 
 
-def _logic(op: str) -> Callable[[Sequence[Column]], Column]:
-    def apply(args: Sequence[Column]) -> Column:
-        if not args:
+def _logic(op: str) -> Callable[[Call, Rows], Column]:
+    """What a part decides that stands before, no other part can put into doubt."""
+    decisive = op == "$or"
+
+    def apply(expr: Call, rows: Rows) -> Column:
+        if not expr.args:
             raise Unvectorised
-        return booleans(_OPTIONS[op].reduce([truth_of(arg) for arg in args]))
+        found, doubt = np.full(rows.size, not decisive, dtype=np.bool_), np.zeros(rows.size, dtype=np.bool_)
+        for arg in expr.args:
+            part = column_of(arg, rows) if arg is not None else constant(None, rows.size)
+            decided = (found == decisive) & ~doubt
+            if part.doubt is not None:
+                doubt |= part.doubt & ~decided
+            truth = truth_of(part)
+            found = found | truth if decisive else found & truth
+        return doubted(booleans(found), doubt)
 
     return apply
 
@@ -100,18 +130,24 @@ def _not(args: Sequence[Column]) -> Column:
     return booleans(~truth_of(args[0]))
 
 
-def choose(condition: Any, yes: Column, no: Column) -> Column:
+def choose(condition: Bools, yes: Column, no: Column) -> Column:
     """Of two columns of one type (or nulls) that which a condition says."""
     kind = no.type if yes.type == "null" else yes.type
     if no.type not in (kind, "null") or kind == "object":
         raise Unvectorised
     mask = pa.array(condition, pa.bool_())
     values = pc.if_else(mask, yes.values.cast(ARROW[kind]), no.values.cast(ARROW[kind]))
-    return Column(kind, values, missing=yes.missing or no.missing)
+    doubt = either(
+        None if yes.doubt is None else yes.doubt & condition, None if no.doubt is None else no.doubt & ~condition
+    )
+    empty = [column for column in (yes, no) if column.missing]
+    absent = bool(empty) and all(column.absent or not column.has_nulls for column in (yes, no))
+    return Column(kind, values, missing=bool(empty), absent=absent, doubt=doubt)
 
 
-def _cond(args: Sequence[Column]) -> Column:
-    return choose(truth_of(args[0]), args[1], args[2])
+def _cond(expr: Call, rows: Rows) -> Column:
+    condition, yes, no = (column_of(arg, rows) for arg in expr.args if arg is not None)
+    return doubted(choose(truth_of(condition), yes, no), condition.doubt)
 
 
 def _switch(expr: Switch, rows: Rows) -> Column:
@@ -119,28 +155,33 @@ def _switch(expr: Switch, rows: Rows) -> Column:
         raise Unvectorised
     result = column_of(expr.default, rows)
     for case, then in reversed(expr.branches):
-        result = choose(truth_of(column_of(case, rows)), column_of(then, rows), result)
+        condition = column_of(case, rows)
+        result = doubted(choose(truth_of(condition), column_of(then, rows), result), condition.doubt)
     return result
 
 
-def _if_null(args: Sequence[Column]) -> Column:
-    result = args[-1]
-    for arg in reversed(args[:-1]):
-        result = choose(arg.values.is_valid(), arg, result)
-    return Column(result.type, result.values, missing=args[-1].missing)
+def _if_null(expr: Call, rows: Rows) -> Column:
+    given = [column_of(arg, rows) for arg in expr.args if arg is not None]
+    result = given[-1]
+    for arg in reversed(given[:-1]):
+        there = ~nulls_of(arg)
+        result = doubted(choose(there, replace(arg, missing=False), result), arg.doubt)
+    return result
 
 
 def _in(expr: Call, rows: Rows) -> Column:
     value, items = expr.args
     if value is None or not isinstance(items, Literal) or type(items.value) is not list:
         raise Unvectorised
-    return booleans(is_in(column_of(value, rows), items.value))
+    column = column_of(value, rows)
+    nulls = either(nulls_of(column)) if any(item is None for item in items.value) else None
+    return doubted(booleans(is_in(column, items.value)), nulls, column.doubt)
 
 
-def is_in(column: Column, items: Sequence[Any]) -> Any:
-    """Which cells equal one of some constants; nulls do only where they are surely null."""
-    if column.type == "null" or (column.has_nulls and any(item is None for item in items)):
-        raise Fallback if column.type != "null" else Unvectorised
+def is_in(column: Column, items: Sequence[Any]) -> Bools:
+    """Which cells that are not null equal one of some constants."""
+    if column.type == "null":
+        return np.zeros(len(column.values), dtype=np.bool_)
     same = [item for item in items if item is not None and rank(item) == RANKS[column.type]]
     if column.type in WHOLE and all(type(item) is not float for item in same):
         values = column.values.cast(pa.int64())
@@ -151,8 +192,7 @@ def is_in(column: Column, items: Sequence[Any]) -> Any:
     wanted = [int(item) if column.type in WHOLE else item for item in same if _simple(item)]
     if len(wanted) < len(same):
         raise Unvectorised
-    found = pc.is_in(values, value_set=pa.array(wanted, values.type))
-    return found.to_numpy(zero_copy_only=False)
+    return filled(pc.is_in(values, value_set=pa.array(wanted, values.type)))
 
 
 def _simple(item: Any) -> bool:
@@ -162,37 +202,33 @@ def _simple(item: Any) -> bool:
 def _array_elem_at(expr: Call, rows: Rows) -> Column:
     """An item of an array whose items are columns, or of a string's parts."""
     match expr.args:
-        case (FieldPath(names), Literal(index)) if type(index) is int and (names, index) in rows.items:
-            return replace(rows.items[names, index], missing=False)
+        case (FieldPath(names), Literal(index)) if type(index) is int:
+            return replace(rows.item(names, index), missing=False)
         case (Call("$split", (text, Literal(delimiter))), Literal(index)) if text is not None and type(index) is int:
-            return texts.nth_part(column_of(text, rows), delimiter, index)
+            column = column_of(text, rows)
+            return doubted(texts.nth_part(column, delimiter, index), column.doubt)
         case _:
             raise Unvectorised
 
 
-def _regex_match(expr: Call, rows: Rows) -> Column:
-    if expr.args[0] is None:
-        raise Unvectorised
-    return patterns.matched(expr, column_of(expr.args[0], rows))
-
-
-_BY_EXPRESSIONS: Final[dict[str, Callable[[Call, Rows], Column]]] = {
+BY_EXPRESSIONS: Final[dict[str, Callable[[Call, Rows], Column]]] = {
+    "$and": _logic("$and"),
+    "$or": _logic("$or"),
+    "$cond": _cond,
+    "$ifNull": _if_null,
     "$in": _in,
     "$arrayElemAt": _array_elem_at,
-    "$regexMatch": _regex_match,
-    "$dateFromString": lambda expr, rows: date_texts.from_string(expr, lambda text: column_of(text, rows)),
+    "$regexMatch": _on_first(lambda text, expr: patterns.matched(expr, text)),
+    "$dateFromString": _on_first(lambda text, expr: date_texts.from_string(expr, text)),
+    "$dateTrunc": _on_first(lambda date, expr: dates.truncate(date, expr.args)),
+    **{op: _on_first(lambda date, expr, part=part: part(date, expr.args[1])) for op, part in dates.PARTS.items()},  # type: ignore[misc]
 }
-_NAMED: Final = frozenset({*_BY_EXPRESSIONS, "$dateTrunc", "$split"})
-"""Operators with kernels that are not in KERNELS."""
+"""Operators whose kernels look at more than their arguments' columns."""
 
 KERNELS: Final[dict[str, Callable[[Sequence[Column]], Column]]] = {
     **{op: _comparison(op) for op in HOLDS},
     "$cmp": _cmp,
-    "$and": _logic("$and"),
-    "$or": _logic("$or"),
     "$not": _not,
-    "$cond": _cond,
-    "$ifNull": _if_null,
     "$add": lambda args: arithmetic.combine("$add", args),
     "$subtract": lambda args: arithmetic.combine("$subtract", args),
     "$multiply": lambda args: arithmetic.combine("$multiply", args),
@@ -211,4 +247,4 @@ KERNELS: Final[dict[str, Callable[[Sequence[Column]], Column]]] = {
     "$toDouble": texts.to_double,
     "$toString": texts.to_string,
 }
-"""Operators with kernels, besides `$in`, `$dateTrunc` and the parts of dates."""
+"""The other operators with kernels, which take columns alone."""

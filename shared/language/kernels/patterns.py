@@ -18,7 +18,7 @@ from shared.language.expressions.environment import RESULT_UNITS_MAX
 from shared.language.expressions.errors import ExpressionError
 from shared.language.expressions.library.regexes import program_of
 from shared.language.expressions.registry import ABSENT
-from shared.language.kernels.base import Column, Fallback, Path, Unvectorised, booleans
+from shared.language.kernels.base import Column, Path, Unvectorised, booleans
 
 _PIECES: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]|\(\?P?<\w+>|\(\?|\(|\)[?*{]|\||.", re.DOTALL)
 """A pattern in pieces: escapes, classes, the beginnings of groups, the ends of those that may be left out, alternatives, and the rest."""
@@ -67,7 +67,7 @@ def found_in(expr: Call, column: Column, name: str) -> Match:
         raise Unvectorised
     longest = pc.max(pc.binary_length(texts)).as_py() or 0
     if longest * (program.groups + 2) > RESULT_UNITS_MAX:
-        raise Fallback
+        raise Unvectorised
     try:
         found = pc.extract_regex(texts, named)
     except pa.ArrowInvalid:

@@ -1,10 +1,9 @@
 """Queries on columns: which rows `$match` lets through. To a query null and missing are the same, so most of it has a kernel."""
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -12,13 +11,17 @@ from shared.language.kernels.base import (
     NUMERIC,
     RANKS,
     WHOLE,
+    Bools,
     Column,
-    Fallback,
     Path,
     Rows,
     Unvectorised,
+    as_doubles,
     constant,
-    exact_doubles,
+    either,
+    filled,
+    inexact,
+    nulls_of,
     truth_of,
 )
 from shared.language.kernels.compare import HOLDS
@@ -44,22 +47,25 @@ from shared.language.values.order import rank
 from shared.language.values.types import is_finite, is_number
 from shared.model.values import EndKey
 
-Mask = npt.NDArray[np.bool_]
+Verdict: TypeAlias = tuple[Bools, Bools | None]
+"""Which rows meet a predicate, and of which only the interpreter can tell."""
 
 
-def mask_of(predicate: Predicate, rows: Rows) -> Mask:
-    """Which rows meet a predicate; Unvectorised or Fallback where the interpreter has to say."""
+def verdict_of(predicate: Predicate, rows: Rows) -> Verdict:
+    """Which rows meet a predicate, and where there is doubt; Unvectorised where the interpreter has to say."""
     match predicate:
         case Always(answer):
-            return np.full(rows.size, answer, dtype=np.bool_)
+            return np.full(rows.size, answer, dtype=np.bool_), None
         case All(parts):
-            return np.logical_and.reduce([mask_of(part, rows) for part in parts]) if parts else _all(rows)
+            return _joined([verdict_of(part, rows) for part in parts], rows.size, decisive=False)
         case AnyOf(parts):
-            return np.logical_or.reduce([mask_of(part, rows) for part in parts]) if parts else ~_all(rows)
+            return _joined([verdict_of(part, rows) for part in parts], rows.size, decisive=True)
         case Not(part):
-            return ~mask_of(part, rows)
+            found, doubt = verdict_of(part, rows)
+            return ~found, doubt
         case ExprTrue(expr):
-            return truth_of(column_of(expr, rows))
+            column = column_of(expr, rows)
+            return truth_of(column), column.doubt
         case OnField(names, test):
             return _on_field(names, test, rows)
         case MatchesSchema(schema):
@@ -68,42 +74,44 @@ def mask_of(predicate: Predicate, rows: Rows) -> Mask:
             raise Unvectorised
 
 
-def predicate_paths(predicate: Predicate) -> set[Path] | None:
-    """The paths that a predicate looks at; None where some part of it has a kernel for no types at all."""
+def predicate_paths(predicate: Predicate) -> set[Path]:
+    """The paths of fields that a predicate may look at as columns."""
     match predicate:
         case All(parts) | AnyOf(parts):
-            inner = [predicate_paths(part) for part in parts]
-            known = [paths for paths in inner if paths is not None]
-            return set().union(*known) if len(known) == len(inner) else None
-        case Always():
-            return set()
+            return set().union(*(predicate_paths(part) for part in parts))
         case Not(part):
             return predicate_paths(part)
         case ExprTrue(expr):
             return expression_paths(expr)
-        case OnField(names, test):
-            return {names} if type(test) in _TESTS else None
+        case OnField(names, _):
+            return {names}
         case MatchesSchema(schema):
             return schema_paths(schema)
+        case _:
+            return set()
 
 
-def _all(rows: Rows) -> Mask:
-    return np.ones(rows.size, dtype=np.bool_)
+def _joined(parts: Sequence[Verdict], size: int, *, decisive: bool) -> Verdict:
+    """In the order in which they are asked: what one decides, no later one puts into doubt."""
+    found, doubt = np.full(size, not decisive, dtype=np.bool_), np.zeros(size, dtype=np.bool_)
+    for truth, unsure in parts:
+        if unsure is not None:
+            doubt |= unsure & ~((found == decisive) & ~doubt)
+        found = found | truth if decisive else found & truth
+    return found, either(doubt)
 
 
-def _on_field(names: Path, test: Any, rows: Rows) -> Mask:
+def _on_field(names: Path, test: Any, rows: Rows) -> Verdict:
     kernel = _TESTS.get(type(test))
     if kernel is None:
         raise Unvectorised
-    return kernel(test, rows.picked(names))
+    column = rows.picked(names)
+    found, doubt = kernel(test, column)
+    return found, either(doubt, column.doubt)
 
 
-def _filled(values: pa.Array) -> Mask:
-    return np.asarray(pc.fill_null(values, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
-
-
-def _nulls(column: Column) -> Mask:
-    return np.asarray(column.values.is_null().to_numpy(zero_copy_only=False), dtype=np.bool_)
+def _none(column: Column) -> Bools:
+    return np.zeros(len(column.values), dtype=np.bool_)
 
 
 _ARROW_HOLDS: Final[dict[str, Callable[[Any, Any], Any]]] = {
@@ -115,68 +123,69 @@ _ARROW_HOLDS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 }
 
 
-def _compare(test: Compare, column: Column) -> Mask:
+def _compare(test: Compare, column: Column) -> Verdict:
     value = test.value
     if value is None:
-        return _nulls(column) if test.op in ("$eq", "$gte", "$lte") else np.zeros(len(column.values), dtype=np.bool_)
+        return nulls_of(column) if test.op in ("$eq", "$gte", "$lte") else _none(column), None
     if type(value) is EndKey or (is_number(value) and not is_finite(value)):
         raise Unvectorised
     if rank(value) != RANKS[column.type]:
-        return np.zeros(len(column.values), dtype=np.bool_)
+        return _none(column), None
     wanted = constant(value, 1)
     left, right = column.values, wanted.values
+    doubt = None
     if column.type == "bool":
         left, right = left.cast(pa.uint8()), right.cast(pa.uint8())
     elif column.type in WHOLE and wanted.type in WHOLE:
         left, right = left.cast(pa.int64()), right.cast(pa.int64())
     elif column.type in NUMERIC:
-        left, right = exact_doubles(column), exact_doubles(wanted)
+        if inexact(wanted) is not None:
+            raise Unvectorised
+        left, right, doubt = as_doubles(column), as_doubles(wanted), inexact(column)
     assert test.op in HOLDS
-    return _filled(_ARROW_HOLDS[test.op](left, right[0]))
+    return filled(_ARROW_HOLDS[test.op](left, right[0])), doubt
 
 
-def _one_of(test: OneOf, column: Column) -> Mask:
+def _one_of(test: OneOf, column: Column) -> Verdict:
     items = [item for item in test.values if item is not None]
-    found: Mask = np.zeros(len(column.values), dtype=np.bool_)
-    if items:
-        found = np.asarray(is_in(column, items), dtype=np.bool_)
+    found = is_in(column, items) if items else _none(column)
     if len(items) < len(test.values):
-        found = found | _nulls(column)
+        found = found | nulls_of(column)
     for pattern in test.patterns:
-        found = found | _regex(pattern, column)
-    return found
+        found = found | _regex(pattern, column)[0]
+    return found, None
 
 
-def _regex(test: RegexTest, column: Column) -> Mask:
+def _regex(test: RegexTest, column: Column) -> Verdict:
     if column.type != "string":
-        return np.zeros(len(column.values), dtype=np.bool_)
-    return _filled(pc.match_substring_regex(column.values, test.compiled.pattern))
+        return _none(column), None
+    return filled(pc.match_substring_regex(column.values, test.compiled.pattern)), None
 
 
-def _exists(_: Exists, column: Column) -> Mask:
+def _exists(_: Exists, column: Column) -> Verdict:
+    nulls = nulls_of(column)
     if column.absent:
-        return ~_nulls(column)
-    if column.missing and column.has_nulls:
-        raise Fallback
-    return np.ones(len(column.values), dtype=np.bool_)
+        return ~nulls, None
+    return np.ones(len(nulls), dtype=np.bool_), either(nulls) if column.missing else None
 
 
-def _type_is(test: TypeIs, column: Column) -> Mask:
-    if "null" in test.aliases and column.has_nulls:
-        raise Fallback
+def _type_is(test: TypeIs, column: Column) -> Verdict:
     right = column.type in test.aliases or (column.type in NUMERIC and "number" in test.aliases)
-    return ~_nulls(column) if right else np.zeros(len(column.values), dtype=np.bool_)
+    nulls = nulls_of(column)
+    found = ~nulls if right else _none(column)
+    if "null" not in test.aliases or column.absent:
+        return found, None
+    return found | nulls, either(nulls) if column.missing else None
 
 
-def _mod(test: ModTest, column: Column) -> Mask:
+def _mod(test: ModTest, column: Column) -> Verdict:
     if column.type not in WHOLE or test.divisor == -1 or not -(2**63) <= test.divisor < 2**63:
         raise Unvectorised
     values = pc.fill_null(column.values.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
-    found: Mask = (np.fmod(values, np.int64(test.divisor)) == test.remainder) & ~_nulls(column)
-    return found
+    return (np.fmod(values, np.int64(test.divisor)) == test.remainder) & ~nulls_of(column), None
 
 
-_TESTS: Final[dict[type, Callable[[Any, Column], Mask]]] = {
+_TESTS: Final[dict[type, Callable[[Any, Column], Verdict]]] = {
     Compare: _compare,
     OneOf: _one_of,
     RegexTest: _regex,

@@ -6,7 +6,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from shared.language.kernels.base import NUMERIC, Column, Path, Rows, Unvectorised, exact_doubles, nulls_of
+from shared.language.kernels.base import (
+    NUMERIC,
+    Column,
+    Path,
+    Rows,
+    Unvectorised,
+    as_doubles,
+    either,
+    inexact,
+    nulls_of,
+)
 from shared.language.kernels.expressions import is_in
 from shared.language.query.json_schema import conforms
 from shared.language.query.schema_ast import SchemaNode
@@ -15,28 +25,52 @@ Mask = npt.NDArray[np.bool_]
 _EXACT: Final = 2**53
 
 
-def schema_paths(schema: SchemaNode, path: Path = ()) -> set[Path] | None:
-    """The paths that a schema looks at; None where it has no kernel."""
+def _has_kernel(schema: SchemaNode, *, nested: bool = False) -> bool:
     counted = schema.min_properties is not None or schema.max_properties is not None
     if counted or schema.pattern_properties or schema.additional_properties is not True or schema.dependencies:
-        return None
-    if schema.multiple_of is not None or schema.items is not None or (not path and schema.enum is not None):
-        return None
-    found = {(*path, name) for name in schema.required}
-    inner = [(part, path) for part in (*schema.all_of, *schema.any_of, *schema.one_of)]
-    inner += [] if schema.negated is None else [(schema.negated, path)]
-    for part, at in [*inner, *((part, (*path, name)) for name, part in schema.properties)]:
-        paths = schema_paths(part, at)
-        if paths is None:
-            return None
-        found |= paths | ({at} if at else set())
-    return found
+        return False
+    if schema.multiple_of is not None or schema.items is not None or (not nested and schema.enum is not None):
+        return False
+    same = [*schema.all_of, *schema.any_of, *schema.one_of, *(() if schema.negated is None else (schema.negated,))]
+    return all(_has_kernel(part, nested=nested) for part in same) and all(
+        _has_kernel(part, nested=True) for _, part in schema.properties
+    )
 
 
-def conforming(schema: SchemaNode, rows: Rows) -> Mask:
-    """Which documents conform; Unvectorised or Fallback where the interpreter has to say."""
-    if schema_paths(schema) is None:
+def schema_paths(schema: SchemaNode, path: Path = ()) -> set[Path]:
+    """The paths that a schema looks at."""
+    found = {(*path, name) for name in schema.required} | {(*path, name) for name, _ in schema.properties}
+    same = [*schema.all_of, *schema.any_of, *schema.one_of, *(() if schema.negated is None else (schema.negated,))]
+    inner = [(part, path) for part in same] + [(part, (*path, name)) for name, part in schema.properties]
+    return found.union(*(schema_paths(part, at) for part, at in inner))
+
+
+def conforming(schema: SchemaNode, rows: Rows) -> tuple[Mask, Mask | None]:
+    """Which documents conform, and where there is doubt; Unvectorised where the interpreter has to say."""
+    if not _has_kernel(schema):
         raise Unvectorised
+    seen = _Seen(rows)
+    found = _whole(schema, seen)
+    return found, either(*seen.doubts)
+
+
+class _Seen(Rows):
+    """Rows, and the doubt of all columns that were looked at."""
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__(rows.size)
+        self._rows = rows
+        self.doubts: list[Mask | None] = []
+
+    def at(self, names: Path) -> Column:
+        """A column; where nulls may be missing fields there is doubt."""
+        column = self._rows.at(names)
+        unsure = nulls_of(column) if column.missing and not column.absent else None
+        self.doubts += [column.doubt, unsure]
+        return column
+
+
+def _whole(schema: SchemaNode, rows: Rows) -> Mask:
     everywhere: Mask = np.ones(rows.size, dtype=np.bool_)
     if schema.types is not None and "object" not in schema.types:
         return ~everywhere
@@ -46,8 +80,6 @@ def conforming(schema: SchemaNode, rows: Rows) -> Mask:
 def _present(column: Column) -> Mask:
     """Where a field is, be it null."""
     nulls = nulls_of(column)
-    if column.missing and not column.absent and bool(nulls.any()):
-        raise Unvectorised
     return ~nulls if column.missing else np.ones(len(nulls), dtype=np.bool_)
 
 
@@ -94,7 +126,7 @@ def _content(schema: SchemaNode, path: Path, column: Column, rows: Rows) -> Mask
 
 def _combined(schema: SchemaNode, path: Path, rows: Rows, good: Mask) -> Mask:
     def holds(part: SchemaNode) -> Mask:
-        return _at(part, path, rows) if path else conforming(part, rows)
+        return _at(part, path, rows) if path else _whole(part, rows)
 
     for part in schema.all_of:
         good = good & holds(part)
@@ -125,7 +157,9 @@ def _number(schema: SchemaNode, column: Column) -> Mask:
         return good
     if any(bound is not None and not _exact(bound) for bound in bounds):
         raise Unvectorised
-    cells = pc.fill_null(exact_doubles(column), 0.0).to_numpy(zero_copy_only=False)
+    if inexact(column) is not None:
+        raise Unvectorised
+    cells = pc.fill_null(as_doubles(column), 0.0).to_numpy(zero_copy_only=False)
     low, high = (None if bound is None else float(bound) for bound in bounds)
     with np.errstate(invalid="ignore"):  # NaN meets no bound, and compares as false
         if low is not None:

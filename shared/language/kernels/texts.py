@@ -6,12 +6,23 @@ What one evaluation may produce is counted by the interpreter: rows in which a r
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shared.language.expressions.environment import RESULT_UNITS_MAX
 from shared.language.kernels.arithmetic import nulls
-from shared.language.kernels.base import TIMESTAMP, WHOLE, Column, Doubtful, Fallback, Unvectorised
+from shared.language.kernels.base import (
+    TIMESTAMP,
+    WHOLE,
+    Bools,
+    Column,
+    Unvectorised,
+    either,
+    filled,
+    nulls_of,
+    without,
+)
 
 _FEW_DIGITS: Final = r"^-?[0-9]{1,9}$"
 _ISO: Final = r"^[1-9]\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,3})?Z?$"
@@ -21,13 +32,12 @@ _ALL_BYTES: Final = 2**31 - 1
 """What the texts of one Arrow array may have together."""
 
 
-def _short(lengths: pa.Array) -> None:
-    """Doubtful for rows whose texts, of these many bytes, the interpreter has to count; Fallback for too many together."""
-    long = pc.fill_null(pc.greater(lengths, _SHORT_BYTES), False).to_numpy(zero_copy_only=False)
-    if long.any():
-        raise Doubtful(long)
-    if (pc.sum(lengths).as_py() or 0) > _ALL_BYTES:
-        raise Fallback
+def _long(lengths: pa.Array) -> Bools | None:
+    """The rows whose texts, of these many bytes, the interpreter has to count; Unvectorised for too many together."""
+    long = either(filled(pc.greater(lengths, _SHORT_BYTES)))
+    if (pc.sum(without(lengths, long)).as_py() or 0) > _ALL_BYTES:
+        raise Unvectorised
+    return long
 
 
 def concat(args: Sequence[Column]) -> Column:
@@ -39,8 +49,8 @@ def concat(args: Sequence[Column]) -> Column:
     lengths = pc.binary_length(args[0].values).cast(pa.int64())
     for arg in args[1:]:
         lengths = pc.add(lengths, pc.binary_length(arg.values).cast(pa.int64()))
-    _short(lengths)
-    return Column("string", pc.binary_join_element_wise(*(arg.values for arg in args), ""))
+    long = _long(lengths)
+    return Column("string", pc.binary_join_element_wise(*(without(arg.values, long) for arg in args), ""), doubt=long)
 
 
 def letters(function: Any) -> Callable[[Sequence[Column]], Column]:
@@ -50,8 +60,8 @@ def letters(function: Any) -> Callable[[Sequence[Column]], Column]:
         (arg,) = args
         if arg.type != "string":
             raise Unvectorised
-        _short(pc.binary_length(arg.values))
-        return Column("string", function(pc.fill_null(arg.values, "")))
+        long = _long(pc.binary_length(arg.values))
+        return Column("string", function(pc.fill_null(without(arg.values, long), "")), doubt=long)
 
     return apply
 
@@ -61,9 +71,7 @@ def length(args: Sequence[Column]) -> Column:
     (arg,) = args
     if arg.type != "string":
         raise Unvectorised
-    if arg.has_nulls:
-        raise Fallback
-    return Column("int", pc.utf8_length(arg.values))
+    return Column("int", pc.utf8_length(arg.values), doubt=either(nulls_of(arg)))
 
 
 def to_date(args: Sequence[Column]) -> Column:
@@ -73,20 +81,34 @@ def to_date(args: Sequence[Column]) -> Column:
         return Column("date", arg.values.cast(TIMESTAMP))
     if arg.type != "string":
         raise Unvectorised
-    if pc.any(pc.invert(pc.match_substring_regex(arg.values, _ISO))).as_py():
-        raise Fallback
+    doubt = _unlike(arg.values, _ISO)
+    texts = without(arg.values, doubt)
     try:
-        local = pc.utf8_rtrim(arg.values, "Z").cast(pa.timestamp("ms"))
+        local = pc.utf8_rtrim(texts, "Z").cast(pa.timestamp("ms"))
     except pa.ArrowInvalid:
-        raise Fallback from None
-    return Column("date", local.cast(pa.int64()).cast(TIMESTAMP))
+        wrong = np.array([not _is_instant(text) for text in texts], dtype=np.bool_)
+        local, doubt = pc.utf8_rtrim(without(texts, wrong), "Z").cast(pa.timestamp("ms")), either(doubt, wrong)
+    return Column("date", local.cast(pa.int64()).cast(TIMESTAMP), doubt=doubt)
 
 
-def _whole_texts(values: pa.Array) -> pa.Array:
-    """Whole numbers of at most nine digits, int64; Fallback for any other text."""
-    if pc.any(pc.invert(pc.match_substring_regex(values, _FEW_DIGITS))).as_py():
-        raise Fallback
-    return values.cast(pa.int64())
+def _is_instant(text: pa.StringScalar) -> bool:
+    """Whether Arrow reads it."""
+    try:
+        pc.utf8_rtrim(text, "Z").cast(pa.timestamp("ms"))
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _unlike(values: pa.Array, pattern: str) -> Bools | None:
+    """Texts that do not look so; a null is none."""
+    return either(filled(pc.invert(pc.match_substring_regex(values, pattern))))
+
+
+def _whole_texts(values: pa.Array) -> tuple[pa.Array, Bools | None]:
+    """Whole numbers of at most nine digits, int64, and where a text is any other."""
+    doubt = _unlike(values, _FEW_DIGITS)
+    return without(values, doubt).cast(pa.int64()), doubt
 
 
 def to_int(args: Sequence[Column]) -> Column:
@@ -96,31 +118,34 @@ def to_int(args: Sequence[Column]) -> Column:
         return Column("int", arg.values)
     if arg.type != "string":
         raise Unvectorised
-    return Column("int", _whole_texts(arg.values).cast(pa.int32()))
+    found, doubt = _whole_texts(arg.values)
+    return Column("int", found.cast(pa.int32()), doubt=doubt)
 
 
 def to_long(args: Sequence[Column]) -> Column:
     """`$toLong` of whole numbers and dates, and of texts of few digits."""
     (arg,) = args
     if arg.type == "string":
-        return Column("long", _whole_texts(arg.values))
+        found, doubt = _whole_texts(arg.values)
+        return Column("long", found, doubt=doubt)
     if arg.type not in (*WHOLE, "date"):
         raise Unvectorised
     return Column("long", arg.values.cast(pa.int64()))
 
 
 def nth_part(column: Column, delimiter: Any, index: int) -> Column:
-    """The part of a string between delimiters at an index from the beginning; Doubtful for strings of fewer parts."""
+    """The part of a string between delimiters at an index from the beginning; doubt where it has fewer parts."""
     if column.type != "string" or type(delimiter) is not str or not delimiter or index < 0:
         raise Unvectorised
-    if column.has_nulls:
-        raise Fallback
-    _short(pc.binary_length(column.values))
-    parts = pc.split_pattern(column.values, delimiter, max_splits=index + 1)
-    few = pc.less_equal(pc.list_value_length(parts), index).to_numpy(zero_copy_only=False)
-    if few.any():
-        raise Doubtful(few)
-    return Column("string", pc.list_element(parts, index))
+    doubt = either(nulls_of(column), _long(pc.binary_length(column.values)))
+    texts = column.values if doubt is None else pc.if_else(pa.array(doubt), "", column.values)
+    parts = pc.split_pattern(texts, delimiter, max_splits=index + 1)
+    few = either(filled(pc.less_equal(pc.list_value_length(parts), index)))
+    if few is None:
+        return Column("string", pc.list_element(parts, index), doubt=doubt)
+    enough = pa.array(np.flatnonzero(~few))
+    places = pa.array(np.cumsum(~few) - 1, mask=few)
+    return Column("string", pc.list_element(parts.take(enough), index).take(places), doubt=either(doubt, few))
 
 
 def to_double(args: Sequence[Column]) -> Column:
@@ -137,5 +162,5 @@ def to_string(args: Sequence[Column]) -> Column:
     if arg.type not in (*WHOLE, "string"):
         raise Unvectorised
     if arg.type == "string":
-        _short(pc.binary_length(arg.values))
+        return Column("string", arg.values, doubt=_long(pc.binary_length(arg.values)))
     return Column("string", arg.values.cast(pa.string()))

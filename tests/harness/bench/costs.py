@@ -5,7 +5,7 @@ Processor time, not the clock's: it takes in the threads that Arrow starts, and 
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 Result = TypeVar("Result")
@@ -20,6 +20,8 @@ class Cost:
     name: str
     columns_ns: float | None
     documents_ns: float | None
+    interpreted: bool = field(default=False, kw_only=True)
+    """Whether the columns are what the interpreter gave."""
 
     @property
     def gain(self) -> float | None:
@@ -49,7 +51,8 @@ def table(costs: Sequence[Cost]) -> str:
             kind = cost.kind
             lines.append(f"-- {kind}")
         gain = f"{cost.gain:>5,.0f} x" if cost.gain is not None else ""
-        lines.append(f"{cost.name:{width}} {_ns(cost.columns_ns)} {_ns(cost.documents_ns)} {gain}".rstrip())
+        how = "  interpreted" if cost.interpreted else ""
+        lines.append(f"{cost.name:{width}} {_ns(cost.columns_ns)} {_ns(cost.documents_ns)} {gain}{how}".rstrip())
     return "\n".join(lines)
 
 

@@ -4,15 +4,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-import pyarrow as pa
-
 from shared.language.expressions.ast import Expr
 from shared.language.expressions.parse import parse_expression
 from shared.language.expressions.scope import Scope
 from shared.language.problems import Problems
-from shared.operators.batches import documents_of, values_of
+from shared.operators.batches import documents_of
+from shared.operators.frame import evaluated
 from shared.operators.rows import environments, evaluate_rows
-from shared.operators.stage_columns import evaluated
 from tests.harness.bench.costs import Cost, timed
 from tests.harness.bench.line import Line
 from tests.harness.bench.readings import document, records, source
@@ -98,10 +96,9 @@ def expression_costs(count: int, rounds: int = 3) -> list[Cost]:
     for kind, expressions in EXPRESSIONS.items():
         for name, tree in expressions.items():
             expr = _parsed(tree)
-            columns_ns, array = timed(partial(evaluated, expr, batch), count, rounds)
+            columns_ns, cells = timed(partial(evaluated, expr, batch), count, rounds)
             documents_ns, (values, failures) = timed(partial(evaluate_rows, expr, places), count, rounds)
             assert not failures, f"{name}: {failures[0]}"
-            if array is not None:
-                same(name, values_of(array, pa.field(name, array.type)), values)
-            found.append(Cost(kind, name, None if array is None else columns_ns, documents_ns))
+            same(name, cells.values(), values)
+            found.append(Cost(kind, name, columns_ns, documents_ns, interpreted=bool(cells.interpreted_rows)))
     return found

@@ -1,0 +1,128 @@
+"""Values of the language as columns: of one type where they have one, else tagged."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shared.language.kernels.base import ARROW, Bools, Column, ColumnType, doubted, filled, nulls_of, without
+from shared.language.values import encode_value, type_name
+from shared.model.values import INT32_MAX, INT32_MIN, MISSING, Date, Long, Missing, Value
+from shared.operators.batches import TAGGED_FIELD, Empty, column_field, values_of
+from shared.operators.batches import column_of as arrow_of
+
+_TYPES: Final[Mapping[type, ColumnType]] = {
+    str: "string", int: "int", Long: "long", float: "double", bool: "bool", Date: "date", dict: "object",
+}  # fmt: skip
+
+
+def column_of_cells(cells: list[Any]) -> Column:
+    """The column of values, MISSING among them: of the type that most have; of others there is doubt."""
+    kinds = set(map(type, cells))
+    empty = kinds & {type(None), Missing}
+    plain = kinds - empty
+    kind = _commonest(cells) if plain else type(None)
+    doubt: Bools | None = None
+    if plain - {kind}:
+        odd = [type(cell) is not kind and cell is not None and cell is not MISSING for cell in cells]
+        doubt = np.array(odd, dtype=np.bool_)
+        cells = [None if o else cell for cell, o in zip(cells, odd, strict=True)]
+    like = Column("null", pa.nulls(len(cells)), missing=Missing in empty, absent=empty == {Missing}, doubt=doubt)
+    if Missing in empty:
+        cells = [None if cell is MISSING else cell for cell in cells]
+    return like if kind is type(None) else _of_kind(cells, _TYPES[kind], like)
+
+
+def _commonest(cells: Sequence[Any]) -> type:
+    """The type that most cells have, of those that columns take, if any."""
+    counts: dict[type, int] = {}
+    for cell in cells:
+        kind = type(cell)
+        if kind in _TYPES:
+            counts[kind] = counts.get(kind, 0) + 1
+    return max(counts, key=counts.__getitem__) if counts else type(None)
+
+
+def _of_kind(cells: list[Any], kind: ColumnType, like: Column) -> Column:
+    try:
+        if kind == "object":
+            array = pa.array([None if cell is None else True for cell in cells], pa.bool_())
+        elif kind in ("int", "long"):
+            return whole_column(pa.array(cells, pa.int64()), kind, like)
+        elif kind == "date":
+            array = pa.array(cells, pa.int64()).cast(ARROW["date"])
+        else:
+            array = pa.array(cells, ARROW[kind])
+    except (pa.ArrowInvalid, OverflowError, UnicodeError):
+        return Column("null", pa.nulls(len(cells)), doubt=np.ones(len(cells), dtype=np.bool_))
+    return replace(like, type=kind, values=array)
+
+
+def whole_column(values: pa.Array, kind: ColumnType, like: Column) -> Column:
+    """Plain ints are ints within 32 bits and longs beyond; of those of the rarer size there is doubt. A `Long` is a long."""
+    bounds = pc.min_max(values).as_py()
+    if kind == "long":
+        return replace(like, type="long", values=values)
+    if bounds["min"] is None or (bounds["min"] >= INT32_MIN and bounds["max"] <= INT32_MAX):
+        return replace(like, type="int", values=values.cast(pa.int32()))
+    beyond = pc.or_(pc.less(values, INT32_MIN), pc.greater(values, INT32_MAX))
+    many = 2 * (pc.sum(beyond).as_py() or 0) > len(values) - values.null_count
+    odd = filled(pc.invert(beyond) if many else beyond)
+    kept = without(values, odd)
+    found = replace(like, type="long" if many else "int", values=kept if many else kept.cast(pa.int32()))
+    return doubted(found, odd)
+
+
+def column_of(values: Sequence[Value]) -> tuple[pa.Field, pa.Array]:
+    """The column of values, MISSING included: typed where all have one type that has columns, else tagged; loose (B7)."""
+    kinds = set(map(type, values))
+    empty = kinds & _EMPTIES
+    plain = kinds - empty
+    if len(plain) == 1 and len(empty) <= 1:
+        found = _typed_column(values, next(iter(plain)), empty)
+        if found is not None:
+            return found
+    return TAGGED_FIELD, tagged(values)
+
+
+def tagged(values: Iterable[Value]) -> pa.BinaryArray:
+    """The cells of a tagged column (B6)."""
+    return pa.array([None if value is MISSING else encode_value(value) for value in values], pa.binary())
+
+
+_EMPTIES: Final = {type(None), type(MISSING)}
+
+
+def _typed_column(values: Sequence[Value], kind: type, empty: set[type]) -> tuple[pa.Field, pa.Array] | None:
+    if kind is dict or kind not in _TYPES:
+        return None
+    column = column_of_cells(list(values))
+    if column.doubt is not None or column.type not in ARROW or column.type == "null":
+        return None
+    mark: Empty | None = None if not empty else "missing" if column.absent else "null"
+    return column_field(column.values.type, empty=mark, loose=True), column.values
+
+
+def patched(column: Column, unsure: Bools, values: Sequence[Value], *, loose: bool) -> tuple[pa.Field, pa.Array]:
+    """A kernel's cells where it is sure, and values where it is not."""
+    empty: set[Any] = {MISSING if column.absent else None} if bool((nulls_of(column) & ~unsure).any()) else set()
+    empty |= {value for value in values if value is None or value is MISSING}
+    same = all(value is None or value is MISSING or type_name(value) == column.type for value in values)
+    places = np.flatnonzero(unsure)
+    if same and len(empty) <= 1 and column.type in ARROW and column.type != "null":
+        plain = [None if value is MISSING else value for value in values]
+        kind = column.values.type
+        own = arrow_of(plain, kind)
+        order = np.arange(len(unsure))
+        order[places] = len(unsure) + np.arange(len(places))
+        cells = pa.concat_arrays([column.values, own]).take(pa.array(order))
+        mark: Empty | None = None if not empty else "missing" if MISSING in empty else "null"
+        return column_field(kind, empty=mark, loose=loose), cells
+    sure = MISSING if column.absent else None
+    whole = [sure if cell is None else cell for cell in values_of(column.values, column_field(column.values.type))]
+    for place, value in zip(places.tolist(), values, strict=True):
+        whole[place] = value
+    return column_of(whole)

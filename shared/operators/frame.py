@@ -1,0 +1,337 @@
+"""Rows of a batch as stages read them: a path is a column, taken out once; an expression becomes a column, with a kernel or without.
+
+- FR1 The interpreter defines what an expression gives. A kernel gives the same, and says of which rows it cannot (`kernels.base`, V3);
+  these, and all where there is none, are interpreted one by one, each on no more of its document than the stage reads.
+- FR2 What comes out is a column again: of one type where the values have one, else tagged (batches, B6). So nothing that stands behind
+  an expression hangs on whether it had a kernel.
+- FR3 A row on which an expression fails is an error, and not a cell; the others go on (D1).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shared.language.apply.size import evaluate_bounded
+from shared.language.expressions.ast import Expr, FieldPath, fields_used
+from shared.language.expressions.environment import Environment
+from shared.language.expressions.errors import ExpressionError
+from shared.language.expressions.interpreter import evaluate
+from shared.language.kernels import Bools, Column, Path, Rows, Unvectorised
+from shared.language.kernels.base import TIMESTAMP, either, nulls_of
+from shared.language.kernels.expressions import by_kernel, expression_paths
+from shared.model.values import MISSING, Document, Value
+from shared.operators.base import ARRIVAL, PART, TS, WEND, WSTART
+from shared.operators.batches import (
+    ARROW_TYPES,
+    Empty,
+    column_field,
+    documents_of,
+    empty_of,
+    is_loose,
+    is_narrow,
+    is_tagged,
+    user_columns,
+    values_of,
+)
+from shared.operators.cells import column_of, column_of_cells, patched, whole_column
+from shared.operators.context import Topics
+from shared.operators.dead_letters import Failure
+from shared.operators.extracted import extracted, fields_of
+from shared.operators.rows import environments
+
+Int64s = npt.NDArray[np.int64]
+_KINDS: Final[Mapping[pa.DataType, Any]] = {kind: name for name, kind in ARROW_TYPES.items()}
+_METAS: Final[Mapping[Path, tuple[str, str]]] = {
+    ("window", "start"): (WSTART, "date"),
+    ("window", "end"): (WEND, "date"),
+    ("source", "ts"): (TS, "date"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """The values of an expression, a row each, and the errors of the rows that have none (FR2, FR3)."""
+
+    field: pa.Field
+    """Without a name."""
+    array: pa.Array
+    errors: Mapping[int, ExpressionError] = field(default_factory=dict)
+    """By row; the cells of these mean nothing."""
+    interpreted_rows: int = 0
+    """How many had to be interpreted."""
+
+    def values(self) -> list[Value]:
+        """The values as the language has them, MISSING included."""
+        return values_of(self.array, self.field)
+
+    def failures(self, path: str) -> list[Failure]:
+        """The errors as failures of rows; `path` where an error has no place of its own."""
+        return [Failure(row, e.reason, e.code, e.path or path) for row, e in sorted(self.errors.items())]
+
+
+class Frame(Rows):
+    """The rows of a batch. `names`: the top-level fields that are read of them, None for any."""
+
+    def __init__(self, batch: pa.RecordBatch, names: Iterable[str] | None = None, topic: Topics = None) -> None:
+        super().__init__(batch.num_rows)
+        self.batch = batch
+        self._names = None if names is None else frozenset(names)
+        self._topic = topic
+        self._user = frozenset(user_columns(batch))
+        self._columns: dict[Path, Column] = {}
+        self._environments: list[Environment] | None = None
+        self._few: dict[int, Environment] = {}
+
+    # --- columns ------------------------------------------------------------------------------------------------------
+
+    def prepare(self, paths: Iterable[Path]) -> None:
+        """Take the columns of these paths out of the documents together."""
+        wanted = {path for path in paths if path and path not in self._columns and path[0] not in self._user}
+        if wanted:
+            self._columns.update(extracted(self.batch, wanted))
+
+    def at(self, names: Path) -> Column:
+        """What stands at a path."""
+        found = self._columns.get(names)
+        if found is None:
+            if names[0] not in self._user:
+                self.prepare([names])
+                return self._columns[names]
+            found = self._columns[names] = self._typed(names)
+        return found
+
+    def meta(self, names: Path) -> Column:
+        """Bounds of windows, and times, partitions and offsets of records."""
+        known = _METAS.get(names)
+        if known is None or known[0] not in self.batch.schema.names:
+            raise Unvectorised
+        cells = self.batch.column(known[0])
+        if names[0] == "source" and PART not in self.batch.schema.names:
+            raise Unvectorised
+        return Column("date", cells.cast(pa.int64()).cast(TIMESTAMP), missing=bool(cells.null_count))
+
+    def now(self) -> Column:
+        """When the records arrived."""
+        if ARRIVAL not in self.batch.schema.names:
+            raise Unvectorised
+        cells = self.batch.column(ARRIVAL)
+        return Column("date", cells.cast(TIMESTAMP), missing=bool(cells.null_count))
+
+    def interpreted(self, expr: Expr) -> Column:
+        """The values of a part of an expression that has no kernel; doubt where it fails."""
+        cells: list[Any] = []
+        for env in self._each(fields_used(expr)):
+            try:
+                cells.append(evaluate(expr, env.on(env.root)))
+            except ExpressionError:
+                cells.append(_FAILED)
+        return column_of_cells(cells)
+
+    def _typed(self, names: Path) -> Column:
+        top = names[0]
+        array, named = self.batch.column(top), self.batch.schema.field(top)
+        if is_tagged(named):
+            return column_of_cells([_inside(value, names[1:]) for value in values_of(array, named)])
+        marks = empty_of(named)
+        like = Column(
+            "null", pa.nulls(0), missing=marks != "null" and bool(array.null_count), absent=marks == "missing"
+        )
+        for name in names[1:]:
+            if not pa.types.is_struct(array.type):
+                return Column("null", pa.nulls(self.size), missing=True, absent=True, doubt=_lists(array))
+            at = array.type.get_field_index(name)
+            if at < 0:
+                return Column("null", pa.nulls(self.size), missing=True, absent=True)
+            named = array.type.field(at)
+            array = pc.struct_field(array, at)
+            like = replace(like, missing=bool(array.null_count), absent=True)
+        if is_narrow(named):
+            return whole_column(array, "int", like)
+        kind = _KINDS.get(array.type)
+        if kind is not None:
+            return replace(like, type=kind, values=array)
+        if pa.types.is_struct(array.type):
+            return replace(like, type="object", values=array.is_valid())
+        return Column("null", pa.nulls(self.size), doubt=np.ones(self.size, dtype=np.bool_))
+
+    # --- documents ----------------------------------------------------------------------------------------------------
+
+    def environment(self, row: int) -> Environment:
+        """Where expressions of the stage are interpreted for a row; the same each time, for it bounds what a stage may compute."""
+        if self._environments is not None:
+            return self._environments[row]
+        return self._few[row]
+
+    def environments(self, rows: Int64s) -> list[Environment]:
+        """The environments of some rows, in that order."""
+        if self._environments is None and len(rows) == self.size:
+            self._environments = self._made(self.batch, self._names)
+            for row, env in self._few.items():
+                self._environments[row] = env
+        elif self._environments is None:
+            new = [row for row in rows.tolist() if row not in self._few]
+            if new:
+                self._few.update(zip(new, self._made(self.batch.take(pa.array(new)), self._names), strict=True))
+        return [self.environment(row) for row in rows.tolist()]
+
+    def _each(self, names: Iterable[str] | None) -> list[Environment]:
+        if self._environments is not None:
+            return self._environments
+        return self._made(self.batch, None if names is None else frozenset(names))
+
+    def _made(self, batch: pa.RecordBatch, names: frozenset[str] | None) -> list[Environment]:
+        documents = documents_of(batch) if names is None else partial_documents(batch, names)
+        return environments(batch, documents, self._topic)
+
+    # --- expressions --------------------------------------------------------------------------------------------------
+
+    def computed(self, expr: Expr) -> Computed:
+        """An expression's values."""
+        if isinstance(expr, FieldPath) and len(expr.names) == 1:
+            whole = self.whole(expr.names[0])
+            if whole is not None:
+                return whole
+        try:
+            column = by_kernel(expr, self)
+        except Unvectorised:
+            return self.each(lambda env: evaluate_bounded(expr, env))
+        return self._completed(column, expr)
+
+    def whole(self, name: str) -> Computed | None:
+        """A column of the batch as it is; None where it is none, or where REST says what its null cells are."""
+        if name not in self._user:
+            return None
+        array, named = self.batch.column(name), self.batch.schema.field(name)
+        if array.null_count and not is_tagged(named) and empty_of(named) is None:
+            return None
+        return Computed(named.with_name(""), array)
+
+    def absent(self, name: str) -> bool:
+        """Whether no row has a field of this name."""
+        column = self.at((name,))
+        return column.type == "null" and column.absent and column.doubt is None
+
+    def values(self, value_of: Callable[[Environment], Value]) -> tuple[list[Value], dict[int, ExpressionError]]:
+        """What a function gives of each row, and the errors of the rows on which it failed."""
+        return self._one_by_one(np.arange(self.size), value_of)
+
+    def filtered(self, mask: Bools) -> "Frame":
+        """Some of the rows, with the columns that were taken out."""
+        cells = pa.array(mask)
+        found = Frame(self.batch.filter(cells), self._names, self._topic)
+        found._columns = {path: column_filtered(column, mask, cells) for path, column in self._columns.items()}
+        return found
+
+    def each(self, value_of: Callable[[Environment], Value]) -> Computed:
+        """What a function gives of each row."""
+        values, errors = self._one_by_one(np.arange(self.size), value_of)
+        named, array = column_of(values)
+        return Computed(named, array, errors, self.size)
+
+    def _one_by_one(
+        self, rows: Int64s, value_of: Callable[[Environment], Value]
+    ) -> tuple[list[Value], dict[int, ExpressionError]]:
+        values: list[Value] = []
+        errors: dict[int, ExpressionError] = {}
+        for row, env in zip(rows.tolist(), self.environments(rows), strict=True):
+            try:
+                values.append(value_of(env))
+            except ExpressionError as error:
+                errors[row] = error
+                values.append(MISSING)
+        return values, errors
+
+    def _completed(self, column: Column, expr: Expr) -> Computed:
+        """A kernel's column with what the interpreter gives where there is doubt."""
+        unsure = either(column.doubt, nulls_of(column) if column.missing and not column.absent else None)
+        if column.type == "object":
+            unsure = np.ones(self.size, dtype=np.bool_)
+        if unsure is None:
+            return self._sure(column, expr)
+        rows = np.flatnonzero(unsure)
+        values, errors = self._one_by_one(rows, lambda env: evaluate_bounded(expr, env))
+        if len(rows) == self.size:
+            named, array = column_of(values)
+        else:
+            named, array = patched(column, unsure, values, loose=not self.declares(expr))
+        return Computed(named, array, errors, len(rows))
+
+    def _sure(self, column: Column, expr: Expr) -> Computed:
+        if column.type == "null":
+            empty = MISSING if column.absent else None
+            named, array = column_of([empty] * self.size)
+            return Computed(named, array)
+        empty_: Empty | None = None if not column.has_nulls else "missing" if column.absent else "null"
+        return Computed(column_field(column.values.type, empty=empty_, loose=not self.declares(expr)), column.values)
+
+    def declares(self, expr: Expr) -> bool:
+        """Whether all that an expression reads are columns whose types are more than this batch's (B7)."""
+        names = fields_used(expr)
+        return names is not None and all(
+            name in self._user and not is_loose(self.batch.schema.field(name)) for name in names
+        )
+
+
+def evaluated(expr: Expr, batch: pa.RecordBatch, topic: Topics = None) -> Computed:
+    """The values of one expression."""
+    frame = Frame(batch, fields_used(expr), topic)
+    frame.prepare(expression_paths(expr))
+    return frame.computed(expr)
+
+
+def column_filtered(column: Column, mask: Bools, cells: pa.BooleanArray) -> Column:
+    """Some rows of a column; `cells` is the mask for Arrow."""
+    doubt = None if column.doubt is None else either(column.doubt[mask])
+    return replace(column, values=column.values.filter(cells), doubt=doubt)
+
+
+class _Failed:
+    """What stands where an expression failed: of a type that no column has."""
+
+
+_FAILED: Final = _Failed()
+
+
+def _lists(array: pa.Array) -> Bools | None:
+    """Behind lists, paths go into each item: of these a column cannot tell."""
+    return array.is_valid().to_numpy(zero_copy_only=False) if pa.types.is_nested(array.type) else None
+
+
+def _inside(value: Value, names: Path) -> Value:
+    """The value at a path of documents alone; something that no column has behind an array."""
+    for name in names:
+        if type(value) is list:
+            return _FAILED
+        value = value.get(name, MISSING) if type(value) is dict else MISSING
+    return value
+
+
+# --- documents of what is read -----------------------------------------------------------------------------------------
+
+
+def partial_documents(batch: pa.RecordBatch, names: frozenset[str]) -> list[Document]:
+    """One document a row with these fields of it and no others."""
+    known = [name for name in user_columns(batch) if name in names]
+    unsure = [name for name in known if _asks(batch, name)]
+    documents = fields_of(batch, sorted(names.difference(known).union(unsure)))
+    for name in known:
+        cells = values_of(batch.column(name), batch.schema.field(name))
+        for document, value in zip(documents, cells, strict=True):
+            if value is MISSING:
+                document.pop(name, None)
+            elif value is not None or name not in unsure:
+                document[name] = value
+            elif document.get(name) is not None:
+                del document[name]
+    return documents
+
+
+def _asks(batch: pa.RecordBatch, name: str) -> bool:
+    """Whether RAW or REST says what a column's null cells are."""
+    named = batch.schema.field(name)
+    return not is_tagged(named) and empty_of(named) is None and bool(batch.column(name).null_count)

@@ -1,0 +1,383 @@
+"""Stages on the rows of a batch: each is a program over columns, and columns are what stands behind it.
+
+`through` gives what `apply_stage` gives of each document (D1). What a stage computes becomes a column, by a kernel or interpreted
+(frame.py); what it leaves as it was stays where it lies, in a column or in the text or encoded document of its row. Only where a stage
+makes whole documents anew (`$redact`, a `$replaceRoot` by any expression) its rows are documents behind it, encoded.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shared.language.apply import Discarded, Failure, Passed, ValidationStop, apply_stage
+from shared.language.apply.project import add_to_value, computes, exclude_value, include_value
+from shared.language.expressions.ast import FieldPath, ObjectExpr
+from shared.language.fields import reads
+from shared.language.kernels import Bools, Path, Unvectorised, verdict_of
+from shared.language.kernels.expressions import expression_paths
+from shared.language.kernels.predicates import predicate_paths
+from shared.language.query.ast import Predicate
+from shared.language.stages import (
+    AddFields,
+    Branch,
+    Computed,
+    Keep,
+    Match,
+    Project,
+    ReplaceRoot,
+    Stateless,
+    Unset,
+    Unwind,
+    Validate,
+)
+from shared.language.stages.stateless import Leaf
+from shared.language.values import encode_value
+from shared.model.values import MISSING, Document
+from shared.operators import dead_letters
+from shared.operators.base import RAW, REST, Out
+from shared.operators.batches import (
+    TAGGED_FIELD,
+    batch_of,
+    documents_of,
+    engine_columns,
+    is_tagged,
+    select,
+    user_columns,
+)
+from shared.operators.cells import column_of
+from shared.operators.context import TaskContext
+from shared.operators.errors import OperatorError
+from shared.operators.frame import Computed as Cells
+from shared.operators.frame import Frame
+from shared.operators.matched_columns import on_matches, reach
+from shared.operators.rows import environments
+
+_Named = dict[str, tuple[pa.Field, pa.Array]]
+
+
+@dataclass(slots=True)
+class Staged:
+    """Rows behind some stages, the dead letters on the way, and how many rows `$validate` discarded."""
+
+    batch: pa.RecordBatch
+    letters: list[Out] = field(default_factory=list)
+    failed: int = 0
+    discarded: int = 0
+    interpreted: int = 0
+    """How many values the interpreter gave, a row and an expression each."""
+
+
+def through(stages: Sequence[Stateless], batch: pa.RecordBatch, context: TaskContext) -> Staged:
+    """Rows through stages."""
+    staged = Staged(batch)
+    at = 0
+    while at < len(stages) and staged.batch.num_rows:
+        together = reach(stages[at:])
+        behind = on_matches(stages[at : at + together], staged.batch) if together else None
+        if behind is not None:
+            staged.batch, at = behind, at + together
+            continue
+        _RUN.get(type(stages[at]), _whole)(stages[at], staged, context)
+        at += 1
+    return staged
+
+
+# --- rows kept or not -------------------------------------------------------------------------------------------------
+
+
+def judged(predicate: Predicate, frame: Frame) -> tuple[Bools, Bools]:
+    """Which rows meet a predicate by its kernel, and of which only the interpreter can tell; shape (n,) each."""
+    frame.prepare(predicate_paths(predicate))
+    try:
+        found, doubt = verdict_of(predicate, frame)
+    except Unvectorised:
+        return np.zeros(frame.size, dtype=np.bool_), np.ones(frame.size, dtype=np.bool_)
+    return found, np.zeros(frame.size, dtype=np.bool_) if doubt is None else doubt
+
+
+def _kept(stage: Match | Validate, staged: Staged, context: TaskContext) -> None:
+    """`$match` and `$validate` keep rows as they are."""
+    batch = staged.batch
+    frame = Frame(batch, reads(stage), context.topic)
+    kept, doubt = judged(stage.predicate if isinstance(stage, Match) else stage.validator, frame)
+    kept = kept & ~doubt
+    rows = np.flatnonzero(doubt if isinstance(stage, Match) else ~kept)
+    staged.interpreted += len(rows)
+    failed: list[tuple[int, Failure]] = []
+    for row, env in zip(rows.tolist(), frame.environments(rows), strict=True):
+        match _applied(stage, env.root, env):
+            case Passed(documents):
+                kept[row] = bool(documents)
+            case Discarded():
+                kept[row] = False
+                staged.discarded += 1
+            case Failure() as failure:
+                kept[row] = False
+                failed.append((row, failure))
+    _add_letters(stage, staged, context, failed)
+    staged.batch = select(batch, kept)
+
+
+def _applied(stage: Stateless, document: Document, env: Any) -> Passed | Discarded | Failure:
+    """What a stage does to a document; OperatorError where that stops the processor."""
+    outcome = apply_stage(stage, document, env)
+    if isinstance(outcome, ValidationStop):
+        raise OperatorError(
+            f"{outcome.path}: {outcome.reason} validationAction is error: mend the document's source or the validator"
+        )
+    return outcome
+
+
+# --- fields -----------------------------------------------------------------------------------------------------------
+
+
+def _added(stage: AddFields, staged: Staged, context: TaskContext) -> None:
+    frame = _frame(stage, staged, context)
+    new: _Named = {}
+    errors: dict[int, Any] = {}
+    for name, leaf in stage.fields.fields:
+        cells = _leaf(name, leaf, frame)
+        if cells is not None:
+            new[name] = (cells.field.with_name(name), cells.array)
+            errors = {**cells.errors, **errors}
+            staged.interpreted += cells.interpreted_rows
+    _replace(staged, new)
+    _without_errors(stage, staged, context, frame, errors)
+
+
+def _leaf(name: str, leaf: Leaf, frame: Frame) -> Cells | None:
+    """What a field becomes by `$addFields`; None where nothing is computed."""
+    if isinstance(leaf, Computed):
+        return frame.computed(leaf.expr)
+    if isinstance(leaf, Branch) and computes(leaf):
+        return frame.each(lambda env: add_to_value(leaf, env.root.get(name, MISSING), env))
+    return None
+
+
+def _included(stage: Project, staged: Staged, context: TaskContext) -> None:
+    """The fields that are kept in the order of the documents, then those that are computed."""
+    frame = _frame(stage, staged, context)
+    kept = [name for name, leaf in stage.fields.fields if not isinstance(leaf, Computed)]
+    order = document_order(staged.batch, kept)
+    if order is None:
+        _whole(stage, staged, context)
+        return
+    leaves = dict(stage.fields.fields)
+    names = [*order, *(name for name, leaf in stage.fields.fields if isinstance(leaf, Computed))]
+    _made_of(stage, staged, context, frame, {name: _included_leaf(name, leaves[name], frame) for name in names})
+
+
+def _included_leaf(name: str, leaf: Leaf, frame: Frame) -> Cells:
+    match leaf:
+        case Computed(expr):
+            return frame.computed(expr)
+        case Branch():
+            return frame.each(lambda env: include_value(leaf, env.root.get(name, MISSING), env))
+        case _:
+            return frame.computed(FieldPath((name,)))
+
+
+def _made_of(stage: Stateless, staged: Staged, context: TaskContext, frame: Frame, cells: Mapping[str, Cells]) -> None:
+    """Rows that have these fields and no others."""
+    errors: dict[int, Any] = {}
+    for each in cells.values():
+        errors = {**each.errors, **errors}
+        staged.interpreted += each.interpreted_rows
+    named = {name: (each.field.with_name(name), each.array) for name, each in cells.items() if not _nowhere(each)}
+    staged.batch = _batch(named, engine_columns(staged.batch, (RAW, REST)), staged.batch)
+    _without_errors(stage, staged, context, frame, errors)
+
+
+def _nowhere(cells: Cells) -> bool:
+    """Whether no row has a value."""
+    return is_tagged(cells.field) and cells.array.null_count == len(cells.array)
+
+
+def _excluded(stage: Project | Unset, staged: Staged, context: TaskContext) -> None:
+    """Fields left out: columns go, and a column without a value hides what the documents have."""
+    if isinstance(stage, Project) and stage.mode == "inclusion":
+        _included(stage, staged, context)
+        return
+    frame = _frame(stage, staged, context)
+    batch = staged.batch
+    new: _Named = {}
+    gone: list[str] = []
+    for name, leaf in stage.fields.fields:
+        if isinstance(leaf, Branch):
+            cells = frame.each(lambda env, leaf=leaf, name=name: exclude_value(leaf, env.root.get(name, MISSING)))  # type: ignore[misc]
+            staged.interpreted += cells.interpreted_rows
+            if not _nowhere(cells):
+                new[name] = (cells.field.with_name(name), cells.array)
+        elif not unwritten(batch, name):
+            new[name] = (TAGGED_FIELD.with_name(name), pa.nulls(batch.num_rows, pa.binary()))
+        elif name in batch.schema.names:
+            gone.append(name)
+    _replace(staged, new)
+    if gone:
+        staged.batch = staged.batch.drop_columns(gone)
+
+
+def _rooted(stage: ReplaceRoot, staged: Staged, context: TaskContext) -> None:
+    if not isinstance(stage.new_root, ObjectExpr):
+        _whole(stage, staged, context)
+        return
+    frame = _frame(stage, staged, context)
+    _made_of(stage, staged, context, frame, {name: frame.computed(expr) for name, expr in stage.new_root.fields})
+
+
+def _unwound(stage: Unwind, staged: Staged, context: TaskContext) -> None:
+    """Rows as often as the array has items; only the fields that change are looked at."""
+    batch = staged.batch
+    names = {stage.names[0], *(stage.include_array_index or ())[:1]}
+    frame = Frame(batch, names, context.topic)
+    places: list[int] = []
+    documents: list[Document] = []
+    for row, env in enumerate(frame.environments(np.arange(batch.num_rows))):
+        outcome = _applied(stage, env.root, env)
+        assert isinstance(outcome, Passed), "$unwind does not fail"
+        places += [row] * len(outcome.documents)
+        documents += outcome.documents
+    staged.interpreted += batch.num_rows
+    staged.batch = batch.take(pa.array(places, pa.int64()))
+    new: _Named = {}
+    for name in sorted(names):
+        named, array = column_of([document.get(name, MISSING) for document in documents])
+        new[name] = (named.with_name(name), array)
+    _replace(staged, new)
+
+
+# --- whole documents --------------------------------------------------------------------------------------------------
+
+
+def _whole(stage: Stateless, staged: Staged, context: TaskContext) -> None:
+    """Each document by itself, all of it: what comes out is encoded."""
+    batch = staged.batch
+    places: list[int] = []
+    documents: list[Document] = []
+    failed: list[tuple[int, Failure]] = []
+    for row, env in enumerate(environments(batch, documents_of(batch), context.topic)):
+        match _applied(stage, env.root, env):
+            case Passed(found):
+                places += [row] * len(found)
+                documents += found
+            case Failure() as failure:
+                failed.append((row, failure))
+    _add_letters(stage, staged, context, failed)
+    staged.interpreted += batch.num_rows
+    taken = batch.take(pa.array(places, pa.int64()))
+    staged.batch = batch_of(documents, engine_columns(taken))
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _frame(stage: AddFields | Project | Unset | ReplaceRoot, staged: Staged, context: TaskContext) -> Frame:
+    frame = Frame(staged.batch, reads(stage), context.topic)
+    if isinstance(stage, ReplaceRoot):
+        frame.prepare(expression_paths(stage.new_root))
+    else:
+        frame.prepare(_paths(stage.fields))
+    return frame
+
+
+def _paths(tree: Branch) -> set[Path]:
+    """What the expressions read that may have kernels."""
+    found = [expression_paths(leaf.expr) for _, leaf in tree.fields if isinstance(leaf, Computed)]
+    return set().union(*found, {(name,) for name, leaf in tree.fields if isinstance(leaf, Keep)})
+
+
+def _replace(staged: Staged, new: _Named) -> None:
+    """Columns take the place of those of their names, or come behind the others."""
+    batch = staged.batch
+    named = {name: new.get(name) or (batch.schema.field(name), batch.column(name)) for name in user_columns(batch)}
+    staged.batch = _batch({**named, **new}, engine_columns(batch), batch)
+
+
+def _batch(named: _Named, engine: Mapping[str, pa.Array], like: pa.RecordBatch) -> pa.RecordBatch:
+    fields = [f for f, _ in named.values()] + [like.schema.field(n) for n in engine]
+    return pa.RecordBatch.from_arrays([*(a for _, a in named.values()), *engine.values()], schema=pa.schema(fields))
+
+
+def _without_errors(
+    stage: Stateless, staged: Staged, context: TaskContext, frame: Frame, errors: Mapping[int, Any]
+) -> None:
+    """The rows on which nothing failed; the others are dead letters, with the document as it came to the stage."""
+    if not errors:
+        return
+    kept = np.ones(frame.size, dtype=np.bool_)
+    kept[list(errors)] = False
+    behind = staged.batch
+    staged.batch = frame.batch
+    failures = [(row, Failure(e.reason, e.code, e.path or stage.path, {})) for row, e in sorted(errors.items())]
+    _add_letters(stage, staged, context, failures)
+    staged.batch = select(behind, kept)
+
+
+def _add_letters(stage: Stateless, staged: Staged, context: TaskContext, failed: Sequence[tuple[int, Failure]]) -> None:
+    """Dead letters of rows of the batch as it came to the stage."""
+    found = [dead_letters.Failure(row, f.reason, f.code, f.path) for row, f in failed]
+    staged.failed += len(found)
+    staged.letters += dead_letters.dead_letters(staged.batch, found, stage.name, context)
+
+
+def unwritten(batch: pa.RecordBatch, name: str) -> bool:
+    """Whether the documents of a batch, its columns aside, have no field of this name, nor another that looks like it."""
+    escaped = json.dumps(name, ensure_ascii=False)[1:-1] != name or "/" in name
+    for column, wanted in ((RAW, (f'"{name}"', "\\u")), (REST, (name,))):
+        if column not in batch.schema.names:
+            continue
+        texts = batch.column(column)
+        if texts.null_count == len(texts):
+            continue
+        if escaped or any(pc.any(pc.match_substring(texts, text)).as_py() for text in wanted):
+            return False
+    return True
+
+
+def document_order(batch: pa.RecordBatch, names: Sequence[str]) -> list[str] | None:
+    """Names in the order in which the documents have these fields; None where they may have them in different ones."""
+    user = user_columns(batch)
+    source = next((name for name in (RAW, REST) if name in batch.schema.names), None)
+    if source is None or len(names) < 2:  # noqa: PLR2004 - nothing to order
+        return [*(name for name in user if name in names), *(name for name in names if name not in user)]
+    texts = batch.column(source)
+    found: list[tuple[Any, str]] = []
+    for name in names:
+        if source == REST and name in user:
+            continue
+        wanted = json.dumps(name, ensure_ascii=False).encode() if source == RAW else encode_value(name)
+        found.append((_places(texts, wanted), name))
+    ordered = sorted(found, key=lambda each: _first(each[0]))
+    highest = np.full(batch.num_rows, -1, dtype=np.int64)
+    for places, _ in ordered:
+        if bool(((places >= 0) & (places < highest)).any()):
+            return None
+        highest = np.maximum(highest, places)
+    inside = [name for _, name in ordered]
+    return [*inside, *(name for name in user if name in names and name not in inside)]
+
+
+def _places(texts: pa.Array, wanted: bytes) -> Any:
+    return pc.fill_null(pc.find_substring(texts, wanted), -1).to_numpy(zero_copy_only=False)
+
+
+def _first(places: Any) -> tuple[bool, int]:
+    """Where the field stands in the first document that has it; those that none has come last."""
+    there = np.flatnonzero(places >= 0)
+    return (not len(there), int(places[there[0]]) if len(there) else 0)
+
+
+_RUN: Final[Mapping[type, Callable[[Any, Staged, TaskContext], None]]] = {
+    Match: _kept,
+    Validate: _kept,
+    AddFields: _added,
+    Project: _excluded,
+    Unset: _excluded,
+    ReplaceRoot: _rooted,
+    Unwind: _unwound,
+}
