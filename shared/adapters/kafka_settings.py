@@ -50,7 +50,7 @@ class KafkaSettings:
     """For a new topic to be known, before it counts as missing."""
     outage_after_ms: int = 1_000
     """A reader that got only errors for so long raises LogUnavailable instead of giving nothing."""
-    fetch_wait_ms: int = 100
+    fetch_wait_ms: int = 500
     """The broker holds a fetch so long when there is nothing; a seek or resume may wait for it."""
     fetch_gather_ms: int = 10
     """A source asks a broker again so long after an answer that was small: what comes meanwhile comes together. 0: at once."""
