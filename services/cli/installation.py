@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from services.cli.settings import cli_settings
+from services.coordinator.planning import tasks_of
 from services.local.broker_settings import FREE_PORT, Port
-from services.local.supervisor import LocalCluster, LocalSettings
+from services.local.supervisor import WORKERS, LocalCluster, LocalSettings
 from shared.adapters.clock import SystemClock
 from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.language.documents.load import load
 from shared.model.ids import ProcessorName
 from shared.model.messages import CreateProcessor, ModifyProcessor, ProcessorStatus, StartProcessor
+from shared.model.plan import PhysicalPlan
 from shared.runtime.client import Client, RequestRefused
 from shared.runtime.topics import Topics
 
@@ -68,6 +70,15 @@ class Installation:
         await self.client.request(start)
         await self.client.until_answered(name, start.request)
 
+    async def until_there(self, workers: Mapping[str, int]) -> None:
+        """Wait for the workers of services that have several: the coordinator spreads tasks over those that are there."""
+        waited = {f"{service}-{number}" for service, count in workers.items() if count > 1 for number in range(count)}
+        if waited:
+            async for beat in self.client.heartbeats():
+                waited.discard(beat.place)
+                if not waited:
+                    return
+
     async def until_running(self, name: ProcessorName) -> None:
         """Wait until all tasks have restored and sources may read; returns, too, when the processor has failed."""
         async for status in self.client.watch(name):
@@ -81,6 +92,17 @@ class Installation:
                 return status
         message = "the registry ended"
         raise RuntimeError(message)
+
+
+def workers_of(plan: PhysicalPlan, parallelism: Mapping[str, int], cores: int) -> dict[str, int]:
+    """Processes of each service that hosts tasks: none where the plan needs none, else one a task, up to the cores.
+
+    What another processor needs comes when the coordinator wishes for it.
+    """
+    found = dict.fromkeys(WORKERS, 0)
+    for vertex in plan.vertices:
+        found[vertex.service] = max(found[vertex.service], min(cores, tasks_of(vertex, parallelism)))
+    return found
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from services.cli.folders import STORE
-from services.cli.installation import Begun, ChangeRefused, Installation, installation
+from services.cli.installation import Begun, ChangeRefused, Installation, installation, workers_of
 from services.cli.reading import no_file, read_document
 from services.cli.view import View
 from services.local.address import ADDRESS_FILE
@@ -28,6 +28,7 @@ from shared.model.ids import ProcessorName
 from shared.model.messages import ProcessorStatus, StopProcessor
 from shared.planning import plan_processor
 from shared.process.connections import Connections, NoFileSystem
+from shared.process.settings import read_runtime
 
 _BROKER_VARIABLE = "KAFKA"
 """What the installation itself sets, for documents."""
@@ -46,12 +47,14 @@ async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: 
     """Create or resume the processor and show it until it ends. RunFailed; before anything starts, InvalidDocument and PlanError."""
     text = read_document(file)
     processor = parse(text)
-    plan_processor(processor)
+    plan = plan_processor(processor, engine=read_runtime(os.environ).engine)
+    workers = workers_of(plan, parallelism, os.cpu_count() or 1)
     name = processor.name or ProcessorName(file.stem)
     if not (data_dir / STORE).exists():
         await asyncio.to_thread(_check_surroundings, processor)
-    async with installation(data_dir, {}, {CONTROL: 1}, port=port) as installed:
+    async with installation(data_dir, {}, {**workers, CONTROL: 1}, port=port) as installed:
         telling = asyncio.create_task(_tell_address(data_dir))
+        await installed.until_there(workers)
         begun = await _begin(installed, name, text, parallelism, data_dir)
         view = View(installed, name, None, None)
         showing = asyncio.create_task(view.run())

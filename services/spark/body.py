@@ -64,17 +64,23 @@ class SparkBody:
     # --- life -----------------------------------------------------------------------------------------------------------
 
     async def open(self, parts: Mapping[StatePart, bytes]) -> None:
-        """Take the manifest; the session is started if this process has none. SegmentDiffers names a listed one that is gone or changed."""
+        """Take the manifest. SegmentDiffers names a listed one that is gone or changed; to look, the session has to be up."""
         data = parts.get(TASK_PART)
         if data is not None:
             stored = msgspec.msgpack.decode(data, type=_Stored)
             self._state, self._stepped_ms, self._output_ms = stored.state, stored.stepped_ms, stored.output_ms
             self._stepped_now_ms = stored.stepped_now_ms
-        job = self._context.assign.job
-        root = self._context.outside.blobs.uri(job).removesuffix(f"/{job}")
-        executor = self._context.outside.executor
-        self._step = await executor.blocking(self._make, self._plan, root, self._operators)
-        await executor.blocking(self._step.check, self._state.segments)
+        if self._state.segments:
+            step = await self._made()
+            await self._context.outside.executor.blocking(step.check, self._state.segments)
+
+    async def _made(self) -> SparkStep:
+        """The step: with the first rows, where no state is restored, so that sources read while the session comes up."""
+        if self._step is None:
+            outside, job = self._context.outside, self._context.assign.job
+            root = outside.blobs.uri(job).removesuffix(f"/{job}")
+            self._step = await outside.executor.blocking(self._make, self._plan, root, self._operators)
+        return self._step
 
     async def close(self) -> None:
         """The session stays: it is the process'."""
@@ -117,7 +123,7 @@ class SparkBody:
 
     async def _run(self, epoch: Epoch) -> Sequence[Out | Announced]:
         outside, assign = self._context.outside, self._context.assign
-        step = self._opened()
+        step = await self._made()
         arrived = bool(self._segments or self._inline or self._rows)
         added = [_taken(s) for s in self._segments]
         letters, loose = await self._loose(added)
@@ -173,7 +179,7 @@ class SparkBody:
         keys = sorted({key for batch in alone for key in batch.column(SESSION).unique().to_pylist()})
         if not keys:
             return NO_SESSIONS
-        step, state = self._opened(), self._state
+        step, state = await self._made(), self._state
         look = self._context.outside.executor.blocking(step.open_sessions, state, added, closed_ms, keys)
         found = await look
         self._counts["sparkJobs"] += 1
@@ -229,12 +235,6 @@ class SparkBody:
         self._counts["steps"] += 1
         if result.late_partials:
             _log.error("step.late_partials", task=str(self._context.task), rows=result.late_partials)
-
-    def _opened(self) -> SparkStep:
-        if self._step is None:
-            message = f"{self._context.task}: not opened"
-            raise ValueError(message)
-        return self._step
 
 
 class _Stored(msgspec.Struct, frozen=True):

@@ -114,9 +114,18 @@ class SparkService:
 
 
 async def build(settings: ProcessSettings) -> Worker:
-    """A worker of this service; its session is up before it registers."""
+    """A worker of this service; its session comes up beside it, for only a step waits for it."""
     bounds = spark_settings(settings)
     session = KeptSession(bounds.master)
     outside = make_outside(settings)
-    await outside.executor.blocking(session.get)
+
+    async def begin() -> None:
+        await outside.executor.blocking(session.get)
+
+    def not_begun(error: BaseException) -> None:
+        _log.error(
+            "spark.not_begun", reason=repr(error), how="the first step tries again, and says so where it fails, too"
+        )
+
+    outside.executor.spawn(begin(), "spark session", not_begun)
     return Worker(Place(settings.place), settings.incarnation, SparkService(session, bounds), outside)

@@ -110,6 +110,35 @@ def test_P1_small_partials_of_an_epoch_become_one_segment_and_references_stay() 
     on_stage(story)
 
 
+def test_P1_only_a_step_or_a_restored_state_waits_for_the_session() -> None:
+    """A task without state is restored before its step is made, which may wait for a session that comes up; one with state looks at it."""
+
+    async def story(world: VirtualWorld, blobs: MemoryBlobs) -> None:
+        stub = Stub()
+        made: list[Stub] = []
+
+        def make(*_: object) -> Stub:
+            made.append(stub)
+            return stub
+
+        body = body_of(world, blobs, stub)
+        body._make = make  # type: ignore[assignment]
+        await body.open({})
+        await body.apply("", [partial(0, 3_600_000)])
+        assert made == []
+        await body.flush(Epoch(1))
+        await body.flush(Epoch(2))
+        assert made == [stub]
+        copied = await body.copy(Epoch(2), Epoch(1))
+        after = body_of(world, blobs, stub, generation=3, last=2)
+        after._make = make  # type: ignore[assignment]
+        await after.open({part: data for part, data in copied.changed.items() if data is not None})
+        assert made == [stub, stub]
+        assert stub.checked
+
+    on_stage(story)
+
+
 def test_P1_at_the_end_of_input_the_last_step_runs_at_once() -> None:
     """END goes out before the next barrier, and no row follows it (E1)."""
 

@@ -21,9 +21,11 @@ from typing import Any, Final
 import aiokafka
 import numpy as np
 
-from services.cli.installation import Installation, installation
+from services.cli.installation import Installation, installation, workers_of
+from shared.language.documents import parse
 from shared.model.ids import ProcessorName
 from shared.model.messages import StopProcessor
+from shared.planning import plan_processor
 from tests.harness.bench.machine import described
 from tests.harness.bench.watching import Meter, Profiler
 
@@ -253,9 +255,10 @@ def shown(found: Found) -> str:
 
 async def _main(asked: argparse.Namespace, folder: Path) -> None:
     began = time.monotonic()
-    workers: dict[str, int] = json.loads(asked.workers)
+    plan = plan_processor(parse(document(Case(stage=asked.stage), "in", "out")))
+    workers = {**workers_of(plan, {}, 1), **json.loads(asked.workers)}
     found: list[Found] = []
-    async with installation(folder / "data", {"TIDEMARK_LOG": "json"}, workers or None) as installed:
+    async with installation(folder / "data", {"TIDEMARK_LOG": "json"}, workers) as installed:
         print(f"installation there after {time.monotonic() - began:.1f} s", flush=True)
         cases = [
             Case(rate, asked.seconds, linger, partitions, epoch or None, asked.stage, asked.preload, asked.profile)
