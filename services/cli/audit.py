@@ -20,6 +20,7 @@ import msgspec
 
 from services.cli.audit_expected import Expected, expected_at_topic, expected_in_files, line_of_document
 from services.cli.audit_history import AuditFailed, Commit, NotAuditable, first_offset, read_history
+from services.cli.audit_input import unread
 from services.cli.audit_lines import Line
 from services.cli.audit_outputs import Output, Releases, file_output, topic_output
 from services.cli.audit_report import Audited, AuditedEpoch
@@ -106,6 +107,8 @@ async def _audited(
         )
         raise NotAuditable(message)
     splits = await source_records(processor, commits, installed.log)
+    source = processor.source
+    left = await unread(row, source, commits, installed.log) if isinstance(source, KafkaSource) else ()
     stands = [(c.epoch, {s: Stand(st.next, _status(st.status, c)) for s, st in c.stands.items()}) for c in commits]
     read = [table for table in tables.values() if isinstance(table, TableRead)]
     expected = await _expected(processor, installed)
@@ -117,9 +120,10 @@ async def _audited(
         _same(vertex, done, output, commits, line, by_epoch=by_epoch)
     for table in read:
         compare(table, done, outputs[table.vertex], commits, by_epoch=by_epoch)
-    unread = [f"{table.vertex}: {table.why}" for table in tables.values() if isinstance(table, Unread)]
-    unchecked = (*unread, *(why for table in read for why in table.unchecked))
-    return Audited(_account(done, outputs, commits), unchecked, tuple(note for table in read for note in table.notes))
+    whole = [f"{table.vertex}: {table.why}" for table in tables.values() if isinstance(table, Unread)]
+    unchecked = (*whole, *(why for table in read for why in table.unchecked))
+    notes = tuple(note for table in read for note in table.notes)
+    return Audited(_account(done, outputs, commits), unchecked, notes, left)
 
 
 def topics_of(processor: Processor) -> SourceTopics:

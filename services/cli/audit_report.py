@@ -38,6 +38,9 @@ class Audited:
     notes: tuple[str, ...] = ()
     """What no record decides and was left out: columns that a database fills by itself."""
 
+    unread: tuple[str, ...] = ()
+    """What the source's topics hold that the job has not read, by place."""
+
     @property
     def records(self) -> int:
         """Of the source, up to the last commit."""
@@ -92,12 +95,13 @@ class Audited:
             "gone": list(self.gone),
             "unchecked": list(self.unchecked),
             "notes": list(self.notes),
+            "unread": list(self.unread),
             "epochs": [asdict(epoch) for epoch in self.epochs],
         }
 
     def text(self, *, every_epoch: bool) -> Iterator[str]:
         """Totals, then the table: all epochs, or the first and the last."""
-        yield f"{self.records:>10,} records in the source topic, each of them once:"
+        yield f"{self.records:>10,} records read of the source, each of them once:"
         yield f"{self.accepted:>10,} counted"
         yield f"{self.late:>10,} late"
         yield f"{self.duplicates:>10,} repeated"
@@ -112,6 +116,7 @@ class Audited:
             yield f"not compared, for it is gone: {what}"
         yield from (f"not checked: {what}" for what in self.unchecked)
         yield from (f"not compared: {what}" for what in self.notes)
+        yield from (f"not read: {what}" for what in self.unread)
 
     def _table(self, *, every_epoch: bool) -> Iterator[str]:
         outputs = list(self.outputs)

@@ -319,9 +319,9 @@ async def test_I1_what_comes_while_nobody_reads_begins_with_its_first_record(clu
 
 
 async def test_I1_nothing_ends_while_a_split_that_was_told_is_not_opened(cluster: Cluster) -> None:
-    """A task that hears of a split with the ends has not ended before it has read it."""
+    """A task that had no splits, and hears of some with their ends, has not ended before it has read them."""
     await cluster.feed(1, 10)
-    stand = await cluster.stand(row={SplitId(f"{cluster.topic}-0"): KnownSplit(0, await topic_id(cluster), Offset(0))})
+    stand = await cluster.stand(row={})
     assert sorted(stand.row) == [f"{cluster.topic}-0", f"{cluster.topic}-1"]
     await stand.drain()
     assert not stand.body.ended()

@@ -141,6 +141,7 @@ class Saved:
     out: Path
     files: dict[Path, bytes]
     topics: dict[str, Any]
+    ids: dict[str, str]
     store: MemoryCommitState
     blobs: dict[str, bytes]
 
@@ -177,7 +178,7 @@ async def finished_run(world: VirtualWorld, out: Path, *, merges: bool = False) 
         kept = it.memory_blobs
         blobs = {name: kept._fs.cat_file(kept._path(name)) for name in await kept.list("")}
         files = {path: path.read_bytes() for path in out.glob("**/*") if path.is_file()}
-        return Saved(out, files, deepcopy(it.broker._topics), deepcopy(it.store), blobs)
+        return Saved(out, files, deepcopy(it.broker._topics), dict(it.broker._ids), deepcopy(it.store), blobs)
 
 
 def run(saved: Saved, then: Callable[[Story], Any]) -> Any:
@@ -190,7 +191,7 @@ def run(saved: Saved, then: Callable[[Story], Any]) -> Any:
         for path, data in saved.files.items():
             path.write_bytes(data)
         broker = MemoryBroker(world.clock)
-        broker._topics = deepcopy(saved.topics)
+        broker._topics, broker._ids = deepcopy(saved.topics), dict(saved.ids)
         blobs = MemoryBlobs(world.executor)
         for name, data in saved.blobs.items():
             await blobs.put(name, data)

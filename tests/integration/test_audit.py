@@ -16,9 +16,10 @@ from services.sink.connectors.kafkamarkers import decode_marker, marker_record
 from shared.adapters.memory_log import MemoryLog
 from shared.adapters.virtual import VirtualWorld, run_virtual
 from shared.model.checkpoint import SplitStand
-from shared.model.ids import Epoch, Offset, VertexId
+from shared.model.ids import Epoch, Offset, SplitId, VertexId
 from shared.model.messages import StartProcessor
-from shared.ports.log import TopicPartition
+from shared.ports.log import NewRecord, TopicPartition
+from shared.protocol.coordinator.record import decode_kept, encode_kept
 from shared.runtime.settings import RuntimeSettings
 from shared.wire.messages import decode_mirror_row, decode_stands, encode_message, encode_stands
 from tests.harness.audited import PER_PART, READINGS, Saved, Story, document, feed, finished_run, run
@@ -217,6 +218,35 @@ def input_made_anew(told: Story) -> str:
     return rf"topic readings partition 0: it ends at offset {end - 5}, but commit \d+ covers what is below {end}: records were lost"
 
 
+def topic_made_anew(told: Story) -> str:
+    """With all that was in it, and another id."""
+    told.broker._ids["readings"] = "another"
+    return r"topic readings: the job read the topic with id topic-\d+, .* id another"
+
+
+def end_moved(told: Story) -> str:
+    """The row says that the input ends further on than the last commit does."""
+    row = told.store.rows[NAME]
+    kept = decode_kept(row.extra)
+    ((vertex, splits),) = kept.splits.items()
+    known = splits[SplitId("readings-1")]
+    moved = changed(known, end=Offset((known.end or 0) + 7))
+    kept = changed(kept, splits={vertex: {**splits, SplitId("readings-1"): moved}})
+    told.store.rows[NAME] = changed(row, extra=encode_kept(kept))
+    return rf"split readings-1: .* ends at {moved.end}, but commit \d+ covers what is below {known.end}: 7 offsets were not read"
+
+
+def begin_moved(told: Story) -> str:
+    """The row says that the job began further on than its commits do."""
+    row = told.store.rows[NAME]
+    kept = decode_kept(row.extra)
+    ((vertex, splits),) = kept.splits.items()
+    moved = changed(splits[SplitId("readings-0")], begin=Offset(3))
+    kept = changed(kept, splits={vertex: {**splits, SplitId("readings-0"): moved}})
+    told.store.rows[NAME] = changed(row, extra=encode_kept(kept))
+    return "split readings-0: the row says that the job began at 3, but its commits begin at 0"
+
+
 def marker_dropped(told: Story) -> str:
     topic = next(t for t in told.broker._topics if t.endswith("emit-2.0"))
     dropped, following = told.records(topic)[3:5]
@@ -323,6 +353,9 @@ TAMPERINGS: tuple[Tamper, ...] = (
     input_altered,
     input_dropped,
     input_made_anew,
+    topic_made_anew,
+    end_moved,
+    begin_moved,
     mirror_changed,
     positions_changed,
     mirror_row_lost,
@@ -396,6 +429,28 @@ def test_the_audit_names_a_document_that_nobody_released(saved: Saved) -> None:
             await told.audit()
 
     run(saved, then)
+
+
+def test_what_the_job_did_not_read_is_named(saved: Saved) -> None:
+    """Records behind the end of a drain, and a partition that came after it; what was read all of is not."""
+
+    async def then(told: Story) -> Audited:
+        assert (await told.audit()).unread == ()
+        end = await told.append("readings", b"{}")
+        told.broker.add_partitions("readings", 3)
+        writer = await told.log.writer("late")
+        await (await writer.send(TopicPartition("readings", 2), NewRecord(b"{}")))
+        await writer.close()
+        found = await told.audit()
+        assert found.unread == (
+            f"topic readings partition 0: offsets {end} to {end}, behind its end",
+            "topic readings partition 2: all of it, offsets 0 to 0: it came after the job had found its partitions",
+        )
+        return found
+
+    assert any(
+        line.startswith("not read: topic readings partition 0") for line in run(saved, then).text(every_epoch=False)
+    )
 
 
 def test_what_retention_took_from_the_source_is_no_success(saved: Saved) -> None:

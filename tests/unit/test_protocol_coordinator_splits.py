@@ -69,6 +69,20 @@ def test_I1_a_source_is_listed_whole_the_first_time() -> None:
     assert {c.index: sorted(c.splits) for c in world.said(ReadSplits)} == {0: ["t-0"], 1: ["t-1"]}  # type: ignore[union-attr]
 
 
+def test_I1_a_task_without_splits_hears_that_the_source_is_listed() -> None:
+    """What it finds from then on has come since, and begins with its first record."""
+    world = starting(sources=2)
+    world.grown = -1
+    world.settle()
+    assert sorted(listed(world)) == ["t-0"]
+    assert {c.index: sorted(c.splits) for c in world.said(ReadSplits)} == {0: ["t-0"], 1: []}  # type: ignore[union-attr]
+    world.pass_ms(1_500)
+    world.grown = 0
+    world.tell_found(*world.holder("read", 1))
+    world.settle()
+    assert listed(world)[SplitId("t-1")].begin == 0
+
+
 def test_I1_a_split_begins_where_it_began_over_a_failure_before_the_first_commit() -> None:
     """`latest` moves on; what the row lists does not."""
     world = started()
@@ -79,6 +93,19 @@ def test_I1_a_split_begins_where_it_began_over_a_failure_before_the_first_commit
     again = next(c for c in world.assigned(2).values() if c.vertex == READ)
     assert again.listed
     assert again.splits[SplitId("t-0")].begin == begin
+
+
+def test_I1_what_is_found_again_begins_where_the_row_says() -> None:
+    """A task that looks anew, and sees `latest` further on, is told the begin that was written first."""
+    world = started()
+    begin = listed(world)[SplitId("t-0")].begin
+    world.pass_ms(1_000)
+    worker, task = world.holder("read")
+    task.splits, task.listed = {}, False
+    world.tell_found(worker, task)
+    world.settle()
+    assert listed(world)[SplitId("t-0")].begin == begin
+    assert task.splits[SplitId("t-0")].begin == begin
 
 
 def test_I1_a_split_that_comes_later_is_listed_and_then_told() -> None:

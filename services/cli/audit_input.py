@@ -1,0 +1,90 @@
+"""What of its source a job was to read, against what its commits cover (I1–I3): the processor's row says where splits begin and end.
+
+A row that says FINISHED, with a split in front of its end, is a discrepancy. What lies in the topics beside what was read is no
+discrepancy, and is named all the same: nobody should take silence for "all of it".
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from services.cli.audit_history import AuditFailed, Commit, NotAuditable, first_offset
+from shared.language.stages import KafkaSource
+from shared.model.checkpoint import KnownSplit
+from shared.model.ids import Offset, SplitId
+from shared.model.processors import ProcessorRow
+from shared.ports.log import Log, TopicPartition
+from shared.protocol.coordinator.record import decode_kept
+
+
+def listed_splits(row: ProcessorRow) -> dict[SplitId, KnownSplit]:
+    """What the row lists of the one source."""
+    return {split: known for splits in decode_kept(row.extra).splits.values() for split, known in splits.items()}
+
+
+async def unread(row: ProcessorRow, stage: KafkaSource, commits: Sequence[Commit], log: Log) -> tuple[str, ...]:
+    """What the topics hold that the job has not read, each with its place.
+
+    Raises:
+        AuditFailed: the row has a split at its end that no commit covers up to there.
+        NotAuditable: what was read lay in a topic that is no longer there.
+    """
+    listed = listed_splits(row)
+    await _same_topics(stage, listed, log)
+    for split, known in sorted(listed.items()):
+        _as_listed(row, split, known, commits)
+    return tuple([what async for what in _left(row, stage, listed, commits, log)])
+
+
+async def _same_topics(stage: KafkaSource, listed: Mapping[SplitId, KnownSplit], log: Log) -> None:
+    there = await log.describe_topics(stage.topics)
+    for split, known in sorted(listed.items()):
+        topic = split.rpartition("-")[0]
+        found = there.get(topic)
+        if found is None or found.id != known.origin:
+            now = "it is not there" if found is None else f"now another one has the name, with id {found.id}"
+            message = (
+                f"topic {topic}: the job read the topic with id {known.origin}, and {now}: it was deleted, and what followed from its"
+                " records cannot be computed again"
+            )
+            raise NotAuditable(message)
+
+
+def _as_listed(row: ProcessorRow, split: SplitId, known: KnownSplit, commits: Sequence[Commit]) -> None:
+    last = commits[-1]
+    stand = last.stands.get(split)
+    if stand is not None and (begin := first_offset(commits, split)) != known.begin:
+        message = f"split {split}: the row says that the job began at {known.begin}, but its commits begin at {begin}"
+        raise AuditFailed(message)
+    reached = known.begin if stand is None else stand.next
+    if row.state == "FINISHED" and known.end is not None and reached < known.end:
+        message = (
+            f"split {split}: the processor is FINISHED and the row says that the input ends at {known.end}, but commit {last.epoch} covers"
+            f" what is below {reached}: {known.end - reached} offsets were not read"
+        )
+        raise AuditFailed(message)
+
+
+async def _left(
+    row: ProcessorRow, stage: KafkaSource, listed: Mapping[SplitId, KnownSplit], commits: Sequence[Commit], log: Log
+) -> AsyncIterator[str]:
+    topics = await log.describe_topics(stage.topics)
+    places = [TopicPartition(t, n) for t in stage.topics if t in topics for n in range(topics[t].partitions)]
+    begins, ends = await log.begin_offsets(places), await log.end_offsets(places)
+    over = row.state == "FINISHED"
+    for place in places:
+        begin, end = begins[place], ends[place]
+        name = f"topic {place.topic} partition {place.partition}"
+        known = listed.get(SplitId(f"{place.topic}-{place.partition}"))
+        if known is None:
+            if end > begin:
+                yield f"{name}: all of it, {_offsets(begin, end)}: it came after the job had found its partitions"
+            continue
+        if known.begin > begin:
+            yield f"{name}: {_offsets(begin, known.begin)}, in front of where the job began"
+        stand = commits[-1].stands.get(SplitId(f"{place.topic}-{place.partition}"))
+        reached = known.begin if stand is None else stand.next
+        if end > reached:
+            yield f"{name}: {_offsets(reached, end)}, {'behind its end' if over else 'which no commit covers yet'}"
+
+
+def _offsets(begin: Offset, end: Offset) -> str:
+    return f"offsets {begin} to {end - 1}"
