@@ -8,6 +8,7 @@ from shared.model.ids import Offset
 from shared.ports.log import Log, NewRecord, TopicPartition
 
 _SLICES_PER_S = 20
+"""How smoothly the demo is fed."""
 
 
 @dataclass(slots=True)

@@ -55,7 +55,9 @@ from shared.runtime.worker import Worker
 from shared.wire.messages import decode_report
 
 _FETCH_RECORDS = 100
+"""Reports of a try-out that are looked at together, until the first failure."""
 _FETCH_MS = 10_000
+"""Virtual time."""
 
 
 class CannotTryOut(Exception):

@@ -34,6 +34,7 @@ _BROKER_VARIABLE = "KAFKA"
 """What the installation itself sets, for documents."""
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 _ADDRESS_POLL_S = 0.2
+"""How often a file that tells an address is looked for."""
 _LAST_WORDS_S = 0.6
 """A worker tells what its tasks counted when they end; it is on its way when the processor's end is known."""
 _ANEW = "--data with another folder, or another name in the document, begins anew"

@@ -27,6 +27,7 @@ from shared.ports.log import TopicPartition
 from shared.runtime.reading import followed
 
 _LOOK_S = 0.5
+"""How often what is shown is measured."""
 _RATE_LOOKS = 10
 """A rate is taken over so many looks: heartbeats come in between."""
 

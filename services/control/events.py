@@ -39,6 +39,7 @@ class Events:
     clock: Clock
     settings: ControlSettings
     _waiting: deque[tuple[str, bytes]] = field(default_factory=deque)
+    """`events_max`."""
     _alerted: dict[str, bool] = field(default_factory=dict)
     _lost: int = 0
 

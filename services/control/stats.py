@@ -24,6 +24,7 @@ BEHIND_MS = 60_000
 """Event time that lags further than this, while no work waits, is data that comes late."""
 
 SCALE_MAX = 1024**3
+"""The range of a query's `scale`."""
 Tasks = Mapping[TaskId, TaskBeat]
 _SIZES = {"inputMessageSize", "outputMessageSize", "dlqMessageSize", "stateSize", "maxMemoryUsage"}
 

@@ -19,6 +19,7 @@ from services.local.broker_settings import BrokerSettings, archive_path
 
 _TOPIC: Final = "archive"
 _DUMP_TIMEOUT_S: Final = 120.0
+"""For the broker's JVM to write its archive, once."""
 
 
 async def _use(bootstrap: str) -> None:

@@ -53,6 +53,7 @@ _FORMAT_CLASS: Final = "kafka.tools.StorageTool"
 _FORMATTED: Final = ("meta.properties", "bootstrap.checkpoint")
 """What formatting writes, also under names that go on."""
 _POLL_S: Final = 0.05
+"""Between two looks, within `start_timeout_s` and its kin."""
 _SHOWN_LINES: Final = 5
 # Below the range from which the kernel takes ports for outgoing connections, so that none is lost between test and use.
 _PORT_RANGE: Final = range(20_000, 30_000)

@@ -43,7 +43,9 @@ LOCK_PATH: Final = PROJECT_ROOT / "deploy" / "broker" / "jars.lock"
 CACHE_VARIABLE: Final = "TIDEMARK_CACHE"
 
 _HTTP_TIMEOUT_S: Final = 30
+"""Of a fetch at the set-up."""
 _FETCH_ATTEMPTS: Final = 3
+"""Of a fetch at the set-up."""
 _COORDINATE_PARTS: Final = 3
 
 Sha256 = NewType("Sha256", str)

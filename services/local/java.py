@@ -17,6 +17,7 @@ from services.local.hints import to_install_java
 
 JAVA_MAJOR_MIN: Final = 17
 _VERSION_TIMEOUT_S: Final = 30
+"""For Java to say its version."""
 _REMEDY: Final = f"install Java {JAVA_MAJOR_MIN} or newer{to_install_java()} or let JAVA_HOME name one"
 
 

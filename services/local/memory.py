@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 
 SAMPLE_S = 1.0
+"""How often a measurement looks."""
 
 
 def resident_bytes(pids: Sequence[int]) -> int:

@@ -44,6 +44,7 @@ TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file
 _ROOT: Final = Path(__file__).resolve().parents[2]
 BROKER: Final = "broker"
 _DOUBLINGS_MAX: Final = 16
+"""Doublings of `restart_wait_ms`: past them it is above any `restart_wait_ms_max`."""
 _LOGS_LOOK_S: Final = 5.0
 """Between two looks at the sizes of log files."""
 

@@ -26,6 +26,7 @@ from shared.runtime.settings import DeathSettings
 _log = structlog.get_logger()
 _NOTE: Final = "calls-"
 _LENGTH_BYTES: Final = 4
+"""The note's format."""
 _GENERATION, _EPOCH, _NAME = 2, 3, 4
 """Places in a blob's name."""
 

@@ -24,6 +24,8 @@ from shared.ports.children import ChildEnded
 Work = Callable[[Connection], None]
 """What a child does with its end of the connection, until that is closed."""
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
+# How often a computation that works is looked at for time and processes, which `call_ms_max` and `processes_max`
+# bound.
 _LOOK_S: Final = 1.0
 _STATUS_S: Final = 5.0
 """How long the end of a process may take until its status is known."""

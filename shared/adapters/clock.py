@@ -4,6 +4,7 @@ import asyncio
 import time
 
 _NS_PER_MS = 1_000_000
+"""A unit."""
 
 
 class SystemClock:

@@ -26,6 +26,7 @@ from shared.ports.clock import Executor
 
 _TEMPORARY: Final = ".tmp"
 _LEFT_OVER_S: Final = 24 * 3600
+"""What a crash left behind goes after a day: nobody writes one object for so long."""
 _DEFAULT: Final = BlobSettings()
 
 

@@ -21,6 +21,7 @@ from shared.ports.log import LogError, LogUnavailable, TopicFound, TopicPartitio
 T = TypeVar("T")
 
 _POLL_S: Final = 0.02
+"""Between two looks, within `request_timeout_ms`."""
 _REPLICAS: Final = 3
 
 

@@ -23,9 +23,11 @@ HEADER_BYTES: Final = 61
 _LENGTH_BYTES_MAX: Final = 4
 """Of a record's length: batches are far below 2²⁷ bytes."""
 _VARINT_BYTES_MAX: Final = 10
+"""Kafka's record batch: the longest number."""
 _RECORD_BYTES_MIN: Final = 6
 """Attributes, time, offset, length of key, length of value, number of headers."""
 _PRUNINGS_MAX: Final = 8
+"""Rounds of a search; what is left goes the slow way, with the same result."""
 _ZEROS_A_RECORD_MAX: Final = 8
 """Where there are more zero bytes, values are not text, and looking at each zero would take longer than reading one by one."""
 _MORE: Final = 0x80

@@ -38,7 +38,9 @@ _PASSING: Final = (
 _apart: Final[set["asyncio.Task[None]"]] = set()
 """What nobody else may hold while it goes on."""
 _POLL_S: Final = 0.02
+"""Between two looks, within `topic_wait_ms`."""
 _CANCEL_AGAIN_S: Final = 0.5
+"""Between two cancellations of such a task."""
 _DISCARD_S: Final = 1.0
 """Time for a thrown-away producer's tasks to end; what remains ends at its next request."""
 

@@ -53,6 +53,7 @@ _CHECKED_FROM: Final = 21
 _FORMAT: Final = 2
 _APPEND_TIME: Final = 1
 _UNTIL_TAKEN_S: Final = 3_600.0
+"""No bound: the library is to wait until the reader says so."""
 _MUCH_BYTES: Final = 64 * 1024
 """An answer of so much is asked for again at once: there is more, and what a request costs is little beside it."""
 

@@ -25,6 +25,7 @@ from aiokafka.protocol.types import (
 from shared.ports.log import LogUnavailable, TopicFound
 
 _ID_BYTES: Final = 16
+"""Of a topic's id: Kafka's format."""
 _NO_ID: Final = bytes(_ID_BYTES)
 _METADATA: Final = 3
 _WITH_IDS: Final = 10

@@ -62,6 +62,7 @@ _INT64_MAX: Final = np.uint64(2**63 - 1)
 _NAN_BITS: Final = 0x7FF8 << 48
 _INFINITY_BITS: Final = 0x7FF << 52
 _DECIMAL_DIGITS_MAX: Final = 34
+"""Digits of a decimal, as IEEE 754 has it."""
 
 
 @part

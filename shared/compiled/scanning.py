@@ -21,7 +21,9 @@ _QUOTES: Final = np.uint64(0x2222222222222222)
 _BACKSLASHES: Final = np.uint64(0x5C5C5C5C5C5C5C5C)
 _SPACES: Final = np.uint64(0x2020202020202020)
 _DIGITS_MAX: Final = 19
+"""Digits that fit 64 bits; what has more is read exactly, but slower."""
 _EXPONENT_MAX: Final = 100_000
+"""Larger exponents mean the same: zero, or no finite number."""
 _INT64_MAX: Final = np.uint64(2**63 - 1)
 _INFINITY: Final = 0x7FF << 52
 

@@ -12,6 +12,7 @@ import re2
 
 OPTIONS: Final = frozenset("imsxu")
 PATTERN_MAX_CHARS: Final = 10_000
+"""A regular expression's text: part of the language."""
 KEPT_DEFAULT: Final = 1_024
 
 

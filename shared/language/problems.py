@@ -68,8 +68,11 @@ class Problems:
 
 
 _SHOWN_MAX = 40
+"""Names that an error lists: for readers."""
 _NAME_MAX_CHARS = 100
+"""A name within an error: for readers."""
 _STEM_CHARS = 3
+"""What two names share to be near: for readers."""
 _ALIKE, _VERY_ALIKE = 0.6, 0.8
 
 

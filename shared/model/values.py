@@ -19,8 +19,10 @@ from typing import Any, Final, Self, TypeAlias
 
 INT32_MIN: Final = -(2**31)
 INT32_MAX: Final = 2**31 - 1
+"""A type of documents."""
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
+"""A type of documents."""
 
 
 class Missing(Enum):

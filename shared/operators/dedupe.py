@@ -42,6 +42,7 @@ RUNS_MAX: Final = 16
 """Sorted runs of hashes of one bucket beyond which they become one."""
 
 BUCKET_MS: Final = 600_000
+"""Width of a bucket of ids: part of the snapshot's form."""
 POSITIONS_A_BUCKET: Final = 65_536
 ONE_PART_BYTES_MAX: Final = 48 * 1024
 """Up to here all ids of a split lie in one part of the snapshot."""

@@ -15,7 +15,9 @@ from shared.operators.batches import values_of
 
 _NULL: Final = canonical_key(None)
 _HEAD_BYTES: Final = 5  # tag and length of a string
+"""The key's format."""
 _INT_BYTES: Final = 9  # tag and eight bytes
+"""The key's format."""
 
 
 def canonical_column(column: pa.Array, field: pa.Field) -> pa.BinaryArray:

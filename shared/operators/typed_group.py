@@ -33,6 +33,7 @@ Array: TypeAlias = pa.Array | pa.ChunkedArray
 ROWS: Final = "__n"
 """int64: how many rows a partial stands for."""
 _CONSTANT_MAX: Final = 2**31
+"""Constants whose sums over a batch stay within 64 bits."""
 _LOW_BITS: Final = 32
 _LOW_MASK: Final = 2**32 - 1
 _KEYS: Final[frozenset[FieldTypeName]] = frozenset({"string", "int", "long", "bool", "date"})

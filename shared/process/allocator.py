@@ -18,6 +18,7 @@ import pyarrow as pa
 M_TRIM_THRESHOLD: Final = -1  # malloc.h
 M_MMAP_THRESHOLD: Final = -3
 M_ARENA_MAX: Final = -8
+"""The C library's name for a setting."""
 _MMAP_BYTES_MAX: Final = 32 << 20
 """The most that the C library takes as its bound for blocks of their own."""
 _OWN: Final = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")

@@ -19,10 +19,14 @@ T = TypeVar("T")
 _PREFIX = "TIDEMARK_"
 _ENUM = re.compile(r"Invalid enum value ('.*'|[^ ]+)")
 _PORT_MAX = 65_535
+"""Ports that there are."""
 _KEPT_BYTES = 64 << 20
+"""Of `kept_bytes`."""
 _KEPT_BYTES_MAX = 2**31 - 1
+"""The range of `kept_bytes`: what the C library takes."""
 _HEAPS = 2
 _HEAPS_MAX = 1024
+"""The range of `heaps`."""
 
 
 class ProcessSettingsError(ValueError):

@@ -27,6 +27,7 @@ class ReleaseMachine:
     marker: Epoch
     waiting_max: int = 10_000
     waiting: deque[MirrorRow] = field(default_factory=deque)
+    """`commits_waiting_max`; before that `unreleased_max` holds checkpoints back."""
     releasing: MirrorRow | None = None
     seen: Epoch = NO_EPOCH
 

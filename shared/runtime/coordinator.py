@@ -79,6 +79,7 @@ class CoordinatorDriver:
         self._token: LeaderToken | None = None
         self._term = 0
         self._inbox: deque[tuple[int, ev.CoordinatorEvent]] = deque()
+        """`events_waiting_max`."""
         self._wake = asyncio.Event()
         waiting_max = outside.settings.writes_waiting_max
         self._store_queue: asyncio.Queue[tuple[int, Write]] = asyncio.Queue(waiting_max)

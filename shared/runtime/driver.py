@@ -77,13 +77,16 @@ class TaskDriver:
             task=str(wiring.task), job=machine.sender.job, generation=machine.sender.generation
         )
         self._inbox: deque[ev.Event] = deque()
+        """`events_waiting_max`."""
         self._wake = asyncio.Event()
         self._commands: deque[do.Command] = deque()
+        """What one event makes the machine say: carried out before the next is taken."""
         self._given: WorkCommand | None = None
         """What the body has been given to do and has not begun."""
         self._working = False
         self._to_work = asyncio.Event()
         self._frames: deque[tuple[EdgeId, LogRecord]] = deque()
+        """One fetch: `fetch_records_max` frames, each of `frame_bytes_max` at the most; the next fetch waits."""
         self._room = asyncio.Event()
         self._seeks: dict[EdgeId, Offset] = {}
         self._edges = {b.topic: edge for edge, b in wiring.inputs.items()}
@@ -287,6 +290,7 @@ class TaskDriver:
         """C4: what was read ahead of this edge is stale."""
         self._seeks[edge] = offset
         self._frames = deque(item for item in self._frames if item[0] != edge)
+        """One fetch: `fetch_records_max` frames, each of `frame_bytes_max` at the most; the next fetch waits."""
 
     async def _read(self) -> None:
         """Read ahead, one fetch at most; what has been taken from the log counts as read (F7)."""
@@ -332,6 +336,7 @@ class SourceDriver(TaskDriver):
         self.source = body
         self._started = asyncio.Event()
         self._fetched: deque[Fetched] = deque()
+        """One fetch of a source, and the next where it need not wait: `fetch_records_max`, `fetch_bytes_max`."""
         self._taking = False
         self._taken = asyncio.Event()
         self._ending: Handle | None = None

@@ -8,6 +8,7 @@ from shared.model.messages import ProcessorStatus, TaskBeat
 from shared.model.time import MAX_TIME, MIN_TIME
 
 _MS: Final = 1000
+"""A unit."""
 Kind = Literal["counter", "gauge"]
 
 

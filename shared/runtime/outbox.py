@@ -44,7 +44,9 @@ class Outbox:
         self._on_acked = on_acked
         self._settings = settings
         self._unsent: deque[Parcel] = deque()
+        """`parcels_waiting_max`, with `_unacked`."""
         self._unacked: deque[tuple[Parcel, Awaitable[Offset]]] = deque()
+        """`parcels_waiting_max`, with `_unsent`."""
         self._wake = asyncio.Event()
         self._writer: Writer | None = None
         self._handle: Handle | None = None
@@ -124,6 +126,7 @@ class Outbox:
             await writer.close()
         given_up = self._unacked
         self._unacked = deque()
+        """`parcels_waiting_max`, with `_unsent`."""
         if not self._dropped:
             self._unsent.extendleft(parcel for parcel, _ in reversed(given_up))
         for parcel, pending in given_up:

@@ -19,6 +19,7 @@ from shared.runtime.beats import WATERMARK
 
 Tasks = Mapping[TaskId, TaskBeat]
 _DEPTH_MAX: Final = 1_000
+"""Steps upstream that an explanation follows: more than a plan has."""
 _SPLIT: Final = "split:"
 _WHY: Final[Mapping[str, str]] = {
     "allowedLateness": "keeps windows open for the allowed lateness",

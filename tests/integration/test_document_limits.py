@@ -162,8 +162,8 @@ def test_matches_and_combinations_per_document() -> None:
     assert len(run([stage], [{"a": 1}], matchesPerDocument=3)["output"][0]["found"]) == 3
     assert "more than 2 foreign documents match" in reasons(run([stage], [{"a": 1}], matchesPerDocument=2))[0]
     several = [{"a": [1, 2, 3]}]
-    assert not reasons(run([stage], several, combinationsPerDocument=4))
-    assert "more than 3 combinations" in reasons(run([stage], several, combinationsPerDocument=3))[0]
+    assert not reasons(run([stage], several, combinationsPerDocument=3))
+    assert "more than 2 combinations" in reasons(run([stage], several, combinationsPerDocument=2))[0]
 
 
 @pytest.mark.parametrize(

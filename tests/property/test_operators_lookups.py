@@ -100,9 +100,16 @@ def at(value: Any, names: list[str]) -> list[Any]:
     return [None]
 
 
-def reach(document: Document, path: str) -> list[Any]:
+def sought(document: Document, path: str) -> list[Any]:
+    """What a document looks for: an array stands for its items, and nothing at all for null."""
     values = at(document, path.split("."))
-    return [*values, *(item for value in values if isinstance(value, list) for item in value)] or [None]
+    return [i for value in values for i in (value if isinstance(value, list) else [value])] or [None]
+
+
+def reach(document: Document, path: str) -> list[Any]:
+    """What a document is found by: its values, and the items of arrays."""
+    values = at(document, path.split("."))
+    return [*values, *(item for value in values if isinstance(value, list) for item in value)]
 
 
 def alike(a: Any, b: Any) -> bool:
@@ -118,9 +125,9 @@ def alike(a: Any, b: Any) -> bool:
 
 @given(document=DOCUMENTS, foreign=st.lists(DOCUMENTS, max_size=6), local=PATHS, other=PATHS)
 def test_fields_are_equal_as_in_mongodb(document: Document, foreign: list[Document], local: str, other: str) -> None:
-    """Any value or item of an array on one side equals one on the other; missing counts as null."""
+    """A value or an item of an array that is looked for equals a value, or an item, of the other side; missing counts as null."""
     (found,) = looked_up(stage(local, other, [], fields=True), [document], foreign)
-    wanted = [f for f in foreign if any(alike(a, b) for a in reach(document, local) for b in reach(f, other))]
+    wanted = [f for f in foreign if any(alike(a, b) for a in sought(document, local) for b in reach(f, other))]
     assert repr(found["found"]) == repr(wanted)
 
 

@@ -1,9 +1,10 @@
-"""`shared/process/LIMITS.md` names every limit there is: settings with their defaults, and what is fixed, with the reason."""
+"""`shared/process/LIMITS.md` names every setting that is a limit, with its default; what is fixed says why where it stands."""
 
 import ast
 import importlib
+import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ def test_every_setting_is_on_the_page_with_its_default(name: str, settings: Any)
 def test_every_table_of_settings_is_of_a_class_that_exists() -> None:
     """A class that is gone leaves no table behind."""
     named = {name for name in sections() if re.fullmatch(r"[A-Z][a-z]\w*", name)}
-    assert named == {*settings_classes(), "Fixed"}
+    assert named == {*settings_classes()}
 
 
 def test_relations_are_between_settings_that_exist() -> None:
@@ -122,45 +123,38 @@ def is_number(node: ast.expr | None) -> bool:
     return False
 
 
-def bounding(path: Path) -> Iterator[str]:
-    """What bounds something in a module: constants that are numbers, caches of functions, deques without a length."""
-    place, tree = str(path.relative_to(ROOT)), ast.parse(path.read_text("utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and any("cache(" in ast.unparse(each) for each in node.decorator_list):
-            yield f"{place}: {node.name}"
+def unexplained(path: Path) -> Iterator[str]:
+    """What bounds something in a module, and neither a text below nor a comment above says why: constants, deques without a length."""
+    text = path.read_text("utf-8")
+    lines, tree = text.splitlines(), ast.parse(text)
+    bodies = [body for body in (getattr(node, "body", None) for node in ast.walk(tree)) if isinstance(body, list)]
+    for node, below in (pair for body in bodies for pair in itertools.zip_longest(body, body[1:])):
         if not isinstance(node, ast.AnnAssign | ast.Assign):
             continue
         target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
         constant = isinstance(target, ast.Name) and target.id.isupper() and _BOUNDING.search(target.id)
         unbounded = node.value is not None and _DEQUE.search(ast.unparse(node.value))
-        if unbounded or (constant and is_number(node.value)):
-            yield f"{place}: {ast.unparse(target).removeprefix('self.')}"
+        if not unbounded and not (constant and is_number(node.value)):
+            continue
+        told = (
+            isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str)
+        )
+        if not told and not lines[node.lineno - 2].lstrip().startswith("#") and "#" not in lines[node.lineno - 1]:
+            yield f"{path.relative_to(ROOT)}: {ast.unparse(target).removeprefix('self.')}"
 
 
-def fixed() -> Mapping[str, tuple[str, ...]]:
-    """Rows of what is fixed: `file: name`."""
-    return sections().get("Fixed", {})
-
-
-def test_every_bounding_constant_is_on_the_page() -> None:
-    """A bound that no setting names says why on the page."""
-    found = {name for path in product() for name in bounding(path)}
-    assert sorted(found - set(fixed())) == [], f"{PAGE}, section `Fixed`: make a setting of it, or say why it is fixed"
-
-
-def test_what_is_fixed_exists() -> None:
-    """The page names no constant that is gone, and gives a reason for each that is there."""
-    found = {name for path in product() for name in bounding(path)}
-    assert sorted(set(fixed()) - found) == []
-    assert all(cells and cells[0] for cells in fixed().values())
+def test_a_bound_without_a_setting_says_why() -> None:
+    """Who reads a constant that bounds something finds the reason beside it."""
+    found = [name for path in product() for name in unexplained(path)]
+    assert found == [], "make a setting of it, or say why it is fixed: a text below it, or a comment"
 
 
 def test_a_constant_without_a_setting_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search sees constants, caches and deques."""
+    """The search sees constants and deques."""
     (tmp_path / "example.py").write_text(
-        "ROWS_MAX: Final = 7 << 2\nNAME_MAX = 'x'\nOTHER = 3\n@lru_cache(maxsize=9)\ndef asked(x): return x\n"
+        "ROWS_MAX: Final = 7 << 2\nNAME_MAX = 'x'\nOTHER = 3\nTOLD_MAX = 9\n'''Why.'''\n# Why.\nSAID_MAX = 3\n"
         "class A:\n    def __init__(self):\n        self.held = deque()\n        self.last = deque(maxlen=3)\n"
     )
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
-    found = [name.partition(": ")[2] for name in bounding(tmp_path / "example.py")]
-    assert found == ["ROWS_MAX", "asked", "held"]
+    found = [name.partition(": ")[2] for name in unexplained(tmp_path / "example.py")]
+    assert found == ["ROWS_MAX", "held"]

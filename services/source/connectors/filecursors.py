@@ -23,8 +23,11 @@ PLACE_BITS: Final = 20
 CHECK_BITS: Final = 8
 INSIDE_BITS: Final = 35
 _KNOWN_BY_BYTES: Final = 4096
+"""Read of a file to tell it from another one of its name."""
 _KNOWN_BY_RECORDS: Final = 8
+"""Taken of that: how many of its first records a file is known by, at most."""
 _DIGEST_DIGITS: Final = 24
+"""Of the digest of these records, hexadecimal: 96 bits."""
 _INSIDE: Final = (1 << INSIDE_BITS) - 1
 _CHECK: Final = (1 << CHECK_BITS) - 1
 

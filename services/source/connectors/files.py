@@ -24,6 +24,7 @@ from shared.ports.clock import Clock, Executor
 from shared.ports.source import RawBatch, SplitStatus
 
 _SCAN_BYTES: Final = 4 * 1024 * 1024
+"""Read at once when the end of a file is looked for: a piece, as of a fetch."""
 SEQUENCE: Final = SplitId("files")
 """The one split of files that are read in order."""
 

@@ -110,6 +110,7 @@ class LogRawReader:
         self._records_max = fetch_records_max
         self._reader: Reader | None = None
         self._held: deque[LogRecord] = deque()
+        """What one fetch of a log in memory gave: at most `fetch_records_max` of its reader."""
         self._assigned: tuple[TopicPartition, ...] = ()
         self._paused: set[TopicPartition] = set()
         self._ends: dict[TopicPartition, Offset] = {}

@@ -19,6 +19,7 @@ from shared.model.values import Value
 N_MAX: Final = 100_000
 """The largest `n`: what is kept for a group stays bounded."""
 PERCENTILES_MAX: Final = 1000
+"""Points of one `$percentile`: part of the language."""
 _ONE: Final = Literal(1)
 
 

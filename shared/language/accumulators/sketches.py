@@ -132,6 +132,7 @@ class Percentiles(Unordered[Quantiles]):
 _P: Final = 14
 _REGISTERS: Final = 1 << _P
 _EXACT_MAX: Final = 2048
+"""Where a sketch begins to estimate: its precision, and part of its stored form."""
 
 
 @dataclass(slots=True)

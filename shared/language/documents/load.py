@@ -19,7 +19,9 @@ from shared.language.problems import DocumentError, InvalidDocument, join
 NODES_MAX: Final = 1_000_000
 """Default bound of the values in one document, aliases written out."""
 DEPTH_MAX: Final = 300
+"""Levels of a document: bounds what Python's stack has to hold."""
 SIZE_MAX_BYTES: Final = 16 * 1024 * 1024
+"""A document's text: bounds what is read before any option is known."""
 DIGITS_MAX: Final = 1_000
 """Of one whole number: reading more takes time that grows with their square."""
 

@@ -6,6 +6,7 @@ from typing import Any
 from shared.model.values import MISSING, Value
 
 _INDEX_DIGITS = 9
+"""Digits of an index in a path: no array has more items."""
 
 
 def read_path(value: Value, names: Sequence[str]) -> Value:

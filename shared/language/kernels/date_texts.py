@@ -25,6 +25,7 @@ _MONTHS: Final = np.array([int.from_bytes(name[:3].encode()) for name in MONTH_N
 _BY_MONTH: Final = np.argsort(_MONTHS)
 _DAYS: Final = np.array([31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], dtype=np.int64)
 _TEXT_MAX: Final = 64
+"""Bytes of a date that the kernel reads; longer ones are interpreted."""
 
 
 def from_string(expr: Call, column: Column) -> Column:

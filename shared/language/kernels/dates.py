@@ -22,6 +22,7 @@ _LAST: Final = days_of(9900, 12, 31) * DAY_MS
 _REFERENCE_MS: Final = days_of(2000, 1, 1) * DAY_MS
 _STEPS: Final = {**FIXED_UNITS_MS, "day": DAY_MS}
 _SIZE_MAX: Final = 10_000_000
+"""Beyond it a kernel leaves the work to the interpreter, with the same result."""
 
 
 def _dates(column: Column) -> tuple[pa.Array, Bools | None]:

@@ -26,6 +26,7 @@ from shared.language.values.extended_json import SPECIAL
 from shared.model.values import Regex
 
 DEPTH_MAX: Final = 100
+"""How deep queries nest: part of the language."""
 _TOP: Final = ("$and", "$or", "$nor", "$expr", "$jsonSchema", "$comment")
 _REFUSED: Final = {
     **LEFT_OUT,

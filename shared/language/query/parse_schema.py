@@ -24,6 +24,7 @@ _TYPES: Final = {
     "null": "null",
 }
 _DEPTH_MAX: Final = 100
+"""How deep `$jsonSchema` nests: part of the language."""
 
 
 def parse_json_schema(tree: Any, path: str, scope: Scope) -> SchemaNode | None:

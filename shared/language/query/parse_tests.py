@@ -23,6 +23,7 @@ from shared.model.values import INT64_MAX, INT64_MIN, Binary, Regex, Value
 
 _BY_NUMBER: Final = {number: alias for alias, number in TYPE_NUMBERS.items()}
 _BITS_MAX: Final = 2**31
+"""Places of bits, as the manual has them."""
 
 
 def constant(tree: Any, path: str, scope: Scope) -> tuple[Value, bool]:

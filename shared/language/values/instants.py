@@ -4,6 +4,7 @@ import re
 from typing import Final
 
 DAY_MS: Final = 86_400_000
+"""A day."""
 _DAYS_400: Final = 146_097
 _EPOCH_DAYS: Final = 719_468  # days from 0000-03-01 to 1970-01-01
 _ISO: Final = re.compile(

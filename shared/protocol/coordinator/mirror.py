@@ -15,6 +15,7 @@ class Mirror:
     appended: Epoch = NO_EPOCH
     """The highest row that the broker has."""
     lacking: deque[MirrorRow] = field(default_factory=deque)
+    """Commits that no sink has released yet: `unreleased_max` holds checkpoints back (C11)."""
     under_way: bool = False
     retry_at_ms: int = 0
 

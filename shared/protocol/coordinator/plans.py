@@ -14,6 +14,7 @@ from shared.protocol.coordinator.record import Identity, PendingPlan, RemovedSin
 SINK = "sink"
 _NOT_IN_TOPICS = re.compile(r"[^A-Za-z0-9._-]+")
 _READABLE_MAX = 80
+"""Part of a topic's name that people read: Kafka takes 249 characters in all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -264,9 +264,11 @@ class ProcessorState:
     stop_since_ms: int | None = None
     held: bool = False
     requests: deque[Request] = field(default_factory=deque)
+    """`requests_max` a processor."""
     planning_op: OpId | None = None
     planned: PlannedPipeline | str | None = None
     answers: deque[tuple[str, str]] = field(default_factory=deque)
+    """`answers_max` a processor."""
     cleaning: Cleaning | None = None
     clean_at_ms: int = 0
     cleaned_at: Epoch | None = None
@@ -413,6 +415,7 @@ def restore_state(
     p = ProcessorState(ctx, row, kept, decode_plan(row.plan), list(lineage), list(commits))
     p.released = {(v, i): e for v, i, e in kept.released}
     p.answers = deque(kept.answers)
+    """The same, as it was stored."""
     p.shown, p.changes = kept.shown, kept.changes
     return p
 

@@ -77,6 +77,7 @@ class TaskMachine:
     _ticket: int = 0
     _work: Work | None = None
     _agenda: deque[AgendaItem] = field(default_factory=deque)
+    """What one event makes a task do: it is empty before the next event is taken."""
     _next_processing_ms: int = MAX_TIME
     _fire_due: bool = False
     _named_committed: Epoch = NO_EPOCH
@@ -384,6 +385,7 @@ class TaskMachine:
         for edge, offset in self.receiver.take_left_behind():
             kept = [item for item in self._agenda if not (isinstance(item, ev.FrameRead) and item.edge == edge)]
             self._agenda = deque(kept)
+            """What one event makes a task do: it is empty before the next event is taken."""
             self._out.append(do.Seek(edge, offset))
 
     def _try_acknowledge(self) -> None:

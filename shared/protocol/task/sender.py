@@ -33,6 +33,7 @@ class PartitionSender:
     unacked: deque[_Unread] = field(default_factory=deque)
     """Of `unread`, those whose offset is not known yet."""
     unread: deque[_Unread] = field(default_factory=deque)
+    """`ahead_bytes_max` and one piece of work: no input is taken before it is read (F7)."""
     unread_bytes: int = 0
     read_offset: Offset = FIRST_OFFSET
 
@@ -158,6 +159,7 @@ class Sender:
     @staticmethod
     def _forget_read(partition: PartitionSender) -> None:
         unread = partition.unread
+        """`ahead_bytes_max` and one piece of work: no input is taken before it is read (F7)."""
         while unread and unread[0].offset is not None and unread[0].offset < partition.read_offset:
             partition.unread_bytes -= unread.popleft().size_bytes
 

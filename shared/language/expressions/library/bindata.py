@@ -14,7 +14,9 @@ from shared.model.values import Binary, Value, long
 
 UUID_SUBTYPE: Final = 4
 _UUID_BYTES: Final = 16
+"""The format of a UUID."""
 _PREDEFINED_MAX: Final = 9
+"""Subtypes that BSON defines."""
 _CUSTOM: Final = 128
 FORMATS: Final = ("auto", "base64", "base64url", "hex", "utf8", "uuid")
 ORDERS: Final = ("little", "big")

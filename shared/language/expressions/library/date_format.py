@@ -15,6 +15,7 @@ MONTH_NAMES: Final = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December",
 )  # fmt: skip
 _YEAR_MAX: Final = 9999
+"""Years that ISO 8601 writes with four digits."""
 
 
 def _year(year: int) -> str:

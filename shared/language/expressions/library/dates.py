@@ -95,6 +95,7 @@ def _date_from_string(
 
 
 _PART_MAX: Final = 32_767
+"""Parts of a date, as the manual has them."""
 _FINE: Final = frozenset({"second", "millisecond"})
 
 
@@ -180,6 +181,7 @@ def _moved(name: str, date: Value, unit: Value, amount: Value, timezone: Value, 
 
 
 _AMOUNT_MAX: Final = 2**53
+"""Amounts that a double holds exactly."""
 
 
 @named("$dateAdd", "startDate unit amount", "timezone")

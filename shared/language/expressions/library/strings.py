@@ -190,6 +190,7 @@ def _replace(name: str, value: Value, find: Value, replacement: Value, count: in
 
 
 _REPLACED_MAX_CHARS: Final = 16 * 1024 * 1024
+"""The same for `$replaceAll`, before it is produced."""
 
 
 @named("$replaceOne", "input find replacement")

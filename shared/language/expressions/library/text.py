@@ -11,6 +11,7 @@ from shared.model.values import MISSING, Date, Long, Timestamp, Value
 
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _YEAR_MAX: Final = 9999
+"""The last year that ISO 8601 writes with four digits."""
 
 
 def double_text(value: float) -> str:

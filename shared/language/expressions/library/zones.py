@@ -16,6 +16,7 @@ from shared.model.values import Value
 _OFFSET: Final = re.compile(r"([+-])(\d\d)(?::?(\d\d))?")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_MS: Final = -62_000_000_000_000
+"""The first instant of which the library knows a zone's offset."""
 _LAST_MS: Final = 253_000_000_000_000
 """Zones are asked within the years that Python's dates have; beyond, the offset of the last such year holds."""
 
