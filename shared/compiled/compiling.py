@@ -58,10 +58,10 @@ class _Kept(caching.FunctionCache):
             super().save_overload(signature, data)
 
 
-def compiled(signature: Any) -> Callable[[F], F]:
+def compiled(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Compile a function for these types now, or load what was compiled (CC1, CC2)."""
 
-    def decorate(function: F) -> F:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         dispatcher: Any = numba.njit(nogil=True, error_model="numpy")(function)
         dispatcher._cache = _Kept(function)  # noqa: SLF001 - where to keep code is no option of the library's
         dispatcher.compile(signature)

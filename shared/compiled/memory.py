@@ -85,3 +85,16 @@ def borrowed(_context: Any, array: Any) -> Any:
         return struct._getvalue()  # noqa: SLF001 - the library's way
 
     return array(array), code
+
+
+@intrinsic
+def copy_bytes(_context: Any, out: Any, to: Any, array: Any, place: Any, size: Any) -> Any:
+    """Copy so many bytes from a place of one array of bytes to a place of another; nothing is checked."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        target = context.make_array(signature.args[0])(context, builder, args[0]).data
+        source = context.make_array(signature.args[2])(context, builder, args[2]).data
+        cgutils.raw_memcpy(builder, builder.gep(target, [args[1]]), builder.gep(source, [args[3]]), args[4], 1)
+        return context.get_dummy_value()
+
+    return types.void(out, types.intp, array, types.intp, types.intp), code

@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from aiokafka import codec, errors
+from aiokafka import codec
 
-from shared.adapters import kafka_raw
+from shared.adapters import kafka_batches
 from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_raw import RawPartition, RawReader
 from shared.adapters.kafka_settings import KafkaSettings
@@ -126,20 +126,6 @@ async def test_same_records_as_the_ordinary_reader(
     await reader.close()
 
 
-async def test_what_needs_it_is_read_record_by_record(
-    log: KafkaLog, settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where batches cannot be taken apart at once, the same records come out."""
-    at = await fill(log, f"t-{uuid.uuid4().hex}", 3)
-    whole, end = await read_plainly(log, at, 0, committed_only=True)
-    monkeypatch.setattr(kafka_raw, "read_batches", lambda _data, _batches: None)
-    reader = RawReader(settings)
-    await reader.start()
-    await reader.assign({at: Offset(0)})
-    assert await read_raw(reader, at, end, 100) == whole
-    await reader.close()
-
-
 async def test_W4_knows_the_high_watermark(log: KafkaLog, settings: KafkaSettings) -> None:
     """The end that the broker names counts open transactions too; it is unknown before the first answer (W4)."""
     at = TopicPartition(f"t-{uuid.uuid4().hex}", 0)
@@ -218,17 +204,14 @@ async def test_compressed_topics_are_read_by_either_reader(
 async def test_a_batch_in_an_encoding_that_is_not_known_is_an_error_with_its_place(
     settings: KafkaSettings, unique_name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message has topic, partition, offset, and what the library found."""
+    """The message has topic, partition, offset, and the number of the encoding."""
     log = KafkaLog(settings)
     at = TopicPartition(unique_name("unknown"), 0)
     await log.create_topic(at.topic, 1, {"compression.type": "gzip"})
     writer = await log.writer("feeder")
     await (await writer.send(at, NewRecord(b"value")))
 
-    def unknown(_batch: object) -> list[object]:
-        raise errors.UnsupportedCodecError("no codec")
-
-    monkeypatch.setattr(kafka_raw, "_one_by_one", unknown)
+    monkeypatch.setattr(kafka_batches, "UNPACK", {})
     raw = RawReader(settings)
     await raw.start()
     await raw.assign({at: Offset(0)})
@@ -238,7 +221,8 @@ async def test_a_batch_in_an_encoding_that_is_not_known_is_an_error_with_its_pla
             continue
 
     with pytest.raises(
-        LogError, match=rf"topic {at.topic} partition 0: the batch at offset 0 cannot be read .*no codec"
+        LogError,
+        match=rf"topic {at.topic} partition 0: the batch at offset 0 is compressed in a way that is not known \(1\)",
     ):
         await until_something()
     await raw.close()

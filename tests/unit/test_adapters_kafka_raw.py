@@ -6,14 +6,11 @@ import weakref
 import pytest
 from aiokafka import TopicPartition as TheirPartition
 from aiokafka.consumer.fetcher import PartitionRecords
-from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
-from shared.adapters.kafka_raw import RawPartition, RawRecords
-from shared.ports.log import TopicPartition
-
-PARTITION = TopicPartition("t", 0)
+from shared.adapters.kafka_batches import BrokenBatch, Records
+from shared.adapters.kafka_raw import answer_of
 
 
 def batch(*records: tuple[int, bytes | None, bytes | None], base: int = 0, producer: int = -1) -> bytearray:
@@ -33,7 +30,7 @@ def take(
     start: int = 0,
     aborted: tuple[tuple[int, int], ...] = (),
     committed_only: bool = True,
-) -> tuple[RawPartition | None, int]:
+) -> tuple[Records | None, int]:
     theirs = PartitionRecords(
         TheirPartition("t", 0),
         MemoryRecords(bytes(b"".join(batches))),
@@ -44,11 +41,9 @@ def take(
         True,
         int(committed_only),
     )
-    raw = RawRecords.of(theirs)
-    columns = raw.columns()
-    while raw.next_into(columns):
-        pass
-    return columns.finish(PARTITION, with_keys=True), raw.next_fetch_offset
+    fetched = answer_of(theirs)
+    records, _ = fetched.take(10**9, with_keys=True)
+    return records, fetched.next_fetch_offset
 
 
 def test_a_buffer_that_is_used_up_goes_without_the_collector() -> None:
@@ -56,8 +51,8 @@ def test_a_buffer_that_is_used_up_goes_without_the_collector() -> None:
     theirs = PartitionRecords(
         TheirPartition("t", 0), MemoryRecords(bytes(batch((0, None, b"a")))), [], 0, None, None, True, 1
     )
-    raw = RawRecords.of(theirs)
-    assert raw.next_into(raw.columns())
+    raw = answer_of(theirs)
+    assert raw.take(1, with_keys=True)[1] > 1
     alive = [weakref.ref(theirs), weakref.ref(raw)]
     gc.disable()
     try:
@@ -111,11 +106,12 @@ def test_aborted_transactions_are_left_out() -> None:
 
 
 def test_a_corrupt_batch_is_named() -> None:
-    """A flipped bit is an error that names partition and offset; it is never returned as a record."""
+    """A flipped bit is an error that names the offset; it is never returned as a record."""
     broken = batch((0, None, b"value"), base=42)
     broken[-3] ^= 1
-    with pytest.raises(CorruptRecordException, match=r"topic t partition 0.*42"):
+    with pytest.raises(BrokenBatch, match="CRC") as raised:
         take(broken)
+    assert raised.value.base_offset == 42
 
 
 def test_nothing_visible_is_no_partition() -> None:

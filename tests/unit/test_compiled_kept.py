@@ -54,4 +54,4 @@ def test_code_fits_the_text_of_the_whole_room(tmp_path: Path, monkeypatch: pytes
 def test_nothing_is_compiled_while_data_flows() -> None:
     """A call with other types than those that were compiled ahead is refused; it does not stand still for seconds."""
     with pytest.raises(TypeError):
-        json.strings(*range(7))  # type: ignore[no-untyped-call]
+        json.strings(*range(7))

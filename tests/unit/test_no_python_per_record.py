@@ -19,7 +19,7 @@ from services.source.body import SourceTaskBody
 from services.source.steps import Steps
 from shared.adapters.blobs import MemoryBlobs
 from shared.adapters.clock import SystemClock
-from shared.adapters.kafka_batches import BatchPlace, read_batches
+from shared.adapters.kafka_batches import PartitionAnswer
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_log import MemoryLog
 from shared.adapters.virtual import InlineExecutor
@@ -221,7 +221,7 @@ def test_batches_of_a_log_are_taken_apart_without_python(count: int) -> None:
 
     sys.setprofile(note)
     try:
-        records = read_batches(data, [BatchPlace(61, len(data), 0, count, 0, None)])
+        records, _ = PartitionAnswer(data, 0, 0, (), committed_only=True).take(10**9, with_keys=True)
     finally:
         sys.setprofile(None)
     assert records is not None

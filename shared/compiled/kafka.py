@@ -1,0 +1,201 @@
+"""Kafka's record batches (format 2, `DefaultRecordBatch`) taken apart.
+
+- KB1 What is read is what the client library reads record by record: offsets, times, keys and values; headers are passed.
+- KB2 A reader of committed records is not shown those of aborted transactions (KIP-98); nobody is shown control batches.
+- KB3 Each record's parts have to end where its length says, and the last record of a batch where the batch ends; a batch of which that
+  is not so is named, and nothing of it is given out.
+"""
+
+from typing import Final
+
+import numpy as np
+from numba import types
+
+from shared.compiled.compiling import compiled, part
+from shared.compiled.memory import borrowed, byte_at, copy_bytes
+
+HEADER_BYTES: Final = 61
+"""Of a batch, before its first record."""
+LOG_OVERHEAD_BYTES: Final = 12
+"""Base offset and length, which the length does not count."""
+BEGIN, END, BASE, NEXT, MAGIC, ATTRIBUTES, FIRST_TIME, MAX_TIME, PRODUCER, COUNT = range(10)
+"""The columns of a table of batches: where each begins and ends, its base offset, the offset behind it, …"""
+FIELDS: Final = 10
+CODEC_MASK, APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
+"""Bits of the attributes."""
+FORMAT: Final = 2
+_ABORT: Final = 0
+_VARINT_BYTES_MAX: Final = 10
+
+
+@part
+def _number(data, at, size):
+    """A big-endian number with a sign."""
+    found = np.uint64(0)
+    for place in range(at, at + size):
+        found = found << np.uint64(8) | np.uint64(byte_at(data, place))
+    shift = 64 - 8 * size
+    return np.int64(found << np.uint64(shift)) >> shift
+
+
+@part
+def _varint(data, at, end):
+    """(behind it, value) of a zigzag varint; (-1, 0) if it is none."""
+    found, shift = np.uint64(0), np.uint64(0)
+    for place in range(at, min(end, at + _VARINT_BYTES_MAX)):
+        byte = np.uint64(byte_at(data, place))
+        found |= (byte & np.uint64(0x7F)) << shift
+        if byte < np.uint64(0x80):
+            return place + 1, np.int64(found >> np.uint64(1)) ^ -np.int64(found & np.uint64(1))
+        shift += np.uint64(7)
+    return -1, np.int64(0)
+
+
+@part
+def _piece(data, at, end):
+    """(where it begins, bytes, behind it) of a key or a value; below 0 bytes for null. (-1, 0, -1) if it is none."""
+    at, size = _varint(data, at, end)
+    if at < 0 or size > end - at:
+        return -1, np.int64(0), -1
+    return at, size, at + max(size, 0)
+
+
+@part
+def _is_abort(data, at, end):
+    """Whether the first record of a control batch, which begins at a place, ends a transaction that is aborted."""
+    at, _ = _varint(data, at, end)
+    if at >= 0:
+        at, _ = _varint(data, at + 1, end)
+    if at >= 0:
+        at, _ = _varint(data, at, end)
+    if at < 0:
+        return False
+    key, size, _ = _piece(data, at, end)
+    return key >= 0 and size >= 4 and _number(data, key + 2, 2) == _ABORT
+
+
+_BYTES, _TABLE = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.int64, 2, "C")
+_INT64S: Final = types.Array(types.int64, 1, "C", readonly=True)
+
+
+@compiled(types.int64(_BYTES, types.int64, _TABLE))
+def walk(data, at, table):
+    """Fill a table of shape (n, FIELDS) with the next n batches, or as many as lie there whole; how many do, even beyond n.
+
+    A batch that is too short to be one has END as its bytes say, and no more.
+    """
+    count, text = 0, borrowed(data)
+    while at + LOG_OVERHEAD_BYTES <= len(data):
+        end = at + LOG_OVERHEAD_BYTES + _number(text, at + 8, 4)
+        if end > len(data) or end <= at:
+            break
+        if count < len(table):
+            row = table[count]
+            row[:] = 0
+            row[BEGIN], row[END], row[BASE], row[MAGIC] = at, end, _number(text, at, 8), -1
+            if end - at > 16:
+                row[MAGIC] = _number(text, at + 16, 1)
+            if row[MAGIC] >= FORMAT and end - at >= HEADER_BYTES:
+                row[ATTRIBUTES], row[NEXT] = _number(text, at + 21, 2), row[BASE] + _number(text, at + 23, 4) + 1
+                row[FIRST_TIME], row[MAX_TIME] = _number(text, at + 27, 8), _number(text, at + 35, 8)
+                row[PRODUCER], row[COUNT] = _number(text, at + 43, 8), _number(text, at + 57, 4)
+            elif row[MAGIC] >= FORMAT:
+                row[MAGIC] = -1
+        count += 1
+        at = end
+    return count
+
+
+@compiled(
+    types.void(_BYTES, _TABLE, _INT64S, _INT64S, types.int64[::1], types.int64[::1], types.boolean, types.boolean[::1])
+)
+def visible(data, table, producers, firsts, active, state, committed, out):
+    """Which batches of a table are for readers (KB2), shape (n,).
+
+    producers, firsts: the aborted transactions that the broker named, by first offset. active, state: whose records are left out now,
+    `state[0]` of them, and how many transactions have begun, `state[1]`: kept from one table to the next; `active` has room for all.
+    """
+    text = borrowed(data)
+    for i in range(len(table)):
+        attributes, producer = table[i, ATTRIBUTES], table[i, PRODUCER]
+        out[i] = not attributes & CONTROL
+        if not committed or table[i, MAGIC] < FORMAT:
+            continue
+        while state[1] < len(firsts) and firsts[state[1]] <= table[i, BASE]:
+            active[state[0]] = producers[state[1]]
+            state[0] += 1
+            state[1] += 1
+        for j in range(state[0] - 1, -1, -1):
+            if active[j] == producer:
+                if attributes & CONTROL and _is_abort(text, table[i, BEGIN] + HEADER_BYTES, table[i, END]):
+                    state[0] -= 1
+                    active[j] = active[state[0]]
+                elif attributes & TRANSACTIONAL:
+                    out[i] = False
+
+
+@part
+def _record(data, at, end, row, base, first_time, columns):
+    """Fill a row with the record at a place; the place behind it, -1 if it is none (KB3)."""
+    at, size = _varint(data, at, end)
+    if at < 0 or size < 1 or size > end - at:
+        return -1
+    stop = at + size
+    at, _ = _varint(data, at, stop)  # attributes: no bit of them is in use
+    if at < 0:
+        return -1
+    at, time = _varint(data, at, stop)
+    if at < 0:
+        return -1
+    at, delta = _varint(data, at, stop)
+    if at < 0:
+        return -1
+    key, key_bytes, at = _piece(data, at, stop)
+    if at < 0:
+        return -1
+    value, value_bytes, at = _piece(data, at, stop)
+    if at < 0:
+        return -1
+    at, headers = _varint(data, at, stop)
+    if at < 0 or headers < 0:
+        return -1
+    for _ in range(headers):
+        _, name_bytes, at = _piece(data, at, stop)
+        if at < 0 or name_bytes < 0:
+            return -1
+        _, _, at = _piece(data, at, stop)
+        if at < 0:
+            return -1
+    columns[0, row], columns[1, row] = base + delta, first_time + time
+    columns[2, row], columns[3, row], columns[4, row], columns[5, row] = key, key_bytes, value, value_bytes
+    return at if at == stop else -1
+
+
+@compiled(types.int64(_BYTES, _TABLE, _TABLE))
+def records(data, table, columns):
+    """Take apart batches whose records lie, not compressed, from BEGIN to END; the first that is none (KB3), -1 if all are.
+
+    columns: shape (6, n), to be filled: offsets, times, where keys begin, their bytes (below 0: null), where values begin, their bytes.
+    """
+    row, text, out = 0, borrowed(data), borrowed(columns)
+    for i in range(len(table)):
+        at, end, first = table[i, BEGIN], table[i, END], row
+        for _ in range(table[i, COUNT]):
+            at = _record(text, at, end, row, table[i, BASE], table[i, FIRST_TIME], out)
+            if at < 0:
+                return i
+            row += 1
+        if at != end:
+            return i
+        if table[i, ATTRIBUTES] & APPEND_TIME:
+            out[1, first:row] = table[i, MAX_TIME]
+    return -1
+
+
+@compiled(types.void(_BYTES, _INT64S, _INT64S, types.int32[::1], types.uint8[::1]))
+def gather(data, begins, lengths, offsets, out):
+    """Pieces of the data one behind the other; none of those of a negative length. offsets: shape (n + 1,), where each goes."""
+    text, target = borrowed(data), borrowed(out)
+    for row in range(len(begins)):
+        if lengths[row] > 0:
+            copy_bytes(target, offsets[row], text, begins[row], lengths[row])
