@@ -26,6 +26,7 @@ CODEC_MASK, APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 FORMAT: Final = 2
 _ABORT: Final = 0
 _VARINT_BYTES_MAX: Final = 10
+"""Of 64 bits, seven a byte."""
 
 
 @part
