@@ -120,9 +120,10 @@ async def installation(
     try:
         bootstrap = await cluster.start()
         log = KafkaLog(KafkaSettings(bootstrap=bootstrap, client="tidemark-cli"))
-        client = Client(log, Topics(), SystemClock(), lambda: uuid.uuid4().hex, cluster.runtime())
+        wait_ms = cli_settings().ready_ms_max
+        client = Client(log, Topics(), SystemClock(), lambda: uuid.uuid4().hex, cluster.runtime(), waits_out_ms=wait_ms)
         try:
-            await client.ready(cli_settings().ready_ms_max)
+            await client.ready(wait_ms)
             yield Installation(cluster, log, client)
         finally:
             await log.close()

@@ -28,7 +28,7 @@ class CliSettings:
     """How long one reading waits out outages of the broker."""
     retry_ms: int = 300
     """Wait before a broker that is away is asked again."""
-    ready_ms_max: int = 60_000
+    ready_ms_max: int = 300_000
     """For an installation to be ready."""
     request_timeout_ms: int = 60_000
     """For the control service's answer."""

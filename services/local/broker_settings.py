@@ -34,13 +34,14 @@ class BrokerSettings:
     message_bytes_max: int = 8 * 2**20
     # Below this the broker is not started: it would stop in the middle of a write.
     free_disk_mib_min: int = 512
-    start_timeout_s: float = 60.0
+    start_timeout_s: float = 300.0
+    """For the first answer of a broker whose process lives: on a machine that is busy, minutes. An end of it is noticed at once."""
     stop_timeout_s: float = 15.0
-    format_timeout_s: float = 60.0
+    format_timeout_s: float = 300.0
     """For a new data folder to be given its identity."""
     predecessor_timeout_s: float = 5.0
     """For a broker whose supervisor was killed to be gone."""
-    ask_timeout_ms: int = 2_000
+    ask_timeout_ms: int = 10_000
     """For an answer, when it is asked whether it is ready."""
     said_lines_max: int = 200
     """Read from the end of each of the broker's logs, to say why it did not start."""

@@ -27,7 +27,7 @@ from shared.adapters.clock import SystemClock
 from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.model.ids import Place, WorkerIncarnation
-from shared.model.messages import Deregister, WorkerUnwanted, WorkerWanted
+from shared.model.messages import Alive, Deregister, WorkerUnwanted, WorkerWanted
 from shared.ports.log import Log, LogError, NewRecord, TopicPartition
 from shared.process.settings import read_runtime
 from shared.runtime.reading import followed
@@ -45,6 +45,7 @@ _ROOT: Final = Path(__file__).resolve().parents[2]
 BROKER: Final = "broker"
 _DOUBLINGS_MAX: Final = 16
 """Doublings of `restart_wait_ms`: past them it is above any `restart_wait_ms_max`."""
+_NOT_RUNNING: Final = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 _LOGS_LOOK_S: Final = 5.0
 """Between two looks at the sizes of log files."""
 
@@ -136,6 +137,7 @@ class LocalCluster:
         if "coordinator" in self.settings.workers:
             log = self._log = KafkaLog(KafkaSettings(bootstrap=self.bootstrap, client="tidemark-supervisor"))
             self._watch("wishes", self._follow_wishes(log))
+            self._watch("alive", self._tell_alive(log))
         return self.bootstrap
 
     def _start_beside(self, bootstrap: str) -> None:
@@ -222,6 +224,28 @@ class LocalCluster:
                 await writer.close()
         except LogError as error:
             _log.info("supervisor.untold", worker=worker, reason=str(error), how="its heartbeats' absence tells")
+
+    async def _tell_alive(self, log: Log) -> None:
+        """R1: a process that is slow has not ended. It cannot tell where code holds its interpreter, or all cores are busy; this can."""
+        runtime, topic = self.runtime(), TopicPartition(self._topics().reports, 0)
+        while True:
+            try:
+                writer = await log.writer("supervisor-alive")
+                try:
+                    while True:
+                        if living := self._living():
+                            await (await writer.send(topic, NewRecord(encode_message(Alive(living), runtime.wire))))
+                        await asyncio.sleep(runtime.heartbeat_interval_ms / 1000)
+                finally:
+                    await writer.close()
+            except LogError as error:
+                _log.info("supervisor.untold", reason=str(error), how="workers' own heartbeats tell")
+                await asyncio.sleep(runtime.retry_ms / 1000)
+
+    def _living(self) -> tuple[WorkerIncarnation, ...]:
+        """Workers whose processes run; one that was stopped (SIGSTOP) does not."""
+        running = [c for c in self._children.values() if c.service in WORKERS and c.process is not None]
+        return tuple(c.incarnation for c in running if c.incarnation is not None and c.process and _runs(c.process))
 
     def _do_beside(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -411,6 +435,15 @@ class LocalCluster:
 
     def _service_of(self, place: str) -> str:
         return BROKER if place == BROKER else self._children[place].service
+
+
+def _runs(process: asyncio.subprocess.Process) -> bool:
+    if process.returncode is not None:
+        return False
+    try:
+        return psutil.Process(process.pid).status() not in _NOT_RUNNING
+    except psutil.NoSuchProcess:
+        return False
 
 
 def restart_wait_ms(settings: LocalSettings, early_ends: int) -> int:

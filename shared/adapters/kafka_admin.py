@@ -44,6 +44,11 @@ class KafkaAdmin:
             new = NewTopic(topic, partitions, replicas, topic_configs=dict(config or {}))
             answer = await admin.create_topics([new], self._settings.request_timeout_ms)
             ((_, code, *rest),) = answer.topic_errors
+            if code == errors.InvalidReplicationFactorError.errno:
+                # Brokers that are starting, or were away, are not counted yet: "fenced", or not registered.
+                raise LogUnavailable(
+                    f"creating topic {topic}: the brokers cannot do it now ({rest[0] if rest else code}); try again"
+                )
             if code not in (0, errors.TopicAlreadyExistsError.errno):
                 raise errors.for_code(code)(rest[0] if rest else "")
             await self._await_leaders(admin, topic)

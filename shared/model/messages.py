@@ -276,6 +276,20 @@ class Deregister(Struct, frozen=True, tag=True):
     reason: str = "has gone away in good order"
 
 
+class Alive(Struct, frozen=True, tag=True):
+    """Who started these processes sees that they run: said at the heartbeats' interval, whatever keeps them from beating (R1)."""
+
+    workers: tuple[WorkerIncarnation, ...]
+
+
+class Echo(Struct, frozen=True, tag=True):
+    """A leader's own word among the reports: what was reported before it has been read when it is read (R1)."""
+
+    leader: LeaderToken
+    said_ms: int
+    """By its monotonic clock."""
+
+
 class TaskRestored(Struct, frozen=True, tag=True):
     """The task stands where the checkpoint left it and can receive."""
 
@@ -356,6 +370,8 @@ Report = (
     Register
     | Heartbeat
     | Deregister
+    | Alive
+    | Echo
     | TaskRestored
     | SplitsFound
     | EndsFound

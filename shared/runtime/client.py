@@ -30,8 +30,17 @@ class Client:
     """Requests and views. Holds no state that must last."""
 
     def __init__(
-        self, log: Log, topics: Topics, clock: Clock, unique: Callable[[], str], settings: RuntimeSettings = _DEFAULT
+        self,
+        log: Log,
+        topics: Topics,
+        clock: Clock,
+        unique: Callable[[], str],
+        settings: RuntimeSettings = _DEFAULT,
+        *,
+        waits_out_ms: int = 0,
     ) -> None:
+        """`waits_out_ms`: how long an outage of the brokers keeps a request from being an error."""
+        self._waits_out_ms = waits_out_ms
         self._log = log
         self._topics = topics
         self._clock = clock
@@ -39,7 +48,20 @@ class Client:
         self.unique = unique
 
     async def request(self, request: Request, timeout_ms: int = 60_000) -> None:
-        """Send and wait for the answer. RequestRefused, RequestTimeout; LogError when the broker is away."""
+        """Send and wait for the answer. RequestRefused, RequestTimeout; LogError when the broker is away.
+
+        An outage of at most `waits_out_ms` is waited out, and the request sent again: it has an id, and is carried out once.
+        """
+        began_ms = self._clock.monotonic_ms()
+        while True:
+            try:
+                return await self._asked(request, timeout_ms)
+            except LogUnavailable:
+                if self._clock.monotonic_ms() - began_ms >= self._waits_out_ms:
+                    raise
+                await self._clock.sleep_ms(self._settings.retry_ms)
+
+    async def _asked(self, request: Request, timeout_ms: int) -> None:
         answers = TopicPartition(self._topics.answers, 0)
         async with reading(self._log) as reader:
             await reader.assign(await self._log.end_offsets([answers]))
@@ -68,8 +90,15 @@ class Client:
             await writer.close()
 
     async def statuses(self) -> dict[ProcessorName, ProcessorStatus]:
-        """All processors, as the registry has them now."""
-        return (await self._registry())[0]
+        """All processors, as the registry has them now. Outages as for requests."""
+        began_ms = self._clock.monotonic_ms()
+        while True:
+            try:
+                return (await self._registry())[0]
+            except LogUnavailable:
+                if self._clock.monotonic_ms() - began_ms >= self._waits_out_ms:
+                    raise
+                await self._clock.sleep_ms(self._settings.retry_ms)
 
     async def _registry(self) -> tuple[dict[ProcessorName, ProcessorStatus], Offset | None]:
         """All processors, and where the registry goes on; None: nothing is there yet. LogUnavailable."""
@@ -155,11 +184,15 @@ class Client:
     async def ready(self, timeout_ms: int) -> None:
         """Wait until a coordinator has made the topics. RequestTimeout."""
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
-        wanted = set(self._topics.plain())
-        while not wanted <= set(await self._log.list_topics()):
+        wanted, why = set(self._topics.plain()), "its log says why"
+        while True:
+            try:
+                if wanted <= set(await self._log.list_topics()):
+                    return
+            except LogUnavailable as error:
+                why = str(error)
             if self._clock.monotonic_ms() > deadline_ms:
-                message = f"no coordinator was there within {timeout_ms / 1000:g} s; its log says why"
-                raise RequestTimeout(message)
+                raise RequestTimeout(f"no coordinator was there within {timeout_ms / 1000:g} s; {why}")
             await self._clock.sleep_ms(self._settings.retry_ms)
 
 

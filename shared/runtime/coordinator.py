@@ -14,7 +14,7 @@ import structlog
 from shared.language.redaction import redacted_text
 from shared.model.checkpoint import BlobRef
 from shared.model.ids import EdgeId, Epoch, JobId, LeaderToken, Offset, Seq
-from shared.model.messages import Answered, CoordinatorBeat, Request, WorkerUnwanted, WorkerWanted
+from shared.model.messages import Answered, CoordinatorBeat, Echo, Request, WorkerUnwanted, WorkerWanted
 from shared.ports.blobs import BlobError
 from shared.ports.commits import Ambiguous, CommitStore, StoreUnavailable
 from shared.ports.log import (
@@ -89,6 +89,8 @@ class CoordinatorDriver:
             outside.log, outside.clock, f"coordinator {holder}", lambda _p, _o: None, outside.settings
         )
         self._seq = 0
+        self._read_to_ms = 0
+        """R1: what was reported before this has been read: a channel that is slow is not the workers' silence."""
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None
         self._mirror = MirrorWriter(outside.log, outside.topics.commits, outside.settings.assignments_kept_max)
@@ -353,6 +355,7 @@ class CoordinatorDriver:
             self._tell_connection(name, value)
         self._term += 1
         self._token = token
+        self._read_to_ms = self._now()
         _log.info("coordinator.leads", holder=self._holder, leader=token, processors=len(stored))
         self._post(self._term, ev.LeadershipTaken(self._now(), token, tuple(stored)))
 
@@ -372,13 +375,16 @@ class CoordinatorDriver:
             await self._outside.clock.sleep_ms(wait_ms)
             self._doubt.runs()
             if self._token is not None:
-                self._post(self._term, ev.Tick(self._now()))
+                self._post(self._term, ev.Tick(self._now(), self._read_to_ms))
                 settings = self._outside.settings
                 has_room = self._outbox.backlog() < settings.reports_waiting_max
                 if has_room and self._now() - beat_ms >= settings.heartbeat_interval_ms:
                     beat_ms = self._now()
                     self._publish(
                         self._outside.topics.commands, None, encode_message(CoordinatorBeat(self._token), self._wire)
+                    )
+                    self._publish(
+                        self._outside.topics.reports, None, encode_message(Echo(self._token, beat_ms), self._wire)
                     )
 
     async def _read_reports(self) -> None:
@@ -435,7 +441,10 @@ class CoordinatorDriver:
             return
         if self._token is None:
             return
-        if isinstance(message, Request):
+        if isinstance(message, Echo):
+            if message.leader == self._token:
+                self._read_to_ms = message.said_ms
+        elif isinstance(message, Request):
             self._undecided.heard(message.request, record.offset)
             self._post(self._term, ev.RequestReceived(self._now(), message))
         else:

@@ -1,7 +1,9 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """A worker that cannot begin is started again and again, and keeps nobody else from being started."""
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ from services.local.broker import BrokerError
 from services.local.folder_lock import FolderLock
 from services.local.limits import limited
 from services.local.logs import bound
-from services.local.supervisor import Child, LocalCluster, LocalSettings, restart_wait_ms
+from services.local.supervisor import Child, LocalCluster, LocalSettings, _runs, restart_wait_ms
 from shared.adapters.clock import SystemClock
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_log import MemoryLog
@@ -157,3 +159,19 @@ async def test_only_the_process_that_is_meant_is_ended(tmp_path: Path, monkeypat
     await removing
     assert cluster._children == {}
     await cluster.stop()
+
+
+async def test_R1_a_process_that_runs_is_told_from_one_that_was_stopped_or_has_ended() -> None:
+    """What a supervisor says of its workers: busy or not makes no difference."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", "print(1, flush=True)\nwhile True: pass", stdout=-1
+    )
+    assert process.stdout is not None
+    await process.stdout.readline()
+    assert _runs(process)
+    process.send_signal(signal.SIGSTOP)
+    await asyncio.to_thread(os.waitid, os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+    assert not _runs(process)
+    process.kill()
+    await process.wait()
+    assert not _runs(process)

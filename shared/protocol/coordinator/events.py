@@ -43,6 +43,8 @@ class Tick:
     """Time goes on; at least a few times in each checkpoint interval."""
 
     now_ms: int
+    read_to_ms: int | None = None
+    """Reports that were made before this have been read; None: all that were made."""
 
 
 @dataclass(frozen=True, slots=True)

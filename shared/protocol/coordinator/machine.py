@@ -17,8 +17,10 @@ from enum import Enum
 
 from shared.model.ids import Epoch, Generation, JobId, ProcessorName, WorkerIncarnation
 from shared.model.messages import (
+    Alive,
     CreateProcessor,
     Deregister,
+    Echo,
     Heartbeat,
     PutConnection,
     Register,
@@ -170,8 +172,8 @@ class CoordinatorMachine:
                     p.state.mirror.failed(epoch, now_ms + self.settings.retry_ms)
             case ev.OutageSeen():
                 self.ctx.outage_seen_ms = now_ms
-            case ev.Tick():
-                self._tick(now_ms)
+            case ev.Tick(read_to_ms=read_to_ms):
+                self._tick(now_ms if read_to_ms is None else read_to_ms)
             case _:
                 self._answered(event)
 
@@ -194,9 +196,11 @@ class CoordinatorMachine:
         if self.last_ms is not None and now_ms - self.last_ms > self.settings.heartbeat_timeout_ms // 2:
             self.ctx.workers.excuse(now_ms - self.last_ms)
 
-    def _tick(self, now_ms: int) -> None:
-        for worker in self.ctx.workers.lost(now_ms):
-            self._worker_gone(worker, f"has not been heard of for {self.settings.heartbeat_timeout_ms} ms")
+    def _tick(self, read_to_ms: int) -> None:
+        settings = self.settings
+        for worker in self.ctx.workers.lost(read_to_ms):
+            limits = f"{settings.heartbeat_timeout_ms} ms, or has not spoken itself for {settings.work_timeout_ms} ms"
+            self._worker_gone(worker, f"has not been heard of for {limits}")
 
     def _advance(self, now_ms: int) -> None:
         for machine in list(self.processors.values()):
@@ -217,6 +221,10 @@ class CoordinatorMachine:
             case Heartbeat():
                 if self.ctx.workers.beat(report, now_ms):
                     self._beat(report)
+            case Alive(workers=workers):
+                self.ctx.workers.vouch(workers, now_ms)
+            case Echo():
+                pass  # the driver's own (`ev.Tick.read_to_ms`)
             case Deregister():
                 if self.ctx.workers.leave(report.worker):
                     self._worker_gone(report.worker, report.reason)

@@ -11,7 +11,9 @@ class CoordinatorSettings:
     """Bounds and times; `_ms` on the monotonic clock."""
 
     heartbeat_timeout_ms: int = 6_000
-    """A worker not heard of for so long is lost (R1)."""
+    """A worker not heard of for so long is lost, by itself or by who started its process (R1)."""
+    work_timeout_ms: int = 60_000
+    """A worker whose process lives but tells nothing itself is lost after so long (R1)."""
     adopt_wait_ms: int = 6_000
     """How long a new leader waits for the tasks of a running generation to show themselves before it starts the next."""
     checkpoint_interval_ms: int = 1_000

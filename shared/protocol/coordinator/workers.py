@@ -26,6 +26,9 @@ class Worker:
     service: str
     slots: int
     seen_ms: int
+    """When it was last known to live: by its own word, or of who started it."""
+    worked_ms: int
+    """When it last spoke itself."""
     hosting: set[ProcessorName] = field(default_factory=set)
     empty_since_ms: int = 0
     retired_ms: int | None = None
@@ -85,6 +88,12 @@ class Workers:
         self._see(h, now_ms)
         return True
 
+    def vouch(self, workers: Iterable[WorkerIncarnation], now_ms: int) -> None:
+        """Who started their processes sees that they run."""
+        for incarnation in workers:
+            if (worker := self.alive.get(incarnation)) is not None:
+                worker.seen_ms = now_ms
+
     def leave(self, worker: WorkerIncarnation) -> bool:
         """It is gone for good: nothing that it still says counts. False if it was not known."""
         self.replaced[worker] = None
@@ -92,9 +101,15 @@ class Workers:
             self.replaced.popitem(last=False)
         return self.alive.pop(worker, None) is not None
 
-    def lost(self, now_ms: int) -> list[WorkerIncarnation]:
-        """Remove and return those whose heartbeats have stopped (R1)."""
-        gone = [w.incarnation for w in self.alive.values() if now_ms - w.seen_ms > self.settings.heartbeat_timeout_ms]
+    def lost(self, read_to_ms: int) -> list[WorkerIncarnation]:
+        """Remove and return those of which nobody speaks any more, or that do not themselves (R1). All said before this has been read."""
+        settings = self.settings
+        gone = [
+            w.incarnation
+            for w in self.alive.values()
+            if read_to_ms - w.seen_ms > settings.heartbeat_timeout_ms
+            or read_to_ms - w.worked_ms > settings.work_timeout_ms
+        ]
         for incarnation in gone:
             del self.alive[incarnation]
         return gone
@@ -103,6 +118,7 @@ class Workers:
         """The coordinator itself stood still for so long: that is not the workers' silence."""
         for w in self.alive.values():
             w.seen_ms += held_up_ms
+            w.worked_ms += held_up_ms
 
     def place(
         self, name: ProcessorName, needs: Iterable[Need], now_ms: int
@@ -185,11 +201,11 @@ class Workers:
         worker = self.alive.get(said.worker)
         if worker is None:
             self.alive[said.worker] = Worker(
-                said.worker, said.place, said.service, said.slots, now_ms, empty_since_ms=now_ms
+                said.worker, said.place, said.service, said.slots, now_ms, now_ms, empty_since_ms=now_ms
             )
             self.wished.pop(said.service, None)
         else:
-            worker.seen_ms = now_ms
+            worker.seen_ms = worker.worked_ms = now_ms
             worker.slots = said.slots
 
 

@@ -12,6 +12,7 @@ ON_GENERATIONS = ("tests/unit/test_protocol_coordinator_generations.py",)
 ON_REQUESTS = ("tests/unit/test_protocol_coordinator_requests.py", "tests/unit/test_protocol_coordinator_stories.py")
 SPLITS, ON_SPLITS = AT + "splits.py", ("tests/unit/test_protocol_coordinator_splits.py",)
 ON_RETENTION = ("tests/unit/test_protocol_coordinator_retention.py",)
+ON_SILENCE = ("tests/unit/test_protocol_coordinator_silence.py",)
 ON_CODE = ("tests/unit/test_protocol_coordinator_code.py",)
 ON_BUNDLE = ("tests/unit/test_computation_bundle.py",)
 
@@ -103,6 +104,9 @@ COORDINATOR = (
     Mutant("R1", "a failed generation goes on elsewhere", GENERATION, "    if p.phase in HOSTED:\n        p.tell(StopTasks(p.row.job, p.row.generation))\n    _forget_run(p, now_ms)\n    p.phase = Phase.WAITING", "    _forget_run(p, now_ms)\n    p.phase = Phase.WAITING", ON_GENERATIONS),
     Mutant("R1", "a task that is gone is not missed", PROCESSOR, "        if missing:\n", "        if False:\n", ON_GENERATIONS),
     Mutant("R1", "silence of our own is theirs", MACHINE, "            self.ctx.workers.excuse(now_ms - self.last_ms)", "            pass", ON_GENERATIONS),
+    Mutant("R1", "nobody else's word counts for a worker", WORKERS, "            if (worker := self.alive.get(incarnation)) is not None:\n                worker.seen_ms = now_ms\n", "            self.alive.get(incarnation)\n", ON_SILENCE),
+    Mutant("R1", "a process that runs is enough for ever", WORKERS, "            or read_to_ms - w.worked_ms > settings.work_timeout_ms\n", "", ON_SILENCE),
+    Mutant("R1", "what was not read is silence", MACHINE, "self._tick(now_ms if read_to_ms is None else read_to_ms)", "self._tick(now_ms)", ON_SILENCE),
     Mutant("R1", "a worker that leaves is waited for", MACHINE, "                if self.ctx.workers.leave(report.worker):", "                if False:", ON_GENERATIONS),
     Mutant("R2", "assignments name nobody", GENERATION, "        to=worker,\n", '        to=WorkerIncarnation(""),\n', ON_GENERATIONS),
     Mutant("R2", "a new leader assigns in a generation that it did not begin", GENERATION, "    elif now_ms >= p.resume_at_ms:\n        leave(p, now_ms, now_ms)", "    elif now_ms >= p.resume_at_ms:\n        run.holders.clear()\n        p.phase = Phase.PREPARING", ON_GENERATIONS),
