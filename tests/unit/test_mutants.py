@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from tests.harness.mutants.catalogue import MUTANTS
-from tests.harness.mutants.run import without
+from tests.harness.mutants.tree import TreeMutant
 from tests.rule_names import rules_in_name, rules_of_the_protocol
 from tests.tidy_rules import ROOT, functions
 from tests.unit.protocol_task.mutations import MUTATIONS
@@ -17,7 +17,7 @@ def test_every_clause_is_found_once_and_can_be_taken_out(path: str) -> None:
     text = (ROOT / path).read_text(encoding="utf-8")
     for mutant in MUTANTS:
         if mutant.path == path:
-            changed = without(mutant, text)
+            changed = mutant.applied(text)
             assert changed != text, mutant.name
             compile(changed, path, "exec")
 
@@ -38,3 +38,46 @@ def test_every_rule_has_a_mutant() -> None:
     assert rules_of_the_protocol() - rules - {"C13"} == set()
     names = [m.name for m in MUTANTS]
     assert len(names) == len(set(names))
+
+
+SOURCE = """
+class A:
+    async def f(self, x):
+        # a comment
+        if x.ready and not self.done:
+            self.log(x)
+            await self.go(
+                x,
+            )
+        self.frames = deque(i for i in self.frames if i != x)
+
+def g():
+    return min(a, b)
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "find", "becomes", "wanted"),
+    [
+        ("A.f", "x.ready and not self.done", "x.ready", "if x.ready:"),
+        ("A.f", "if any_test:\n    ...", "", "        pass\n        self.frames"),
+        ("A.f", "self.frames = any_new", "self.frames = [any_new]", "self.frames = [deque("),
+        ("A.f", "await self.go(x)", "pass", "self.log(x)\n            pass"),
+        ("A.f", "self.log(x)\nawait any_call", "", "(not self.done):\n            pass\n"),
+        ("g", "min(any_a, b)", "any_a", "return a"),
+    ],
+)
+def test_a_change_to_the_tree_finds_its_place_however_it_is_laid_out(
+    where: str, find: str, becomes: str, wanted: str
+) -> None:
+    """Expressions and statements, with any expression or any statements in the place of some."""
+    changed = TreeMutant("C1", "x", "p", where, find, becomes, ()).applied(SOURCE)
+    assert wanted in changed
+    assert changed != ast.unparse(ast.parse(SOURCE))
+
+
+@pytest.mark.parametrize(("where", "find"), [("A.f", "x"), ("A.f", "min(a, b)"), ("A.g", "a"), ("g", "return a")])
+def test_a_change_to_the_tree_that_finds_nothing_or_much_is_refused(where: str, find: str) -> None:
+    """So that the list does not rot."""
+    with pytest.raises(ValueError, match="expected on"):
+        TreeMutant("C1", "x", "p", where, find, "None", ()).applied(SOURCE)

@@ -14,6 +14,7 @@ from shared.model.messages import (
     StartSources,
     StopProcessor,
     StopTasks,
+    TaskFailed,
     TaskRestored,
 )
 from shared.protocol.coordinator import commands as do
@@ -193,6 +194,22 @@ def test_R2_strays_of_earlier_generations_are_told_to_stop() -> None:
     worker.tasks[task.assign.job, TaskId(VertexId("count"), 7)] = task
     world.pass_ms(300)
     assert (task.assign.job, TaskId(VertexId("count"), 7)) not in worker.tasks
+
+
+def test_R2_what_a_task_of_an_older_generation_says_counts_for_nothing() -> None:
+    """A worker that runs both may say late that the older has failed: the younger goes on."""
+    world = started()
+    world.pass_ms(1_500)
+    worker, task = world.holder("count")
+    a = task.assign
+    world.fail("emit")
+    world.pass_ms(2_000)
+    assert world.row.generation == 2
+    assert world.holder("count")[0] is worker
+    world.report(worker, TaskFailed(worker.incarnation, a.job, a.generation, a.vertex, a.index, "late", permanent=True))
+    world.pass_ms(2_000)
+    assert world.row.generation == 2
+    assert world.row.state != "FAILED"
 
 
 def test_R3_what_is_committed_is_released_after_recovery() -> None:

@@ -271,6 +271,27 @@ def test_C4_what_did_not_fit_is_left_in_the_log_and_read_again() -> None:
     on_stand(story, senders=2, limits=TaskLimits(waiting_bytes_max=600))
 
 
+def test_C4_what_a_fetch_brings_from_before_a_seek_is_dropped() -> None:
+    """A fetch is under way when the receiver seeks back: what it then brings lies behind what is read again, and is not read first."""
+
+    async def story(stand: Stand) -> None:
+        peer, driver = stand.peer(0), stand.driver
+        await peer.rows(1)
+        await stand.until(lambda: stand.body.seen == [1])
+        await stand.settle()  # a fetch waits
+        begin = driver.read_offsets[IN]
+        driver._seek(IN, begin)
+        await peer.rows(2)
+        await peer.rows(3)
+        await stand.until(lambda: len(stand.body.seen) == 3)
+        await stand.settle()
+        assert stand.body.seen == [1, 2, 3]
+        assert driver.machine.drops == {}  # each frame came once
+        assert stand.errors == []
+
+    on_stand(story)
+
+
 def test_C12_a_receiver_whose_log_does_not_reach_back_stops() -> None:
     """Records below the restored position were deleted: an error that names position and log, never a start from what is left."""
     restored = TaskProtocolState(inputs=(InputState("up>me", "in", Offset(1), ()),))

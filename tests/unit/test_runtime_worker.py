@@ -2,6 +2,7 @@
 """A worker obeys what is meant for it, once (R2), says why a task failed (C10, S6, L2), and tells senders what was read (F7)."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -34,11 +35,12 @@ from shared.ports.log import LogUnavailable, TopicPartition
 from shared.ports.sink import MarkerAhead, TargetRefused, TargetUnavailable
 from shared.protocol.task.events import ReadUpTo
 from shared.protocol.task.start import TaskLimits
-from shared.runtime.body import Fetched
+from shared.runtime.body import Fetched, TaskBody
+from shared.runtime.context import TaskContext
 from shared.runtime.driver import ZombieError
 from shared.runtime.settings import RuntimeSettings, SettingsError
 from tests.harness.driver_stand import WaitingBody
-from tests.harness.worker_stand import JOB, ME, TOPICS, WorkerStand, working
+from tests.harness.worker_stand import JOB, ME, TOPICS, StubService, WorkerStand, working
 
 COLLECT = TaskId(VertexId("collect-1"), 0)
 
@@ -192,6 +194,37 @@ def test_R2_a_task_that_is_still_being_built_ends_before_its_successor_begins() 
         assert said == ["generation 1 opens", "generation 1 closes", "generation 2 opens", "generation 2 is open"]
 
     at_work(story, make=lambda context: bodies[context.assign.generation])
+
+
+class HurriedService(StubService):
+    """Builds a task even when it is told not to: a library has swallowed the word."""
+
+    async def build(self, context: TaskContext) -> TaskBody:
+        if context.assign.generation == 1:
+            self.built.append(context)
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            return self.make(context)
+        return await super().build(context)
+
+
+def test_R2_a_start_that_ends_behind_its_successor_s_order_comes_to_nothing() -> None:
+    """Whatever kept it from ending when it was told: it is closed, and neither works nor says that it is restored."""
+    said: list[str] = []
+
+    async def story(stand: WorkerStand) -> None:
+        stand.worker._service = HurriedService(lambda c: Opening(f"generation {c.assign.generation}", said))
+        await stand.tell(stand.assign(1))
+        await stand.settle()
+        await stand.tell(stand.assign(2))
+        await stand.said(TaskRestored)
+        await stand.settle()
+        assert [r.generation for r in await stand.reports(TaskRestored)] == [2]
+        assert "generation 1 closes" in said
+        (hosted,) = stand.worker._tasks.values()
+        assert hosted.assign.generation == 2
+
+    at_work(story)
 
 
 def test_what_was_opened_in_vain_is_closed() -> None:

@@ -216,6 +216,26 @@ def test_C11_a_release_that_waits_keeps_nothing_from_being_staged() -> None:
     on_bench(story)
 
 
+def test_C11_a_release_is_told_when_it_has_happened_and_not_before() -> None:
+    """A commit whose release was told is kept no longer: while the target is away it is not told."""
+
+    async def story(bench: Bench) -> None:
+        body = await _opened(bench)
+        await body.apply("", [_inline(1)])
+        staged = await body.copy(Epoch(1), Epoch(0))
+        bench.trouble += [TargetUnavailable("away")] * 1_000
+        await bench.mirror(row(1, 0, staged.staged))
+        await bench.stand.until(lambda: bool(_waits(bench)))
+        await bench.stand.settle()
+        assert [told.epoch for told in await bench.stand.reports(Released) if told.epoch > 0] == []
+        bench.trouble.clear()
+        await bench.stand.until(lambda: bench.visible() == [(1, 1)])
+        await bench.stand.settle()
+        assert [told.epoch for told in await bench.stand.reports(Released) if told.epoch > 0] == [1]
+
+    on_bench(story)
+
+
 def test_C10_two_activities_that_wait_are_told_side_by_side() -> None:
     """A release that goes on does not end the word of a staging that still waits."""
 

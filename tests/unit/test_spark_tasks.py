@@ -271,3 +271,21 @@ def test_a_step_is_cut_into_tasks_as_the_settings_say(extra: dict[str, int], tas
     segment = StateSegment("s", 1_000, 1, "d", 0, 16 * length)
     order = Order(b"", "root", "p", 0, 16 * length, 0, 0, 1)
     assert len(step._ranges(order, [segment])) == tasks
+
+
+def test_C12_the_step_at_the_end_of_input_has_the_name_of_its_own_epoch() -> None:
+    """What it writes behind a barrier is of the epoch that is open: named for an older one it would be deleted before its commit."""
+
+    async def story(world: VirtualWorld, blobs: MemoryBlobs) -> None:
+        stub = Stub()
+        body = body_of(world, blobs, stub, last=3)
+        await body.open({})
+        await body.flush(Epoch(4))
+        await body.copy(Epoch(4), Epoch(3))
+        await body.flush(Epoch(7))
+        await body.copy(Epoch(7), Epoch(4))
+        await body.advance(MAX_TIME)
+        epochs = [prefix.split("/")[3] for _, _, _, prefix in stub.calls]
+        assert [int(epoch) for epoch in epochs] == [4, 7, 8]
+
+    on_stage(story)

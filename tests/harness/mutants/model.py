@@ -21,3 +21,10 @@ class Mutant:
     def name(self) -> str:
         """For people."""
         return f"{self.rule}, {self.what}"
+
+    def applied(self, text: str) -> str:
+        """The file without the clause. ValueError if the list has gone stale: the text is not there, or not once."""
+        found = text.count(self.old)
+        if found != 1:
+            raise ValueError(f"{self.path}: expected once, found {found} times: {self.old!r} ({self.name})")
+        return text.replace(self.old, self.new)

@@ -17,10 +17,12 @@ from pathlib import Path
 
 from tests.harness.mutants.catalogue import MUTANTS
 from tests.harness.mutants.model import Mutant
+from tests.harness.mutants.tree import TreeMutant
 from tests.rule_names import rules_in_name, rules_of_the_protocol
 from tests.tidy_rules import ROOT, TOP_FOLDERS, functions, sources
 from tests.unit.protocol_task.mutations import MUTATIONS
 
+AnyMutant = Mutant | TreeMutant
 _FAILED, _NOTHING_COLLECTED = 1, 5
 _NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.egg-info", ".hypothesis")
 _TIMEOUT_S = 240
@@ -54,32 +56,24 @@ class Copy:
             return _FAILED, f"hung for {_TIMEOUT_S} s"
         return done.returncode, "\n".join(done.stdout.splitlines()[-15:])
 
-    def changed(self, mutant: Mutant) -> tuple[int, str]:
+    def changed(self, mutant: AnyMutant) -> tuple[int, str]:
         """The tests of the mutant's rule, without the clause."""
         path = self.root / mutant.path
         text = path.read_text(encoding="utf-8")
-        path.write_text(without(mutant, text), encoding="utf-8")
+        path.write_text(mutant.applied(text), encoding="utf-8")
         try:
             return self.tests(mutant.rule, mutant.tests)
         finally:
             path.write_text(text, encoding="utf-8")
 
 
-def without(mutant: Mutant, text: str) -> str:
-    """The file without the clause. ValueError if the list has gone stale: the text is not there, or not once."""
-    found = text.count(mutant.old)
-    if found != 1:
-        raise ValueError(f"{mutant.path}: expected once, found {found} times: {mutant.old!r} ({mutant.name})")
-    return text.replace(mutant.old, mutant.new)
-
-
-def chosen(words: Sequence[str], *, reals: bool) -> list[Mutant]:
+def chosen(words: Sequence[str], *, reals: bool) -> list[AnyMutant]:
     """Those whose rule or name is asked for; all without words."""
     wanted = (m for m in MUTANTS if not words or any(w == m.rule or w.lower() in m.name.lower() for w in words))
     return [m for m in wanted if reals or not m.real]
 
 
-def survivors(mutants: Iterable[Mutant], *, reals: bool) -> list[str]:
+def survivors(mutants: Iterable[AnyMutant], *, reals: bool) -> list[str]:
     """Those that no test noticed, and what is wrong with the list, each as a line; tells how it goes."""
     found: list[str] = []
     with tempfile.TemporaryDirectory(prefix="tidemark-mutants-") as folder:

@@ -197,7 +197,7 @@ class Story:
         error = ""
         for _ in range(30):
             error = await world.ask(lambda request: StartProcessor(request, NAME, resume=True))
-            if not error:
+            if not error or world.state() == "FINISHED":
                 return
             await world.clock.sleep_ms(500)
         raise Unfinished(f"never started: {error}")

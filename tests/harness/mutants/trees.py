@@ -1,0 +1,77 @@
+"""Mutants that look for what they change in the syntax tree: small slips that tests of the machines alone let pass."""
+
+from tests.harness.mutants.tree import TreeMutant
+
+PROCESSOR = "shared/protocol/coordinator/processor.py"
+WORKER, DRIVER, MIRROR = "shared/runtime/worker.py", "shared/runtime/driver.py", "shared/runtime/mirror.py"
+SINK, SOURCE, SPARK = "services/sink/body.py", "services/source/body.py", "services/spark/body.py"
+
+TREES = (
+    TreeMutant(
+        "R2", "reports of an older generation are heeded", PROCESSOR, "ProcessorMachine.task_report",
+        find="p.run is None or report.generation != p.row.generation",
+        becomes="p.run is None",
+        tests=("tests/unit/test_protocol_coordinator_generations.py",),
+    ),
+    TreeMutant(
+        "C11", "a release is reported before it happens", SINK, "SinkBody._release",
+        find="skipped = await any_attempt",
+        becomes="self._context.released(identity.index, row.epoch)\nskipped = await any_attempt",
+        tests=("tests/unit/test_sink_tasks.py",),
+    ),
+    TreeMutant(
+        "C9", "a mirror row that is repeated during a release is queued again", "shared/protocol/release.py", "ReleaseMachine.mirrored",
+        find="row.epoch <= max(self.marker, self.seen)",
+        becomes="row.epoch <= self.marker",
+        tests=("tests/unit/protocol_task/test_task_restore.py", "tests/unit/test_sink_tasks.py"),
+    ),
+    TreeMutant(
+        "C8", "undecided requests are deleted", "shared/runtime/undecided.py", "Undecided.let_go",
+        find="min(self._offsets.values(), default=self._read)",
+        becomes="self._read",
+        tests=("tests/unit/test_runtime_undecided.py",),
+    ),
+    TreeMutant(
+        "R2", "a start that was overtaken goes on", WORKER, "Worker._start_task",
+        find="if self._tasks.get(key) is not hosted:\n    ...",
+        becomes="",
+        tests=("tests/unit/test_runtime_worker.py",),
+    ),
+    TreeMutant(
+        "R2", "what starts a task goes on when the task is closed", WORKER, "Worker._close_task",
+        find="if hosted.starting is not None:\n    ...",
+        becomes="",
+        tests=("tests/unit/test_runtime_worker.py",),
+    ),
+    TreeMutant(
+        "C4", "records fetched before a seek are kept", DRIVER, "TaskDriver._seek",
+        find="self._frames = any_filtered",
+        becomes="",
+        tests=("tests/unit/test_runtime_driver.py",),
+    ),
+    TreeMutant(
+        "C4", "records that a fetch brings behind a seek are kept", DRIVER, "TaskDriver._read_with",
+        find="edge not in self._seeks",
+        becomes="True",
+        tests=("tests/unit/test_runtime_driver.py",),
+    ),
+    TreeMutant(
+        "C9", "a broken mirror writer is kept", MIRROR, "MirrorWriter.append",
+        find="await self.close()",
+        becomes="pass",
+        tests=("tests/unit/test_runtime_mirror.py",),
+    ),
+    TreeMutant(
+        "E1", "a split's restored end is forgotten", SOURCE, "SourceTaskBody.open",
+        find="bounds = any_saved",
+        becomes="bounds = {}\nsaved = {}",
+        tests=("tests/contract/test_source_tasks.py",),
+    ),
+    TreeMutant(
+        "C12", "Spark's last step is named for the first epoch", SPARK, "SparkBody.copy",
+        find="self._epoch = any_next",
+        becomes="",
+        tests=("tests/unit/test_spark_tasks.py",),
+    ),
+)  # fmt: skip
+"""Each with the tests that notice it."""

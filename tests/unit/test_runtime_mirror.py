@@ -1,0 +1,30 @@
+# ruff: noqa: N802 -- a test carries its rule's name
+"""The mirror's writer: after an error it is another one."""
+
+import pytest
+
+from shared.adapters.faults import Fault, Faults
+from shared.adapters.memory_broker import MemoryBroker
+from shared.adapters.memory_log import MemoryLog
+from shared.adapters.virtual import VirtualWorld, run_virtual
+from shared.model.ids import JobId
+from shared.ports.log import LogUnavailable
+from shared.runtime.mirror import MirrorWriter
+
+JOB = JobId("0" * 32)
+
+
+def test_C9_after_an_error_the_next_row_is_appended_by_a_new_writer() -> None:
+    """A writer that has failed once takes nothing more (F2): kept, it would stop the mirror for good."""
+
+    async def story(world: VirtualWorld) -> None:
+        broker, faults = MemoryBroker(world.clock), Faults()
+        mirror = MirrorWriter(MemoryLog(broker, faults), lambda job: f"{job}.commits")
+        faults.plan("send", Fault.REFUSED)
+        with pytest.raises(LogUnavailable):
+            await mirror.append(JOB, b"row")
+        await mirror.append(JOB, b"row")
+        assert [record.value for record in broker.dump(f"{JOB}.commits")[0]] == [b"row"]
+        await mirror.close()
+
+    run_virtual(story)
