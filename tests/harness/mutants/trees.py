@@ -5,6 +5,11 @@ from tests.harness.mutants.tree import TreeMutant
 PROCESSOR = "shared/protocol/coordinator/processor.py"
 WORKER, DRIVER, MIRROR = "shared/runtime/worker.py", "shared/runtime/driver.py", "shared/runtime/mirror.py"
 SINK, SOURCE, SPARK = "services/sink/body.py", "services/source/body.py", "services/spark/body.py"
+KAFKA, FOLDER = "services/sink/connectors/kafka.py", "services/sink/connectors/destination.py"
+ON_FILES, ON_KAFKA = (
+    ("tests/contract/test_sinks_files.py", "tests/contract/test_sinks_contract.py"),
+    ("tests/contract/test_sinks_kafka.py",),
+)
 
 TREES = (
     TreeMutant(
@@ -63,14 +68,50 @@ TREES = (
     ),
     TreeMutant(
         "E1", "a split's restored end is forgotten", SOURCE, "SourceTaskBody.open",
-        find="bounds = any_saved",
-        becomes="bounds = {}\nsaved = {}",
+        find="positions = any_positions",
+        becomes="positions = any_positions\nknown = {s: msgspec.structs.replace(k, end=None) for s, k in known.items()}",
         tests=("tests/contract/test_source_tasks.py",),
     ),
     TreeMutant(
         "C12", "Spark's last step is named for the first epoch", SPARK, "SparkBody.copy",
         find="self._epoch = any_next",
         becomes="",
+        tests=("tests/unit/test_spark_tasks.py",),
+    ),
+    TreeMutant(
+        "C10", "a target that is away fails the task", SINK, "SinkBody._patiently",
+        find="since_ms = clock.now_ms() if any_test else since_ms",
+        becomes="raise error",
+        tests=("tests/unit/test_sink_tasks.py",),
+    ),
+    TreeMutant(
+        "S3", "the producer is kept after an error", KAFKA, "KafkaSink._on_target",
+        find="await self._throw_away()",
+        becomes="pass",
+        tests=ON_KAFKA,
+    ),
+    TreeMutant(
+        "S4", "what exists is overwritten", FOLDER, "LocalDestination.create",
+        find="link_file",
+        becomes="_replace",
+        tests=ON_FILES,
+    ),
+    TreeMutant(
+        "S4", "files appear before they are whole", FOLDER, "LocalDestination._publish",
+        find="temporary = any_name",
+        becomes="temporary = final.parent / f'{final.name}.{next(self._temporaries)}'",
+        tests=ON_FILES,
+    ),
+    TreeMutant(
+        "S4", "a manifest of another history is accepted", "services/sink/connectors/manifests.py", "ManifestStore.publish",
+        find="raise any_refusal",
+        becomes="",
+        tests=ON_FILES,
+    ),
+    TreeMutant(
+        "P2", "a restore looks at no segment", SPARK, "SparkBody.open",
+        find="await any_context.executor.blocking(step.check, self._state.segments)",
+        becomes="pass",
         tests=("tests/unit/test_spark_tasks.py",),
     ),
 )  # fmt: skip
