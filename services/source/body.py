@@ -84,6 +84,7 @@ class SourceTaskBody:
         self._bounded = bounded
         self._own: dict[SplitId, _Split] = {}
         self._looked_ms = 0
+        self._checked_ms = 0
         self._known: dict[SplitId, KnownSplit] = dict(context.assign.splits)
         """Those that the processor's row lists, as far as this task was told (I1)."""
         self._listed = context.assign.listed
@@ -120,6 +121,7 @@ class SourceTaskBody:
         there = await self._source.splits()
         known = {split: each for split, each in self._known.items() if split in there}
         await self._source.check(known)
+        self._checked_ms = self._context.outside.clock.monotonic_ms()
         self._gone = tuple(sorted(self._known.keys() - known.keys()))
         if self._gone:
             _log.warning("source.splits_gone", task=str(self._context.task), splits=self._gone)
@@ -160,19 +162,23 @@ class SourceTaskBody:
         settings = self._context.outside.settings
         await self._look()
         await self._open_told()
-        batches = await self._source.fetch(settings.fetch_bytes_max, settings.fetch_timeout_ms)
+        try:
+            batches = await self._source.fetch(settings.fetch_bytes_max, settings.fetch_timeout_ms)
+        except LogUnavailable:
+            self._checked_ms = MIN_TIME  # what is there afterwards may be another topic
+            raise
         paced = self._steps.one_by_one and bool(batches)
         added, self._come = self._come, {}
         return Fetched(tuple(batches), tuple(self._source.status()), paced=paced, added=added)
 
     async def _look(self) -> None:
-        """Now and then: splits that have come and are this task's (W2), and whether those that are read are still the same (I2)."""
-        outside = self._context.outside
-        due_ms = self._looked_ms + outside.settings.splits_interval_ms
-        if outside.clock.monotonic_ms() < due_ms or (self._bounded and self._listed):
-            return
-        await self._source.check(self._known)
-        if not self._draining:
+        """Now and then: whether the splits that are read are still the same (I2), and which have come that are this task's (W2)."""
+        now_ms, settings = self._context.outside.clock.monotonic_ms(), self._context.outside.settings
+        if now_ms - self._checked_ms >= settings.origins_interval_ms:
+            await self._source.check(self._known)
+            self._checked_ms = now_ms
+        bounded = self._bounded and self._listed
+        if now_ms - self._looked_ms >= settings.splits_interval_ms and not bounded and not self._draining:
             await self._look_at(await self._source.splits())
 
     async def _look_at(self, there: Mapping[SplitId, int]) -> None:

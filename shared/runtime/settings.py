@@ -105,6 +105,8 @@ class RuntimeSettings:
     """Of a source, per fetch."""
     splits_interval_ms: int = 5_000
     """How often a source that does not end by itself looks for partitions or files that have come."""
+    origins_interval_ms: int = 1_000
+    """How often a source asks whether its topics are still those that it began to read (I2); after an outage before it reads on."""
     inline_bytes_max: int = 256 * 1024
     """A batch above this goes by reference on edges that allow it, and is split on others."""
     state_inline_bytes_max: int = 64 * 1024

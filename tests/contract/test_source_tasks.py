@@ -17,7 +17,7 @@ from shared.language.stages.source import StartAt
 from shared.model.checkpoint import KnownSplit
 from shared.model.ids import Offset, SplitId
 from shared.model.time import MAX_TIME
-from shared.ports.log import Log, NewRecord, TopicPartition
+from shared.ports.log import Log, LogUnavailable, NewRecord, TopicPartition
 from shared.ports.source import SourceReplaced
 from tests.harness.source_stand import IDLE_MS, SourceStand, feed, record
 
@@ -280,6 +280,7 @@ async def test_I3_a_restored_task_ends_where_the_row_says(cluster: Cluster) -> N
     assert await read(again, 3) == [10, 20, 30]
     await at_end(again)
     assert again.body.ended()
+    assert {s.split: s.next_position for s in again.source.status()} == {s: k.end for s, k in stand.row.items()}
 
 
 async def test_I1_a_split_is_read_when_the_row_lists_it_and_not_before(cluster: Cluster) -> None:
@@ -349,6 +350,27 @@ async def test_I2_a_topic_that_was_made_anew_is_refused(cluster: Cluster) -> Non
         await again.open(parts, stand.row)
     with pytest.raises(SourceReplaced, match="made anew"):
         await stand.take(after_ms=10**6)
+
+
+async def test_I2_what_is_there_after_an_outage_is_compared_before_it_is_read(cluster: Cluster) -> None:
+    """A cluster that was away may have come back with other topics: no time need have passed."""
+    await cluster.feed(0, 10)
+    stand = await cluster.stand()
+    await read(stand, 1)
+    fetch = stand.source.fetch
+
+    async def away(max_bytes: int, timeout_ms: int) -> Any:
+        raise LogUnavailable("away")
+
+    stand.source.fetch = away  # type: ignore[method-assign]
+    with pytest.raises(LogUnavailable):
+        await stand.take()
+    stand.source.fetch = fetch  # type: ignore[method-assign]
+    await cluster.log.delete_topics([cluster.topic])
+    await cluster.log.create_topic(cluster.topic, 2)
+    await cluster.feed(0, 20, 30, 40)
+    with pytest.raises(SourceReplaced, match="made anew"):
+        await stand.take()
 
 
 async def test_E2_a_split_that_comes_after_the_input_was_ended_is_not_read(cluster: Cluster) -> None:
