@@ -12,7 +12,7 @@ import pytest
 
 from services.sink.connectors.kafkamarkers import Marker, MarkerReading, last_marker, marker_record, markers_of
 from services.sink.connectors.kafkarecords import RecordMaker, Takes
-from services.sink.connectors.kafkaruns import Run, joined
+from services.sink.connectors.kafkaruns import Run, joined, size_of
 from services.sink.connectors.staging import BlobPart, InlinePart, blobs_of, decode_handle
 from shared.adapters.clock import SystemClock
 from shared.adapters.faults import Fault, Faults
@@ -413,4 +413,13 @@ def test_runs_of_a_topic_join_with_and_without_keys_and_headers() -> None:
     assert joined([plain, other, rich]) == [
         Run("a", [b"1", None, b"3"], [None, None, b"k"], [1, None, 3], [(), (), (("h", b"v"),)]),
         other,
+    ]
+
+
+def test_a_record_has_one_size_alone_and_among_others() -> None:
+    """What is refused alone is what is counted of it in a part."""
+    headers = [(), (("h", b"v"), ("ü", b""))]
+    run = Run("a", [b"1", None], [None, b"key"], [1, 2], headers)
+    assert run.sizes().tolist() == [
+        size_of(v, k, h) for v, k, h in zip(run.values, run.keys or (), headers, strict=True)
     ]

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from services.sink.connectors.kafkaruns import Headers, Run
+from services.sink.connectors.kafkaruns import Headers, Run, size_of
 from services.sink.connectors.rendered import rendered
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.language.expressions.ast import Expr, FieldPath, Literal
@@ -134,7 +134,7 @@ class RecordMaker:
             raise _Refused(f"{stage.path}.config.tombstoneWhen: a record without a value needs a key, found none")
         value = None if tombstone else render_json(document, canonical=stage.output_format == "canonicalJson")
         record = _Record(topic, key, value, _kafka_time(time_ms), headers)
-        size_bytes = int(_run_of([(0, record)])[1].sizes()[0])
+        size_bytes = size_of(value, key, headers)
         if size_bytes > self._record_bytes_max:
             raise _Refused(
                 f"{stage.path}: the record for topic {topic} has {size_bytes} bytes, at most {self._record_bytes_max}"

@@ -81,10 +81,16 @@ def _listed(values: Sequence[T] | None) -> list[T] | None:
     return None if values is None else list(values)
 
 
+def size_of(value: bytes | None, key: bytes | None, headers: Headers) -> int:
+    """What the broker counts of one record, about; bytes."""
+    size = len(value or b"") + len(key or b"") + OVERHEAD_BYTES
+    return size + sum(len(name.encode()) + len(data) + 8 for name, data in headers) if headers else size
+
+
 def sizes_of(
     values: Sequence[bytes | None], keys: Sequence[bytes | None] | None, headers: Sequence[Headers] | None
 ) -> Int64s:
-    """What the broker counts of records, about; bytes, shape (n,)."""
+    """`size_of` each of several; shape (n,)."""
     sizes = np.fromiter((len(v) if v else 0 for v in values), dtype=np.int64, count=len(values))
     sizes += OVERHEAD_BYTES
     if keys is not None:
