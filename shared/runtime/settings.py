@@ -93,8 +93,10 @@ class RuntimeSettings:
     tick_interval_ms: int = 50
     """How often time reaches the machines: watermarks without rows, processing-time timers."""
     flow_interval_ms: int = 100
-    """How often read positions are told to senders (F7)."""
-    fetch_timeout_ms: int = 200
+    """How often read positions are told to senders (F7), where much was read."""
+    flow_silence_ms_max: int = 1_000
+    """How long a read position stays untold where little was read: less than an eighth of `limits.ahead_bytes_max`."""
+    fetch_timeout_ms: int = 500
     """How long a fetch waits where there is nothing."""
     retry_ms: int = 300
     """Between two tries of what is away: the log, the store."""

@@ -73,6 +73,7 @@ from shared.runtime.driver import SourceDriver, Splits, TaskDriver, ZombieError
 from shared.runtime.measures import Measure, of_task
 from shared.runtime.outbox import Outbox, Parcel
 from shared.runtime.reading import reading
+from shared.runtime.settings import RuntimeSettings
 from shared.wire.errors import WireError
 from shared.wire.messages import decode_command, decode_positions, encode_message
 
@@ -130,7 +131,7 @@ class Worker:
         self._heard_ms = 0
         self._registered = False
         self._flow_begun = asyncio.Event()
-        self._told: dict[str, tuple[Offset, int | None]] = {}
+        self._told: dict[str, Told] = {}
         """By partition of an edge: how far it was read, and, of a receiver that is full, its watermark. Bounded by the tasks here."""
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None
@@ -415,9 +416,9 @@ class Worker:
         )
 
     async def _tick(self) -> None:
-        clock = self._outside.clock
+        clock, settings = self._outside.clock, self._outside.settings
         while True:
-            await clock.sleep_ms(self._outside.settings.tick_interval_ms)
+            await clock.sleep_ms(settings.tick_interval_ms if self._tasks else settings.heartbeat_interval_ms)
             event = ev.Ticked(clock.now_ms())
             for hosted in self._tasks.values():
                 if hosted.driver is not None:
@@ -427,20 +428,34 @@ class Worker:
         """F7, the receiver's side."""
         flow = TopicPartition(self._outside.topics.flow, 0)
         while True:
-            await self._outside.clock.sleep_ms(self._outside.settings.flow_interval_ms)
-            news, told = [], {}
-            for hosted in self._tasks.values():
-                if hosted.driver is None:
-                    continue
-                for place, position in _positions_of(hosted.driver, hosted.assign.index):
-                    told[place] = position.offset, position.watermark_ms if position.full else None
-                    if told[place] != self._told.get(place):
-                        news.append(position)
-            self._told = told
+            settings = self._outside.settings
+            await self._outside.clock.sleep_ms(
+                settings.flow_interval_ms if self._tasks else settings.heartbeat_interval_ms
+            )
+            news = self._unknown_positions()
             if news:
                 self._seq += 1
                 data = encode_message(ReadPositions(tuple(news)), self._outside.settings.wire)
                 self._outbox.send(Parcel(EdgeId("flow"), flow, Seq(self._seq), data))
+
+    def _unknown_positions(self) -> list[ReadPosition]:
+        """What senders are to know: that a receiver is full, or no longer; how far it has read, where that is much, or now and then."""
+        settings, now_ms = self._outside.settings, self._outside.clock.monotonic_ms()
+        news: list[ReadPosition] = []
+        told: dict[str, Told] = {}
+        for hosted in self._tasks.values():
+            if hosted.driver is None:
+                continue
+            taken_bytes = hosted.driver.meter.in_bytes
+            for place, position in _positions_of(hosted.driver, hosted.assign.index):
+                now = Told(position.offset, position.watermark_ms if position.full else None, taken_bytes, now_ms)
+                known = self._told.get(place)
+                if known is None or known.is_outdated(now, settings):
+                    news.append(position)
+                    known = now
+                told[place] = known
+        self._told = told
+        return news
 
     async def _read_positions(self) -> None:
         """F7, the sender's side. What was told during an outage is read after it: a sender that waits for it is told nothing twice."""
@@ -488,6 +503,27 @@ def _tell_source(driver: SourceDriver, command: Command) -> None:
             driver.drain(splits)
         case _:
             pass  # another task's
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What was told of a partition last."""
+
+    offset: Offset
+    full_ms: int | None
+    """The input watermark of a receiver that is full, ms; None of one that is not."""
+    taken_bytes: int
+    """What the task had taken from all of its edges then."""
+    at_ms: int
+    """Monotonic."""
+
+    def is_outdated(self, now: "Told", settings: RuntimeSettings) -> bool:
+        """Whether senders are to be told `now`: a sender that is held back waits for an eighth of W at the most, or for what is little."""
+        if now.full_ms != self.full_ms:
+            return True
+        much = settings.limits.ahead_bytes_max // 8
+        long = now.at_ms - self.at_ms >= settings.flow_silence_ms_max
+        return now.offset != self.offset and (long or now.taken_bytes - self.taken_bytes >= much)
 
 
 def _keep_newest(known: dict[Any, Generation], most: int) -> None:

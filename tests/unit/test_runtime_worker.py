@@ -39,6 +39,7 @@ from shared.runtime.body import Fetched, TaskBody
 from shared.runtime.context import TaskContext
 from shared.runtime.driver import ZombieError
 from shared.runtime.settings import RuntimeSettings, SettingsError
+from shared.runtime.worker import Told
 from tests.harness.driver_stand import WaitingBody
 from tests.harness.worker_stand import JOB, ME, TOPICS, StubService, WorkerStand, working
 
@@ -545,3 +546,20 @@ def test_C12_the_topics_of_an_installation_keep_their_records() -> None:
     for name, config in TOPICS.plain().items():
         kept = config.get("retention.ms") == "-1" and config.get("retention.bytes") == "-1"
         assert kept or config.get("cleanup.policy") == "compact" or name == TOPICS.samples, name
+
+
+@pytest.mark.parametrize(
+    ("now", "outdated"),
+    [
+        (Told(Offset(5), None, 100, 50), False),
+        (Told(Offset(6), None, 100, 50), False),
+        (Told(Offset(6), None, 100 + (8 << 20) // 8, 50), True),
+        (Told(Offset(6), None, 100, 1_000), True),
+        (Told(Offset(5), None, 100, 1_000), False),
+        (Told(Offset(5), 7, 100, 50), True),
+    ],
+)
+def test_F7_what_was_read_is_told_when_it_is_much_or_long_untold(now: Told, outdated: bool) -> None:
+    """Senders hear of an eighth of W at the next interval, of less within `flow_silence_ms_max`, and at once that a receiver is full."""
+    settings = RuntimeSettings(limits=TaskLimits(ahead_bytes_max=8 << 20))
+    assert Told(Offset(5), None, 100, 0).is_outdated(now, settings) is outdated
