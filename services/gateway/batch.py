@@ -28,6 +28,17 @@ class Shape:
     batch_id: str = ""
     """Without a field: a record's id is this and its number."""
 
+    def placed_by(self, record: NewRecord) -> bytes | None:
+        """What decides on a record's partition, so that a repeat meets its first sending there; None: any will do.
+
+        Its key; else its own id, whatever batch it comes with; else its batch's.
+        """
+        if record.key is not None:
+            return record.key
+        if self.id_field:
+            return record.headers[0][1]
+        return self.batch_id.encode() or None
+
 
 def records_of(body: bytes, shape: Shape, record_bytes_max: int, records_max: int) -> list[NewRecord]:
     """The records in their order. Problem, with the place, for the first that is none: then none is written."""

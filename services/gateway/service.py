@@ -137,7 +137,7 @@ class GatewayService:
             settings = self._settings
             records = records_of(await self._body(request), shape, settings.record_bytes_max, settings.records_max)
             if records:
-                await self._write(topic, partitions, records)
+                await self._write(topic, partitions, records, shape)
         self._written += len(records)
         body = msgspec.json.encode({"topic": topic, "written": len(records)})
         return web.Response(body=body, content_type="application/json")
@@ -181,9 +181,9 @@ class GatewayService:
             raise Problem(NOT_FOUND, "topic", "one that exists", repr(topic), "create it first")
         return topic, partitions
 
-    async def _write(self, topic: str, partitions: int, records: Sequence[NewRecord]) -> None:
+    async def _write(self, topic: str, partitions: int, records: Sequence[NewRecord], shape: Shape) -> None:
         try:
-            await self._writer.write(topic, partitions, records)
+            await self._writer.write(topic, partitions, records, shape.placed_by)
         except NotWritten as error:
             self._away = str(error)
             raise _unavailable(str(error), "nothing was written: send it again") from error

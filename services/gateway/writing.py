@@ -4,8 +4,9 @@ A writer whose transaction went wrong is thrown away: whether its batch was writ
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import structlog
 
@@ -23,6 +24,8 @@ from shared.ports.log import (
 )
 
 _log = structlog.get_logger()
+PlacedBy = Callable[[NewRecord], bytes | None]
+"""What decides on a record's partition; None: any will do."""
 
 
 class NotWritten(Exception):
@@ -70,11 +73,13 @@ class BatchWriter:
                 raise NotWritten(str(error)) from error
         return self._partitions.get(topic, 0)
 
-    async def write(self, topic: str, partitions: int, records: Sequence[NewRecord]) -> None:
+    async def write(
+        self, topic: str, partitions: int, records: Sequence[NewRecord], placed_by: PlacedBy = attrgetter("key")
+    ) -> None:
         """All of them or none, acknowledged by every replica. NotWritten, NotKnown, Refused."""
         number = await self._free.get()
         try:
-            await self._write(number, self._divided(topic, partitions, records))
+            await self._write(number, self._divided(topic, partitions, records, placed_by))
         finally:
             self._free.put_nowait(number)
 
@@ -115,13 +120,14 @@ class BatchWriter:
                 _log.warning("gateway.writer_lost", reason=str(error))
 
     def _divided(
-        self, topic: str, partitions: int, records: Sequence[NewRecord]
+        self, topic: str, partitions: int, records: Sequence[NewRecord], placed_by: PlacedBy
     ) -> dict[TopicPartition, list[NewRecord]]:
-        """By key as Kafka's own clients divide; what has no key goes, batch by batch, round the partitions."""
+        """As Kafka's own clients divide by key; what nothing places goes, batch by batch, round the partitions."""
         self._turn += 1
         found: dict[TopicPartition, list[NewRecord]] = {}
         for record in records:
-            at = self._turn % partitions if record.key is None else partition_of_key(record.key, partitions)
+            by = placed_by(record)
+            at = self._turn % partitions if by is None else partition_of_key(by, partitions)
             found.setdefault(TopicPartition(topic, at), []).append(record)
         return found
 

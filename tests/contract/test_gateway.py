@@ -3,6 +3,7 @@
 import asyncio
 import json
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -106,6 +107,27 @@ async def test_a_batch_is_there_when_it_is_answered(asked: Asked) -> None:
     assert len({r.partition for r in keyed}) == 1
     others = [r for r in found if r.key is None]
     assert [r.headers for r in others] == [(("record-id", b"b-0"),), (("record-id", b"b-1"),)]
+
+
+@pytest.mark.parametrize(("query", "key"), [("?id=n", ""), ("", "batch-1"), ("?id=n", "batch-1"), ("?id=n&key=k", "")])
+async def test_a_batch_that_is_sent_again_meets_its_first_sending(asked: Asked, query: str, key: str) -> None:
+    """Each record lies where it lay: by its key, its id, or its batch's; ids are looked for within a partition."""
+    headers = {"Idempotency-Key": key} if key else {}
+    batch = lines(*({"k": f"k{n}", "n": n} for n in range(20)))
+    for _ in range(3):
+        assert (await asked.send(batch, query=query, **headers))[0] == 200
+    places = Counter((record.value, record.partition) for record in await asked.records())
+    assert set(places.values()) == {3}
+    assert len(places) == 20
+
+
+async def test_a_record_is_placed_by_its_id_whatever_batch_it_comes_with(asked: Asked) -> None:
+    """Who sends a part of a batch again, or under another key, is understood as well."""
+    for key, numbers in (("one", range(10)), ("two", range(5, 10)), ("", range(7))):
+        headers = {"Idempotency-Key": key} if key else {}
+        assert (await asked.send(lines(*({"n": n} for n in numbers)), query="?id=n", **headers))[0] == 200
+    places = {(record.value, record.partition) for record in await asked.records()}
+    assert len(places) == 10
 
 
 async def test_a_bad_line_is_named_and_nothing_is_written(asked: Asked) -> None:
