@@ -1,13 +1,15 @@
 """Partial aggregation of rows in their windows, and the merge of partials: typed or general, as the plan says."""
 
 from collections import Counter
+from collections.abc import Set as AbstractSet
 
 import pyarrow as pa
 
+from shared.language.schema import Schema
 from shared.language.stages import Unwind
 from shared.operators import general_group, typed_group
 from shared.operators.base import PART, POS, TS, WEND, WSTART, Out
-from shared.operators.batches import one_batch, typed, user_columns
+from shared.operators.batches import declared_columns, one_batch, typed, typed_fields
 from shared.operators.context import TaskContext
 from shared.operators.dead_letters import Failure, dead_letters
 from shared.operators.program import through
@@ -20,11 +22,10 @@ def partials_of(plan: WindowPlan, rows: pa.RecordBatch, context: TaskContext) ->
 
     Sessions reach as far as all their rows do, those included that stages inside the window drop or fail on (`general_group.extents`).
     """
-    if plan.typed is not None:
-        if not plan.typed.inputs <= set(user_columns(rows)):
-            rows = typed(rows, plan.spec.schema)
-        return typed_group.partials(plan.typed, rows, plan.extras), [], 0
     staged = through(plan.before, rows, context)
+    if plan.typed is not None:
+        left = staged.batch if _has(staged.batch, plan.schema, plan.typed.inputs) else typed(staged.batch, plan.schema)
+        return typed_group.partials(plan.typed, left, plan.extras), staged.letters, staged.failed
     table, failures = general_group.partials(plan, staged.batch, context.topic)
     if plan.sessions and (failures or _thins(plan, rows, staged.batch)):
         table = pa.concat_tables([table, general_group.extents(plan, rows)])
@@ -45,6 +46,12 @@ def merged(plan: WindowPlan, table: pa.Table) -> pa.Table:
 def one_merged(plan: WindowPlan, table: pa.Table) -> pa.RecordBatch:
     """As `merged`, as one batch."""
     return one_batch(merged(plan, table))
+
+
+def _has(rows: pa.RecordBatch, schema: Schema, names: AbstractSet[str]) -> bool:
+    """Whether declared fields are columns of their types."""
+    declared = {field.name: field.type for field in typed_fields(schema)}
+    return names <= set(declared_columns(rows)) and all(rows.schema.field(n).type == declared[n] for n in names)
 
 
 def _thins(plan: WindowPlan, rows: pa.RecordBatch, left: pa.RecordBatch) -> bool:

@@ -7,7 +7,7 @@
 - FR3 A row on which an expression fails is an error, and not a cell; the others go on (D1).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from shared.language.apply.size import evaluate_bounded
 from shared.language.expressions.ast import Expr, FieldPath, fields_used
-from shared.language.expressions.environment import Environment
+from shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
 from shared.language.expressions.errors import ExpressionError
 from shared.language.expressions.interpreter import evaluate
 from shared.language.kernels import Bools, Column, Path, Rows, Unvectorised
@@ -42,9 +42,11 @@ from shared.operators.cells import column_of, column_of_cells, patched, whole_co
 from shared.operators.context import Topics
 from shared.operators.dead_letters import Failure
 from shared.operators.extracted import extracted, fields_of
-from shared.operators.rows import environments
+from shared.operators.rows import walk
 
 Int64s = npt.NDArray[np.int64]
+_NOTICED: Final = RESULT_UNITS_MAX - 65_536
+"""Who has more than this left has spent so little that a stage's expressions together cannot exceed what they may."""
 _KINDS: Final[Mapping[pa.DataType, Any]] = {kind: name for name, kind in ARROW_TYPES.items()}
 _METAS: Final[Mapping[Path, tuple[str, str]]] = {
     ("window", "start"): (WSTART, "date"),
@@ -84,8 +86,8 @@ class Frame(Rows):
         self._topic = topic
         self._user = frozenset(user_columns(batch))
         self._columns: dict[Path, Column] = {}
-        self._environments: list[Environment] | None = None
-        self._few: dict[int, Environment] = {}
+        self._left: dict[int, int] = {}
+        """What rows may still spend that have spent much."""
 
     # --- columns ------------------------------------------------------------------------------------------------------
 
@@ -125,9 +127,11 @@ class Frame(Rows):
     def interpreted(self, expr: Expr) -> Column:
         """The values of a part of an expression that has no kernel; doubt where it fails."""
         cells: list[Any] = []
-        for env in self._each(fields_used(expr)):
+        names = fields_used(expr)
+        documents = documents_of(self.batch) if names is None else partial_documents(self.batch, names)
+        for env in walk(self.batch, documents, [RESULT_UNITS_MAX] * self.size, self._topic):
             try:
-                cells.append(evaluate(expr, env.on(env.root)))
+                cells.append(evaluate(expr, env))
             except ExpressionError:
                 cells.append(_FAILED)
         return column_of_cells(cells)
@@ -161,32 +165,25 @@ class Frame(Rows):
 
     # --- documents ----------------------------------------------------------------------------------------------------
 
-    def environment(self, row: int) -> Environment:
-        """Where expressions of the stage are interpreted for a row; the same each time, for it bounds what a stage may compute."""
-        if self._environments is not None:
-            return self._environments[row]
-        return self._few[row]
+    def environments(self, rows: Int64s) -> Iterator[Environment]:
+        """Where the stage's expressions are interpreted for some rows, each until the next is asked for.
 
-    def environments(self, rows: Int64s) -> list[Environment]:
-        """The environments of some rows, in that order."""
-        if self._environments is None and len(rows) == self.size:
-            self._environments = self._made(self.batch, self._names)
-            for row, env in self._few.items():
-                self._environments[row] = env
-        elif self._environments is None:
-            new = [row for row in rows.tolist() if row not in self._few]
-            if new:
-                self._few.update(zip(new, self._made(self.batch.take(pa.array(new)), self._names), strict=True))
-        return [self.environment(row) for row in rows.tolist()]
+        What a row spends, it has spent for the expressions of the stage that follow, too.
+        """
+        some = self._rows(rows)
+        documents = documents_of(some) if self._names is None else partial_documents(some, self._names)
+        left = (
+            [self._left.get(row, RESULT_UNITS_MAX) for row in rows.tolist()]
+            if self._left
+            else [RESULT_UNITS_MAX] * len(rows)
+        )
+        for row, env in zip(rows.tolist(), walk(some, documents, left, self._topic), strict=True):
+            yield env
+            if env.budget.left < _NOTICED:
+                self._left[row] = env.budget.left
 
-    def _each(self, names: Iterable[str] | None) -> list[Environment]:
-        if self._environments is not None:
-            return self._environments
-        return self._made(self.batch, None if names is None else frozenset(names))
-
-    def _made(self, batch: pa.RecordBatch, names: frozenset[str] | None) -> list[Environment]:
-        documents = documents_of(batch) if names is None else partial_documents(batch, names)
-        return environments(batch, documents, self._topic)
+    def _rows(self, rows: Int64s) -> pa.RecordBatch:
+        return self.batch if len(rows) == self.size else self.batch.take(pa.array(rows))
 
     # --- expressions --------------------------------------------------------------------------------------------------
 

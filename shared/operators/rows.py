@@ -3,7 +3,7 @@
 Vectorised forms stand beside the operators that use them; this is what they must agree with.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, Final
 
@@ -35,6 +35,22 @@ def environments(batch: pa.RecordBatch, documents: Sequence[Document], topic: To
         )
         for number, (document, arrival) in enumerate(zip(documents, arrivals, strict=True))
     ]
+
+
+def walk(
+    batch: pa.RecordBatch, documents: Sequence[Document], left: Sequence[int], topic: Topics = None
+) -> Iterator[Environment]:
+    """As `environments`, one after the other in the same object: each stands until the next is asked for.
+
+    left: what each row may still spend.
+    """
+    arrivals = batch.column(ARRIVAL).to_pylist() if ARRIVAL in batch.schema.names else [None] * len(documents)
+    columns = _Columns(batch)
+    env = Environment({})
+    for number, (document, arrival, units) in enumerate(zip(documents, arrivals, left, strict=True)):
+        meta = partial(_meta, columns, number, topic)
+        env.become(document, None if arrival is None else Date(arrival), meta, units)
+        yield env
 
 
 class _Columns:

@@ -12,9 +12,11 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
+from shared.language.schema import Schema
 from shared.language.stages import Count, Group, InnerStage, Limit, SessionWindow, Sort, Stateless
 from shared.model.time import MIN_TIME, minus
 from shared.operators.base import ARRIVAL, KEY, PART, POS, REST, SRCKEY, TS, WEND, WSTART
+from shared.operators.schemas import after
 from shared.operators.specs import WindowSpec
 from shared.operators.typed_group import ROWS, Merge, TypedGroup
 from shared.operators.typed_group import plan as plan_typed
@@ -89,9 +91,14 @@ class WindowPlan:
     @cached_property
     def typed(self) -> TypedGroup | None:
         """The typed form of `group`, where it has one."""
-        if self._group_at is None or isinstance(self.spec.stage, SessionWindow) or self.before:
+        if self._group_at is None or isinstance(self.spec.stage, SessionWindow):
             return None
-        return plan_typed(self.group, self.spec.schema)
+        return plan_typed(self.group, self.schema)
+
+    @cached_property
+    def schema(self) -> Schema:
+        """The declared fields of what `group` takes."""
+        return after(self.spec.schema, self.before)
 
     @cached_property
     def after(self) -> tuple[InnerStage, ...]:

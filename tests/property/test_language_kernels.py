@@ -47,7 +47,7 @@ _OF = {
     "string": st.sampled_from(
         ["", "a", "A", "b", "é", "2024-03-05T12:00:00Z", "2024-02-30T12:00:00Z", "1999-12-31T23:59:59.5"]
     )
-    | st.text("aZé", max_size=3),
+    | st.text("aZé ", max_size=4),
     "bool": st.booleans(),
     "date": st.integers(-(10**13), 10**13).map(Date) | st.sampled_from([Date(0), Date(-1), Date(951_782_400_000)]),
 }
@@ -83,6 +83,11 @@ _ONE = [
     "$toLong",
     "$toDouble",
     "$toString",
+    "$toInt",
+    "$round",
+    "$trunc",
+    "$strLenBytes",
+    "$week",
 ]
 _PARTS = [
     "$year",
@@ -98,6 +103,8 @@ _PARTS = [
 ]
 _TWO = ["$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$cmp", "$subtract", "$divide", "$mod", "$ifNull"]
 _ZONES = ["Europe/Berlin", "America/New_York", "-03:30", "Asia/Kathmandu", "UTC"]
+_UNITS = st.sampled_from(["year", "quarter", "month", "week", "day", "hour", "minute", "second", "millisecond"])
+_WRITTEN = ["%Y-%m-%d", "%H:%M:%S.%L %z", "%d %b %j%%U%U %u%w", "%G-W%V", "day %d of %B, %Z", ""]
 _MANY = ["$and", "$or", "$add", "$multiply", "$concat"]
 
 
@@ -115,8 +122,33 @@ def _call(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         op(_MANY, st.lists(inner, min_size=1, max_size=3)),
         op(["$cond"], st.lists(inner, min_size=3, max_size=3)),
         st.tuples(inner, items).map(lambda p: {"$in": [p[0], {"$literal": p[1]}]}),
-        st.tuples(inner, st.sampled_from(["hour", "day", "second"]), st.integers(1, 5)).map(
-            lambda p: {"$dateTrunc": {"date": p[0], "unit": p[1], "binSize": p[2]}}
+        st.tuples(inner, _UNITS, st.integers(1, 5), st.sampled_from(_ZONES), st.sampled_from(["mon", "Sunday"])).map(
+            lambda p: {
+                "$dateTrunc": {"date": p[0], "unit": p[1], "binSize": p[2], "timezone": p[3], "startOfWeek": p[4]}
+            }
+        ),
+        st.tuples(
+            inner, _UNITS, _SMALL | inner, st.sampled_from(_ZONES), st.sampled_from(["$dateAdd", "$dateSubtract"])
+        ).map(lambda p: {p[4]: {"startDate": p[0], "unit": p[1], "amount": p[2], "timezone": p[3]}}),
+        st.tuples(inner, inner, _UNITS, st.sampled_from(_ZONES), st.sampled_from(["tue", "Saturday"])).map(
+            lambda p: {
+                "$dateDiff": {"startDate": p[0], "endDate": p[1], "unit": p[2], "timezone": p[3], "startOfWeek": p[4]}
+            }
+        ),
+        st.tuples(inner, st.sampled_from(_ZONES), st.sampled_from(_WRITTEN)).map(
+            lambda p: {"$dateToString": {"date": p[0], "timezone": p[1], "format": p[2]}}
+        ),
+        st.tuples(st.sampled_from(["$round", "$trunc"]), inner, st.integers(-1, 17)).map(
+            lambda p: {p[0]: [p[1], p[2]]}
+        ),
+        st.tuples(inner, st.integers(-1, 3), st.integers(-1, 3)).map(lambda p: {"$substrCP": list(p)}),
+        st.tuples(st.sampled_from(["$trim", "$ltrim", "$rtrim"]), inner, st.sampled_from(["a", "é5", " "])).map(
+            lambda p: {p[0]: {"input": p[1], "chars": p[2]}}
+        ),
+        st.tuples(st.sampled_from(["$trim", "$ltrim", "$rtrim"]), inner).map(lambda p: {p[0]: {"input": p[1]}}),
+        st.tuples(inner, st.sampled_from(["a", "é", "", "2"])).map(lambda p: {"$indexOfCP": list(p)}),
+        st.tuples(st.sampled_from(["$replaceOne", "$replaceAll"]), inner, st.sampled_from(["a", "aa", "é", ""])).map(
+            lambda p: {p[0]: {"input": p[1], "find": p[2], "replacement": "é-"}}
         ),
         st.tuples(inner, inner, inner).map(
             lambda p: {"$switch": {"branches": [{"case": p[0], "then": p[1]}], "default": p[2]}}
@@ -308,3 +340,30 @@ def test_dates_of_a_format_are_read_as_by_the_interpreter(texts: list[str], form
         found = evaluate_batch(expr, pa.record_batch({"s": pa.array([text])}), schema)
         if found is not None and found.doubt is None:
             assert Date(found.values.cast(pa.int64())[0].as_py()) == evaluate(expr, Environment({"s": text}))
+
+
+@given(
+    op=st.sampled_from(["$round", "$trunc"]),
+    place=st.integers(0, 15),
+    values=st.lists(
+        st.floats()
+        | st.integers(-(10**6), 10**6).map(lambda n: n / 8)
+        | st.decimals(-(10**5), 10**5, places=3).map(float)
+        | st.integers(-(10**9), 10**9).map(lambda n: (n + 0.5) / 1000),
+        min_size=1,
+        max_size=20,
+    ),
+)
+@settings(max_examples=500)
+def test_rounding_is_that_of_the_exact_value(op: str, place: int, values: list[float]) -> None:
+    """Halves, what is a half only as a double, and what is none although its product is; signs of zeros, infinities, NaN."""
+    _agree({op: ["$d", place]}, [{"i": 0, "d": value, "s": "", "t": Date(0)} for value in values])
+
+
+def test_rounding_leaves_no_number_of_everyday_size_to_the_interpreter() -> None:
+    """Also halves have a kernel: prices in cents, rounded to tenths."""
+    expr = parse_expression({"$round": ["$d", 1]}, "e", Scope(Problems()))
+    batch = pa.record_batch({"d": pa.array([cents / 100 for cents in range(-5000, 5000)])})
+    found = evaluate_batch(expr, batch, Schema((Field("d", "double", optional=False),)))
+    assert found is not None
+    assert found.doubt is None

@@ -61,6 +61,13 @@ class Environment:
             self._meta = self._meta()
         return self._meta
 
+    def become(self, root: Document, now: Date | None, meta: Meta, left: int) -> None:
+        """Stand for another document, with so much of its budget left: for who goes through many, one after the other."""
+        self.root = self.current = root
+        self.now = now
+        self._meta = meta
+        self.budget.left = left
+
     def bind(self, variables: Mapping[str, Value]) -> "Environment":
         """The same with further variables; inner ones hide outer ones of the same name, and `CURRENT` is where paths begin."""
         merged = {**self.variables, **variables} if self.variables else variables

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,6 +23,7 @@ from shared.language.kernels.base import (
 )
 from shared.model.values import INT32_MAX, INT32_MIN, INT64_MIN
 
+Doubles = npt.NDArray[np.float64]
 _CHECKED: Final[dict[str, Callable[[pa.Array, pa.Array], pa.Array]]] = {
     "$add": pc.add_checked,
     "$subtract": pc.subtract_checked,
@@ -163,3 +165,64 @@ def rounder(function: Any) -> Callable[[Sequence[Column]], Column]:
         return Column("double", function(arg.values))
 
     return apply
+
+
+_PLACES_MAX: Final = 15
+_EXACT_MAX: Final = 2.0**51
+_SPLIT: Final = 2.0**27 + 1
+
+
+def at_place(args: Sequence[Column], place: object, *, rounds: bool) -> Column:
+    """`$round` and `$trunc` at a constant decimal place: of the exact value of a double, a half to the even neighbour."""
+    (arg,) = args
+    if type(place) is not int or not 0 <= place <= _PLACES_MAX:
+        raise Unvectorised
+    if arg.type in WHOLE:
+        return Column(arg.type, arg.values)
+    if arg.type != "double":
+        raise Unvectorised
+    cells = pc.fill_null(arg.values, 0.0).to_numpy(zero_copy_only=False)
+    power = float(10**place)
+    with np.errstate(all="ignore"):
+        near = cells * power
+        unsure = ~(np.abs(near) < _EXACT_MAX) | ((cells != 0) & (np.abs(cells) < _TINY))
+        near = np.where(unsure, 0.0, near)
+        more = _product_error(np.where(unsure, 0.0, cells), power, near)
+        whole_part = _rounded(near, more) if rounds else _cut(near, more)
+        found = np.copysign(np.abs(whole_part) / power, cells)
+    # What has no fraction at this place is itself, however large; so are infinities and NaN.
+    huge = ~(np.abs(cells) < _EXACT_MAX * 4)
+    found = np.where(huge, cells, found)
+    values = pa.array(found, pa.float64(), mask=arg.values.is_null().to_numpy(zero_copy_only=False))
+    return Column("double", values, doubt=either(unsure & ~huge))
+
+
+_TINY: Final = 1e-250
+"""Below it the error of a product may be lost."""
+
+
+def _product_error(cells: Doubles, power: float, product: Doubles) -> Doubles:
+    """What an exact product is beyond its double (T. J. Dekker)."""
+    high = _SPLIT * cells
+    high = high - (high - cells)
+    low = cells - high
+    power_high = _SPLIT * power
+    power_high = power_high - (power_high - power)
+    power_low = power - power_high
+    return ((high * power_high - product) + high * power_low + low * power_high) + low * power_low
+
+
+def _rounded(near: Doubles, more: Doubles) -> Doubles:
+    """The nearest whole numbers of near + more, a half to the even one."""
+    floor = np.floor(near)
+    beyond = near - floor - 0.5
+    even = np.where(np.mod(floor, 2) == 0, floor, floor + 1)
+    half = np.where(more > 0, floor + 1, np.where(more < 0, floor, even))
+    return np.where(beyond == 0, half, np.where(beyond > 0, floor + 1, floor))
+
+
+def _cut(near: Doubles, more: Doubles) -> Doubles:
+    """Whole numbers of near + more, cut towards zero."""
+    cut = np.trunc(near)
+    short = (cut == near) & (np.sign(more) * np.sign(near) < 0)
+    return np.where(short, cut - np.sign(near), cut)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shared.language.expressions.ast import Call, Expr, FieldPath, Literal, Meta, Switch, Variable, walk
+from shared.language.expressions.library.strings import BLANKS
 from shared.language.kernels import arithmetic, date_texts, dates, patterns, texts
 from shared.language.kernels.base import (
     ARROW,
@@ -211,6 +212,46 @@ def _array_elem_at(expr: Call, rows: Rows) -> Column:
             raise Unvectorised
 
 
+def _constant(expr: Expr | None, default: object = None) -> object:
+    """The value of a constant argument, or of one that was not written."""
+    if expr is None:
+        return default
+    if not isinstance(expr, Literal):
+        raise Unvectorised
+    return expr.value
+
+
+def _placed(*, rounds: bool) -> Callable[[Call, Rows], Column]:
+    return _on_first(lambda number, expr: arithmetic.at_place([number], _constant(_second(expr), 0), rounds=rounds))
+
+
+def _second(expr: Call) -> Expr | None:
+    return expr.args[1] if len(expr.args) > 1 else None
+
+
+def _moved(sign: int) -> Callable[[Call, Rows], Column]:
+    def apply(expr: Call, rows: Rows) -> Column:
+        if expr.args[0] is None or expr.args[2] is None:
+            raise Unvectorised
+        date, amount = column_of(expr.args[0], rows), column_of(expr.args[2], rows)
+        return doubted(dates.moved(date, amount, expr.args, sign), date.doubt, amount.doubt)
+
+    return apply
+
+
+def _between(expr: Call, rows: Rows) -> Column:
+    if expr.args[0] is None or expr.args[1] is None:
+        raise Unvectorised
+    start, end = column_of(expr.args[0], rows), column_of(expr.args[1], rows)
+    return doubted(dates.between(start, end, expr.args), start.doubt, end.doubt)
+
+
+def _index_of(text: Column, expr: Call) -> Column:
+    if any(arg is not None for arg in expr.args[2:]):
+        raise Unvectorised
+    return texts.place_of(text, _constant(expr.args[1]))
+
+
 BY_EXPRESSIONS: Final[dict[str, Callable[[Call, Rows], Column]]] = {
     "$and": _logic("$and"),
     "$or": _logic("$or"),
@@ -220,6 +261,23 @@ BY_EXPRESSIONS: Final[dict[str, Callable[[Call, Rows], Column]]] = {
     "$arrayElemAt": _array_elem_at,
     "$regexMatch": _on_first(lambda text, expr: patterns.matched(expr, text)),
     "$dateFromString": _on_first(lambda text, expr: date_texts.from_string(expr, text)),
+    "$round": _placed(rounds=True),
+    "$trunc": _placed(rounds=False),
+    "$substrCP": _on_first(lambda text, expr: texts.part_of(text, _constant(expr.args[1]), _constant(expr.args[2]))),
+    "$trim": _on_first(lambda text, expr: texts.trimmed(text, _constant(_second(expr), BLANKS), pc.utf8_trim)),
+    "$ltrim": _on_first(lambda text, expr: texts.trimmed(text, _constant(_second(expr), BLANKS), pc.utf8_ltrim)),
+    "$rtrim": _on_first(lambda text, expr: texts.trimmed(text, _constant(_second(expr), BLANKS), pc.utf8_rtrim)),
+    "$indexOfCP": _on_first(_index_of),
+    "$replaceOne": _on_first(
+        lambda text, expr: texts.replaced(text, _constant(expr.args[1]), _constant(expr.args[2]), every=False)
+    ),
+    "$replaceAll": _on_first(
+        lambda text, expr: texts.replaced(text, _constant(expr.args[1]), _constant(expr.args[2]), every=True)
+    ),
+    "$dateToString": _on_first(lambda date, expr: dates.written(date, expr.args)),
+    "$dateAdd": _moved(1),
+    "$dateSubtract": _moved(-1),
+    "$dateDiff": _between,
     "$dateTrunc": _on_first(lambda date, expr: dates.truncate(date, expr.args)),
     **{op: _on_first(lambda date, expr, part=part: part(date, expr.args[1])) for op, part in dates.PARTS.items()},  # type: ignore[misc]
 }
@@ -241,6 +299,7 @@ KERNELS: Final[dict[str, Callable[[Sequence[Column]], Column]]] = {
     "$toUpper": texts.letters(pc.ascii_upper),
     "$toLower": texts.letters(pc.ascii_lower),
     "$strLenCP": texts.length,
+    "$strLenBytes": texts.length_bytes,
     "$toDate": texts.to_date,
     "$toInt": texts.to_int,
     "$toLong": texts.to_long,

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shared.language.expressions.environment import RESULT_UNITS_MAX
-from shared.language.kernels.arithmetic import nulls
+from shared.language.kernels.arithmetic import nulls, whole
 from shared.language.kernels.base import (
     TIMESTAMP,
     WHOLE,
@@ -28,6 +28,8 @@ _FEW_DIGITS: Final = r"^-?[0-9]{1,9}$"
 _ISO: Final = r"^[1-9]\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,3})?Z?$"
 _SHORT_BYTES: Final = RESULT_UNITS_MAX // 256
 """Texts up to this are within what an evaluation may produce, in 256 calls."""
+_WHOLE_MAX: Final = 2.0**62
+"""Doubles below it are within 64 bits."""
 _ALL_BYTES: Final = 2**31 - 1
 """What the texts of one Arrow array may have together."""
 
@@ -111,26 +113,33 @@ def _whole_texts(values: pa.Array) -> tuple[pa.Array, Bools | None]:
     return without(values, doubt).cast(pa.int64()), doubt
 
 
-def to_int(args: Sequence[Column]) -> Column:
-    """`$toInt` of ints, and of texts of few digits."""
-    (arg,) = args
-    if arg.type == "int":
-        return Column("int", arg.values)
-    if arg.type != "string":
+def _whole_numbers(arg: Column) -> tuple[pa.Array, Bools | None]:
+    """Numbers, bools and texts of few digits as whole numbers, int64, fractions cut; and where there is doubt."""
+    if arg.type == "string":
+        return _whole_texts(arg.values)
+    if arg.type == "double":
+        fits = pc.less(pc.abs(arg.values), _WHOLE_MAX)
+        beyond = either(filled(pc.invert(fits)), filled(pc.is_nan(arg.values)))
+        return pc.trunc(without(arg.values, beyond)).cast(pa.int64()), beyond
+    if arg.type not in (*WHOLE, "bool"):
         raise Unvectorised
-    found, doubt = _whole_texts(arg.values)
-    return Column("int", found.cast(pa.int32()), doubt=doubt)
+    return arg.values.cast(pa.int64()), None
+
+
+def to_int(args: Sequence[Column]) -> Column:
+    """`$toInt` of numbers, bools, and texts of few digits."""
+    (arg,) = args
+    found, doubt = _whole_numbers(arg)
+    return whole(found, "int", doubt)
 
 
 def to_long(args: Sequence[Column]) -> Column:
-    """`$toLong` of whole numbers and dates, and of texts of few digits."""
+    """`$toLong` of numbers, bools and dates, and of texts of few digits."""
     (arg,) = args
-    if arg.type == "string":
-        found, doubt = _whole_texts(arg.values)
-        return Column("long", found, doubt=doubt)
-    if arg.type not in (*WHOLE, "date"):
-        raise Unvectorised
-    return Column("long", arg.values.cast(pa.int64()))
+    if arg.type == "date":
+        return Column("long", arg.values.cast(pa.int64()))
+    found, doubt = _whole_numbers(arg)
+    return Column("long", found, doubt=doubt)
 
 
 def nth_part(column: Column, delimiter: Any, index: int) -> Column:
@@ -149,18 +158,69 @@ def nth_part(column: Column, delimiter: Any, index: int) -> Column:
 
 
 def to_double(args: Sequence[Column]) -> Column:
-    """`$toDouble` of numbers."""
+    """`$toDouble` of numbers, bools and dates."""
     (arg,) = args
-    if arg.type not in (*WHOLE, "double"):
+    if arg.type not in (*WHOLE, "double", "bool", "date"):
         raise Unvectorised
-    return Column("double", pc.cast(arg.values, pa.float64(), safe=False))
+    cells = arg.values.cast(pa.int64()) if arg.type == "date" else arg.values
+    return Column("double", pc.cast(cells, pa.float64(), safe=False))
 
 
 def to_string(args: Sequence[Column]) -> Column:
-    """`$toString` of strings and whole numbers."""
+    """`$toString` of strings, whole numbers and bools."""
     (arg,) = args
-    if arg.type not in (*WHOLE, "string"):
+    if arg.type not in (*WHOLE, "string", "bool"):
         raise Unvectorised
     if arg.type == "string":
         return Column("string", arg.values, doubt=_long(pc.binary_length(arg.values)))
     return Column("string", arg.values.cast(pa.string()))
+
+
+def part_of(column: Column, start: object, length: object) -> Column:
+    """`$substrCP` from a constant place, of a constant length: null gives the empty string."""
+    if column.type != "string" or type(start) is not int or type(length) is not int or start < 0 or length < 0:
+        raise Unvectorised
+    long = _long(pc.binary_length(column.values))
+    texts = pc.fill_null(without(column.values, long), "")
+    if not length:
+        return Column("string", pc.if_else(pc.is_null(texts), texts, ""), doubt=long)
+    return Column("string", pc.utf8_slice_codeunits(texts, start, start + length), doubt=long)
+
+
+def trimmed(column: Column, chars: object, trim: Any) -> Column:
+    """`$trim` and its kin, of constant characters."""
+    if column.type != "string" or type(chars) is not str or not chars:
+        raise Unvectorised
+    long = _long(pc.binary_length(column.values))
+    return Column("string", trim(without(column.values, long), characters=chars), doubt=long)
+
+
+def place_of(column: Column, part: object) -> Column:
+    """`$indexOfCP` of a constant text: doubt where a text is not ASCII alone and has it."""
+    if column.type != "string" or type(part) is not str or not part:
+        raise Unvectorised
+    found = pc.find_substring(column.values, part)
+    wide = pc.and_(
+        pc.not_equal(pc.binary_length(column.values), pc.utf8_length(column.values)), pc.greater_equal(found, 0)
+    )
+    return Column("int", found.cast(pa.int32()), doubt=either(filled(wide)))
+
+
+def replaced(column: Column, find: object, by: object, *, every: bool) -> Column:
+    """`$replaceOne` and `$replaceAll` of constant texts."""
+    if column.type != "string" or type(find) is not str or type(by) is not str or not find or len(by) > _SHORT_TEXT:
+        raise Unvectorised
+    long = _long(pc.binary_length(column.values))
+    texts = pc.replace_substring(without(column.values, long), find, by, max_replacements=None if every else 1)
+    return Column("string", texts, doubt=long)
+
+
+_SHORT_TEXT: Final = 64
+
+
+def length_bytes(args: Sequence[Column]) -> Column:
+    """`$strLenBytes`: a null fails."""
+    (arg,) = args
+    if arg.type != "string":
+        raise Unvectorised
+    return Column("int", pc.binary_length(arg.values).cast(pa.int32()), doubt=either(nulls_of(arg)))

@@ -14,7 +14,8 @@ FIXED_UNITS_MS: Final = {"millisecond": 1, "second": 1000, "minute": 60_000, "ho
 MONTHS: Final = {"month": 1, "quarter": 3, "year": 12}
 UNITS: Final = ("year", "quarter", "week", "month", "day", "hour", "minute", "second", "millisecond")
 WEEKDAYS: Final = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
-_THURSDAY: Final = 4
+THURSDAY: Final = 4
+"""The weekday of 1970-01-01."""
 
 
 def instant(name: str, value: Value) -> int:
@@ -68,7 +69,7 @@ class Parts:
     @property
     def weekday(self) -> int:
         """0 (Sunday) to 6."""
-        return (self.days + _THURSDAY) % 7
+        return (self.days + THURSDAY) % 7
 
     @property
     def day_of_year(self) -> int:
@@ -84,7 +85,7 @@ class Parts:
     def iso(self) -> tuple[int, int, int]:
         """ISO 8601's (year, week, weekday 1 Monday to 7)."""
         weekday = (self.weekday + 6) % 7 + 1
-        year, _, _ = date_of(self.days + _THURSDAY - weekday)
+        year, _, _ = date_of(self.days + THURSDAY - weekday)
         first = days_of(year, 1, 4)
         monday = first - (first + 3) % 7
         return year, (self.days - monday) // 7 + 1, weekday
@@ -123,7 +124,7 @@ def unit_index(ms: int, unit: str, zone: tzinfo, start_of_week: int) -> int:
     if unit == "day":
         return days
     if unit == "week":
-        return (days + _THURSDAY - start_of_week) // 7
+        return (days + THURSDAY - start_of_week) // 7
     year, month, _ = date_of(days)
     return (year * 12 + month - 1) // MONTHS[unit]
 
@@ -137,7 +138,8 @@ def hours_between(start_ms: int, end_ms: int, zone: tzinfo) -> int:
     return shown + (whole_hours if before > after else -whole_hours)
 
 
-_REFERENCE_DAYS: Final = days_of(2000, 1, 1)
+REFERENCE_DAYS: Final = days_of(2000, 1, 1)
+"""From which bins are counted, 2000-01-01, as days since 1970."""
 _REFERENCE_WEEKDAY: Final = 6
 
 
@@ -145,11 +147,11 @@ def truncate(ms: int, unit: str, size: int, zone: tzinfo, start_of_week: int) ->
     """The beginning of the bin, of `size` units counted from 2000-01-01 in the zone, that an instant is in."""
     if unit in FIXED_UNITS_MS:
         width = size * FIXED_UNITS_MS[unit]
-        reference = to_utc(zone, _REFERENCE_DAYS * DAY_MS)
+        reference = to_utc(zone, REFERENCE_DAYS * DAY_MS)
         return ms - (ms - reference) % width
     days = (ms + offset_ms(zone, ms)) // DAY_MS
     if unit in ("day", "week"):
-        first = _REFERENCE_DAYS
+        first = REFERENCE_DAYS
         if unit == "week":
             first += (start_of_week - _REFERENCE_WEEKDAY) % 7
             size *= 7

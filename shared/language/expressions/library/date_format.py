@@ -29,7 +29,7 @@ def _offset(parts: Parts) -> str:
     return f"{'-' if parts.offset < 0 else '+'}{minutes // 60:02d}{minutes % 60:02d}"
 
 
-_WRITE: Final[dict[str, Callable[[Parts], str]]] = {
+WRITE: Final[dict[str, Callable[[Parts], str]]] = {
     "b": lambda p: MONTH_NAMES[p.month - 1][:3],
     "B": lambda p: MONTH_NAMES[p.month - 1],
     "d": lambda p: f"{p.day:02d}",
@@ -49,6 +49,7 @@ _WRITE: Final[dict[str, Callable[[Parts], str]]] = {
     "Z": lambda p: str(p.offset // 60_000),
     "%": lambda _: "%",
 }
+"""The text of each specifier."""
 
 
 def write_date(parts: Parts, form: str) -> str:
@@ -60,10 +61,10 @@ def write_date(parts: Parts, form: str) -> str:
             out.append(form[i])
             i += 1
             continue
-        writer = _WRITE.get(form[i + 1 : i + 2])
+        writer = WRITE.get(form[i + 1 : i + 2])
         if writer is None:
             raise fail(
-                f"unknown specifier %{form[i + 1 : i + 2]} in a date format; known are %{' %'.join(_WRITE)}", VALUE
+                f"unknown specifier %{form[i + 1 : i + 2]} in a date format; known are %{' %'.join(WRITE)}", VALUE
             )
         out.append(writer(parts))
         i += 2

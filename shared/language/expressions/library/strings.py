@@ -14,7 +14,8 @@ from shared.model.values import INT32_MAX, INT32_MIN, Value
 
 _UPPER: Final = str.maketrans(string.ascii_lowercase, string.ascii_uppercase)
 _LOWER: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
-_BLANKS: Final = "\0\t\n\v\f\r \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+BLANKS: Final = "\0\t\n\v\f\r \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+"""What `$trim` takes away."""
 
 
 def need_string(name: str, value: Value, what: str = "strings") -> str:
@@ -133,7 +134,7 @@ def _trimmer(name: str, doc: str, trim: Callable[[str, str], str]) -> None:
         text = need_string(name, value)
         if is_null(chars):
             return None
-        return trim(text, _BLANKS if chars is ABSENT else need_string(name, chars))
+        return trim(text, BLANKS if chars is ABSENT else need_string(name, chars))
 
     apply.__doc__ = doc
     named(name, "input", "chars")(apply)
