@@ -1,6 +1,8 @@
 # ruff: noqa: N802 -- a test carries its rule's name
 """What the job knows of its sources' splits is durable before anybody acts on it: I1, I3, and what FINISHED means (E1)."""
 
+from msgspec import structs
+
 from shared.model.checkpoint import KnownSplit
 from shared.model.ids import Offset, SplitId, VertexId
 from shared.model.messages import (
@@ -14,7 +16,7 @@ from shared.model.messages import (
     TellEnds,
 )
 from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator.record import decode_kept
+from shared.protocol.coordinator.record import decode_kept, encode_kept
 from shared.protocol.coordinator.settings import CoordinatorSettings
 from tests.unit.protocol_coordinator_support import DOCUMENT, NAME
 from tests.unit.protocol_coordinator_world import World, started
@@ -263,3 +265,65 @@ def test_E1_finished_means_that_each_split_is_at_its_end() -> None:
     assert world.row.state == "FAILED"
     assert "split t-0 stands at" in world.row.reason
     assert not any(c.final for c in world.store.history[world.row.job])
+
+
+def test_I3_a_split_that_comes_while_the_ends_are_decided_has_no_part() -> None:
+    """One task has told its ends, another has not; what the first finds now would have no end, and the drain none either."""
+    world = started(parallelism={"source": 2})
+    world.pass_ms(1_500)
+    world.telling = lambda task: task.id.index == 0
+    world.request(StopProcessor("drain", NAME, drain=True))
+    world.settle()
+    world.grown = 1
+    world.tell_found(*world.holder("read", 0))
+    world.settle()
+    world.telling = lambda _: True
+    world.grown = 0
+    world.tell_ends(*world.holder("read", 1), {})
+    world.pass_ms(3_000)
+    assert [sorted(c.splits) for c in world.said(ReadSplits)] == [["t-0"], ["t-1"]]  # type: ignore[union-attr]
+    assert sorted(listed(world)) == ["t-0", "t-1"]
+    assert world.row.state == "FINISHED"
+
+
+def test_I1_a_row_with_commits_and_without_splits_is_refused() -> None:
+    """Restored from it, a source would begin where the document says: nothing is assigned, and the way out is said."""
+    world = started()
+    world.pass_ms(1_500)
+    world.request(StopProcessor("stop", NAME))
+    world.pass_ms(2_000)
+    kept = structs.replace(decode_kept(world.row.extra), splits={})
+    world.store.rows[NAME] = structs.replace(world.row, extra=encode_kept(kept))
+    world.crash_node(world.nodes[0])
+    world.lead()
+    world.standard_workers()
+    world.request(StartProcessor("again", NAME))
+    world.pass_ms(1_000)
+    assert world.row.state == "FAILED"
+    assert "lists no splits of read" in world.row.reason
+    assert not world.assigned(2)
+    world.request(StartProcessor("anew", NAME, resume=False))
+    world.pass_ms(2_000)
+    assert world.row.state == "RUNNING"
+
+
+def test_I3_an_end_is_named_of_splits_that_there_are() -> None:
+    """A name that is none is refused, with those that are; it was passed over, and the split ended elsewhere."""
+    world = started()
+    world.pass_ms(1_500)
+    world.request(StopProcessor("drain", NAME, drain=True, until={"t-7": Offset(5)}))
+    world.settle()
+    assert world.nodes[0].answers["drain"] == "until: flights reads no split named t-7; it reads t-0"
+    assert world.row.desired == "running"
+
+
+def test_E1_a_split_that_nobody_read_is_not_at_its_end() -> None:
+    """A final checkpoint that says nothing of a split that the row lists is refused as well."""
+    world = started()
+    world.pass_ms(1_500)
+    for vertex in ("read", "count", "emit"):
+        world.holder(vertex)[1].draining = True
+    world.holder("read")[1].splits.clear()
+    world.pass_ms(2_000)
+    assert world.row.state == "FAILED"
+    assert "nothing was read of split t-0" in world.row.reason

@@ -55,7 +55,7 @@ def test_E1_E2_drains_to_the_end() -> None:
     """Stop with drain ends the input; the processor is FINISHED when the final checkpoint is released (E1, E2)."""
     world = started()
     world.pass_ms(1_500)
-    world.request(StopProcessor("drain", NAME, drain=True, until={"topic-0": 100}))  # type: ignore[dict-item]
+    world.request(StopProcessor("drain", NAME, drain=True, until={"t-0": 100}))  # type: ignore[dict-item]
     world.settle()
     assert world.said(Drain)
     world.pass_ms(2_500)

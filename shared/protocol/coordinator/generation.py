@@ -183,6 +183,14 @@ def prepare(p: ProcessorState, now_ms: int) -> None:
     """Topics, then the mirror, then a worker for every task; then assign them all (R1, R2)."""
     run = p.run
     assert run is not None
+    if p.row.last != NO_EPOCH and (unknown := unlisted(p, run)):
+        # Nothing is read before it is listed, so no commit of ours can be without: positions would be forgotten (I1).
+        p.doom = Doom(
+            f"the processor's row has commit {p.row.last} and lists no splits of {', '.join(unknown)}: another version of Tidemark wrote"
+            " it; go on with that version, or start without state",
+            permanent=True,
+        )
+        return
     if not run.topics_ready:
         if run.topics_op is None:
             run.topics_op = p.ctx.op()

@@ -20,6 +20,7 @@ from shared.model.messages import (
 from shared.protocol.coordinator import commands as do
 from shared.protocol.coordinator.plans import fault_of, pending_of
 from shared.protocol.coordinator.record import Kept
+from shared.protocol.coordinator.splits import unknown_splits
 from shared.protocol.coordinator.state import ACTIVE, Applied, Phase, ProcessorState
 from shared.protocol.coordinator.status import shown_state
 
@@ -134,6 +135,8 @@ def _stop(p: ProcessorState, request: StopProcessor) -> str | None:
             return ""
         _write(p, request, p.next_kept(), desired="stopped")
         return None
+    if unknown := unknown_splits(p, request.until):
+        return unknown
     if p.kept.drain is not None and p.kept.drain != request.until:
         return f"{p.name} is draining until {p.kept.drain}; that cannot be changed"
     _write(p, request, structs.replace(p.next_kept(), drain=request.until), desired="drained")

@@ -3,7 +3,7 @@
 What tasks tell lies in `Run` as facts. A write of the row makes it true (C8); only then are tasks told, and only then do they read.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import msgpack, structs
 
@@ -13,6 +13,8 @@ from shared.model.messages import Drain, ReadSplits, TellEnds
 from shared.protocol.coordinator.state import Doom, Learned, Phase, ProcessorState, Run
 
 SOURCE = "source"
+_NAMED_MAX = 20
+"""Splits that a refusal names."""
 FINISHED = "finished"
 """What a `SplitStand` says of a split that is read to its end."""
 _stands: "msgpack.Decoder[tuple[SplitStand, ...]]" = msgpack.Decoder(tuple[SplitStand, ...])
@@ -54,7 +56,7 @@ def _learn(p: ProcessorState) -> None:
     """
     run = p.run
     assert run is not None
-    if p.kept.ended:  # what comes now has no part in the input
+    if p.kept.ended or run.ends_asked:  # what comes now has no part in the input, or is told with the ends
         run.found.clear()
     missing = {v for v in unlisted(p, run) if any(t.vertex == v and t not in run.found for t in sources_of(run))}
     ready = [task for task in sorted(run.found) if task.vertex not in missing]
@@ -117,6 +119,17 @@ def _write(p: ProcessorState, known: dict[VertexId, Splits], *, ended: bool) -> 
                 )
                 return
     p.change_row(structs.replace(p.next_kept(), splits=known, ended=ended), Learned(), p.row)
+
+
+def unknown_splits(p: ProcessorState, named: Iterable[str]) -> str:
+    """Why a user cannot name these: the row lists its splits and has others; "" if it may, or has none yet."""
+    listed = sorted({split for splits in p.kept.splits.values() for split in splits})
+    wrong = sorted(set(named) - set(listed))
+    if not listed or not wrong:
+        return ""
+    return f"until: {p.name} reads no split named {', '.join(wrong)}; it reads {', '.join(listed[:_NAMED_MAX])}" + (
+        f" and {len(listed) - _NAMED_MAX} more" if len(listed) > _NAMED_MAX else ""
+    )
 
 
 def short_of_end(p: ProcessorState, commit: CommitRow) -> str:

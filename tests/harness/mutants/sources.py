@@ -42,7 +42,7 @@ SOURCES = (
     Mutant("W4", "an outage is an end", KAFKA, "        except LogUnavailable:\n            self._forget_answers()\n            raise", "        except LogUnavailable:\n            raise", ON_KAFKA),
     Mutant("E1", "a bounded task without splits goes on", BODY, "self._bounded or self._draining\n", "self._draining\n", ON_TASK),
     Mutant("E1", "every task without splits ends", BODY, "self._bounded or self._draining\n", "True\n", ON_TASK),
-    Mutant("E1", "`latest` is resolved again", BODY, "            self._own[split] = _Split(positions[split], each.end, each.begin)", "            self._own[split] = _Split(positions[split], None, each.begin)", ON_TASK),
+    Mutant("E1", "`latest` is not settled before anything is read", KAFKA, "self._until(p, starts[p], ends[p], late=not first)", "None", ON_KAFKA),
     Mutant("E1", "records behind the end are read", KAFKA, "            count = int(np.searchsorted(records.offsets, split.until))\n", "            pass\n", ON_ALL),
     Mutant("E1", "one ended split ends the task", FRONT, "return bool(self._splits) and all(held.state.status", "return bool(self._splits) and any(held.state.status", (*ON_TASK, *ON_FRONT)),
     Mutant("E2", "a drain forgets the named offsets", BODY, "    if named is not None:\n", "    if named is not None and named < 0:\n", ON_TASK),
