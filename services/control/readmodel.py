@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import structlog
 
 from services.control.settings import ControlSettings
@@ -15,8 +14,8 @@ from shared.model.ids import Offset, Place, ProcessorName, TaskId
 from shared.model.messages import Heartbeat, ProcessorStatus, TaskBeat
 from shared.ports.clock import Clock, Executor, Handle
 from shared.ports.log import Log, LogError, LogRecord, OffsetOutOfRange, TopicPartition
-from shared.runtime.client import apply_status
 from shared.runtime.reading import reading
+from shared.runtime.registry import Connections, Registry
 from shared.runtime.settings import RuntimeSettings
 from shared.runtime.topics import Topics
 from shared.wire.errors import WireError
@@ -57,16 +56,30 @@ class ReadModel:
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
     on_status: Callable[[ProcessorStatus | None, ProcessorStatus | None], None] = lambda _before, _now: None
     """Told of every status that is new, with the one before; of a processor that was dropped, None."""
-    statuses: dict[ProcessorName, ProcessorStatus] = field(default_factory=dict)
     workers: dict[Place, SeenWorker] = field(default_factory=dict)
-    connections: dict[str, Any] = field(default_factory=dict)
+    _connections: Connections = field(default_factory=Connections)
+    _registry: Registry = field(init=False)
     _followed: list[_Topic] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Nothing is known yet."""
+        self._registry = Registry(self.runtime.wire)
+
+    @property
+    def statuses(self) -> dict[ProcessorName, ProcessorStatus]:
+        """Processors by name."""
+        return self._registry.statuses
+
+    @property
+    def connections(self) -> dict[str, Any]:
+        """Connections by name, without their secrets."""
+        return self._connections.values
 
     def start(self, executor: Executor, on_error: Callable[[BaseException], None]) -> list[Handle]:
         """Follow the topics from now on."""
         self._followed = [
             _Topic(TopicPartition(self.topics.registry, 0), self._take_status),
-            _Topic(TopicPartition(self.topics.connections, 0), self._take_connection),
+            _Topic(TopicPartition(self.topics.connections, 0), self._connections.take),
             _Topic(TopicPartition(self.topics.reports, 0), self._take_report, from_end=True),
         ]
         return [executor.spawn(self._follow(t), f"read {t.partition.topic}", on_error) for t in self._followed]
@@ -127,18 +140,12 @@ class ReadModel:
     def _take_status(self, record: LogRecord) -> None:
         before = self.statuses.get(ProcessorName((record.key or b"").decode()))
         try:
-            name = apply_status(self.statuses, (record.key or b"").decode(), record.value, self.runtime.wire)
+            name = self._registry.take(record)
         except WireError as error:
             _log.error("control.unreadable", topic=record.topic, offset=record.offset, reason=str(error))
             return
-        self.on_status(before, self.statuses.get(name))
-
-    def _take_connection(self, record: LogRecord) -> None:
-        name = (record.key or b"").decode()
-        if record.value is None:
-            self.connections.pop(name, None)
-        else:
-            self.connections[name] = msgspec.json.decode(record.value)
+        if name is not None:
+            self.on_status(before, self.statuses.get(name))
 
     def _take_report(self, record: LogRecord) -> None:
         try:

@@ -30,6 +30,7 @@ from shared.model.ids import Place, WorkerIncarnation
 from shared.model.messages import Alive, Deregister, WorkerUnwanted, WorkerWanted
 from shared.ports.log import Log, LogError, NewRecord, TopicPartition
 from shared.process.settings import read_runtime
+from shared.runtime.fencing import Fence
 from shared.runtime.reading import followed
 from shared.runtime.settings import RuntimeSettings
 from shared.runtime.topics import Topics
@@ -202,7 +203,10 @@ class LocalCluster:
         """A worker is added when the coordinator finds no free slot, and removed when it hosts nothing."""
         topics, runtime, clock = self._topics(), self.runtime(), SystemClock()
         await log.create_topic(topics.commands, 1, topics.plain()[topics.commands])
+        fence = Fence()
         async for record in followed(log, clock, TopicPartition(topics.commands, 0), runtime, from_end=True):
+            if not fence.admits(record):
+                continue
             match decode_command(record.value or b"", runtime.wire):
                 case WorkerWanted(service=service, there=there):
                     self._follow_wish(service, frozenset(there))

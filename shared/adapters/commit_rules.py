@@ -77,3 +77,8 @@ def stale(expected: Expected) -> str:
         f"processor {expected.name}: expected leader {expected.leader}, generation {expected.generation} and last"
         f" {expected.last}; the row says otherwise: read it, and stop if another leads"
     )
+
+
+def leads_no_longer(leader: LeaderToken, found: LeaderToken) -> str:
+    """The message for a change that hangs on no row, from a leader of before."""
+    return f"leader {leader} no longer leads, {found} does: stop"

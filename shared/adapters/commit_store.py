@@ -23,7 +23,14 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from shared.adapters import commit_schema as schema
-from shared.adapters.commit_rules import LeaseWatch, check_commit, check_new_generation, check_update, stale
+from shared.adapters.commit_rules import (
+    LeaseWatch,
+    check_commit,
+    check_new_generation,
+    check_update,
+    leads_no_longer,
+    stale,
+)
 from shared.adapters.store_settings import StoreSettings
 from shared.model.checkpoint import CommitRow, LineageEntry
 from shared.model.ids import Epoch, Generation, JobId, LeaderToken
@@ -138,10 +145,7 @@ class SqlCommitStore:
         """A new row; Stale if the name is taken, or another leads."""
 
         async def insert(connection: AsyncConnection) -> None:
-            held = sa.select(schema.leadership.c.token).with_for_update()
-            token = (await connection.execute(held)).scalar_one()
-            if token != row.leader:
-                raise Stale(f"processor {row.name}: leader {row.leader} no longer leads, {token} does; stop")
+            await _require_leader(connection, row.leader)
             await connection.execute(sa.insert(schema.processors).values(**_columns(row)))
 
         await self._change(insert)
@@ -209,11 +213,12 @@ class SqlCommitStore:
         wanted = sa.select(table.c.body).where(table.c.job == job, table.c.epoch > after).order_by(table.c.epoch)
         return [schema.decode_commit(row.body) for row in await self._read(wanted)]
 
-    async def forget_commits(self, job: JobId, epochs: Sequence[Epoch]) -> None:
+    async def forget_commits(self, leader: LeaderToken, job: JobId, epochs: Sequence[Epoch]) -> None:
         """Let go of commit rows that nothing can resume from or release any more (C11)."""
         table = schema.commits
 
         async def forget(connection: AsyncConnection) -> None:
+            await _require_leader(connection, leader)
             await connection.execute(sa.delete(table).where(table.c.job == job, table.c.epoch.in_(epochs)))
 
         await self._change(forget)
@@ -223,11 +228,12 @@ class SqlCommitStore:
         table = schema.connections
         return {row.name: row.value for row in await self._read(sa.select(table).order_by(table.c.name))}
 
-    async def put_connection(self, name: str, value: str | None) -> None:
+    async def put_connection(self, leader: LeaderToken, name: str, value: str | None) -> None:
         """Write or, with None, delete a connection."""
         table = schema.connections
 
         async def put(connection: AsyncConnection) -> None:
+            await _require_leader(connection, leader)
             await connection.execute(sa.delete(table).where(table.c.name == name))
             if value is not None:
                 await connection.execute(sa.insert(table).values(name=name, value=value))
@@ -312,6 +318,13 @@ def _as_expected(expected: Expected) -> tuple[sa.ColumnElement[bool], ...]:
         columns.generation == expected.generation,
         columns.last == expected.last,
     )
+
+
+async def _require_leader(connection: AsyncConnection, leader: LeaderToken) -> None:
+    """Stale if another leads; it cannot be followed before the transaction ends (C8)."""
+    token = (await connection.execute(sa.select(schema.leadership.c.token).with_for_update())).scalar_one()
+    if token != leader:
+        raise Stale(leads_no_longer(leader, LeaderToken(token)))
 
 
 async def _write(connection: AsyncConnection, expected: Expected, row: ProcessorRow) -> None:

@@ -12,7 +12,14 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from shared.adapters.commit_rules import LeaseWatch, check_commit, check_new_generation, check_update, stale
+from shared.adapters.commit_rules import (
+    LeaseWatch,
+    check_commit,
+    check_new_generation,
+    check_update,
+    leads_no_longer,
+    stale,
+)
 from shared.adapters.faults import Fault, Faults
 from shared.model.checkpoint import CommitRow, LineageEntry
 from shared.model.ids import Epoch, JobId, LeaderToken, ProcessorName
@@ -92,8 +99,9 @@ class MemoryCommitStore:
         """A new row; Stale if the name is taken, or another leads."""
 
         def insert() -> None:
-            if row.name in self._state.rows or row.leader != self._state.token:
-                raise Stale(f"processor {row.name}: the name is taken, or leader {row.leader} no longer leads")
+            self._require_leader(row.leader)
+            if row.name in self._state.rows:
+                raise Stale(f"processor {row.name}: the name is taken")
             self._state.rows[row.name] = row
             self._state.jobs.setdefault(row.name, []).append(row.job)
 
@@ -139,6 +147,10 @@ class MemoryCommitStore:
 
         await self._change(delete)
 
+    def _require_leader(self, leader: LeaderToken) -> None:
+        if leader != self._state.token:
+            raise Stale(leads_no_longer(leader, self._state.token))
+
     def _require(self, expected: Expected) -> None:
         row = self._state.rows.get(expected.name)
         if row is None or Expected(row.name, row.leader, row.generation, row.last) != expected:
@@ -161,10 +173,11 @@ class MemoryCommitStore:
         kept = self._state.commits.get(job, {})
         return [kept[epoch] for epoch in sorted(kept) if epoch > after]
 
-    async def forget_commits(self, job: JobId, epochs: Sequence[Epoch]) -> None:
+    async def forget_commits(self, leader: LeaderToken, job: JobId, epochs: Sequence[Epoch]) -> None:
         """Let go of commit rows."""
 
         def forget() -> None:
+            self._require_leader(leader)
             for epoch in epochs:
                 self._state.commits.get(job, {}).pop(epoch, None)
 
@@ -175,10 +188,11 @@ class MemoryCommitStore:
         await self._read()
         return dict(sorted(self._state.connections.items()))
 
-    async def put_connection(self, name: str, value: str | None) -> None:
+    async def put_connection(self, leader: LeaderToken, name: str, value: str | None) -> None:
         """Write or delete a connection."""
 
         def put() -> None:
+            self._require_leader(leader)
             if value is None:
                 self._state.connections.pop(name, None)
             else:

@@ -79,16 +79,16 @@ class CommitStore(Protocol):
         """Commit rows above `after` that are still kept, oldest first."""
         ...
 
-    async def forget_commits(self, job: JobId, epochs: Sequence[Epoch]) -> None:
-        """Let go of commit rows that nothing can resume from or release any more (C11)."""
+    async def forget_commits(self, leader: LeaderToken, job: JobId, epochs: Sequence[Epoch]) -> None:
+        """Let go of commit rows that nothing can resume from or release any more (C11); Stale if another leads."""
         ...
 
     async def connections(self) -> dict[str, str]:
         """The connection registry: JSON by name."""
         ...
 
-    async def put_connection(self, name: str, value: str | None) -> None:
-        """Write or, with None, delete a connection."""
+    async def put_connection(self, leader: LeaderToken, name: str, value: str | None) -> None:
+        """Write or, with None, delete a connection; Stale if another leads."""
         ...
 
     async def close(self) -> None:

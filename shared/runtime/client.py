@@ -9,11 +9,12 @@ from shared.model.ids import Offset, ProcessorName
 from shared.model.messages import Heartbeat, ProcessorStatus, PutConnection, Request, SampleProcessor
 from shared.ports.clock import Clock
 from shared.ports.log import Log, LogRecord, LogUnavailable, NewRecord, Reader, TopicPartition
+from shared.runtime.fencing import Fence
 from shared.runtime.reading import followed, reading, up_to_now
+from shared.runtime.registry import Connections, Registry
 from shared.runtime.settings import RuntimeSettings
 from shared.runtime.topics import Topics
-from shared.wire.limits import WireLimits
-from shared.wire.messages import decode_answer, decode_report, decode_sample, decode_status, encode_message
+from shared.wire.messages import decode_answer, decode_report, decode_sample, encode_message
 
 _DEFAULT: Final = RuntimeSettings()
 
@@ -62,13 +63,15 @@ class Client:
                 await self._clock.sleep_ms(self._settings.retry_ms)
 
     async def _asked(self, request: Request, timeout_ms: int) -> None:
-        answers = TopicPartition(self._topics.answers, 0)
+        answers, fence = TopicPartition(self._topics.answers, 0), Fence()
         async with reading(self._log) as reader:
             await reader.assign(await self._log.end_offsets([answers]))
             await self._send(encode_message(request, self._settings.wire))
             deadline_ms = self._clock.monotonic_ms() + timeout_ms
             while self._clock.monotonic_ms() < deadline_ms:
                 for record in await self._fetch(reader):
+                    if not fence.admits(record):
+                        continue
                     answer = decode_answer(record.value or b"", self._settings.wire)
                     if answer.request == request.request:
                         if answer.error:
@@ -94,18 +97,18 @@ class Client:
         began_ms = self._clock.monotonic_ms()
         while True:
             try:
-                return (await self._registry())[0]
+                return (await self._registry())[0].statuses
             except LogUnavailable:
                 if self._clock.monotonic_ms() - began_ms >= self._waits_out_ms:
                     raise
                 await self._clock.sleep_ms(self._settings.retry_ms)
 
-    async def _registry(self) -> tuple[dict[ProcessorName, ProcessorStatus], Offset | None]:
+    async def _registry(self) -> tuple[Registry, Offset | None]:
         """All processors, and where the registry goes on; None: nothing is there yet. LogUnavailable."""
-        found: dict[ProcessorName, ProcessorStatus] = {}
+        found = Registry(self._settings.wire)
         end = None
         async for record in up_to_now(self._log, TopicPartition(self._topics.registry, 0), self._settings):
-            apply_status(found, (record.key or b"").decode(), record.value, self._settings.wire)
+            found.take(record)
             end = Offset(record.offset + 1)
         return found, end
 
@@ -137,29 +140,22 @@ class Client:
 
     async def connections(self) -> dict[str, Any]:
         """The registry of connections, without secrets."""
-        found: dict[str, Any] = {}
+        found = Connections()
         async for record in up_to_now(self._log, TopicPartition(self._topics.connections, 0), self._settings):
-            name = (record.key or b"").decode()
-            if record.value is None:
-                found.pop(name, None)
-            else:
-                found[name] = msgspec.json.decode(record.value)
-        return found
+            found.take(record)
+        return found.values
 
     async def watch(self, name: ProcessorName) -> AsyncIterator[ProcessorStatus]:
         """A processor's status now, and every change after; not what it was before: a run that ended yesterday has not ended now."""
         partition = TopicPartition(self._topics.registry, 0)
         found, begin = await self._caught_up()
-        if name in found:
-            yield found[name]
+        if name in found.statuses:
+            yield found.statuses[name]
         async for record in followed(self._log, self._clock, partition, self._settings, begin=begin):
-            if (
-                apply_status(found, (record.key or b"").decode(), record.value, self._settings.wire) == name
-                and name in found
-            ):
-                yield found[name]
+            if found.take(record) == name and name in found.statuses:
+                yield found.statuses[name]
 
-    async def _caught_up(self) -> tuple[dict[ProcessorName, ProcessorStatus], Offset | None]:
+    async def _caught_up(self) -> tuple[Registry, Offset | None]:
         """As `_registry`; outages are waited out."""
         while True:
             try:
@@ -194,15 +190,3 @@ class Client:
             if self._clock.monotonic_ms() > deadline_ms:
                 raise RequestTimeout(f"no coordinator was there within {timeout_ms / 1000:g} s; {why}")
             await self._clock.sleep_ms(self._settings.retry_ms)
-
-
-def apply_status(
-    found: dict[ProcessorName, ProcessorStatus], key: str, value: bytes | None, wire: WireLimits = _DEFAULT.wire
-) -> ProcessorName:
-    """Take a record of the registry in; the name that it is about."""
-    name = ProcessorName(key)
-    if value is None:
-        found.pop(name, None)
-    else:
-        found[name] = decode_status(value, wire)
-    return name

@@ -7,15 +7,17 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
 from shared.language.redaction import redacted_text
 from shared.model.checkpoint import BlobRef
-from shared.model.ids import EdgeId, Epoch, JobId, LeaderToken, Offset, Seq
-from shared.model.messages import Answered, CoordinatorBeat, Echo, Request, WorkerUnwanted, WorkerWanted
+from shared.model.ids import Epoch, JobId, LeaderToken, Offset, ProcessorName
+from shared.model.messages import Answered, Command, CoordinatorBeat, Echo, Request, WorkerUnwanted, WorkerWanted
+from shared.model.processors import ProcessorRow
 from shared.ports.blobs import BlobError
+from shared.ports.clock import Handle
 from shared.ports.commits import Ambiguous, CommitStore, StoreUnavailable
 from shared.ports.log import (
     LogError,
@@ -32,11 +34,12 @@ from shared.protocol.errors import LocalError
 from shared.runtime.clearing import delete
 from shared.runtime.context import Outside, ensure_topics
 from shared.runtime.doubt import Doubt
+from shared.runtime.fencing import LEADS_KEY, Fence, token_of
 from shared.runtime.measures import Measure, of_processor
 from shared.runtime.mirror import MirrorWriter, read_mirror
-from shared.runtime.outbox import Outbox, Parcel
 from shared.runtime.reading import reading
 from shared.runtime.storing import Write, carry_out
+from shared.runtime.telling import Teller
 from shared.runtime.topics import EDGE_CONFIG
 from shared.runtime.trimming import Trimmer
 from shared.runtime.undecided import Undecided
@@ -44,13 +47,20 @@ from shared.wire.errors import WireError
 from shared.wire.messages import decode_report, encode_message
 
 _log = structlog.get_logger()
-_PUBLISHED = EdgeId("published")
 
 Planner = Callable[[str, dict[str, int], Any, Mapping[str, str]], ev.PlannedPipeline]
 """(document, parallelism, previous RunningPlan or None, the registry of connections) → plan; raises PlanRefusal."""
 
 
 Offsets = Awaitable[dict[TopicPartition, Offset]]
+
+
+class Found(Protocol):
+    """Names of which a compacted topic has a word that is not this leader's."""
+
+    async def __call__(self, term: int, names: Sequence[str], *, overtaken: bool) -> None:
+        """`overtaken`: it lies behind this leader's own word, else before it."""
+        ...
 
 
 class PlanRefusal(Exception):
@@ -76,7 +86,12 @@ class CoordinatorDriver:
         self._planner = planner
         self._machine = machine
         self._lease_ms = lease_ms or machine.settings.lease_ms
+        self._lease: LeaderToken | None = None
+        """Held; it may still be reading what there is."""
+        self._renewed_ms = 0
+        self._reads: Handle | None = None
         self._token: LeaderToken | None = None
+        """It leads."""
         self._term = 0
         self._inbox: deque[tuple[int, ev.CoordinatorEvent]] = deque()
         """`events_waiting_max`."""
@@ -85,10 +100,6 @@ class CoordinatorDriver:
         self._store_queue: asyncio.Queue[tuple[int, Write]] = asyncio.Queue(waiting_max)
         self._mirror_queue: asyncio.Queue[tuple[int, do.AppendMirror]] = asyncio.Queue(waiting_max)
         self._wire = outside.settings.wire
-        self._outbox = Outbox(
-            outside.log, outside.clock, f"coordinator {holder}", lambda _p, _o: None, outside.settings
-        )
-        self._seq = 0
         self._read_to_ms = 0
         """R1: what was reported before this has been read: a channel that is slow is not the workers' silence."""
         self._stopped = asyncio.Event()
@@ -96,6 +107,7 @@ class CoordinatorDriver:
         self._mirror = MirrorWriter(outside.log, outside.topics.commits, outside.settings.assignments_kept_max)
         self._waits_for = "the store and the brokers"
         self._undecided = Undecided(outside)
+        self._teller = Teller(outside, f"coordinator {holder}", self._undecided.decided, self._broken)
         self._doubt = Doubt(outside.clock, self._lease_ms)
 
     # --- life -----------------------------------------------------------------------------------------------------------
@@ -104,13 +116,14 @@ class CoordinatorDriver:
         """Coordinate until `stop`; raises what cannot be waited out."""
         await self._open_store()
         await ensure_topics(self._outside)
-        self._outbox.open(self._outside.executor, self._broken)
         loops: tuple[Coroutine[Any, Any, None], ...] = (
             self._main(),
             self._lead(),
             self._tick(),
             self._read_reports(),
             self._read_requests(),
+            self._read_registry(),
+            self._read_connections(),
             self._undecided.let_go(),
             self._run_store(),
             self._run_mirror(),
@@ -118,11 +131,13 @@ class CoordinatorDriver:
         )
         handles = [self._outside.executor.spawn(loop, "coordinator", self._broken) for loop in loops]
         await self._stopped.wait()
+        if self._reads is not None:
+            handles.append(self._reads)
         for handle in handles:
             handle.cancel()
         for handle in handles:
             await handle.join()
-        await self._outbox.close()
+        await self._teller.close()
         await self._mirror.close()
         await self._store.close()
         await self._outside.log.close()
@@ -187,32 +202,28 @@ class CoordinatorDriver:
         match command:
             case do.TakeLeadership(reason):
                 _log.warning("coordinator.leadership_anew", reason=reason)
-                self._term += 1
-                self._token = None
+                self._end_term()
+                self._lease = None
             case do.Publish(message):
-                self._publish(self._outside.topics.commands, None, encode_message(message, self._wire))
+                self._command(message)
             case do.PublishStatus(status):
-                self._publish(self._outside.topics.registry, status.name.encode(), encode_message(status, self._wire))
+                self._teller.tell(
+                    self._outside.topics.registry, status.name.encode(), encode_message(status, self._wire)
+                )
             case do.RetractStatus(name):
-                self._publish(self._outside.topics.registry, name.encode(), None)
+                self._teller.tell(self._outside.topics.registry, name.encode(), None)
             case do.Answer(request, name, error):
                 _log.info("coordinator.answer", request=request, processor=name, error=error)
-                self._publish(
-                    self._outside.topics.answers, None, encode_message(Answered(request, name, error), self._wire)
-                )
-                self._undecided.decided(request)
+                answer = encode_message(Answered(request, name, error), self._wire)
+                self._teller.tell(self._outside.topics.answers, None, answer, request=request)
             case do.AppendMirror():
                 self._mirror_queue.put_nowait((term, command))
             case do.SpawnWorker(service, there):
                 _log.info("coordinator.worker_wanted", service=service)
-                self._publish(
-                    self._outside.topics.commands, None, encode_message(WorkerWanted(service, there), self._wire)
-                )
+                self._command(WorkerWanted(service, there))
             case do.RetireWorker(place, worker):
                 _log.info("coordinator.worker_unwanted", worker=place)
-                self._publish(
-                    self._outside.topics.commands, None, encode_message(WorkerUnwanted(place, worker), self._wire)
-                )
+                self._command(WorkerUnwanted(place, worker))
             case (
                 do.StoreCreate()
                 | do.StoreUpdate()
@@ -227,9 +238,8 @@ class CoordinatorDriver:
                 beside = self._beside(term, command)
                 self._outside.executor.spawn(beside, type(command).__name__, self._broken)
 
-    def _publish(self, topic: str, key: bytes | None, value: bytes | None) -> None:
-        self._seq += 1
-        self._outbox.send(Parcel(_PUBLISHED, TopicPartition(topic, 0), Seq(self._seq), value, key))
+    def _command(self, command: Command) -> None:
+        self._teller.tell(self._outside.topics.commands, None, encode_message(command, self._wire))
 
     # --- what is answered ---------------------------------------------------------------------------------------------------
 
@@ -246,11 +256,11 @@ class CoordinatorDriver:
         """C9: one row at a time, each only after the one before was acknowledged."""
         while True:
             term, command = await self._mirror_queue.get()
-            if term != self._term:
+            if term != self._term or self._token is None:
                 continue
             row = command.row
             try:
-                await self._mirror.append(row.job, encode_message(row, self._wire))
+                await self._mirror.append(row.job, encode_message(row, self._wire), self._token)
             except LogError as error:
                 _log.warning("mirror.failed", job=row.job, epoch=row.epoch, reason=str(error))
                 self._post(term, ev.MirrorFailed(self._now(), row.job, row.epoch))
@@ -299,7 +309,7 @@ class CoordinatorDriver:
     def _tell_connection(self, name: str, value: str | None) -> None:
         """To the read models: what a connection is, and none of its secrets."""
         shown = None if value is None else redacted_text(value).encode()
-        self._publish(self._outside.topics.connections, name.encode(), shown)
+        self._teller.tell(self._outside.topics.connections, name.encode(), shown)
 
     async def _make_topics(self, term: int, op: do.OpId, topics: tuple[do.TopicWanted, ...]) -> None:
         try:
@@ -330,34 +340,77 @@ class CoordinatorDriver:
                 await self._outside.clock.sleep_ms(self._outside.settings.tick_interval_ms)
 
     def _lead_interval_ms(self) -> int:
-        return self._lease_ms // 4 if self._token is not None else self._outside.settings.retry_ms
+        return self._lease_ms // 4 if self._lease is not None else self._outside.settings.retry_ms
 
     async def _lead_once(self) -> None:
-        now_ms = self._outside.clock.now_ms()
-        if self._token is not None:
-            if not await self._store.renew(self._token, self._lease_ms, now_ms):
-                _log.warning("coordinator.lease_lost", holder=self._holder)
-                self._term += 1  # what was heard meanwhile is the new leader's to judge
-                self._post(self._term, ev.LeadershipLost(self._now()))
-                self._token = None
-                # Two at one place would take it from each other for ever.
-                self._holder = f"{self._place}-{self._outside.unique()}"
+        """Take the lease, or renew it; also while what there is, is still being read."""
+        now_ms, asked_ms = self._outside.clock.now_ms(), self._now()
+        if self._lease is not None:
+            held = self._lease
+            if await self._store.renew(held, self._lease_ms, now_ms):
+                self._renewed_ms = asked_ms
+            elif held == self._lease:
+                self._lose_lease("the store says so")
             return
         token = await self._store.lead(self._holder, self._lease_ms, now_ms)
         if token is None:
             return
-        stored = []
-        for row in await self._store.processors():
-            lineage = tuple(await self._store.lineage(row.job))
-            commits = tuple(await self._store.commits(row.job, Epoch(0)))
-            stored.append(ev.StoredProcessor(row, lineage, commits, await self._mirrored(row.job)))
-        for name, value in (await self._store.connections()).items():
-            self._tell_connection(name, value)
+        self._lease, self._renewed_ms = token, asked_ms
+        if self._reads is not None:
+            self._reads.cancel()
+        self._reads = self._outside.executor.spawn(self._begin_term(token), f"read for {token}", self._broken)
+
+    def _lose_lease(self, how: str) -> None:
+        _log.warning("coordinator.lease_lost", holder=self._holder, how=how)
+        self._lease = None
+        if self._reads is not None:
+            self._reads.cancel()
+        self._end_term()  # what was heard meanwhile is the new leader's to judge
+        self._post(self._term, ev.LeadershipLost(self._now()))
+        # Two at one place would take it from each other for ever.
+        self._holder = f"{self._place}-{self._outside.unique()}"
+
+    def _end_term(self) -> None:
+        self._term += 1
+        self._token = None
+        self._teller.end()
+
+    async def _begin_term(self, token: LeaderToken) -> None:
+        """Read what there is, however long it takes; then lead."""
+        while (found := await self._read_store()) is None:
+            await self._outside.clock.sleep_ms(self._outside.settings.retry_ms)
+        stored, connections = found
+        if self._lease != token:
+            return
+        self._waits_for = ""
         self._term += 1
         self._token = token
         self._read_to_ms = self._now()
+        self._teller.begin(token)
+        for name, value in connections.items():
+            self._tell_connection(name, value)
         _log.info("coordinator.leads", holder=self._holder, leader=token, processors=len(stored))
         self._post(self._term, ev.LeadershipTaken(self._now(), token, tuple(stored)))
+
+    async def _read_store(self) -> tuple[list[ev.StoredProcessor], dict[str, str]] | None:
+        """Everything that a leader knows when it begins; None while something is away."""
+        try:
+            stored = [await self._stored(row) for row in await self._store.processors()]
+            return stored, await self._store.connections()
+        except (StoreUnavailable, Ambiguous, LogUnavailable) as error:
+            _log.warning("coordinator.leadership_waits", reason=str(error))
+            self._waits_for = str(error) or type(error).__name__
+            return None
+
+    async def _stored(self, row: ProcessorRow) -> ev.StoredProcessor:
+        lineage = tuple(await self._store.lineage(row.job))
+        commits = tuple(await self._store.commits(row.job, Epoch(0)))
+        return ev.StoredProcessor(row, lineage, commits, await self._mirrored(row.job))
+
+    async def _certain(self) -> None:
+        """Wait until the lease was renewed within its length: who cannot ask the store may have been followed."""
+        while self._token is not None and self._now() - self._renewed_ms >= self._lease_ms:
+            await self._outside.clock.sleep_ms(self._outside.settings.tick_interval_ms)
 
     async def _mirrored(self, job: JobId) -> Epoch:
         """C9: this job's last row of the mirror, read to its end."""
@@ -377,20 +430,17 @@ class CoordinatorDriver:
             if self._token is not None:
                 self._post(self._term, ev.Tick(self._now(), self._read_to_ms))
                 settings = self._outside.settings
-                has_room = self._outbox.backlog() < settings.reports_waiting_max
+                has_room = self._teller.backlog() < settings.reports_waiting_max
                 if has_room and self._now() - beat_ms >= settings.heartbeat_interval_ms:
                     beat_ms = self._now()
-                    self._publish(
-                        self._outside.topics.commands, None, encode_message(CoordinatorBeat(self._token), self._wire)
-                    )
-                    self._publish(
-                        self._outside.topics.reports, None, encode_message(Echo(self._token, beat_ms), self._wire)
-                    )
+                    self._command(CoordinatorBeat(self._token))
+                    echo = encode_message(Echo(self._token, beat_ms), self._wire)
+                    self._teller.tell(self._outside.topics.reports, None, echo)
 
     async def _read_reports(self) -> None:
         topic = TopicPartition(self._outside.topics.reports, 0)
         start = await self._offset(topic, self._outside.log.end_offsets)
-        await self._follow(topic, start, lambda: True)
+        await self._follow(topic, start, lambda: True, self._hear_report)
 
     async def _offset(self, topic: TopicPartition, ask: Callable[[Sequence[TopicPartition]], Offsets]) -> Offset:
         """Where a topic begins or ends; an outage is waited out."""
@@ -405,18 +455,81 @@ class CoordinatorDriver:
         """Every leader reads all requests that are still there: what was decided has been deleted, or is known by its id."""
         topic = TopicPartition(self._outside.topics.requests, 0)
         while True:
-            if self._token is None:
-                await self._outside.clock.sleep_ms(self._outside.settings.tick_interval_ms)
-                continue
-            term = self._term
+            term, _ = await self._next_term()
             start = await self._offset(topic, self._outside.log.begin_offsets)
             self._undecided.begin(start)
-            await self._follow(topic, start, partial(self._leads_in, term))
+            await self._follow(topic, start, partial(self._leads_in, term), self._hear_request)
+
+    async def _next_term(self) -> tuple[int, LeaderToken]:
+        """The term in which it leads; waits for one."""
+        while self._token is None:
+            await self._outside.clock.sleep_ms(self._outside.settings.tick_interval_ms)
+        return self._term, self._token
 
     def _leads_in(self, term: int) -> bool:
         return self._token is not None and self._term == term
 
-    async def _follow(self, topic: TopicPartition, position: Offset, go_on: Callable[[], bool]) -> None:
+    async def _read_registry(self) -> None:
+        """What a leader of before tells behind this one's word is overwritten; so is what a dead one left of processors that are gone."""
+        topic = TopicPartition(self._outside.topics.registry, 0)
+
+        async def found(term: int, names: Sequence[str], *, overtaken: bool) -> None:
+            for name in names:
+                self._post(term, ev.StatusFound(self._now(), ProcessorName(name), overtaken))
+
+        while True:
+            await self._read_told(topic, found)
+
+    async def _read_connections(self) -> None:
+        """The same of connections."""
+        topic = TopicPartition(self._outside.topics.connections, 0)
+
+        async def found(term: int, names: Sequence[str], *, overtaken: bool) -> None:
+            while names and self._leads_in(term):
+                try:
+                    known = await self._store.connections()
+                except StoreUnavailable:
+                    await self._outside.clock.sleep_ms(self._outside.settings.retry_ms)
+                    continue
+                for name in names:
+                    if overtaken or name not in known:
+                        self._tell_connection(name, known.get(name))
+                return
+
+        while True:
+            await self._read_told(topic, found)
+
+    async def _read_told(self, topic: TopicPartition, found: Found) -> None:
+        """One term of reading what leaders told in a compacted topic: `found` learns of what was there, then of what comes too late."""
+        term, token = await self._next_term()
+        fence, before = Fence(), dict[str, None]()
+
+        async def hear(record: LogRecord) -> None:
+            key, counts, its = record.key or LEADS_KEY, fence.admits(record), token_of(record)
+            if its > token and self._leads_in(term):
+                self._lose_lease(f"leader {its} has told of itself")
+            elif its == token and key == LEADS_KEY:
+                await found(term, list(before), overtaken=False)
+                before.clear()
+            elif not counts:
+                _log.warning("coordinator.overtaken", topic=topic.topic, offset=record.offset, leader=its)
+                if key != LEADS_KEY:
+                    await found(term, [key.decode()], overtaken=True)
+            elif its < token and record.value is not None and key != LEADS_KEY:
+                before[key.decode()] = None
+            elif its < token:
+                before.pop(key.decode(), None)
+
+        start = await self._offset(topic, self._outside.log.begin_offsets)
+        await self._follow(topic, start, partial(self._leads_in, term), hear)
+
+    async def _follow(
+        self,
+        topic: TopicPartition,
+        position: Offset,
+        go_on: Callable[[], bool],
+        hear: Callable[[LogRecord], Awaitable[None]],
+    ) -> None:
         settings = self._outside.settings
         while go_on():
             try:
@@ -425,13 +538,20 @@ class CoordinatorDriver:
                     while go_on():
                         for record in await reader.fetch(settings.topic_records_max, settings.fetch_timeout_ms):
                             position = Offset(record.offset + 1)
-                            self._hear(record)
+                            await hear(record)
             except LogUnavailable as error:
                 _log.warning("coordinator.log_away", topic=topic.topic, reason=str(error))
                 self._post(self._term, ev.OutageSeen(self._now()))
                 await self._outside.clock.sleep_ms(self._outside.settings.retry_ms)
             except OffsetOutOfRange:
                 position = await self._offset(topic, self._outside.log.begin_offsets)
+
+    async def _hear_request(self, record: LogRecord) -> None:
+        await self._certain()
+        self._hear(record)
+
+    async def _hear_report(self, record: LogRecord) -> None:
+        self._hear(record)
 
     def _hear(self, record: LogRecord) -> None:
         try:

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import Final
 
 from shared.model.checkpoint import MirrorRow
-from shared.model.ids import JobId, Offset
+from shared.model.ids import JobId, LeaderToken, Offset
 from shared.ports.log import Log, LogError, NewRecord, TopicPartition, Writer
+from shared.runtime.fencing import signed
 from shared.runtime.reading import up_to_now
 from shared.runtime.settings import RuntimeSettings
 from shared.wire.messages import decode_mirror_row
@@ -26,8 +27,8 @@ class MirrorWriter:
         self._made: set[str] = set()
         self._jobs_max = jobs_max
 
-    async def append(self, job: JobId, data: bytes) -> None:
-        """Append one row and wait for the broker's word; the topic is made when it is not there. LogError if it may not be there."""
+    async def append(self, job: JobId, data: bytes, leader: LeaderToken) -> Offset:
+        """Append one row; where it lies. The topic is made when it is not there. LogError: the row may not be there."""
         topic = self._topic_of(job)
         if topic not in self._made:
             await self._log.create_topic(topic, 1, {"retention.ms": "-1", "retention.bytes": "-1"})
@@ -37,7 +38,8 @@ class MirrorWriter:
         if self._writer is None:
             self._writer = await self._log.writer("mirror")
         try:
-            await (await self._writer.send(TopicPartition(topic, 0), NewRecord(data)))
+            record = NewRecord(data, headers=signed(leader))
+            return await (await self._writer.send(TopicPartition(topic, 0), record))
         except LogError:
             await self.close()
             raise

@@ -25,6 +25,7 @@ class Parcel:
     seq: Seq
     data: bytes | None
     key: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
 
 
 class Outbox:
@@ -106,7 +107,7 @@ class Outbox:
         while True:
             while self._unsent:
                 parcel = self._unsent[0]
-                pending = await self._writer.send(parcel.partition, NewRecord(parcel.data, parcel.key))
+                pending = await self._writer.send(parcel.partition, NewRecord(parcel.data, parcel.key, parcel.headers))
                 if self._unsent:
                     self._unsent.popleft()
                 self._unacked.append((parcel, pending))

@@ -63,7 +63,7 @@ async def _write(store: CommitStore, command: Write, outside: Outside) -> None:
             )
         case do.StoreDrop(_, expected):
             await store.drop(expected)
-        case do.StoreForget(_, job, epochs):
-            await store.forget_commits(job, epochs)
-        case do.StoreConnection(_, name, value):
-            await store.put_connection(name, value)
+        case do.StoreForget(_, leader, job, epochs):
+            await store.forget_commits(leader, job, epochs)
+        case do.StoreConnection(_, leader, name, value):
+            await store.put_connection(leader, name, value)

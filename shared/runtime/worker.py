@@ -70,6 +70,7 @@ from shared.runtime.beats import beat_of, encoded
 from shared.runtime.body import FillingBody, SampledBody
 from shared.runtime.context import Outside, Service, ensure_topics
 from shared.runtime.driver import SourceDriver, Splits, TaskDriver, ZombieError
+from shared.runtime.fencing import Fence
 from shared.runtime.measures import Measure, of_task
 from shared.runtime.outbox import Outbox, Parcel
 from shared.runtime.reading import reading
@@ -129,6 +130,7 @@ class Worker:
         )
         self._seq = 0
         self._heard_ms = 0
+        self._fence = Fence()
         self._registered = False
         self._flow_begun = asyncio.Event()
         self._told: dict[str, Told] = {}
@@ -209,7 +211,8 @@ class Worker:
                     while True:
                         for record in await reader.fetch(settings.topic_records_max, settings.fetch_timeout_ms):
                             position = Offset(record.offset + 1)
-                            await self._command(decode_command(record.value or b"", settings.wire))
+                            if self._fence.admits(record):
+                                await self._command(decode_command(record.value or b"", settings.wire))
             except LogUnavailable as error:
                 _log.warning("worker.log_away", place=self.place, reason=str(error))
                 await self._outside.clock.sleep_ms(settings.retry_ms)

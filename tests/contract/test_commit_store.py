@@ -133,8 +133,9 @@ async def test_C9_commits_follow_each_other(store: CommitStore) -> None:
     assert await store.processors() == [row]
     assert await store.commits(JOB, Epoch(0)) == [commit_of(3, 0), commit_of(4, 3), commit_of(10, 4)]
     assert await store.commits(JOB, Epoch(4)) == [commit_of(10, 4)]
-    await store.forget_commits(JOB, [Epoch(3), Epoch(4), Epoch(77)])
-    await store.forget_commits(JOB, [])
+    leader = row.leader
+    await store.forget_commits(leader, JOB, [Epoch(3), Epoch(4), Epoch(77)])
+    await store.forget_commits(leader, JOB, [])
     assert [c.epoch for c in await store.commits(JOB, Epoch(0))] == [10]
     with pytest.raises(ValueError, match="behind 10"):
         await store.commit(expected_of(row), replace(row, last=Epoch(9)), commit_of(9, 10))
@@ -178,12 +179,13 @@ async def test_dropping_takes_everything_of_the_processor(store: CommitStore) ->
 
 async def test_connections(store: CommitStore) -> None:
     """Connections are written, replaced, listed by name and deleted."""
-    await store.put_connection("kafka", '{"bootstrap": "a:1"}')
-    await store.put_connection("files", "{}")
-    await store.put_connection("kafka", '{"bootstrap": "b:1"}')
+    leader = await lead(store, "a")
+    await store.put_connection(leader, "kafka", '{"bootstrap": "a:1"}')
+    await store.put_connection(leader, "files", "{}")
+    await store.put_connection(leader, "kafka", '{"bootstrap": "b:1"}')
     assert await store.connections() == {"files": "{}", "kafka": '{"bootstrap": "b:1"}'}
-    await store.put_connection("files", None)
-    await store.put_connection("never", None)
+    await store.put_connection(leader, "files", None)
+    await store.put_connection(leader, "never", None)
     assert await store.connections() == {"kafka": '{"bootstrap": "b:1"}'}
 
 
@@ -199,11 +201,15 @@ async def test_C8_a_zombie_leader_changes_nothing(another: Opener) -> None:
         lambda: old.commit(expected_of(row), replace(row, last=Epoch(1)), commit_of(1, 0)),
         lambda: old.create(replace(row, name=ProcessorName("late"))),
         lambda: old.drop(expected_of(row)),
+        lambda: old.forget_commits(row.leader, JOB, [Epoch(1)]),
+        lambda: old.put_connection(row.leader, "kafka", None),
     ]
+    await commit(new, seen, 1)
+    await new.put_connection(token, "kafka", "{}")
     for change in changes:
         with pytest.raises(Stale):
             await change()
-    await commit(new, seen, 1)
+    assert await new.connections() == {"kafka": "{}"}
     assert [c.epoch for c in await old.commits(JOB, Epoch(0))] == [1]
 
 

@@ -12,13 +12,24 @@ from shared.adapters.memory_log import MemoryLog
 from shared.adapters.virtual import VirtualWorld
 from shared.language.documents import parse
 from shared.model.checkpoint import LineageEntry
-from shared.model.ids import Epoch, Generation, Incarnation, JobId, Offset, Place, ProcessorName, WorkerIncarnation
+from shared.model.ids import (
+    Epoch,
+    Generation,
+    Incarnation,
+    JobId,
+    LeaderToken,
+    Offset,
+    Place,
+    ProcessorName,
+    WorkerIncarnation,
+)
 from shared.model.messages import Assign, EdgeBinding, Report, RunningPlan
 from shared.model.plan import PhysicalPlan
 from shared.planning import plan_processor
 from shared.ports.log import NewRecord, TopicPartition
 from shared.runtime.body import TaskBody
 from shared.runtime.context import Outside, TaskContext
+from shared.runtime.fencing import signed
 from shared.runtime.settings import RuntimeSettings
 from shared.runtime.topics import Topics
 from shared.runtime.worker import Worker
@@ -74,17 +85,18 @@ class WorkerStand:
     outside: Outside
     plan: RunningPlan
 
-    async def tell(self, *commands: Any) -> None:
-        """As the coordinator says it."""
-        await self._write(TOPICS.commands, *commands)
+    async def tell(self, *commands: Any, leader: int = 0) -> None:
+        """As the coordinator says it; `leader`: its token."""
+        await self._write(TOPICS.commands, *commands, leader=leader)
 
     async def flow(self, *positions: Any) -> None:
         await self._write(TOPICS.flow, *positions)
 
-    async def _write(self, topic: str, *messages: Any) -> None:
+    async def _write(self, topic: str, *messages: Any, leader: int = 0) -> None:
         writer = await MemoryLog(self.broker).writer("test")
+        headers = signed(LeaderToken(leader))
         for message in messages:
-            await (await writer.send(TopicPartition(topic, 0), NewRecord(encode_message(message))))
+            await (await writer.send(TopicPartition(topic, 0), NewRecord(encode_message(message), headers=headers)))
         await writer.close()
 
     def assign(self, generation: int = 1, *, to: str = ME, vertex: str = "collect-1", **options: Any) -> Assign:

@@ -20,7 +20,18 @@ from shared.adapters.store_settings import BlobSettings, StoreSettings
 from shared.adapters.virtual import InlineExecutor, VirtualWorld, run_virtual
 from shared.language.stages import Connection
 from shared.model.checkpoint import TaskHandle, TaskProtocolState
-from shared.model.ids import Epoch, Generation, JobId, Offset, Place, ProcessorName, Seq, VertexId, WorkerIncarnation
+from shared.model.ids import (
+    Epoch,
+    Generation,
+    JobId,
+    LeaderToken,
+    Offset,
+    Place,
+    ProcessorName,
+    Seq,
+    VertexId,
+    WorkerIncarnation,
+)
 from shared.model.messages import Heartbeat, TaskBeat, TaskFailed, TaskRestored
 from shared.ports.log import NewRecord, TopicPartition
 from shared.process.connections import Connections, TooManyConnections
@@ -184,7 +195,7 @@ def test_a_coordinator_remembers_so_many_mirrors_as_made() -> None:
         log.create_topic = noted  # type: ignore[method-assign]
         writer = MirrorWriter(log, lambda job: f"commits.{job}", jobs_max=2)
         for job in ("a", "b", "a", "c", "a"):
-            await writer.append(JobId(job), b"row")
+            await writer.append(JobId(job), b"row", LeaderToken(1))
         await writer.close()
         assert made == [f"commits.{job}" for job in ("a", "b", "c", "a")]
 

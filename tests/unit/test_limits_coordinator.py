@@ -55,7 +55,9 @@ def test_a_full_registry_of_connections_says_so_to_who_asks() -> None:
 
     async def main(world: VirtualWorld) -> None:
         machine, store = _leading(CoordinatorSettings()), MemoryCommitStore()
-        await store.put_connection("a", "{}")
+        leader = await store.lead("c", 1_000, 0)
+        assert leader == 1
+        await store.put_connection(leader, "a", "{}")
         outside: Any = type("Outside", (), {"clock": world.clock})
         said: dict[str, str] = {}
         for request, name, value in (("1", "b", "{}"), ("2", "a", '{"x": 1}'), ("3", "a", None), ("4", "b", "{}")):

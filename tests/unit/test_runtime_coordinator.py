@@ -166,9 +166,9 @@ class LosingStore(NotedStore):
 
     found: asyncio.Event
 
-    async def put_connection(self, name: str, value: str | None) -> None:
+    async def put_connection(self, leader: LeaderToken, name: str, value: str | None) -> None:
         await LosingStore.found.wait()
-        await super().put_connection(name, value)
+        await super().put_connection(leader, name, value)
 
     async def renew(self, token: LeaderToken, lease_ms: int, now_ms: int) -> bool:
         return LosingStore.found.is_set() and await super().renew(token, lease_ms, now_ms)

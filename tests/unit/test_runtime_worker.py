@@ -13,7 +13,7 @@ from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_log import MemoryLog
 from shared.adapters.virtual import VirtualWorld, run_virtual
 from shared.model.checkpoint import KnownSplit
-from shared.model.ids import EdgeId, Generation, Incarnation, Offset, SplitId, TaskId, VertexId
+from shared.model.ids import EdgeId, Generation, Incarnation, LeaderToken, Offset, SplitId, TaskId, VertexId
 from shared.model.messages import (
     CoordinatorBeat,
     Drain,
@@ -101,6 +101,24 @@ def test_R2_what_was_stopped_is_not_started_by_an_older_word() -> None:
         await stand.settle()
         (beat,) = (await stand.reports(Heartbeat))[-1].tasks
         assert beat.generation == 4
+
+    at_work(story)
+
+
+def test_C8_a_worker_obeys_no_leader_behind_a_later_one() -> None:
+    """A stop that a deposed leader sends when its network is back is not for what its successor began; nor does its beat count as one."""
+
+    async def story(stand: WorkerStand) -> None:
+        await stand.tell(CoordinatorBeat(LeaderToken(2)), stand.assign(1), leader=2)
+        await stand.said(TaskRestored)
+        await stand.tell(StopTasks(JOB, Generation(1)), stand.assign(2), leader=1)
+        await stand.settle()
+        (beat,) = (await stand.reports(Heartbeat))[-1].tasks
+        assert beat.generation == 1
+        for _ in range(20):
+            await stand.tell(CoordinatorBeat(LeaderToken(1)), leader=1)
+            await stand.settle()
+        assert (await stand.reports(Heartbeat))[-1].tasks == ()
 
     at_work(story)
 

@@ -15,7 +15,7 @@ from shared.adapters.virtual import VirtualWorld, run_virtual
 from shared.model.checkpoint import MirrorRow, ReleaseHandle
 from shared.model.frames import Inline
 from shared.model.held import Wait
-from shared.model.ids import Epoch, Generation, JobId, VertexId
+from shared.model.ids import Epoch, Generation, JobId, LeaderToken, VertexId
 from shared.model.messages import Ack, CommitHint, Drain, Released, TaskFailed, TaskRestored
 from shared.operators.base import TS
 from shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailable
@@ -63,7 +63,7 @@ class Bench:
         writer = MirrorWriter(MemoryLog(self.stand.broker), TOPICS.commits)
         for row in rows:
             # A row of whatever job, into this job's topic.
-            await writer.append(JOB, encode_message(row))
+            await writer.append(JOB, encode_message(row), LeaderToken(1))
         await writer.close()
 
     def visible(self) -> list[tuple[int, int]]:

@@ -23,7 +23,7 @@ def clean(p: ProcessorState, now_ms: int) -> None:
     if forget:
         op = p.ctx.op()
         p.cleaning = Cleaning(op, tuple(forget))
-        p.emit(do.StoreForget(op, p.row.job, tuple(forget)))
+        p.emit(do.StoreForget(op, p.ctx.token, p.row.job, tuple(forget)))
         return
     p.cleaning = Cleaning(None, ())
     _delete(p, p.cleaning)
@@ -50,7 +50,7 @@ def _delete(p: ProcessorState, cleaning: Cleaning) -> None:
     for old in p.old_jobs():
         _ask(p, cleaning, do.DeleteBlobs(p.ctx.op(), old.job, None, frozenset()))
         if old.epochs:
-            _ask(p, cleaning, do.StoreForget(p.ctx.op(), old.job, old.epochs))
+            _ask(p, cleaning, do.StoreForget(p.ctx.op(), p.ctx.token, old.job, old.epochs))
     if not cleaning.waiting:
         p.cleaning = None
 

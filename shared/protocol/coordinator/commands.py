@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NewType
 
 from shared.model.checkpoint import CommitRow, LineageEntry, MirrorRow
-from shared.model.ids import Epoch, JobId, Offset, Place, ProcessorName, WorkerIncarnation
+from shared.model.ids import Epoch, JobId, LeaderToken, Offset, Place, ProcessorName, WorkerIncarnation
 from shared.model.messages import Command, ProcessorStatus, RunningPlan
 from shared.model.processors import Expected, ProcessorRow
 
@@ -74,6 +74,7 @@ class StoreForget:
     """`CommitStore.forget_commits`: nothing resumes from these or releases them any more (C11)."""
 
     op: OpId
+    leader: LeaderToken
     job: JobId
     epochs: tuple[Epoch, ...]
 
@@ -83,6 +84,7 @@ class StoreConnection:
     """`CommitStore.put_connection`, then tell the connections topic, without secrets."""
 
     op: OpId
+    leader: LeaderToken
     name: str
     value: str | None
 

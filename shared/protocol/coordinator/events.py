@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from shared.model.checkpoint import BlobRef, CommitRow, LineageEntry
-from shared.model.ids import EdgeId, Epoch, JobId, LeaderToken, VertexId
+from shared.model.ids import EdgeId, Epoch, JobId, LeaderToken, ProcessorName, VertexId
 from shared.model.messages import KEY_GROUPS, Report, Request
 from shared.model.processors import ProcessorRow
 from shared.protocol.coordinator.commands import OpId
@@ -230,6 +230,18 @@ class DeletionFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class StatusFound:
+    """The registry has a word about a processor that is another leader's (C8).
+
+    `overtaken`: it lies behind the words of this leader, so those that keep the last word alone have lost them.
+    """
+
+    now_ms: int
+    name: ProcessorName
+    overtaken: bool
+
+
+@dataclass(frozen=True, slots=True)
 class OutageSeen:
     """The driver cannot reach the broker or the blob store; said again while it lasts (C10: what times out meanwhile does not count)."""
 
@@ -258,5 +270,6 @@ CoordinatorEvent = (
     | BlobsFailed
     | Deleted
     | DeletionFailed
+    | StatusFound
     | OutageSeen
 )

@@ -144,7 +144,7 @@ class CoordinatorMachine:
 
     # --- events, as the leader --------------------------------------------------------------------------------------------
 
-    def _handle_as_leader(self, event: ev.CoordinatorEvent) -> None:  # noqa: C901 - a table of events
+    def _handle_as_leader(self, event: ev.CoordinatorEvent) -> None:  # noqa: C901, PLR0912 - a table of events
         now_ms = event.now_ms
         self._excuse(now_ms)
         match event:
@@ -170,6 +170,8 @@ class CoordinatorMachine:
             case ev.MirrorFailed(job=job, epoch=epoch):
                 if (p := self._of_job(job)) is not None:
                     p.state.mirror.failed(epoch, now_ms + self.settings.retry_ms)
+            case ev.StatusFound(name=name, overtaken=overtaken):
+                self._status_found(name, overtaken=overtaken)
             case ev.OutageSeen():
                 self.ctx.outage_seen_ms = now_ms
             case ev.Tick(read_to_ms=read_to_ms):
@@ -190,6 +192,13 @@ class CoordinatorMachine:
                     p.deleted(event)
                 case _:
                     pass
+
+    def _status_found(self, name: ProcessorName, *, overtaken: bool) -> None:
+        """The registry must say what is so: of a processor that is gone, nothing (C8)."""
+        if (machine := self.processors.get(name)) is None:
+            self.ctx.out.append(do.RetractStatus(name))
+        elif overtaken:
+            machine.state.status = None
 
     def _excuse(self, now_ms: int) -> None:
         """If no event came for long, it was this process that stood still; workers' heartbeats may be waiting to be read."""
@@ -306,7 +315,7 @@ class CoordinatorMachine:
             return
         op = self.ctx.op()
         self.connecting[op] = request
-        self.ctx.out.append(do.StoreConnection(op, request.name, request.value))
+        self.ctx.out.append(do.StoreConnection(op, self.ctx.token, request.name, request.value))
 
     def _answer(self, request: Request, error: str) -> None:
         said = bounded(error, self.settings.reason_characters_max)

@@ -18,6 +18,7 @@ STORES = (
     Mutant("C8", "the last commit is not asked for", STORE, "        columns.last == expected.last,\n", "", ON_STORE),
     Mutant("C8", "no row need be touched", STORE, "    if written.rowcount != 1:", "    if False:", ON_STORE),
     Mutant("C8", "a drop need not touch its row", STORE, "            if gone.rowcount != 1:", "            if False:", ON_STORE),
+    Mutant("C8", "anybody may forget and write connections", STORE, "    if token != leader:\n        raise Stale(leads_no_longer", "    if False:\n        raise Stale(leads_no_longer", ON_STORE),
     Mutant("C8", "leading leaves the rows as they are", STORE, "            await connection.execute(sa.update(schema.processors).values(leader=token))\n", "", ON_STORE),
     Mutant("C8", "a lease that runs is taken", STORE, 'if found.holder not in ("", holder) and not over:', "if False:", ON_STORE),
     Mutant("C8", "a lost answer is an outage", STORE, "            raise Ambiguous(", "            raise StoreUnavailable(", ON_STORE),

@@ -1,0 +1,44 @@
+"""What a leader tells carries its token, as a header; whoever reads takes nothing of a lower one behind a higher one (C8).
+
+A leader that was cut off goes on telling when its network is back. By then another has told more:
+in the order of the log the token says it.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from shared.model.ids import LeaderToken
+from shared.ports.log import LogRecord
+
+HEADER: Final = "tidemark-leader"
+LEADS_KEY: Final = b""
+"""Key of the record with which a term begins in a compacted topic, where what it told last may be gone. No name is empty."""
+
+Headers = tuple[tuple[str, bytes], ...]
+
+
+def signed(token: LeaderToken) -> Headers:
+    """The headers of what a leader tells."""
+    return ((HEADER, str(token).encode()),)
+
+
+def token_of(record: LogRecord) -> LeaderToken:
+    """Of the leader that wrote a record; 0 where nothing says."""
+    value = next((value for name, value in record.headers if name == HEADER), b"")
+    return LeaderToken(int(value)) if value.isdigit() else LeaderToken(0)
+
+
+@dataclass(slots=True)
+class Fence:
+    """Of one topic, as one reader knows it."""
+
+    token: LeaderToken = LeaderToken(0)  # noqa: RUF009 - a number
+    """The highest that was read."""
+
+    def admits(self, record: LogRecord) -> bool:
+        """Whether a record counts; to be asked of each one, in the order of the log."""
+        token = token_of(record)
+        if token < self.token:
+            return False
+        self.token = token
+        return True

@@ -1,0 +1,54 @@
+"""Statuses of processors, and connections, as readers put them together from compacted topics. Only leaders write there (C8)."""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from shared.model.ids import ProcessorName
+from shared.model.messages import ProcessorStatus
+from shared.ports.log import LogRecord
+from shared.runtime.fencing import LEADS_KEY, Fence
+from shared.runtime.settings import RuntimeSettings
+from shared.wire.limits import WireLimits
+from shared.wire.messages import decode_status
+
+_DEFAULT: Final = RuntimeSettings()
+
+
+@dataclass(slots=True)
+class Registry:
+    """Processors by name, from records that are handed in in the order of the log."""
+
+    wire: WireLimits = _DEFAULT.wire
+    statuses: dict[ProcessorName, ProcessorStatus] = field(default_factory=dict)
+    _fence: Fence = field(default_factory=Fence)
+
+    def take(self, record: LogRecord) -> ProcessorName | None:
+        """Take a record in; the name that it changes something about. WireError."""
+        if not self._fence.admits(record) or record.key in (None, LEADS_KEY):
+            return None
+        name = ProcessorName((record.key or b"").decode())
+        if record.value is None:
+            self.statuses.pop(name, None)
+        else:
+            self.statuses[name] = decode_status(record.value, self.wire)
+        return name
+
+
+@dataclass(slots=True)
+class Connections:
+    """Connections by name, without their secrets; the same."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    _fence: Fence = field(default_factory=Fence)
+
+    def take(self, record: LogRecord) -> None:
+        """Take a record in."""
+        if not self._fence.admits(record) or record.key in (None, LEADS_KEY):
+            return
+        name = (record.key or b"").decode()
+        if record.value is None:
+            self.values.pop(name, None)
+        else:
+            self.values[name] = msgspec.json.decode(record.value)

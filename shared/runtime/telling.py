@@ -1,0 +1,75 @@
+"""What a leader tells the others: in one order, with its token (C8). What it had not sent when its term ended is never sent."""
+
+from collections.abc import Callable
+from typing import Final
+
+from shared.model.ids import EdgeId, LeaderToken, Offset, Seq
+from shared.ports.log import TopicPartition
+from shared.runtime.context import Outside
+from shared.runtime.fencing import LEADS_KEY, Headers, signed
+from shared.runtime.outbox import Outbox, Parcel
+
+_PUBLISHED: Final = EdgeId("published")
+
+
+class Teller:
+    """Of one coordinator. `answered`: told the id of a request once the broker has its answer."""
+
+    def __init__(
+        self,
+        outside: Outside,
+        name: str,
+        answered: Callable[[str], None],
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        self._outside = outside
+        self._name = name
+        self._answered = answered
+        self._on_error = on_error
+        self._outbox: Outbox | None = None
+        self._headers: Headers = ()
+        self._seq = 0
+        self._answers: dict[Seq, str] = {}
+
+    def begin(self, token: LeaderToken) -> None:
+        """A term begins: topics of which only the last record of a key stays say so first."""
+        self.end()
+        self._headers = signed(token)
+        outside = self._outside
+        self._outbox = Outbox(outside.log, outside.clock, self._name, self._acknowledged, outside.settings)
+        self._outbox.open(outside.executor, self._on_error)
+        for topic in (outside.topics.registry, outside.topics.connections):
+            self.tell(topic, LEADS_KEY, str(token).encode())
+
+    def tell(self, topic: str, key: bytes | None, value: bytes | None, *, request: str = "") -> None:
+        """Queue a record; nothing, where no term has begun. `request`: what it answers. LocalError where too many wait."""
+        if self._outbox is None:
+            return
+        self._seq += 1
+        if request:
+            self._answers[Seq(self._seq)] = request
+        parcel = Parcel(_PUBLISHED, TopicPartition(topic, 0), Seq(self._seq), value, key, self._headers)
+        self._outbox.send(parcel)
+
+    def backlog(self) -> int:
+        """Records that the broker has not acknowledged yet."""
+        return 0 if self._outbox is None else self._outbox.backlog()
+
+    def end(self) -> None:
+        """The term is over: another may have told more by now."""
+        outbox, self._outbox = self._outbox, None
+        self._answers.clear()
+        if outbox is not None:
+            outbox.drop()
+            self._outside.executor.spawn(outbox.close(), f"close {self._name}", self._on_error)
+
+    async def close(self) -> None:
+        """Stop at once."""
+        outbox, self._outbox = self._outbox, None
+        if outbox is not None:
+            await outbox.close()
+
+    def _acknowledged(self, parcel: Parcel, offset: Offset) -> None:
+        del offset
+        if (request := self._answers.pop(parcel.seq, "")) != "":
+            self._answered(request)
