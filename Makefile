@@ -133,6 +133,10 @@ simulate: setup ## the whole system on virtual time, with faults; SEEDS=FROM-TO 
 mutants: setup ## take each rule of the protocol out of the code and see a test fail (ARGS='S3' one rule; ARGS=--reals with broker and Spark)
 	$(BIN)/python -m tests.harness.mutants $(ARGS)
 
+.PHONY: age
+age: setup ## what it costs to lead, restore and list processors that committed each second for a year (COMMITS=31500000 PROCESSORS=50)
+	$(BIN)/python -m tests.harness.ageing --commits $(or $(COMMITS),31500000) --processors $(or $(PROCESSORS),50)
+
 .PHONY: fresh
 fresh: setup ## the demo in a fresh Debian 12 and a fresh Debian 13, made by debootstrap (root; ARGS='--suite trixie make test')
 	$(BIN)/python -m deploy.verification.fresh $(ARGS)

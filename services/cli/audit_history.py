@@ -6,7 +6,6 @@ the blobs that these list. The first difference is a Discrepancy that names the 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from msgspec import MsgspecError
 
@@ -24,7 +23,6 @@ from shared.wire.errors import WireError
 from shared.wire.messages import decode_mirror_row, decode_stands
 
 Identity = tuple[VertexId, int]
-RETAINED_SAID: Final = "these are never deleted while the job lives"
 
 
 class AuditFailed(Exception):
@@ -75,12 +73,15 @@ async def _mirrored(job: JobId, log: Log, topics: Topics) -> list[Commit]:
     """The rows of the mirror; a repeat says what was said before."""
     topic = topics.commits(job)
     if topic not in await log.list_topics():
-        message = f"topic {topic}: the mirror of the commits is not there; {RETAINED_SAID}"
+        message = f"topic {topic}: the mirror of the commits is not there; it stays while the job lives"
         raise NotAuditable(message)
     partition = TopicPartition(topic, 0)
     begin = (await log.begin_offsets([partition]))[partition]
     if begin > 0:
-        message = f"topic {topic}: rows below offset {begin} are gone; {RETAINED_SAID}"
+        message = (
+            f"topic {topic}: rows below offset {begin} are gone: the coordinator keeps the last mirror_rows_kept of them, and what an"
+            " audit would begin with is older"
+        )
         raise NotAuditable(message)
     found: dict[Epoch, Commit] = {}
     async for record in committed_records(log, topic):
@@ -161,9 +162,12 @@ def _chained(commits: list[Commit]) -> None:
 async def _of_lineage(job: JobId, commits: list[Commit], store: CommitStore) -> None:
     """The first commit of a generation follows what the generation was restored from."""
     restored = {entry.generation: entry.restored_from for entry in await store.lineage(job)}
+    oldest = min(restored, default=Generation(0))
     generation = Generation(0)
     for commit in commits:
         row = commit.row
+        if row.generation < oldest:
+            continue  # of those that no assignment names any more
         if row.generation not in restored or row.generation < generation:
             message = (
                 f"{commit.place}: commit {row.epoch} is of generation {row.generation}, expected one of "

@@ -32,6 +32,7 @@ from shared.protocol.release import ReleaseMachine, ReleaseNow
 from shared.runtime.body import Copied
 from shared.runtime.context import TaskContext
 from shared.runtime.exchange import digest_of, load_body
+from shared.runtime.mirror import within
 from shared.runtime.reading import reading
 from shared.wire.messages import decode_mirror_row
 
@@ -88,8 +89,8 @@ class SinkBody:
         identities = [(assign.vertex, assign.index), *assign.retired]
         for number, (vertex, index) in enumerate(identities):
             await self._take_over(vertex, index, own=number == 0)
-        begin = await outside.log.begin_offsets([self._topic])
-        self._position = begin[self._topic]
+        begin, end = await outside.log.begin_offsets([self._topic]), await outside.log.end_offsets([self._topic])
+        self._position = within(assign.mirror, begin[self._topic], end[self._topic])
         await self._follow(lambda: all(r.machine.marker >= assign.last for r in self._releases))
         for release in self._releases[1:]:
             await release.sink.close()

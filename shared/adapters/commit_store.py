@@ -213,13 +213,17 @@ class SqlCommitStore:
         wanted = sa.select(table.c.body).where(table.c.job == job, table.c.epoch > after).order_by(table.c.epoch)
         return [schema.decode_commit(row.body) for row in await self._read(wanted)]
 
-    async def forget_commits(self, leader: LeaderToken, job: JobId, epochs: Sequence[Epoch]) -> None:
-        """Let go of commit rows that nothing can resume from or release any more (C11)."""
-        table = schema.commits
+    async def forget(
+        self, leader: LeaderToken, job: JobId, epochs: Sequence[Epoch], generations: Sequence[Generation] = ()
+    ) -> None:
+        """Let go of commit rows that nothing can resume from or release any more (C11), and of entries of the lineage."""
+        table, lineage = schema.commits, schema.lineage
 
         async def forget(connection: AsyncConnection) -> None:
             await _require_leader(connection, leader)
             await connection.execute(sa.delete(table).where(table.c.job == job, table.c.epoch.in_(epochs)))
+            gone = sa.delete(lineage).where(lineage.c.job == job, lineage.c.generation.in_(generations))
+            await connection.execute(gone)
 
         await self._change(forget)
 

@@ -22,7 +22,7 @@ from shared.adapters.commit_rules import (
 )
 from shared.adapters.faults import Fault, Faults
 from shared.model.checkpoint import CommitRow, LineageEntry
-from shared.model.ids import Epoch, JobId, LeaderToken, ProcessorName
+from shared.model.ids import Epoch, Generation, JobId, LeaderToken, ProcessorName
 from shared.model.processors import Expected, ProcessorRow
 from shared.ports.commits import Ambiguous, Stale, StoreUnavailable
 
@@ -173,13 +173,17 @@ class MemoryCommitStore:
         kept = self._state.commits.get(job, {})
         return [kept[epoch] for epoch in sorted(kept) if epoch > after]
 
-    async def forget_commits(self, leader: LeaderToken, job: JobId, epochs: Sequence[Epoch]) -> None:
-        """Let go of commit rows."""
+    async def forget(
+        self, leader: LeaderToken, job: JobId, epochs: Sequence[Epoch], generations: Sequence[Generation] = ()
+    ) -> None:
+        """Let go of commit rows, and of entries of the lineage."""
 
         def forget() -> None:
             self._require_leader(leader)
             for epoch in epochs:
                 self._state.commits.get(job, {}).pop(epoch, None)
+            gone = frozenset(generations)
+            self._state.lineage[job] = [e for e in self._state.lineage.get(job, []) if e.generation not in gone]
 
         await self._change(forget)
 

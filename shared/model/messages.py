@@ -91,6 +91,8 @@ class Assign(Struct, frozen=True, tag=True):
     """The splits that the source began with are in the processor's row: what is found now has come since (I1)."""
     splits: dict[SplitId, KnownSplit] = {}
     """Those of a source's task, as the processor's row lists them."""
+    mirror: Offset = Offset(0)
+    """From where the mirror is to be read: what was committed before is released (C9)."""
 
 
 class StartSources(Struct, frozen=True, tag=True):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from shared.model.checkpoint import CommitRow, LineageEntry
-from shared.model.ids import Epoch, JobId, LeaderToken
+from shared.model.ids import Epoch, Generation, JobId, LeaderToken
 from shared.model.processors import Expected, ProcessorRow
 
 __all__ = ["Ambiguous", "CommitStore", "Expected", "ProcessorRow", "Stale", "StoreUnavailable"]
@@ -79,8 +79,10 @@ class CommitStore(Protocol):
         """Commit rows above `after` that are still kept, oldest first."""
         ...
 
-    async def forget_commits(self, leader: LeaderToken, job: JobId, epochs: Sequence[Epoch]) -> None:
-        """Let go of commit rows that nothing can resume from or release any more (C11); Stale if another leads."""
+    async def forget(
+        self, leader: LeaderToken, job: JobId, epochs: Sequence[Epoch], generations: Sequence[Generation] = ()
+    ) -> None:
+        """Let go of commit rows that nothing can resume from or release any more (C11), and of lineage; Stale if another leads."""
         ...
 
     async def connections(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ from shared.runtime.context import Outside
 
 _log = structlog.get_logger()
 
-Deletion = do.DeleteTopics | do.DeleteRecords | do.DeleteBlobs
+Deletion = do.DeleteTopics | do.DeleteRecords | do.TrimMirror | do.DeleteBlobs
 
 
 async def delete(command: Deletion, outside: Outside) -> ev.CoordinatorEvent:
@@ -32,6 +32,8 @@ async def _delete(command: Deletion, outside: Outside) -> None:
         case do.DeleteRecords(_, floors):
             before = {TopicPartition(f.topic, f.partition): f.offset for f in floors}
             await outside.log.delete_records(before)
+        case do.TrimMirror(_, job, offset):
+            await outside.log.delete_records({TopicPartition(outside.topics.commits(job), 0): offset})
         case do.DeleteBlobs(_, job, up_to, keep):
             names = await outside.blobs.list(f"{job}/")
             doomed = [n for n in names if blob_may_go(n, job, up_to, keep)]

@@ -4,7 +4,7 @@ What must keep its order (publications, the mirror) goes through one sender each
 """
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -29,6 +29,7 @@ from shared.ports.log import (
 from shared.protocol.coordinator import commands as do
 from shared.protocol.coordinator import events as ev
 from shared.protocol.coordinator.machine import CoordinatorMachine
+from shared.protocol.coordinator.record import decode_kept
 from shared.protocol.coordinator.status import status_of
 from shared.protocol.errors import LocalError
 from shared.runtime.clearing import delete
@@ -36,7 +37,7 @@ from shared.runtime.context import Outside, ensure_topics
 from shared.runtime.doubt import Doubt
 from shared.runtime.fencing import LEADS_KEY, Fence, token_of
 from shared.runtime.measures import Measure, of_processor
-from shared.runtime.mirror import MirrorWriter, read_mirror
+from shared.runtime.mirror import MirrorWriter, read_mirrors
 from shared.runtime.reading import reading
 from shared.runtime.storing import Write, carry_out
 from shared.runtime.telling import Teller
@@ -260,13 +261,13 @@ class CoordinatorDriver:
                 continue
             row = command.row
             try:
-                await self._mirror.append(row.job, encode_message(row, self._wire), self._token)
+                offset = await self._mirror.append(row.job, encode_message(row, self._wire), self._token)
             except LogError as error:
                 _log.warning("mirror.failed", job=row.job, epoch=row.epoch, reason=str(error))
                 self._post(term, ev.MirrorFailed(self._now(), row.job, row.epoch))
             else:
                 self._outside.passing("mirrored", row.epoch)
-                self._post(term, ev.MirrorAppended(self._now(), row.job, row.epoch))
+                self._post(term, ev.MirrorAppended(self._now(), row.job, row.epoch, offset))
 
     async def _beside(self, term: int, command: do.CoordinatorCommand) -> None:
         match command:
@@ -281,7 +282,7 @@ class CoordinatorDriver:
                     self._post(term, ev.BlobsFailed(self._now(), op, str(error)))
                 else:
                     self._post(term, ev.BlobsWritten(self._now(), op, refs))
-            case do.DeleteTopics() | do.DeleteRecords() | do.DeleteBlobs():
+            case do.DeleteTopics() | do.DeleteRecords() | do.TrimMirror() | do.DeleteBlobs():
                 self._post(term, await delete(command, self._outside))
             case _:
                 message = f"the driver knows no {type(command).__name__}"
@@ -395,27 +396,40 @@ class CoordinatorDriver:
     async def _read_store(self) -> tuple[list[ev.StoredProcessor], dict[str, str]] | None:
         """Everything that a leader knows when it begins; None while something is away."""
         try:
-            stored = [await self._stored(row) for row in await self._store.processors()]
-            return stored, await self._store.connections()
+            return await self._stored(await self._store.processors()), await self._store.connections()
         except (StoreUnavailable, Ambiguous, LogUnavailable) as error:
             _log.warning("coordinator.leadership_waits", reason=str(error))
             self._waits_for = str(error) or type(error).__name__
             return None
-
-    async def _stored(self, row: ProcessorRow) -> ev.StoredProcessor:
-        lineage = tuple(await self._store.lineage(row.job))
-        commits = tuple(await self._store.commits(row.job, Epoch(0)))
-        return ev.StoredProcessor(row, lineage, commits, await self._mirrored(row.job))
 
     async def _certain(self) -> None:
         """Wait until the lease was renewed within its length: who cannot ask the store may have been followed."""
         while self._token is not None and self._now() - self._renewed_ms >= self._lease_ms:
             await self._outside.clock.sleep_ms(self._outside.settings.tick_interval_ms)
 
-    async def _mirrored(self, job: JobId) -> Epoch:
-        """C9: this job's last row of the mirror, read to its end."""
-        rows = await read_mirror(self._outside.log, self._outside.topics.commits(job), self._outside.settings)
-        return max((row.epoch for _, row in rows if row.job == job), default=Epoch(0))
+    async def _stored(self, rows: Sequence[ProcessorRow]) -> list[ev.StoredProcessor]:
+        """Rows with all that belongs to them, and what their mirrors have from where the oldest commit lies that still waits (C9)."""
+        topics = {self._outside.topics.commits(row.job): row for row in rows}
+        commits = {row.job: tuple(await self._store.commits(row.job, Epoch(0))) for row in rows}
+        oldest = {row.job: commits[row.job][0].epoch if commits[row.job] else row.last for row in rows}
+        tops, places = dict[JobId, Epoch](), defaultdict[JobId, dict[Epoch, Offset]](dict)
+        begins = {topic: decode_kept(row.extra).mirror for topic, row in topics.items()}
+        async for topic, offset, mirrored in read_mirrors(self._outside.log, begins, self._outside.settings):
+            job = topics[topic].job
+            if mirrored.job == job:
+                tops[job] = max(mirrored.epoch, tops.get(job, mirrored.epoch))
+                if mirrored.epoch >= oldest[job]:
+                    places[job].setdefault(mirrored.epoch, offset)
+        return [
+            ev.StoredProcessor(
+                row,
+                tuple(await self._store.lineage(row.job)),
+                commits[row.job],
+                tops.get(row.job, Epoch(0)),
+                tuple(sorted(places[row.job].items())),
+            )
+            for row in rows
+        ]
 
     # --- what comes in ----------------------------------------------------------------------------------------------------------
 

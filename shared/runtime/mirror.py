@@ -1,13 +1,13 @@
 """The mirror of a job's commits: a topic that the coordinator appends to and sinks read (C9)."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
 
 from shared.model.checkpoint import MirrorRow
 from shared.model.ids import JobId, LeaderToken, Offset
 from shared.ports.log import Log, LogError, NewRecord, TopicPartition, Writer
 from shared.runtime.fencing import signed
-from shared.runtime.reading import up_to_now
+from shared.runtime.reading import reading
 from shared.runtime.settings import RuntimeSettings
 from shared.wire.messages import decode_mirror_row
 
@@ -51,10 +51,23 @@ class MirrorWriter:
             await writer.close()
 
 
-async def read_mirror(log: Log, topic: str, settings: RuntimeSettings = _DEFAULT) -> list[tuple[Offset, MirrorRow]]:
-    """All rows of a job's mirror, up to where it ends now: (offset, MirrorRow)."""
-    if topic not in await log.list_topics():
-        return []
-    partition = TopicPartition(topic, 0)
-    rows = up_to_now(log, partition, settings)
-    return [(r.offset, decode_mirror_row(r.value or b"", settings.wire)) async for r in rows]
+async def read_mirrors(
+    log: Log, begins: Mapping[str, Offset], settings: RuntimeSettings = _DEFAULT
+) -> AsyncIterator[tuple[str, Offset, MirrorRow]]:
+    """The rows of several mirrors, by topic, each from an offset up to where it ends now: (topic, offset, row). LogUnavailable."""
+    there = await log.list_topics()
+    partitions = [TopicPartition(topic, 0) for topic in begins if topic in there]
+    firsts, ends = await log.begin_offsets(partitions), await log.end_offsets(partitions)
+    positions = {p: within(begins[p.topic], firsts[p], ends[p]) for p in partitions}
+    positions = {p: begin for p, begin in positions.items() if begin < ends[p]}
+    async with reading(log) as reader:
+        await reader.assign(positions)
+        while any(reader.position(p) < ends[p] for p in positions):
+            for record in await reader.fetch(settings.topic_records_max, settings.fetch_timeout_ms):
+                if record.offset < ends[TopicPartition(record.topic, 0)]:
+                    yield record.topic, record.offset, decode_mirror_row(record.value or b"", settings.wire)
+
+
+def within(begin: Offset, first: Offset, end: Offset) -> Offset:
+    """Where to begin in a mirror that has `first` to `end`: where it was said, if that is in it."""
+    return begin if first <= begin <= end else first

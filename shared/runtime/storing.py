@@ -63,7 +63,7 @@ async def _write(store: CommitStore, command: Write, outside: Outside) -> None:
             )
         case do.StoreDrop(_, expected):
             await store.drop(expected)
-        case do.StoreForget(_, leader, job, epochs):
-            await store.forget_commits(leader, job, epochs)
+        case do.StoreForget(_, leader, job, epochs, generations):
+            await store.forget(leader, job, epochs, generations)
         case do.StoreConnection(_, leader, name, value):
             await store.put_connection(leader, name, value)

@@ -134,8 +134,8 @@ async def test_C9_commits_follow_each_other(store: CommitStore) -> None:
     assert await store.commits(JOB, Epoch(0)) == [commit_of(3, 0), commit_of(4, 3), commit_of(10, 4)]
     assert await store.commits(JOB, Epoch(4)) == [commit_of(10, 4)]
     leader = row.leader
-    await store.forget_commits(leader, JOB, [Epoch(3), Epoch(4), Epoch(77)])
-    await store.forget_commits(leader, JOB, [])
+    await store.forget(leader, JOB, [Epoch(3), Epoch(4), Epoch(77)])
+    await store.forget(leader, JOB, [])
     assert [c.epoch for c in await store.commits(JOB, Epoch(0))] == [10]
     with pytest.raises(ValueError, match="behind 10"):
         await store.commit(expected_of(row), replace(row, last=Epoch(9)), commit_of(9, 10))
@@ -201,7 +201,7 @@ async def test_C8_a_zombie_leader_changes_nothing(another: Opener) -> None:
         lambda: old.commit(expected_of(row), replace(row, last=Epoch(1)), commit_of(1, 0)),
         lambda: old.create(replace(row, name=ProcessorName("late"))),
         lambda: old.drop(expected_of(row)),
-        lambda: old.forget_commits(row.leader, JOB, [Epoch(1)]),
+        lambda: old.forget(row.leader, JOB, [Epoch(1)]),
         lambda: old.put_connection(row.leader, "kafka", None),
     ]
     await commit(new, seen, 1)

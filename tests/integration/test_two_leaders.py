@@ -11,11 +11,12 @@ import pytest
 from services.control.readmodel import ReadModel
 from shared.adapters.memory_log import MemoryLog
 from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.ids import LeaderToken, ProcessorName
+from shared.model.ids import LeaderToken, Offset, ProcessorName
 from shared.model.messages import DropProcessor, ProcessorStatus, StopProcessor
-from shared.ports.log import NewRecord, TopicPartition
+from shared.ports.log import LogRecord, NewRecord, TopicPartition
 from shared.runtime.client import RequestRefused, RequestTimeout
 from shared.runtime.fencing import signed
+from shared.runtime.registry import Connections, Registry
 from shared.runtime.topics import Topics
 from shared.wire.messages import encode_message
 from tests.harness.installation import NAME, Installed, installed
@@ -94,6 +95,23 @@ def test_C8_the_leader_writes_again_what_a_lower_token_overwrote(tmp_path: Path)
         assert kept[NAME.encode()] == encode_message(stopped)
         assert kept[b"gone"] is None
         assert await there.client.statuses() == {NAME: stopped}
+
+    _with_two_leaders(tmp_path, story)
+
+
+def test_C8_a_reader_of_the_registry_takes_nothing_of_a_lower_token(tmp_path: Path) -> None:
+    """Whoever looks before the leader has written it again sees what is so, too: a status, a retraction, a connection."""
+
+    async def story(there: Installed, first: Leader, second: Leader) -> None:
+        del second
+        status = (await there.client.statuses())[NAME]
+        assert first.driver._token is not None
+        told, known = Registry(), Connections()
+        for leader, value in ((2, encode_message(status)), (1, b"unreadable"), (1, None)):
+            told.take(LogRecord("registry", 0, Offset(0), 0, NAME.encode(), value, signed(LeaderToken(leader))))
+        for leader, value in ((2, b"{}"), (1, b"unreadable"), (1, None)):
+            known.take(LogRecord("connections", 0, Offset(0), 0, b"k", value, signed(LeaderToken(leader))))
+        assert (told.statuses, known.values) == ({NAME: status}, {"k": {}})
 
     _with_two_leaders(tmp_path, story)
 

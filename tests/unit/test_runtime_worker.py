@@ -115,12 +115,19 @@ def test_C8_a_worker_obeys_no_leader_behind_a_later_one() -> None:
         await stand.settle()
         (beat,) = (await stand.reports(Heartbeat))[-1].tasks
         assert beat.generation == 1
-        for _ in range(20):
+        for _ in range(8):
             await stand.tell(CoordinatorBeat(LeaderToken(1)), leader=1)
-            await stand.settle()
+            await stand.settle(500)
         assert (await stand.reports(Heartbeat))[-1].tasks == ()
 
-    at_work(story)
+    settings = RuntimeSettings(
+        collects=True,
+        engine="local",
+        heartbeat_interval_ms=100,
+        heartbeat_timeout_ms=500,
+        coordinator_silence_ms_max=2_000,
+    )
+    at_work(story, settings=settings)
 
 
 def test_a_task_that_is_stopped_has_told_what_it_counted() -> None:

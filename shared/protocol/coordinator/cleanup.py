@@ -16,14 +16,15 @@ def clean(p: ProcessorState, now_ms: int) -> None:
     if p.cleaning is not None or p.phase is Phase.DROPPING or now_ms < p.clean_at_ms or p.lost_commit:
         return
     progress = p.cleaned_at != p.row.last
-    if not (progress or p.unwanted_topics() or p.old_jobs()):
+    superfluous = p.superfluous_lineage()
+    if not (progress or p.unwanted_topics() or p.old_jobs() or superfluous):
         return
     p.clean_at_ms = now_ms + p.settings.cleanup_interval_ms
     _, forget = retained(p.commits, p.row.last, p.unreleased(), p.kept.named)
-    if forget:
+    if forget or superfluous:
         op = p.ctx.op()
-        p.cleaning = Cleaning(op, tuple(forget))
-        p.emit(do.StoreForget(op, p.ctx.token, p.row.job, tuple(forget)))
+        p.cleaning = Cleaning(op, tuple(forget), superfluous)
+        p.emit(do.StoreForget(op, p.ctx.token, p.row.job, tuple(forget), superfluous))
         return
     p.cleaning = Cleaning(None, ())
     _delete(p, p.cleaning)
@@ -35,6 +36,7 @@ def forgotten(p: ProcessorState) -> None:
     assert cleaning is not None
     gone = frozenset(cleaning.forget)
     p.commits = [c for c in p.commits if c.epoch not in gone]
+    p.lineage = [e for e in p.lineage if e.generation not in cleaning.generations]
     cleaning.forget_op = None
     _delete(p, cleaning)
 
@@ -45,6 +47,8 @@ def _delete(p: ProcessorState, cleaning: Cleaning) -> None:
         _ask(p, cleaning, do.DeleteBlobs(p.ctx.op(), p.row.job, p.row.last, blobs_kept(p.commits)))
         if floors := record_floors(p.commits, p.row.last, p.plan.edges):
             _ask(p, cleaning, do.DeleteRecords(p.ctx.op(), floors))
+        if (before := p.mirror.to_trim(p.kept.mirror, p.settings.mirror_rows_kept)) is not None:
+            _ask(p, cleaning, do.TrimMirror(p.ctx.op(), p.row.job, before))
     if topics := p.unwanted_topics():
         _ask(p, cleaning, do.DeleteTopics(p.ctx.op(), topics))
     for old in p.old_jobs():
@@ -55,7 +59,7 @@ def _delete(p: ProcessorState, cleaning: Cleaning) -> None:
         p.cleaning = None
 
 
-_Deletion = do.DeleteBlobs | do.DeleteRecords | do.DeleteTopics | do.StoreForget
+_Deletion = do.DeleteBlobs | do.DeleteRecords | do.DeleteTopics | do.TrimMirror | do.StoreForget
 
 
 def _ask(p: ProcessorState, cleaning: Cleaning, command: _Deletion) -> None:
@@ -79,7 +83,9 @@ def deleted(p: ProcessorState, op: OpId, *, done: bool) -> None:
 
 def _strike(p: ProcessorState, command: CoordinatorCommand) -> None:
     """Remember it for the next write of the row (`ProcessorState.next_kept`)."""
-    if isinstance(command, do.DeleteTopics):
+    if isinstance(command, do.TrimMirror):
+        p.mirror.trimmed = command.before
+    elif isinstance(command, do.DeleteTopics):
         p.gone_topics |= frozenset(command.topics)
     elif isinstance(command, do.DeleteBlobs) and command.up_to is None:
         p.gone_jobs |= {command.job}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NewType
 
 from shared.model.checkpoint import CommitRow, LineageEntry, MirrorRow
-from shared.model.ids import Epoch, JobId, LeaderToken, Offset, Place, ProcessorName, WorkerIncarnation
+from shared.model.ids import Epoch, Generation, JobId, LeaderToken, Offset, Place, ProcessorName, WorkerIncarnation
 from shared.model.messages import Command, ProcessorStatus, RunningPlan
 from shared.model.processors import Expected, ProcessorRow
 
@@ -77,6 +77,8 @@ class StoreForget:
     leader: LeaderToken
     job: JobId
     epochs: tuple[Epoch, ...]
+    generations: tuple[Generation, ...] = ()
+    """Entries of the lineage that go, too: what they say others say, or nobody asks any more (L1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,15 @@ class DeleteRecords:
 
 
 @dataclass(frozen=True, slots=True)
+class TrimMirror:
+    """Delete the rows of a job's mirror below an offset; answered by `Deleted` or `DeletionFailed` (C9, C12)."""
+
+    op: OpId
+    job: JobId
+    before: Offset
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteBlobs:
     """Delete the names below `<job>/` of which `retention.blob_may_go` says so; answered by `Deleted` or `DeletionFailed` (C12).
 
@@ -241,6 +252,7 @@ CoordinatorCommand = (
     | CreateTopics
     | DeleteTopics
     | DeleteRecords
+    | TrimMirror
     | DeleteBlobs
     | WriteBlobs
     | SpawnWorker

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from shared.model.checkpoint import BlobRef, CommitRow, LineageEntry
-from shared.model.ids import EdgeId, Epoch, JobId, LeaderToken, ProcessorName, VertexId
+from shared.model.ids import EdgeId, Epoch, JobId, LeaderToken, Offset, ProcessorName, VertexId
 from shared.model.messages import KEY_GROUPS, Report, Request
 from shared.model.processors import ProcessorRow
 from shared.protocol.coordinator.commands import OpId
@@ -20,6 +20,8 @@ class StoredProcessor:
     """All that are kept of the row's job, oldest first."""
     mirrored: Epoch
     """The highest checkpoint of the row's job in the `commits` topic, read to its end; 0 for none (C9)."""
+    rows: tuple[tuple[Epoch, Offset], ...] = ()
+    """Where the rows of kept commits lie in it, in the order of commits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,8 @@ class MirrorAppended:
     now_ms: int
     job: JobId
     epoch: Epoch
+    offset: Offset = Offset(0)  # noqa: RUF009 - a number
+    """Where it lies."""
 
 
 @dataclass(frozen=True, slots=True)

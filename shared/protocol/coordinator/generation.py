@@ -8,7 +8,7 @@ WAITING ──row written──► PREPARING ──topics, mirror, workers──
 from msgspec import structs
 
 from shared.model.checkpoint import LineageEntry, TaskHandle
-from shared.model.ids import NO_EPOCH, Epoch, Generation, JobId, TaskId, VertexId, WorkerIncarnation
+from shared.model.ids import NO_EPOCH, Epoch, Generation, JobId, Offset, TaskId, VertexId, WorkerIncarnation
 from shared.model.messages import (
     AbortCheckpoint,
     Assign,
@@ -238,6 +238,7 @@ def _assignment(p: ProcessorState, task: TaskId, worker: WorkerIncarnation, hand
         skips=p.kept.skips if work.service == SINK else (),
         listed=task.vertex in p.kept.splits,
         splits=own_splits(p, task) if work.service == SOURCE else {},
+        mirror=p.mirror_begin() if work.service == SINK else Offset(0),
     )
 
 

@@ -164,9 +164,9 @@ class CoordinatorMachine:
                 self._planned(op, plan)
             case ev.PlanRefused(op=op, reason=reason):
                 self._planned(op, reason)
-            case ev.MirrorAppended(job=job, epoch=epoch):
+            case ev.MirrorAppended(job=job, epoch=epoch, offset=offset):
                 if (p := self._of_job(job)) is not None:
-                    p.state.mirror.acknowledged(epoch)
+                    p.state.mirror.acknowledged(epoch, offset)
             case ev.MirrorFailed(job=job, epoch=epoch):
                 if (p := self._of_job(job)) is not None:
                     p.state.mirror.failed(epoch, now_ms + self.settings.retry_ms)

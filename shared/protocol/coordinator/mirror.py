@@ -4,8 +4,10 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from shared.model.checkpoint import MirrorRow
-from shared.model.ids import NO_EPOCH, Epoch
+from shared.model.ids import NO_EPOCH, Epoch, Offset
 from shared.protocol.errors import LocalError
+
+NO_OFFSET = Offset(0)
 
 
 @dataclass(slots=True)
@@ -18,6 +20,10 @@ class Mirror:
     """Commits that no sink has released yet: `unreleased_max` holds checkpoints back (C11)."""
     under_way: bool = False
     retry_at_ms: int = 0
+    rows: deque[tuple[Epoch, Offset]] = field(default_factory=deque)
+    """Where rows lie that somebody may still have to read, in the order of commits: bounded like the commits that wait (C11)."""
+    trimmed: Offset = NO_OFFSET
+    """Below it records were let go of."""
 
     @property
     def caught_up(self) -> bool:
@@ -38,11 +44,24 @@ class Mirror:
         self.under_way = True
         return self.lacking[0]
 
-    def acknowledged(self, epoch: Epoch) -> None:
+    def acknowledged(self, epoch: Epoch, offset: Offset) -> None:
         """The broker has the row; an answer to something else changes nothing."""
         if self.under_way and self.lacking[0].epoch == epoch:
             self.under_way = False
             self.appended = self.lacking.popleft().epoch
+            self.rows.append((epoch, offset))
+
+    def begin(self, needed: Epoch, known: Offset) -> Offset:
+        """From where it must be read by whoever needs commit `needed` and those behind it. known: what was said before."""
+        while len(self.rows) > 1 and self.rows[0][0] < needed:
+            self.rows.popleft()
+        return self.rows[0][1] if self.rows and self.rows[0][0] <= needed else known
+
+    def to_trim(self, begin: Offset, rows_kept: int) -> Offset | None:
+        """Below which offset rows may go: nobody but an audit has a use for them, and that for so many; None for nothing new."""
+        newest = self.rows[-1][1] if self.rows else begin
+        before = Offset(min(begin, newest - rows_kept))
+        return before if before > self.trimmed else None
 
     def failed(self, epoch: Epoch, retry_at_ms: int) -> None:
         """Whether the broker has the row is not known: append it again, later."""

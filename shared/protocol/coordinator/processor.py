@@ -91,6 +91,7 @@ class ProcessorMachine:
             )
         else:
             p.mirror.appended = stored.mirrored
+            p.mirror.rows.extend(stored.rows)
             for commit in stored.commits:
                 if commit.epoch > stored.mirrored:
                     p.take_permit(CommitPermit.of_read(commit))

@@ -83,6 +83,8 @@ class Kept(Struct, frozen=True):
     """State, generation and job that the registry had."""
     changes: int = 0
     """How often these have changed."""
+    mirror: Offset = Offset(0)
+    """From where the mirror is to be read: the oldest commit that somebody has still to release lies there (C9)."""
     commits: int = 0
     """Checkpoints committed in the life of the job."""
 

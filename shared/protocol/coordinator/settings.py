@@ -38,6 +38,8 @@ class CoordinatorSettings:
     """Of the splits of a source's task, as its assignment lists them; a source with more makes the processor FAILED (I1)."""
     mirror_bytes_max: int = 900_000
     """Of a row of the mirror: what sinks staged and where sources stand. A checkpoint that needs more makes the processor FAILED (C9)."""
+    mirror_rows_kept: int = 1_000_000
+    """Commits whose rows stay in the mirror for audits, besides those that sinks have to release; older ones go (C9)."""
     numbers_block: int = 64
     """Checkpoint numbers reserved at a time (C1)."""
     stop_release_wait_ms: int = 30_000
@@ -55,7 +57,7 @@ class CoordinatorSettings:
     """Workers of each service that stay even when they host nothing."""
     replaced_max: int = 1_000
     """Incarnations remembered as replaced at their place."""
-    lineage_max: int = 10_000
+    lineage_max: int = 100
     """Generations that an assignment names, of those that committed: what older ones wrote is in every checkpoint since (L1)."""
     requests_max: int = 64
     """Requests that wait, for each processor."""

@@ -14,6 +14,7 @@ from shared.model.ids import (
     Generation,
     JobId,
     LeaderToken,
+    Offset,
     ProcessorName,
     SplitId,
     TaskId,
@@ -41,7 +42,10 @@ from shared.protocol.coordinator.record import (
 from shared.protocol.coordinator.retention import unreleased
 from shared.protocol.coordinator.settings import CoordinatorSettings
 from shared.protocol.coordinator.workers import Workers
+from shared.protocol.lineage import essential
 
+_FORGOTTEN_MAX = 1_000
+"""Entries of the lineage that are forgotten at a time: a statement of SQL names them."""
 NO_LEADER = LeaderToken(0)
 
 
@@ -201,6 +205,8 @@ class Cleaning:
 
     forget_op: OpId | None
     forget: tuple[Epoch, ...]
+    generations: tuple[Generation, ...] = ()
+    """Of the lineage, that are being forgotten."""
     waiting: dict[OpId, CoordinatorCommand] = field(default_factory=dict)
 
 
@@ -301,6 +307,15 @@ class ProcessorState:
         """Commits that some sink has not released, oldest first (C11)."""
         return unreleased(self.commits, self.sinks(), self.released)
 
+    def superfluous_lineage(self) -> tuple[Generation, ...]:
+        """Entries that assignments name no more (L1)."""
+        named = {e.generation for e in essential(self.lineage, self.settings.lineage_max)}
+        return tuple(e.generation for e in self.lineage if e.generation not in named)[:_FORGOTTEN_MAX]
+
+    def mirror_begin(self) -> Offset:
+        """From where sinks and the next leader read the mirror: the oldest commit that waits, or the last one (C9)."""
+        return self.mirror.begin(min(self.unreleased(), default=self.row.last), self.kept.mirror)
+
     def waiting_for(self, epoch: Epoch) -> list[Identity]:
         """Release identities that have this commit still to release (S6)."""
         sinks = self.sinks()
@@ -372,6 +387,7 @@ class ProcessorState:
             changes=self.changes,
             unwanted_topics=self.unwanted_topics(),
             old_jobs=self.old_jobs(),
+            mirror=self.mirror_begin(),
         )
 
     def change_row(self, kept: Kept, then: Then, row: ProcessorRow) -> None:
@@ -400,6 +416,8 @@ class ProcessorState:
             self.plan = decode_plan(write.row.plan)
         self.row = write.row
         self.kept = write.kept
+        self.gone_topics &= frozenset(self.kept.unwanted_topics)
+        self.gone_jobs &= frozenset(old.job for old in self.kept.old_jobs)
         return write
 
     def take_permit(self, permit: CommitPermit) -> None:

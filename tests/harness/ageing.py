@@ -1,0 +1,215 @@
+"""Processors that have committed every second for a year: what it costs to lead, to restore and to list them. Shown in virtual time.
+
+    make age COMMITS=31500000 PROCESSORS=50
+
+The history is made, not run: a mirror whose rows are built when somebody reads them, and a lineage of dead generations. A read of a thousand
+rows takes 200 ms of virtual time, so whoever reads the history is seen.
+"""
+
+import argparse
+import logging
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import structlog
+from msgspec.structs import replace
+
+from shared.adapters.memory_broker import _Stored
+from shared.adapters.memory_log import MemoryReader
+from shared.adapters.virtual import VirtualWorld, run_virtual
+from shared.model.checkpoint import LineageEntry, MirrorRow
+from shared.model.ids import Epoch, Generation, JobId, LeaderToken, Offset, ProcessorName
+from shared.model.messages import StartProcessor
+from shared.ports.log import LogRecord, LogUnavailable
+from shared.protocol.coordinator.record import decode_kept, encode_kept
+from shared.runtime.settings import RuntimeSettings
+from shared.runtime.topics import Topics
+from shared.runtime.worker import Worker
+from shared.wire.messages import encode_message
+from tests.harness.installation import Installed, installed
+from tests.harness.leaders import Leader, another, of_installation
+
+READ_MS_PER_ROW = 0.2
+DEAD_GENERATIONS = 2_000
+DOCUMENT = {
+    "connections": {"k": {"type": "kafka", "bootstrapServers": "memory:1"}},
+    "pipeline": [
+        {"$source": {"connectionName": "k", "topic": "in"}},
+        {"$emit": {"connectionName": "k", "topic": "out"}},
+    ],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of processors of one age. `_ms` in virtual time."""
+
+    lead_ms: int
+    """From taking the lease to leading."""
+    commit_ms: int
+    """From leading to a further commit of every processor."""
+    restore_ms: int
+    """From a failure of a task of each to all of them running."""
+    rows: int
+    """Of mirrors, read by leaders and sinks in all that."""
+    lineage: int
+    """Entries that the store still has, of all processors."""
+    retained: int
+    """Commit rows that it still has."""
+
+
+class History:
+    """The rows of a mirror: so many that are made when they are read, then those that were written."""
+
+    def __init__(self, job: JobId, made: int) -> None:
+        self._job = job
+        self._made = made
+        self._gone = 0
+        self._written: list[_Stored] = []
+
+    def __len__(self) -> int:
+        return self._made - self._gone + len(self._written)
+
+    def __getitem__(self, at: int | slice) -> "_Stored | list[_Stored]":
+        if isinstance(at, slice):
+            return []  # what is let go of; nothing was held for it
+        number = at + self._gone
+        if number >= self._made:
+            return self._written[number - self._made]
+        epoch = Epoch(number + 1)
+        row = MirrorRow(self._job, epoch, Epoch(number), Generation(1), ())
+        topic = Topics().commits(self._job)
+        return _Stored(LogRecord(topic, 0, Offset(number), 0, None, encode_message(row)), None)
+
+    def __iter__(self) -> Iterator[_Stored]:
+        return iter(self._written)
+
+    def __delitem__(self, at: slice) -> None:
+        count = at.stop
+        made = min(count, self._made - self._gone)
+        self._gone += made
+        del self._written[: count - made]
+
+    def append(self, stored: _Stored) -> None:
+        """As a list's."""
+        self._written.append(stored)
+
+
+def _grow_old(there: Installed, commits: int) -> None:
+    """As if each processor had committed so often; whoever leads has to read everything anew."""
+    store, broker = there.store, there.broker
+    for name, row in store.rows.items():
+        kept = replace(decode_kept(row.extra), mirror=Offset(commits))
+        store.rows[name] = replace(
+            row, reserved=Epoch(commits), generation=Generation(DEAD_GENERATIONS), extra=encode_kept(kept)
+        )
+        topic = Topics().commits(row.job)
+        broker.create_topic(topic, 1)
+        broker._topics[topic][0].stored = History(row.job, commits)  # type: ignore[assignment]
+        store.lineage[row.job] = [LineageEntry(Generation(g), Epoch(0), 1) for g in range(1, DEAD_GENERATIONS + 1)]
+    store.token = LeaderToken(store.token + 1)
+    store.holder, store.expires_ms = "nobody", 0
+    for name, row in store.rows.items():
+        store.rows[name] = replace(row, leader=store.token)
+
+
+@contextmanager
+def _slow_mirrors(world: VirtualWorld, read: list[int]) -> Iterator[None]:
+    """Rows of mirrors take time to be read, and are counted."""
+    real = MemoryReader.fetch
+
+    async def fetch(self: MemoryReader, most: int, timeout_ms: int) -> list[LogRecord]:
+        found = await real(self, most, timeout_ms)
+        rows = sum(record.topic.endswith(".commits") for record in found)
+        if rows:
+            read[0] += rows
+            await world.clock.sleep_ms(max(1, int(rows * READ_MS_PER_ROW)))
+        return found
+
+    MemoryReader.fetch = fetch  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        MemoryReader.fetch = real  # type: ignore[method-assign]
+
+
+async def _until(there: Installed, holds: Callable[[], bool]) -> int:
+    """Wait; how long it took, ms."""
+    begin_ms = there.clock.monotonic_ms()
+    while not holds():
+        await there.clock.sleep_ms(10)
+    return there.clock.monotonic_ms() - begin_ms
+
+
+async def _cost(world: VirtualWorld, there: Installed, first: Leader, second: Leader, commits: int) -> Cost:
+    names, store, read = list(there.store.rows), there.store, [0]
+    _grow_old(there, commits)
+    await _until(there, lambda: first.driver._token == there.store.token or second.driver._token == there.store.token)
+    leader, standby = (first, second) if first.driver._token is not None else (second, first)
+    for name in names:
+        await there.client.request(StartProcessor(there.client.unique(), name))
+    await _until(there, lambda: all(store.rows[name].last > commits + 2 for name in names))
+    with _slow_mirrors(world, read):
+        token = there.store.token
+        leader.cut(away=True)
+        await _until(there, lambda: there.store.token > token)
+        lead_ms = await _until(there, lambda: standby.driver._token is not None)
+        before = {name: store.rows[name].last for name in names}
+        commit_ms = await _until(there, lambda: all(store.rows[name].last > before[name] for name in names))
+        leader.cut(away=False)
+        sinks = there.parts["sink"]
+        assert isinstance(sinks, Worker)
+        generations = {name: store.rows[name].generation for name in names}
+        for hosted in sinks._tasks.values():
+            assert hosted.driver is not None
+            hosted.driver._fail(LogUnavailable("a hiccup"))
+        restore_ms = await _until(
+            there,
+            lambda: all(store.rows[n].generation > generations[n] and store.rows[n].state == "RUNNING" for n in names),
+        )
+        await there.clock.sleep_ms(60_000)
+    return Cost(
+        lead_ms,
+        commit_ms,
+        restore_ms,
+        read[0],
+        sum(map(len, there.store.lineage.values())),
+        sum(map(len, there.store.commits.values())),
+    )
+
+
+def cost(commits: int, processors: int) -> Cost:
+    """Of so many processors that have committed so often, with two coordinators."""
+
+    async def main(world: VirtualWorld) -> Cost:
+        settings = RuntimeSettings(engine="local", slots=processors)
+        async with installed(world.clock, world.executor, settings=settings) as there, another(there) as second:
+            there.broker.create_topic("in", 1)
+            there.broker.create_topic("out", 1)
+            for number in range(processors):
+                await there.create({"name": f"p{number}", **DOCUMENT}, ProcessorName(f"p{number}"))
+            return await _cost(world, there, of_installation(there), second, commits)
+
+    return run_virtual(main)
+
+
+def main() -> None:
+    """Print what it costs, and what this program took for it."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--commits", type=int, default=31_500_000)
+    parser.add_argument("--processors", type=int, default=50)
+    options = parser.parse_args()
+    for commits in (1_000, options.commits):
+        began = time.monotonic()
+        found = cost(commits, options.processors)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        took = time.monotonic() - began
+        print(f"{options.processors} processors, {commits} commits each: {found}; {took:.0f} s, peak {peak} MiB")
+
+
+if __name__ == "__main__":
+    main()
