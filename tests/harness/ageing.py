@@ -2,13 +2,14 @@
 
     make age COMMITS=31500000 PROCESSORS=50
 
-The history is made, not run: a mirror whose rows are built when somebody reads them, and a lineage of dead generations. A read of a thousand
-rows takes 200 ms of virtual time, so whoever reads the history is seen.
+The history is made, not run: a mirror whose rows are built when somebody reads them, and a lineage of dead generations. A thousand
+rows take 200 ms of virtual time, so whoever reads the history is seen.
 """
 
 import argparse
 import logging
 import resource
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -129,7 +130,7 @@ def _slow_mirrors(world: VirtualWorld, read: list[int]) -> Iterator[None]:
             await world.clock.sleep_ms(max(1, int(rows * READ_MS_PER_ROW)))
         return found
 
-    MemoryReader.fetch = fetch  # type: ignore[method-assign]
+    MemoryReader.fetch = fetch  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
@@ -147,7 +148,7 @@ async def _until(there: Installed, holds: Callable[[], bool]) -> int:
 async def _cost(world: VirtualWorld, there: Installed, first: Leader, second: Leader, commits: int) -> Cost:
     names, store, read = list(there.store.rows), there.store, [0]
     _grow_old(there, commits)
-    await _until(there, lambda: first.driver._token == there.store.token or second.driver._token == there.store.token)
+    await _until(there, lambda: there.store.token in {first.driver._token, second.driver._token})
     leader, standby = (first, second) if first.driver._token is not None else (second, first)
     for name in names:
         await there.client.request(StartProcessor(there.client.unique(), name))
@@ -208,7 +209,9 @@ def main() -> None:
         found = cost(commits, options.processors)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         took = time.monotonic() - began
-        print(f"{options.processors} processors, {commits} commits each: {found}; {took:.0f} s, peak {peak} MiB")
+        sys.stdout.write(
+            f"{options.processors} processors, {commits} commits each: {found}; {took:.0f} s, peak {peak} MiB\n"
+        )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitS
 from shared.adapters.memory_log import MemoryLog, MemoryWriter
 from shared.adapters.memory_transactions import MemoryTransactionalWriter
 from shared.model.checkpoint import BlobRef, CommitRow, LineageEntry
-from shared.model.ids import Epoch, JobId, LeaderToken, Offset
+from shared.model.ids import Epoch, Generation, JobId, LeaderToken, Offset
 from shared.model.processors import Expected, ProcessorRow
 from shared.ports.blobs import BlobError, BlobUnavailable, Note
 from shared.ports.log import NewRecord, TopicPartition
@@ -239,13 +239,15 @@ class SimStore(MemoryCommitStore):
         """See `CommitStore.drop`."""
         await named(self._who, "store drop", super().drop(expected))
 
-    async def forget_commits(self, job: JobId, epochs: Sequence[Epoch]) -> None:
-        """See `CommitStore.forget_commits`."""
-        await named(self._who, "store forget", super().forget_commits(job, epochs))
+    async def forget(
+        self, leader: LeaderToken, job: JobId, epochs: Sequence[Epoch], generations: Sequence[Generation] = ()
+    ) -> None:
+        """See `CommitStore.forget`."""
+        await named(self._who, "store forget", super().forget(leader, job, epochs, generations))
 
-    async def put_connection(self, name: str, value: str | None) -> None:
+    async def put_connection(self, leader: LeaderToken, name: str, value: str | None) -> None:
         """See `CommitStore.put_connection`."""
-        await named(self._who, "store connection", super().put_connection(name, value))
+        await named(self._who, "store connection", super().put_connection(leader, name, value))
 
 
 class WatchedState(MemoryCommitState):
