@@ -23,9 +23,9 @@ from shared.model.processors import ProcessorRow
 from shared.model.time import MIN_TIME
 from shared.ports.log import LogRecord, NewRecord, TopicPartition
 from shared.runtime.context import Phase
+from shared.runtime.registry import Registry
 from shared.runtime.topics import MARKERS_PREFIX
 from shared.wire.frames import decode_frame
-from shared.wire.messages import decode_status
 from tests.harness.simulation.drawing import NAME
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Checks:
         """Output watermarks of tasks in the last commit."""
         self._plan_version = 0
         self._wrong_since_ms: int | None = None
-        self._registry: bytes | None = None
+        self._registry = Registry()
 
     def breach(self, what: str) -> None:
         """Something that must not be."""
@@ -161,7 +161,8 @@ class Checks:
             if topic != "tidemark.reports":  # workers name their process' number there
                 self.digest.update(record.value or b"-")
         if topic == "tidemark.registry":
-            self._registry = records[-1].value
+            for record in records:
+                self._registry.take(LogRecord(topic, 0, Offset(0), 0, record.key, record.value, record.headers))
         elif is_edge(topic):
             for record in records:
                 self._frame(at, record.value or b"")
@@ -228,7 +229,7 @@ class Checks:
     def registry_wrong(self) -> str:
         """What the registry says that is not so; "" if nothing."""
         row = next(iter(self._world.store.rows.values()), None)
-        said = None if self._registry is None else decode_status(self._registry)
+        said = next(iter(self._registry.statuses.values()), None)
         if row is None or said is None:
             return (
                 ""

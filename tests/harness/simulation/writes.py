@@ -21,6 +21,7 @@ WRITES: tuple[str, ...] = (
     "coordinator mirror",
     "coordinator records delete",
     "coordinator registry",
+    "coordinator report Echo",
     "coordinator store commit",
     "coordinator store create",
     "coordinator store forget",
