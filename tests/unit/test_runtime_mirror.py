@@ -7,7 +7,7 @@ from shared.adapters.faults import Fault, Faults
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_log import MemoryLog
 from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.ids import JobId
+from shared.model.ids import JobId, LeaderToken
 from shared.ports.log import LogUnavailable
 from shared.runtime.mirror import MirrorWriter
 
@@ -22,8 +22,8 @@ def test_C9_after_an_error_the_next_row_is_appended_by_a_new_writer() -> None:
         mirror = MirrorWriter(MemoryLog(broker, faults), lambda job: f"{job}.commits")
         faults.plan("send", Fault.REFUSED)
         with pytest.raises(LogUnavailable):
-            await mirror.append(JOB, b"row")
-        await mirror.append(JOB, b"row")
+            await mirror.append(JOB, b"row", LeaderToken(1))
+        await mirror.append(JOB, b"row", LeaderToken(1))
         assert [record.value for record in broker.dump(f"{JOB}.commits")[0]] == [b"row"]
         await mirror.close()
 
