@@ -20,7 +20,10 @@ def validate(file: Path) -> int:
     if found is None:
         return 1
     processor, _ = found
-    sys.stdout.write(f"{file}: {len(processor.pipeline)} stages, no errors\n")
+    for warning in processor.warnings:
+        sys.stderr.write(f"warning: {warning}\n")
+    warned = f", {len(processor.warnings)} warnings" if processor.warnings else ""
+    sys.stdout.write(f"{file}: {len(processor.pipeline)} stages, no errors{warned}\n")
     return 0
 
 

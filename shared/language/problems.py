@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 ERRORS_MAX = 100
 """After so many errors the rest is not looked at: a document that is wrong throughout need not be listed throughout."""
@@ -44,13 +45,20 @@ class Problems:
 
     lines: Mapping[str, int] = field(default_factory=dict)
     errors: list[DocumentError] = field(default_factory=list)
+    warnings: list[DocumentError] = field(default_factory=list)
+    """What a document may say, and hardly means."""
+
+    def warn(self, path: str, message: str) -> None:
+        """Note what is no error, but does not do what it looks like."""
+        if len(self.warnings) < ERRORS_MAX:
+            self.warnings.append(DocumentError(path, message, self.line_of(path)))
 
     def add(self, path: str, message: str, *, accepted: Iterable[str] = (), found: str | None = None) -> None:
         """Note an error; with `found`, the nearest of the accepted names is suggested."""
         if len(self.errors) >= ERRORS_MAX:
             return
         names = tuple(accepted)
-        nearest = None if found is None else nearest_of(found, names)
+        nearest = None if found is None else meant_by(found, names) or nearest_of(found, names)
         shown = names if len(names) <= _SHOWN_MAX or nearest is None else ()
         self.errors.append(DocumentError(path, message, self.line_of(path), shown, nearest))
 
@@ -73,7 +81,23 @@ _NAME_MAX_CHARS = 100
 """A name within an error: for readers."""
 _STEM_CHARS = 3
 """What two names share to be near: for readers."""
-_ALIKE, _VERY_ALIKE = 0.6, 0.8
+_ALIKE, _VERY_ALIKE = 0.66, 0.8
+_MEANT: Final[Mapping[str, str]] = {
+    "$total": "$sum", "$add": "$sum", "$mean": "$avg", "$average": "$avg", "$len": "$size", "$length": "$size", "$collect": "$push",
+    "$list": "$push", "$distinct": "$addToSet", "$unique": "$addToSet", "$lower": "$toLower", "$upper": "$toUpper", "$if": "$cond",
+    "$case": "$switch", "$coalesce": "$ifNull", "$equals": "$eq", "$equal": "$eq", "$str": "$toString", "$float": "$toDouble",
+    "$number": "$toDouble", "$date": "$toDate", "$replace": "$replaceAll", "$substring": "$substrCP", "$filterBy": "$filter",
+    "$exists": "$ifNull", "$remove": "$unset", "$drop": "$unset", "$rename": "$project", "$select": "$project", "$where": "$match",
+    "$filter": "$match", "$groupBy": "$group", "$window": "$tumblingWindow", "$tumble": "$tumblingWindow", "$hop": "$hoppingWindow",
+    "$slidingWindow": "$hoppingWindow", "$sink": "$emit", "$output": "$emit", "$write": "$emit", "$into": "$merge",
+}  # fmt: skip
+"""Names of other languages, and what they are called here; looked at where the second is accepted and the first is not."""
+
+
+def meant_by(found: str, names: Sequence[str]) -> str | None:
+    """The accepted name for what other languages call so."""
+    name = _MEANT.get(found)
+    return name if name in names else None
 
 
 def nearest_of(found: str, names: Sequence[str]) -> str | None:

@@ -3,6 +3,7 @@
 A kind's `read` notes errors in the scope's problems and then gives None.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -82,10 +83,15 @@ def _string(tree: Any, path: str, scope: Scope) -> str | None:
 STRING: Final = Kind(_string, {"type": "string", "minLength": 1})
 
 
+_TRUTHS: Final = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
+
+
 def _boolean(tree: Any, path: str, scope: Scope) -> bool | None:
     if type(tree) is bool:
         return tree
-    _wrong(tree, path, scope, "true or false")
+    word = _TRUTHS.get(tree.lower()) if type(tree) is str else None
+    meant = "" if word is None else f": {tree} is a text here, as in YAML 1.2; write {word}"
+    scope.problems.add(path, f"expected true or false, found {_shown(tree)}{meant}")
     return None
 
 
@@ -155,6 +161,11 @@ def duration(*, least: int, zero_alone: bool = False, size_name: str = "size") -
     def read(tree: Any, path: str, scope: Scope) -> int | None:
         if zero_alone and type(tree) is int and tree == 0:
             return 0
+        if type(tree) is not dict:
+            name = path.rpartition(".")[2]
+            example = _as_duration(tree, size_name)
+            scope.problems.add(path, f"{name} is an object such as {example}, found {_shown(tree)}")
+            return None
         found = read_options(tree, path, scope, options)
         if size_name not in found or "unit" not in found:
             return None
@@ -166,6 +177,24 @@ def duration(*, least: int, zero_alone: bool = False, size_name: str = "size") -
 
     schema = closed_schema(options)
     return Kind(read, {"anyOf": [schema, {"const": 0}]} if zero_alone else schema)
+
+
+_SHORT: Final = re.compile(r"\s*([0-9]{1,9})\s*([a-z]+)\s*", re.IGNORECASE)
+_UNITS_BY_WORD: Final = {
+    **dict.fromkeys(("ms", "milli", "millis", "millisecond", "milliseconds"), "ms"),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), "second"),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), "minute"),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), "hour"),
+    **dict.fromkeys(("d", "day", "days"), "day"),
+}
+
+
+def _as_duration(tree: Any, size_name: str) -> str:
+    """The object that is meant by a text such as 5m; an example where none can be told."""
+    found = _SHORT.fullmatch(tree) if type(tree) is str else None
+    unit = None if found is None else _UNITS_BY_WORD.get(found[2].lower())
+    size = 5 if found is None or unit is None else int(found[1])
+    return f"{{{size_name}: {size}, unit: {unit or 'minute'}}}"
 
 
 EXPRESSION: Final = Kind(parse_expression, {"$ref": "#/$defs/expression"})

@@ -28,6 +28,7 @@ DIGITS_MAX: Final = 1_000
 _NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOL: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _INT: Final = re.compile(r"[-+]?[0-9]+|0x[0-9a-fA-F]+|0o[0-7]+")
+_OCTAL: Final = re.compile(r"[-+]?0[0-9]+")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL: Final = re.compile(r"([-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _CORE: Final = "tag:yaml.org,2002:"
@@ -39,18 +40,27 @@ _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 def load(text: str) -> tuple[Any, dict[str, int]]:
     """The tree of a text, and the line of each place in it (empty for JSON). InvalidDocument if it is neither YAML nor JSON."""
+    tree, lines, twice = load_all(text)
+    if twice:
+        raise InvalidDocument(twice)
+    return tree, lines
+
+
+def load_all(text: str) -> tuple[Any, dict[str, int], tuple[DocumentError, ...]]:
+    """As `load`, but what may be read in two ways is told beside the tree: names that stand twice, of which the first counts."""
     if len(text) > SIZE_MAX_BYTES:
         raise _invalid(f"the document has {len(text)} characters, at most {SIZE_MAX_BYTES} are allowed")
     if text.lstrip().startswith("{"):
         # Flow style YAML begins with a brace, too: where it is no JSON, YAML's parser says what is wrong, with the line.
         with contextlib.suppress(msgspec.DecodeError):
+            twice: list[DocumentError] = []
             try:
                 tree = msgspec.json.decode(text)
-                json.loads(text, object_pairs_hook=_each_once, parse_int=_digits)
+                json.loads(text, object_pairs_hook=lambda fields: _each_once(fields, twice), parse_int=_digits)
             except RecursionError:
                 raise _too_deep() from None
             _bounded(tree)
-            return tree, {}
+            return tree, {}, tuple(twice)
     try:
         # Composing calls itself for each level, in C: only what is not too deep may come to it.
         _shallow(text)
@@ -63,7 +73,8 @@ def load(text: str) -> tuple[Any, dict[str, int]]:
     if node is None:
         raise _invalid("the document is empty; it needs pipeline: a list of stages that begins with $source")
     reader = _Reader()
-    return reader.read(node, "", 0), reader.lines
+    tree = reader.read(node, "", 0)
+    return tree, reader.lines, tuple(reader.errors)
 
 
 def _invalid(message: str, line: int | None = None) -> InvalidDocument:
@@ -116,13 +127,18 @@ def _digits(text: str, line: int | None = None) -> str:
     return text
 
 
-def _each_once(fields: list[tuple[str, Any]]) -> None:
-    """InvalidDocument for a name that stands twice in an object."""
+def _each_once(fields: list[tuple[str, Any]], twice: list[DocumentError]) -> None:
+    """Notes the names that stand twice in an object."""
     seen: set[str] = set()
     for name, _ in fields:
         if name in seen:
-            raise _invalid(f"{name} is written twice in one object")
+            twice.append(DocumentError("", f"{name} is written twice in one object"))
         seen.add(name)
+
+
+def _two_meanings(text: str) -> str:
+    eighth = f", or 0o{text.lstrip('+-0')}" if set(text) <= set("+-01234567") else ""
+    return f"{text} is 8-based for some readers of YAML and 10-based for others: write it without the zeros{eighth}, or in quotes"
 
 
 class _Reader:
@@ -131,6 +147,7 @@ class _Reader:
     def __init__(self) -> None:
         self.lines: dict[str, int] = {}
         self.nodes = 0
+        self.errors: list[DocumentError] = []
 
     def read(self, node: Any, path: str, depth: int) -> Any:
         """The tree of a node; notes lines by path."""
@@ -144,6 +161,8 @@ class _Reader:
         if node.tag.removeprefix(_CORE) not in _TAGS:
             raise _invalid(f"the tag {node.tag} is not allowed", line)
         if isinstance(node, yaml.ScalarNode):
+            if not node.style and _OCTAL.fullmatch(node.value):
+                self.errors.append(DocumentError(path, _two_meanings(node.value), line))
             return _scalar(node)
         if isinstance(node, yaml.SequenceNode):
             return [self.read(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(node.value)]
@@ -151,9 +170,10 @@ class _Reader:
         for key_node, value_node in node.value:
             key = self._key(key_node)
             place = join(path, key)
-            self.lines[place] = key_node.start_mark.line + 1
             if key in fields:
-                raise InvalidDocument([DocumentError(place, f"{key} is written twice", key_node.start_mark.line + 1)])
+                self.errors.append(DocumentError(place, f"{key} is written twice", key_node.start_mark.line + 1))
+                continue
+            self.lines[place] = key_node.start_mark.line + 1
             fields[key] = self.read(value_node, place, depth + 1)
         return fields
 

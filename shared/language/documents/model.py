@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from shared.language.limits import DEFAULTS, Limits
+from shared.language.problems import DocumentError
 from shared.language.stages import Join, Sink, Source, Stage, Union
 from shared.language.stages.source import Connection
 from shared.model.ids import ProcessorName
@@ -65,6 +66,8 @@ class Processor:
     pipeline: tuple[Stage, ...]
     options: Options = Options()
     connections: Mapping[str, Connection] = field(default_factory=dict)
+    warnings: tuple[DocumentError, ...] = ()
+    """What the document says and hardly means."""
 
     @property
     def source(self) -> Source:

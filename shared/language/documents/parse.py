@@ -17,7 +17,7 @@ from shared.language.documents.kinds import (
     read_options,
 )
 from shared.language.documents.limits import LIMITS, limits_of
-from shared.language.documents.load import load
+from shared.language.documents.load import load_all
 from shared.language.documents.model import FileDlq, KafkaDlq, Options, Processor, TableDlq
 from shared.language.documents.pipeline import read_pipeline
 from shared.language.documents.relational import TABLE
@@ -120,13 +120,14 @@ def parse(document: str | Mapping[str, Any], *, known_connections: Mapping[str, 
     """
     lines: Mapping[str, int] = {}
     tree: Any = document
+    twice: tuple[DocumentError, ...] = ()
     if isinstance(document, str):
-        tree, lines = load(document)
+        tree, lines, twice = load_all(document)
     if type(tree) is not dict:
         kind = {list: "a list", str: "a text", type(None): "null"}.get(type(tree), "a single value")
         message = f"a processor's document is an object with pipeline: a list of stages; found {kind}"
         raise InvalidDocument([DocumentError("", message)])
-    problems = Problems(lines)
+    problems = Problems(lines, [*twice])
     scope = Scope(problems, limits=limits_of(tree.get("options")))
     for key in ("pipeline", "options"):
         forbid_references(tree.get(key), key, problems)
@@ -141,6 +142,7 @@ def parse(document: str | Mapping[str, Any], *, known_connections: Mapping[str, 
         pipeline=found["pipeline"],
         options=found.get("options", Options()),
         connections=connections,
+        warnings=tuple(problems.warnings),
     )
 
 

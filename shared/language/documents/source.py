@@ -22,6 +22,7 @@ from shared.language.documents.kinds import (
     read_options,
 )
 from shared.language.documents.specs import StageSpec
+from shared.language.expressions.ast import Expr, Literal, constant
 from shared.language.expressions.scope import Scope
 from shared.language.problems import join
 from shared.language.schema import FIELD_TYPES, NO_SCHEMA, parse_schema
@@ -46,7 +47,7 @@ from shared.language.stages.source import (
     Watermark,
     WatermarkStep,
 )
-from shared.model.values import INT64_MAX
+from shared.model.values import INT64_MAX, Date
 
 _STRATEGIES: Final = {
     "maxSeen": (),
@@ -135,10 +136,32 @@ _SCHEMA: Final = Kind(
     lambda tree, path, scope: parse_schema(tree, path, scope.problems),
     {"type": "object", "additionalProperties": {"enum": [t + mark for t in FIELD_TYPES for mark in ("", "?")]}},
 )
+
+
+def _time(tree: Any, path: str, scope: Scope) -> Expr:
+    expr = EXPRESSION.read(tree, path, scope)
+    if isinstance(expr, Literal) and type(expr.value) is not Date:
+        scope.problems.add(path, f"timeField is {constant(expr.value)}, which is no date")
+    elif isinstance(expr, Literal):
+        scope.problems.warn(path, "timeField is a constant: all records have one event time")
+    return expr
+
+
+def _id(tree: Any, path: str, scope: Scope) -> Expr:
+    expr = EXPRESSION.read(tree, path, scope)
+    if isinstance(expr, Literal):
+        scope.problems.add(
+            path, f"recordId is {constant(expr.value)}: all records but the first would count as repeated"
+        )
+    return expr
+
+
+_TIME: Final = Kind(_time, EXPRESSION.schema)
+_ID: Final = Kind(_id, EXPRESSION.schema)
 _TIMING: Final = (
-    Option("timeField", EXPRESSION, "the event time, a date; without it the record's own timestamp"),
+    Option("timeField", _TIME, "the event time, a date; without it the record's own timestamp"),
     Option("schema", _SCHEMA, "declared fields: field: type, a trailing ? for what may be null or missing"),
-    Option("recordId", EXPRESSION, "a repeated record, one with the same id, counts once"),
+    Option("recordId", _ID, "a repeated record, one with the same id, counts once"),
     Option("recordIdHorizon", Kind(_horizon, {"type": "object"}), "{size, unit} of event time or {positions}: how far back repeats show"),
     Option("watermark", _WATERMARK, "how the watermark is made (default maxSeen)"),
     Option("partitionIdleTimeout", duration(least=0, zero_alone=True), "after which a silent partition no longer holds the watermark"),

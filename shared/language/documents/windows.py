@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from shared.language.accumulators.parse import ACCUMULATOR_NAMES, parse_accumulator, with_key
+from shared.language.accumulators.spec import Accumulator
 from shared.language.documents.kinds import (
     DURATION_MAX_MS,
     EXPRESSION,
@@ -17,6 +18,7 @@ from shared.language.documents.kinds import (
 )
 from shared.language.documents.specs import StageSpec, read_stage
 from shared.language.documents.stateless import STATELESS
+from shared.language.expressions.ast import Literal, constant
 from shared.language.expressions.forms import parse_sort_keys
 from shared.language.expressions.parse import parse_expression
 from shared.language.expressions.scope import Scope
@@ -43,6 +45,8 @@ def _group(tree: Any, path: str, scope: Scope) -> Group | None:
         return None
     _constants(tree["_id"], join(path, "_id"), scope)
     key = parse_expression(tree["_id"], join(path, "_id"), scope)
+    if isinstance(key, Literal) and key.value is not None:
+        scope.problems.warn(join(path, "_id"), f"the key is {constant(key.value)}: all documents are one group")
     fields = []
     for name, item in tree.items():
         place = join(path, name)
@@ -53,8 +57,20 @@ def _group(tree: Any, path: str, scope: Scope) -> Group | None:
             continue
         accumulator = parse_accumulator(item, place, scope)
         if accumulator is not None:
+            _idle_accumulator(accumulator, place, scope)
             fields.append(GroupField(name, with_key(accumulator, key)))
     return Group(path=path, id=key, fields=tuple(fields))
+
+
+_NUMERIC: Final = frozenset({"$sum", "$avg", "$stdDevPop", "$stdDevSamp", "$percentile", "$median"})
+
+
+def _idle_accumulator(accumulator: Accumulator, path: str, scope: Scope) -> None:
+    value = accumulator.input.value if isinstance(accumulator.input, Literal) else None
+    if type(value) is str and accumulator.op in _NUMERIC:
+        scope.problems.warn(
+            join(path, accumulator.op), f"{accumulator.op} of {constant(value)}, which is no number, counts nothing"
+        )
 
 
 def _constants(tree: Any, path: str, scope: Scope) -> None:

@@ -3,9 +3,10 @@
 Every node that can fail at run time carries `path`, its place in the user's document.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from shared.model.values import MISSING, Value
 
@@ -15,6 +16,16 @@ class Literal:
     """A constant; `MISSING` for `$$REMOVE`."""
 
     value: Value
+
+
+def constant(value: Value) -> str:
+    """A constant in a message about one that was hardly meant: a name without its dollar is shown with it."""
+    if type(value) is str and _NAME.fullmatch(value):
+        return f"the constant {value!r} (the field is written ${value})"
+    return f"the constant {str(value)[:80]!r}" if type(value) is str else f"a constant, {str(value)[:80]}"
+
+
+_NAME: Final = re.compile(r"[A-Za-z_][\w.]*")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Final
 
+from shared.language.expressions.forms import FORMS
+from shared.language.expressions.library import OPERATORS
 from shared.language.expressions.parse import parse_expression
 from shared.language.expressions.registry import LEFT_OUT
 from shared.language.expressions.scope import Scope
@@ -80,6 +82,8 @@ def _top(name: str, tree: Any, path: str, scope: Scope) -> Predicate | None:
         return ALL_TRUE
     if name in _REFUSED:
         scope.problems.add(path, f"{name} is not supported: {_REFUSED[name]}")
+    elif name in OPERATORS or name in FORMS:
+        scope.problems.add(path, f"{name} is no query but an expression: wrap it in $expr, {{$expr: {{{name}: …}}}}")
     else:
         scope.problems.add(path, f"unknown query operator {name} at the top of a query", accepted=_TOP, found=name)
     return None
