@@ -83,11 +83,14 @@ def process_command(
 
 
 @app.command("validate")
-def validate_command(file: Annotated[Path, typer.Argument(help="The processor's document, YAML or JSON.")]) -> None:
-    """Check a document: all errors at once, with their places; status 1 if there are any."""
+def validate_command(
+    file: Annotated[Path, typer.Argument(help="The processor's document, YAML or JSON.")],
+    here: Annotated[bool, typer.Option(help="Also what a run on this machine refuses: variables, classes.")] = True,  # noqa: FBT002
+) -> None:
+    """Check a document: all errors at once, with their places; status 1 if there are any. It connects to nothing."""
     from services.cli.explain import validate
 
-    _exit_with(validate(file))
+    _exit_with(validate(file, here=here))
 
 
 @app.command("explain")

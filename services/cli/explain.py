@@ -1,5 +1,6 @@
-"""`tidemark validate` and `tidemark explain`: a document judged, and how it would run. Nothing is connected, no variable is needed."""
+"""`tidemark validate` and `tidemark explain`: a document judged, and how it would run. Nothing is connected."""
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,15 +15,25 @@ if TYPE_CHECKING:
     from shared.planning.describe import StageText
 
 
-def validate(file: Path) -> int:
-    """All errors, a line each, on standard error; the exit status."""
+def validate(file: Path, *, here: bool = True) -> int:
+    """All errors, a line each, on standard error; the exit status. here: what a run on this machine would refuse is an error, too."""
     found = _planned(file, "spark")
     if found is None:
         return 1
     processor, _ = found
-    for warning in processor.warnings:
-        sys.stderr.write(f"warning: {warning}\n")
-    warned = f", {len(processor.warnings)} warnings" if processor.warnings else ""
+    from services.cli.foreseen import BROKER_VARIABLE, connection_names, refused_by_a_run
+
+    errors = list(refused_by_a_run(processor, {BROKER_VARIABLE: "", **os.environ})) if here else []
+    warnings = [str(warning) for warning in processor.warnings]
+    warnings += [
+        f"connection {name} is not in the document: the registry has to have it"
+        for name in sorted(connection_names(processor) - processor.connections.keys())
+    ]
+    sys.stderr.writelines(f"warning: {warning}\n" for warning in warnings)
+    sys.stderr.writelines(f"{error}\n" for error in errors)
+    if errors:
+        return 1
+    warned = f", {len(warnings)} warnings" if warnings else ""
     sys.stdout.write(f"{file}: {len(processor.pipeline)} stages, no errors{warned}\n")
     return 0
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from services.cli.folders import STORE
+from services.cli.foreseen import BROKER_VARIABLE, named_connections, refused_by_a_run
 from services.cli.installation import Begun, ChangeRefused, Installation, installation, workers_of
 from services.cli.reading import no_file, read_document
 from services.cli.view import View
@@ -20,7 +21,7 @@ from services.local.supervisor import CONTROL, TOKEN_FILE
 from services.source.connecting import files_of
 from services.source.connectors.filecursors import Files
 from services.source.settings import SourceSettings
-from shared.language.documents import FileDlq, KafkaDlq, Processor, all_stages, parse, resolve
+from shared.language.documents import FileDlq, InvalidDocument, KafkaDlq, Processor, parse, resolve
 from shared.language.documents.model import TableDlq
 from shared.language.expressions.ast import Literal
 from shared.language.stages import FileEmit, FileSource, KafkaEmit
@@ -30,8 +31,6 @@ from shared.planning import plan_processor
 from shared.process.connections import Connections, NoFileSystem
 from shared.process.settings import read_runtime
 
-_BROKER_VARIABLE = "KAFKA"
-"""What the installation itself sets, for documents."""
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 _ADDRESS_POLL_S = 0.2
 """How often a file that tells an address is looked for."""
@@ -92,11 +91,10 @@ def _check_surroundings(processor: Processor) -> None:
 
     A path that nothing matches is no empty stream, but a mistake, unless the folder is said to grow.
     """
-    places = [processor.options.dlq, *all_stages(processor.pipeline)]
-    names = {getattr(getattr(place, "from_", place), "connection_name", None) for place in places}
-    known = {name: connection for name, connection in processor.connections.items() if name in names}
-    for connection in known.values():
-        resolve(connection, {_BROKER_VARIABLE: "", **os.environ})
+    known = named_connections(processor)
+    errors = list(refused_by_a_run(processor, {BROKER_VARIABLE: "", **os.environ}))
+    if errors:
+        raise InvalidDocument(errors)
     connections = Connections("run")
     for source in processor.sources:
         if not isinstance(source, FileSource) or source.follow:

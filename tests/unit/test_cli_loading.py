@@ -53,13 +53,16 @@ def loaded(folder: Path, *command: str) -> tuple[str, set[str]]:
         (["departures", "--help"], "Usage", (*HEAVY, *LANGUAGE)),
         (["processors"], "no control service runs", (*HEAVY, *LANGUAGE)),
         (["status", "p"], "no control service runs", (*HEAVY, *LANGUAGE)),
-        (["validate", "p.yaml"], "1 stages, no errors", HEAVY),
+        (["validate", "p.yaml"], "2 stages, no errors", HEAVY),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_command_loads_what_it_needs(tmp_path: Path, command: list[str], says: str, absent: tuple[str, ...]) -> None:
     """Asking what runs or checking a document takes no data frames, no database, no broker's client."""
-    (tmp_path / "p.yaml").write_text("pipeline: [{$source: {documents: [{a: 1}]}}]")
+    (tmp_path / "p.yaml").write_text(
+        "connections: {k: {type: kafka, bootstrapServers: 'b:1'}}\n"
+        "pipeline: [{$source: {connectionName: k, topic: t}}, {$emit: {connectionName: k, topic: o}}]"
+    )
     said, modules = loaded(tmp_path, *command)
     assert says in said
     assert "services.cli.__main__" in modules

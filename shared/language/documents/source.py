@@ -23,6 +23,7 @@ from shared.language.documents.kinds import (
 )
 from shared.language.documents.specs import StageSpec
 from shared.language.expressions.ast import Expr, Literal, constant
+from shared.language.expressions.parse import parse_expression
 from shared.language.expressions.scope import Scope
 from shared.language.problems import join
 from shared.language.schema import FIELD_TYPES, NO_SCHEMA, parse_schema
@@ -139,7 +140,7 @@ _SCHEMA: Final = Kind(
 
 
 def _time(tree: Any, path: str, scope: Scope) -> Expr:
-    expr = EXPRESSION.read(tree, path, scope)
+    expr = parse_expression(tree, path, scope)
     if isinstance(expr, Literal) and type(expr.value) is not Date:
         scope.problems.add(path, f"timeField is {constant(expr.value)}, which is no date")
     elif isinstance(expr, Literal):
@@ -148,7 +149,7 @@ def _time(tree: Any, path: str, scope: Scope) -> Expr:
 
 
 def _id(tree: Any, path: str, scope: Scope) -> Expr:
-    expr = EXPRESSION.read(tree, path, scope)
+    expr = parse_expression(tree, path, scope)
     if isinstance(expr, Literal):
         scope.problems.add(
             path, f"recordId is {constant(expr.value)}: all records but the first would count as repeated"
