@@ -168,7 +168,9 @@ def rounder(function: Any) -> Callable[[Sequence[Column]], Column]:
 
 
 _PLACES_MAX: Final = 15
+"""Places behind the point of which a double can be sure."""
 _EXACT_MAX: Final = 2.0**51
+"""Below it a double tells halves apart; beyond, the interpreter rounds."""
 _SPLIT: Final = 2.0**27 + 1
 
 
