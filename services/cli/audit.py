@@ -351,9 +351,14 @@ def _same(
         return
     if by_epoch:
         for epoch in complete:
-            if epoch.epoch not in output.gone and epoch.epoch not in output.untold:
+            if epoch.epoch not in {*output.gone, *output.untold, *output.mixed}:
                 found = output.lines.get(epoch.epoch, [])
                 _match(f"epoch {epoch.epoch}, {vertex}", [line(d) for d in epoch.outputs.get(vertex, [])], found)
+        if output.mixed:
+            together = [epoch for epoch in complete if epoch.epoch in output.mixed]
+            expected = [line(d) for epoch in together for d in epoch.outputs.get(vertex, [])]
+            found = [item for epoch in together for item in output.lines.get(epoch.epoch, [])]
+            _match(f"epochs up to {max(output.mixed)} that lie in files together, {vertex}", expected, found)
         return
     expected = [line(d) for epoch in complete for d in epoch.outputs.get(vertex, [])]
     found = [item for epoch in complete for item in output.lines.get(epoch.epoch, [])]

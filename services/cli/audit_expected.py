@@ -16,6 +16,7 @@ import pyarrow as pa
 from services.cli.audit_lines import Line, line_of, line_of_record
 from services.cli.recompute import Accept
 from services.sink.connectors.filerows import Encoding, RowBuffer
+from services.sink.connectors.formats import text_of
 from services.sink.connectors.kafkarecords import RecordMaker, Takes, key_bytes
 from services.sink.connectors.kafkatopics import Topics
 from shared.adapters.kafka_settings import KafkaSettings
@@ -25,7 +26,7 @@ from shared.language.expressions.interpreter import evaluate
 from shared.language.stages import FileEmit, KafkaEmit
 from shared.language.stages.source import Connection
 from shared.language.values import ExtendedJsonError, parse_json, render_json, to_json
-from shared.model.values import Binary, Date, Document, Long, ObjectId
+from shared.model.values import MISSING, Binary, Date, Document, Long, ObjectId
 from shared.ports.log import Log
 from shared.ports.sink import Rejected
 from shared.runtime.topics import MARKERS_PREFIX
@@ -86,13 +87,22 @@ def expected_in_files(stage: FileEmit) -> Expected:
     """By the sink's own rows."""
     encoding = Encoding(stage.format, stage.partition_by, stage.write_options)
     return Expected(
-        lambda batch: RowBuffer(encoding).add(batch), parquet_line if stage.format == "parquet" else line_of_document
+        lambda batch: RowBuffer(encoding).add(batch),
+        table_line(stage.partition_by) if stage.format == "parquet" else line_of_document,
     )
 
 
-def parquet_line(document: Document) -> Line:
-    """A document as it is in a Parquet file, whatever types its values' columns have there."""
-    return line_of(_levelled(document))
+def table_line(partition_by: Sequence[str]) -> Callable[[Document], Line]:
+    """A document as it is in a table, whatever types its values' columns have there; what divides the table is text."""
+
+    def line(document: Document) -> Line:
+        texts = {
+            field: text_of(value) for field in partition_by if (value := document.get(field)) not in (None, MISSING)
+        }
+        others = {name: value for name, value in document.items() if name not in partition_by}
+        return line_of({**_levelled(others), **texts})
+
+    return line
 
 
 def _levelled(value: Any) -> Any:

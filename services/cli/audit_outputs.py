@@ -13,25 +13,36 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
+from msgspec import structs
 
 from services.cli.audit_chain import Step, released_steps
-from services.cli.audit_expected import parquet_line
+from services.cli.audit_expected import table_line
 from services.cli.audit_history import AuditFailed, Commit, Identity, NotAuditable
 from services.cli.audit_lines import Line, line_of, line_of_record
 from services.cli.collect import committed_records, held_records
+from services.sink.connectors.deltacolumns import RESCUED
 from services.sink.connectors.destination import Destination, LocalDestination
 from services.sink.connectors.kafkamarkers import TOPIC_PREFIX, Marker, WrittenRange, decode_marker, markers_of
-from services.sink.connectors.manifests import SUMMARY, Manifest, manifest_name, summary_of
-from services.sink.connectors.released import Discrepancy, released_files, released_manifests
+from services.sink.connectors.manifests import SUMMARY, Manifest, manifest_name, summary_of, visible_name
+from services.sink.connectors.released import (
+    Discrepancy,
+    ReleasedFile,
+    large_files,
+    released_files,
+    released_manifests,
+    small_file_is_gone,
+)
 from services.sink.connectors.staging import FileList, StagedFile, decode_handle
 from services.source.connectors.parquetcells import documents_of_batch
 from shared.language.expressions.ast import Literal
 from shared.language.stages import FileEmit, KafkaEmit
+from shared.language.values import parse_json
 from shared.model.ids import NO_EPOCH, Epoch, JobId, Offset, VertexId
+from shared.model.values import Document
 from shared.ports.log import Log, LogRecord, TopicPartition
 from shared.ports.sink import Identity as ReleaseIdentity
 from shared.ports.sink import TargetRefused
@@ -48,6 +59,8 @@ class Output:
     """The marker of each release identity."""
     gone: dict[Epoch, str] = field(default_factory=dict)
     """Epochs of whose output something is no longer there, with what."""
+    mixed: set[Epoch] = field(default_factory=set)
+    """Epochs whose rows lie in files with those of others of them; all together they are at the last."""
     untold: set[Epoch] = field(default_factory=set)
     """Epochs of which nothing tells any more what was put out: it lies in the target with that of others."""
 
@@ -245,12 +258,28 @@ def file_output(stage: FileEmit, root: str, what: Releases) -> Output:
             chain = [m for m in manifests if m.identity == str(ReleaseIdentity(what.job, *identity))]
             _as_committed(destination, identity, [m for m in chain if what.known(m.epoch)], what.commits)
             output.released[identity] = Epoch(chain[-1].epoch) if chain else NO_EPOCH
-        _summarised(destination, summary, manifests, ended=what.ended)
+        if stage.format != "parquet":
+            _summarised(destination, summary, manifests, ended=what.ended)
+        mixed = [
+            Epoch(m.epoch)
+            for m in manifests
+            if (m.job, m.vertex) == (what.job, what.vertex) and small_file_is_gone(destination, m)
+        ]
+        if mixed:
+            if any(m.files and (m.job, m.vertex) != (what.job, what.vertex) for m in manifests):
+                raise NotAuditable(
+                    f"{destination.uri('')}: small files of several writers became large ones: whose rows are whose is told no more"
+                )
+            output.mixed |= set(mixed)
+            place = destination.uri("")
+            output.lines[max(mixed)] += [
+                (line, place) for rows in large_files(destination) for line in _table_lines(stage, rows)
+            ]
         for released in released_files(destination, job=what.job):
             if released.manifest.vertex == what.vertex:
                 epoch = Epoch(released.manifest.epoch)
                 place = destination.uri(released.file.name)
-                output.lines[epoch] += [(line, place) for line in _file_lines(stage, released.data)]
+                output.lines[epoch] += [(line, place) for line in _file_lines(stage, released)]
     except (Discrepancy, TargetRefused) as error:
         raise AuditFailed(str(error)) from error
     return output
@@ -276,7 +305,10 @@ def _as_committed(
     ]
     for step, commit in released_steps(identity, steps, commits):
         manifest = by_epoch[step.epoch]
-        staged = _staged_files(destination, commit.staged[identity])
+        staged = tuple(
+            structs.replace(file, name=visible_name(file.name))
+            for file in _staged_files(destination, commit.staged[identity])
+        )
         if manifest.files != staged:
             different = next((a or b for a, b in _pairs(manifest.files, staged) if a != b), None)
             message = (
@@ -337,11 +369,23 @@ def _place(destination: Destination, manifest: Manifest) -> str:
     return destination.uri(manifest_name(manifest.identity, Epoch(manifest.epoch)))
 
 
-def _file_lines(stage: FileEmit, data: bytes) -> list[Line]:
+def _table_lines(stage: FileEmit, table: pa.Table) -> list[Line]:
+    documents = [document for batch in table.to_batches() for document in documents_of_batch(batch)]
+    for document in documents:
+        # What no column took is part of the document all the same.
+        document.update(cast("Document", parse_json(str(document.pop(RESCUED, None) or "{}"))))
+        # A field in a field that divides the table is in the document already.
+        for name in stage.partition_by:
+            if "." in name:
+                document.pop(name, None)
+    line = table_line(stage.partition_by)
+    return [line(document) for document in documents]
+
+
+def _file_lines(stage: FileEmit, released: ReleasedFile) -> list[Line]:
     if stage.format == "parquet":
-        table = pq.read_table(pa.BufferReader(data))
-        return [parquet_line(d) for batch in table.to_batches() for d in documents_of_batch(batch)]
+        return _table_lines(stage, released.table())
     if stage.format == "json":
-        return [line_of(json.loads(line)) for line in data.split(b"\n") if line]
+        return [line_of(json.loads(line)) for line in released.data.split(b"\n") if line]
     message = f"{stage.path}: files of format {stage.format} have lost their types; they cannot be audited"
     raise NotAuditable(message)

@@ -133,9 +133,8 @@ def outputs(processor: Processor) -> list[str]:
     for stage in processor.sinks:
         match stage:
             case FileEmit():
-                place = (
-                    f"files in {inside(stage.connection_name, stage.file_path)} (_manifest.json lists those that count)"
-                )
+                what = "a Delta table" if stage.format == "parquet" else "files"
+                place = f"{what} in {inside(stage.connection_name, stage.file_path)}"
             case KafkaEmit(topic=Literal(value=str() as topic)):
                 place = f"topic {topic} of {stage.connection_name}"
             case KafkaEmit():

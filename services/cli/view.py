@@ -87,10 +87,14 @@ def _append(path: Path, line: str) -> str:
     """Add a whole line or nothing; "" or what stood in the way. A missing figure of the report stops no job."""
     before: int | None = None
     try:
-        with path.open("ab") as out:
-            before = out.tell()
-            out.write(line.encode())
+        try:
+            before = path.stat().st_size
+        except FileNotFoundError:
+            before = 0
+        with path.open("a") as out:
+            out.write(line)
     except OSError as error:
+        # A length that is not known cuts nothing off.
         if before is not None:
             os.truncate(path, before)
         return f"{path}: {error.strerror}"

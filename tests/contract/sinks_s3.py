@@ -50,6 +50,14 @@ class Handler(BaseHTTPRequestHandler):
         store = self.store
         data = self.rfile.read(int(self.headers["Content-Length"]))
         with store.lock:
+            if copied := self.headers.get("x-amz-copy-source"):
+                source = unquote(copied).lstrip("/").partition("/")[2]
+                if source not in store.objects:
+                    self.error(404, "NoSuchKey")
+                    return
+                store.objects[self.key()] = store.objects[source]
+                self.answer(200, b"<CopyObjectResult><ETag>x</ETag></CopyObjectResult>")
+                return
             if self.headers.get("If-None-Match") == "*":
                 store.conditional_puts += 1
                 if self.key() in store.objects:

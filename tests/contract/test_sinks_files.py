@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from services.sink.connectors.destination import LocalDestination
@@ -199,7 +198,7 @@ async def test_C12_committed_output_that_waits_for_release_is_not_removed(tmp_pa
 
 async def test_S4_the_summary_lists_all_that_is_released_before_the_end_is_reported(tmp_path: Path) -> None:
     """After the final releases `_manifest.json` has every file of every identity, whoever was last."""
-    target = FilesWorld(tmp_path, "parquet")
+    target = FilesWorld(tmp_path, "json")
     staged = {}
     for index in (0, 1):
         identity = Identity(JOB, VertexId("emit"), index)
@@ -214,7 +213,7 @@ async def test_S4_the_summary_lists_all_that_is_released_before_the_end_is_repor
     assert summary["rows"] == 2
     assert len(summary["final"]) == 2
     assert summary["released"] == {str(Identity(JOB, VertexId("emit"), index)): 1 for index in (0, 1)}
-    assert [pq.read_table(target.root / file["path"]).num_rows for file in summary["files"]] == [1, 1]
+    assert [len((target.root / file["path"]).read_bytes().splitlines()) for file in summary["files"]] == [1, 1]
 
 
 async def test_S4_the_summary_is_rebuilt_by_who_opens_after_a_death(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from services.sink.connectors.destination import LocalDestination
 from services.sink.connectors.files import FileSinkSettings
-from services.sink.connectors.manifests import STAGED, manifest_name
+from services.sink.connectors.manifests import manifest_name
 from services.sink.connectors.released import Discrepancy, read_released, read_released_rows, released_manifests
 from shared.language.stages.source import FileFormat
 from shared.model.ids import Epoch
@@ -19,8 +19,10 @@ from tests.contract.sinks_support import IDENTITY, Task, World, row_of
 from tests.contract.sinks_targets import FilesWorld
 
 
-def staged_files(target: FilesWorld) -> set[str]:
-    return {p.relative_to(target.root).as_posix() for p in (target.root / STAGED).rglob("*") if p.is_file()}
+def visible_files(target: FilesWorld) -> set[str]:
+    """As readers see them: nothing in a folder that begins with `_`."""
+    names = {p.relative_to(target.root).as_posix() for p in target.root.rglob("*") if p.is_file()}
+    return {name for name in names if not name.startswith("_")}
 
 
 async def test_partition_by_makes_a_folder_for_each_value_and_refuses_what_is_none(tmp_path: Path) -> None:
@@ -40,7 +42,7 @@ async def test_partition_by_makes_a_folder_for_each_value_and_refuses_what_is_no
     assert "at most 240 bytes" in rejected[1].reason
     staged = await sink.stage(Epoch(1), Epoch(0))
     await sink.release(row_of(1, 0, staged), staged)
-    folders = {name.split("/")[-2] for name in staged_files(target)}
+    folders = {name.split("/")[-2] for name in visible_files(target)}
     assert folders == {"k.x=a%2Fb", "k.x=__HIVE_DEFAULT_PARTITION__"}
     (manifest,) = released_manifests(LocalDestination(target.root, "r"))[1:]
     assert {file.partition["k.x"] for file in manifest.files} == {"a/b", None}
@@ -76,16 +78,17 @@ async def release_documents(root: Path, format_: FileFormat, *groups: list[Docum
 
 
 async def test_parquet_columns_take_the_types_on_which_the_values_agree(tmp_path: Path) -> None:
-    """Undeclared fields get a type from their values; what has no common one is extended JSON text; batches may differ."""
+    """Undeclared fields get a type from their values; what has no common one is extended JSON text; columns may be added."""
     target = await release_documents(
         tmp_path,
         "parquet",
         [{"n": 1, "t": Date(0), "mix": 1, "l": [1, 2], "s": {"a": 1}}, {"n": 2**60 + 1, "mix": "x", "s": {"b": "y"}}],
-        [{"n": 0.5, "new": True}],
-        [{"n": "text"}],
+        [{"n": 5, "new": True, "mix": 2.5}],
     )
     rows = read_released_rows(str(target.root))
-    assert [row["n"] for row in rows] == [1, 2**60 + 1, 0.5, "text"]
+    assert [row["n"] for row in rows] == [1, 2**60 + 1, 5]
+    assert [row["new"] for row in rows] == [None, None, True]
+    assert rows[2]["mix"] == "2.5"
     assert [row.get("mix") for row in rows[:2]] == ["1", '"x"']
     assert rows[0]["t"].timestamp() == 0
     assert (rows[0]["l"], rows[0]["s"], rows[1]["s"]) == ([1, 2], {"a": 1, "b": None}, {"a": None, "b": "y"})
@@ -106,7 +109,7 @@ async def test_json_lines_are_relaxed_extended_json_and_csv_is_plain_text(tmp_pa
     """A document a line; in CSV dates and numbers bare, nested values as JSON, null empty, quotes where needed."""
     documents: list[Document] = [{"d": Date(1000), "n": 1, "s": 'a,"b', "o": {"x": 1}, "z": None}, {"b": True}]
     lines = await release_documents(tmp_path / "j", "json", documents)
-    (name,) = staged_files(lines)
+    (name,) = visible_files(lines)
     assert json.loads((lines.root / name).read_text().splitlines()[0])["d"] == {"$date": "1970-01-01T00:00:01Z"}
     cells = await release_documents(tmp_path / "c", "csv", documents)
     assert read_released_rows(str(cells.root)) == [
@@ -134,7 +137,7 @@ async def released_world(tmp_path: Path) -> FilesWorld:
 async def test_the_reader_names_the_first_discrepancy(tmp_path: Path) -> None:
     """A changed, a missing file, and a missing manifest are each found and named."""
     target = await released_world(tmp_path)
-    first, second = sorted(staged_files(target))
+    first, second = sorted(visible_files(target))
     content = (target.root / second).read_bytes()
     (target.root / second).write_bytes(content.replace(b"n4", b"n5"))
     with pytest.raises(Discrepancy, match=f"{second}: manifest 2 of .* with digest"):

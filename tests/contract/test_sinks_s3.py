@@ -75,7 +75,7 @@ async def test_S4_a_manifest_whose_answer_was_lost_is_recognised(target: S3World
     await task.stage()
     await task.commit()
     refused = target.store.refused
-    target.store.lose_answers = 1
+    target.store.lose_answers = 1  # the manifest's: files get their names by copies
     try:
         await task.release()
     except TargetUnavailable:

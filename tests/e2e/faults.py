@@ -40,7 +40,7 @@ def orders(kills: Sequence[Kill], folder: Path) -> str:
 
 @dataclass
 class Reader:
-    """Reads the topics of the outputs all the time, read committed, and the manifests."""
+    """Reads the topics of the outputs all the time, read committed, and the commits of the table."""
 
     folder: Path
     records: dict[str, list[tuple[int, bytes | None]]] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Reader:
 
     async def _files(self, installed: Installation) -> None:
         async for _ in installed.client.heartbeats():
-            for path in sorted((self.folder / "counts" / "_manifests").glob("**/*.json")):
+            for path in sorted((self.folder / "counts" / "_delta_log").glob("*.json")):
                 data = path.read_bytes()
                 if self.manifests.setdefault(str(path), data) != data:
                     self.changed.append(str(path))

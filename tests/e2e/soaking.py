@@ -271,7 +271,8 @@ class Watcher:
 
     async def _files(self, installed: Installation) -> None:
         async for _ in installed.client.heartbeats():
-            for path in sorted((self.out / self.job.folder / "_manifests").glob("**/*.json")):
+            folder = self.out / self.job.folder
+            for path in sorted([*folder.glob("_manifests/**/*.json"), *folder.glob("_delta_log/*.json")]):
                 data = path.read_bytes()
                 if self.manifests.setdefault(str(path), data) != data:
                     self.wrong.append(f"{path} changed after it was published")

@@ -113,8 +113,8 @@ def test_readers_see_only_what_stays(faulty_run: tuple[Path, Reader, list[Path]]
         assert offsets == sorted(set(offsets)), f"{topic}: an offset was read twice or out of order"
         final = (out / file).read_bytes().splitlines()
         assert [value for _, value in seen] == final[: len(seen)], f"{topic}: what was read differs from what stayed"
-    assert reader.changed == [], "a manifest changed after it was published"
-    assert all(Path(path).exists() for path in reader.manifests), "a manifest that was seen is gone"
+    assert reader.changed == [], "a commit of the table changed after it was there"
+    assert all(Path(path).exists() for path in reader.manifests), "a commit of the table that was seen is gone"
     assert len(lines(out / "alerts.jsonl")) > 0
 
 
@@ -145,7 +145,7 @@ def test_the_audit_agrees(faulty_run: tuple[Path, Reader, list[Path]]) -> None:
 def test_the_audit_names_a_file_that_was_altered(faulty_run: tuple[Path, Reader, list[Path]]) -> None:
     """One byte of one released file, and the audit names the file."""
     out, _, _ = faulty_run
-    path = max((out / "counts" / "_staged").glob("**/*.parquet"))
+    path = max((out / "counts").glob("*.parquet"))
     data = path.read_bytes()
     path.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
     try:

@@ -60,6 +60,7 @@ def document(out: Path) -> dict[str, Any]:
             },
             {"$emit": {"connectionName": "out", "path": "usage", "format": "parquet"}},
             {"$emit": {"connectionName": "broker", "topic": "usage"}},
+            {"$emit": {"connectionName": "out", "path": "lines", "format": "json"}},
         ],
         "options": {
             "lateness": "split",
@@ -104,10 +105,16 @@ class Story:
         return self.store.rows[NAME].job
 
     def files(self) -> list[Path]:
-        return sorted(self.out.glob("usage/_staged/**/*.parquet"))
+        """Of the table."""
+        return sorted(self.out.glob("usage/*.parquet"))
 
     def manifests(self) -> list[Path]:
-        return [p for p in sorted(self.out.glob("usage/_manifests/*/*.json")) if json.loads(p.read_text())["files"]]
+        """Of the JSON lines."""
+        return [p for p in sorted(self.out.glob("lines/_manifests/*/*.json")) if json.loads(p.read_text())["files"]]
+
+    def table_commits(self) -> list[Path]:
+        """The table's log, as far as it adds files."""
+        return [p for p in sorted(self.out.glob("usage/_delta_log/*.json")) if '"add"' in p.read_text()]
 
     def records(self, topic: str, partition: int = 0) -> list[LogRecord]:
         stored = self.broker._topics[topic][partition].stored

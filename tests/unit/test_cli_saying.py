@@ -102,7 +102,7 @@ def test_a_run_says_where_its_results_lie(monkeypatch: pytest.MonkeyPatch) -> No
         "options": {"dlq": {"connectionName": "out", "path": "late"}},
     }
     assert run.outputs(parse(document)) == [
-        "results: files in /data/delays (_manifest.json lists those that count)",
+        "results: files in /data/delays",
         "results: topic t of b",
         "results: topics of b, by an expression",
         "results: table r of db",

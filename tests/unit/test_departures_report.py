@@ -1,6 +1,5 @@
 """The demo's report and the demo's checker, on a folder as the demo leaves it."""
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -9,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from deploy.pipelines.departures import report
 from deploy.pipelines.departures.data import Gap, departures
@@ -24,19 +23,15 @@ def leave(folder: Path, without: tuple[Gap, ...] = ()) -> Path:
     partitions = [[v for _, v in p] for p in feed.partitions]
     settled = oracle.settle(partitions)
     alerts = oracle.alerts(settled.counts)
-    (folder / "counts").mkdir(parents=True)
-    files = []
+    folder.mkdir(parents=True, exist_ok=True)
     rows = sorted(settled.counts.items(), key=lambda c: c[0][1])
-    for k, part in enumerate((rows[:9000], rows[9000:])):
+    for part in (rows[:9000], rows[9000:]):
         table = pa.table({
             "origin": [o for (o, _), _ in part],
             "hour": pa.array([h for (_, h), _ in part], pa.timestamp("ms", "UTC")),
             "departures": pa.array([n for _, n in part], pa.int32()),
         })  # fmt: skip
-        path = folder / "counts" / f"part-{k}.parquet"
-        pq.write_table(table, path)
-        files.append({"path": path.name, "rows": len(part), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()})
-    (folder / "counts" / "_manifest.json").write_text(json.dumps({"files": files}))
+        write_deltalake(folder / "counts", table, mode="append")
     letters = [
         {
             "doc": json.loads(partitions[f.partition][f.position]),
@@ -98,13 +93,18 @@ def change_json(name: str, change: Callable[[dict[str, Any]], object]) -> Callab
 
 
 def change_count(folder: Path) -> None:
-    path = folder / "counts" / "part-0.parquet"
-    table = pq.read_table(path)
+    table = DeltaTable(folder / "counts").to_pyarrow_table()
     counts = table.column("departures").to_pylist()
     counts[100] += 1
-    pq.write_table(table.set_column(2, "departures", pa.array(counts, pa.int32())), path)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    change_json("counts/_manifest.json", lambda m: m["files"][0].update(sha256=digest))(folder)
+    changed = table.set_column(2, "departures", pa.array(counts, pa.int32()))
+    shutil.rmtree(folder / "counts")
+    write_deltalake(folder / "counts", changed)
+
+
+def repeat_file(folder: Path) -> None:
+    """For who reads the folder's files."""
+    path = min((folder / "counts").glob("*.parquet"))
+    shutil.copy(path, path.with_name("again.parquet"))
 
 
 def load_from_outside(folder: Path) -> None:
@@ -114,8 +114,8 @@ def load_from_outside(folder: Path) -> None:
 
 WRONGS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a count": (change_count, "counts: at"),
-    "a file": (lambda f: (f / "counts" / "part-0.parquet").write_bytes(b"PAR1"), "digest"),
-    "a file twice": (change_json("counts/_manifest.json", lambda m: m["files"].append(m["files"][0])), "twice"),
+    "a file": (lambda f: min((f / "counts").glob("*.parquet")).write_bytes(b"PAR1"), "counts: "),
+    "a file twice": (repeat_file, "the folder's files"),
     "a late flight lost": (change_lines("late.jsonl", lambda x: x.pop()), "counts: at"),
     "a late flight twice": (change_lines("late.jsonl", lambda x: x.append(x[0])), "≠|twice"),
     "a late flight's reason": (change_lines("late.jsonl", lambda x: x[0]["errInfo"].update(reason="")), "reason"),

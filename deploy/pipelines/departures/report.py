@@ -2,7 +2,7 @@
 
     python -m deploy.pipelines.departures.report out/demo
 
-Reads `summary.json`, `counts/` (the files that `_manifest.json` lists), `alerts.jsonl`, `late.jsonl` and, if it is there,
+Reads `summary.json`, `counts/` (a Delta table), `alerts.jsonl`, `late.jsonl` and, if it is there,
 `progress.jsonl`: one line now and then while the demo ran, `{t, watermark_ms, max_event_ms}`, seconds and milliseconds.
 The expectation is not an output of the pipeline; it is computed again from the counts by the pipeline's own computation.
 """
@@ -18,7 +18,7 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from deploy.pipelines.departures import plots
 from deploy.pipelines.departures.zeitgeist import HOUR_MS, ExpectedCounts
@@ -77,14 +77,10 @@ def expectations(counts: Mapping[plots.Hour, int]) -> dict[plots.Hour, float]:
 
 
 def _counts(folder: Path) -> dict[plots.Hour, int]:
-    manifest = json.loads((folder / "_manifest.json").read_text(encoding="utf-8"))
-    counts: dict[plots.Hour, int] = {}
-    for file in manifest["files"]:
-        table = pq.read_table(folder / file["path"], partitioning=None)
-        hours = table.column("hour").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64()).to_pylist()
-        keys = zip(table.column("origin").to_pylist(), hours, strict=True)
-        counts.update(zip(keys, table.column("departures").to_pylist(), strict=True))
-    return counts
+    table = DeltaTable(folder).to_pyarrow_table()
+    hours = table.column("hour").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64()).to_pylist()
+    keys = zip(table.column("origin").to_pylist(), hours, strict=True)
+    return dict(zip(keys, table.column("departures").to_pylist(), strict=True))
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

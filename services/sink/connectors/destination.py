@@ -62,8 +62,16 @@ class Destination(Protocol):
         """Delete those that exist."""
         ...
 
+    def publish(self, staged: str, visible: str) -> None:
+        """Give a complete, durable file the name under which readers find it; nothing if it has it already."""
+        ...
+
     def settle(self, folder: str) -> None:
-        """Make durable that the files of a folder exist, whoever created them."""
+        """Make the files of a folder durable, whoever created them."""
+        ...
+
+    def table(self) -> tuple[str, dict[str, str]]:
+        """Where a table format finds the root, and with which options. TargetRefused where it cannot."""
         ...
 
     def uri(self, name: str) -> str:
@@ -91,6 +99,8 @@ class LocalDestination:
         self._root = Path(root)
         self._attempt = attempt
         self._fsync = fsync
+        self._settled: dict[str, set[str]] = {}
+        """By folder, of those that `settle` was asked for: few."""
         self._temporaries = itertools.count(1)
 
     def prepare(self) -> None:
@@ -141,9 +151,10 @@ class LocalDestination:
             self._force(path.parent)
 
     def _force(self, folder: Path) -> None:
+        """Make a file, or the entries of a folder, durable."""
         if not self._fsync:
             return
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
@@ -191,12 +202,35 @@ class LocalDestination:
                 return
             folder = folder.parent
 
+    def publish(self, staged: str, visible: str) -> None:
+        """See `Destination.publish`: a rename, atomic for readers."""
+        source, final = self._root / check_name(staged), self._root / check_name(visible)
+        with _as_target(str(final)):
+            self._folder(final.parent)
+            try:
+                source.rename(final)
+            except FileNotFoundError:
+                if not final.is_file():
+                    raise
+            self._force(final.parent)
+            self._prune(source.parent)
+
     def settle(self, folder: str) -> None:
-        """See `Destination.settle`."""
+        """See `Destination.settle`: those that were not seen durable by this object."""
         path = self._root / folder
         with _as_target(str(path)):
-            if path.is_dir():
-                self._force(path)
+            if not path.is_dir():
+                return
+            with os.scandir(path) as entries:
+                files = {entry.name for entry in entries if entry.is_file()}
+            for name in sorted(files - self._settled.get(folder, set())):
+                self._force(path / name)
+            self._settled[folder] = files
+            self._force(path)
+
+    def table(self) -> tuple[str, dict[str, str]]:
+        """See `Destination.table`."""
+        return str(self._root.absolute()), {}
 
     def uri(self, name: str) -> str:
         """See `Destination.uri`."""

@@ -3,7 +3,7 @@
 S6: what the destination would refuse is found here, before staging: a partition value that is nested or too long for a folder's name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from services.sink.connectors.formats import csv_bytes, jsonl_bytes, parquet_bytes, text_of
-from services.sink.connectors.tables import table_of
 from shared.language.expressions.paths import read_path
 from shared.language.stages.source import FileFormat
 from shared.language.values import encode_doc, type_name
@@ -28,6 +27,8 @@ FOLDER_BYTES_MAX: Final = 240
 NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 """The folder of rows whose partition field is null or missing, as Hive and Spark name it."""
 
+Fit = Callable[[pa.RecordBatch], pa.Table]
+"""Rows as a table takes them, without what divides it: readers find that in the table's log, and in the names of folders."""
 Key = tuple[str | None, ...]
 """The texts of the `partitionBy` fields of a row."""
 
@@ -55,8 +56,10 @@ class FileContent:
 class RowBuffer:
     """Rows of the epoch that are not yet in files. The sink bounds it by `size_bytes`. Functions may take long: they belong on a thread."""
 
-    def __init__(self, encoding: Encoding) -> None:
+    def __init__(self, encoding: Encoding, fit: Fit | None = None) -> None:
+        """`fit`: for formats with columns."""
         self._encoding = encoding
+        self._fit = fit
         self._chunks: dict[Key, list[pa.Table | list[Document]]] = {}
         self.size_bytes = 0
         """Arrow bytes of the batches that were taken."""
@@ -72,7 +75,7 @@ class RowBuffer:
             others = self.add(batch.take(pa.array(kept, pa.int64()))) if kept else []
             return sorted([*rejected, *(Rejected(kept[o.row], o.reason) for o in others)], key=lambda r: r.row)
         documents = documents_of(batch) if encoding.format != "parquet" or encoding.partition_by else []
-        rows: pa.Table | list[Document] = table_of(batch) if encoding.format == "parquet" else documents
+        rows: pa.Table | list[Document] = documents if self._fit is None else self._fit(batch)
         members: dict[Key, list[int]] = {} if encoding.partition_by else {(): list(range(batch.num_rows))}
         for at, document in enumerate(documents if encoding.partition_by else []):
             key = self._key(document)
@@ -102,6 +105,8 @@ class RowBuffer:
             if isinstance(value, (list, dict)):
                 return f"partitionBy {field}: expected a plain value, found one of type {type_name(value)}"
             text = None if value is None or value is MISSING else text_of(value)
+            if text == "" and self._encoding.format == "parquet":
+                return f"partitionBy {field}: a table has no empty text as a partition: it would be read as null"
             size = len(field) + len(_folder(text)) + 1
             if size > FOLDER_BYTES_MAX:
                 return (

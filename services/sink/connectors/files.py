@@ -1,13 +1,15 @@
 """The file sink: Parquet, JSON lines or CSV, on a directory or an object store (protocol, S2 and S4).
 
-An epoch's rows are written at the destination under immutable, attempt-unique names, and become visible by one manifest for each
-(identity, checkpoint) that is created complete and only if absent. There is no fence: a zombie can only create the manifest of a
-commit that exists, byte for byte the same as its successor's, and files that no manifest lists.
+An epoch's rows are written at the destination below `_staged`, under immutable, attempt-unique names. A release gives each file its visible
+name by a rename (a copy on object stores), and then says that it is released: in a table by the commit that adds the files and has the
+marker (`delta`), else by one manifest for each (identity, checkpoint) that is created complete and only if absent. There is no fence: a
+zombie can only release a commit that exists, in the same words as its successor, and write files that nothing names.
 
 Which staged files may be removed (C12): a file's label is the last epoch that its writer had staged, or had been restored from. If a
-checkpoint r is committed and released (marker ≥ r), then a file with a label below r that no manifest lists is in no commit, present or
-to come: its writer's generation either committed r, then it staged r and the file is in a commit up to r or in none; or it ended before r
-was committed, then it commits nothing more; or it was restored from r or later, then the label is not below r. This holds whoever
+checkpoint r is committed and released (marker ≥ r), then a file with a label below r that still lies below `_staged` is in no commit,
+present or to come (what was released has another name; what an earlier version released, manifests list): its writer's generation
+either committed r, then it staged r and the file is in a commit up to r or in none; or it ended before r was committed,
+then it commits nothing more; or it was restored from r or later, then the label is not below r. This holds whoever
 removes, also a zombie that opens late with an old r, so it needs no fence. Files of a generation that ended since r wait for the next.
 """
 
@@ -22,10 +24,20 @@ import msgspec
 import pyarrow as pa
 import structlog
 
+from services.sink.connectors.delta import DeltaReleases
+from services.sink.connectors.deltacolumns import DeltaColumns
 from services.sink.connectors.destination import Destination, sha256
-from services.sink.connectors.filerows import Encoding, RowBuffer
+from services.sink.connectors.filerows import Encoding, Fit, RowBuffer
 from services.sink.connectors.formats import SUFFIXES
-from services.sink.connectors.manifests import EPOCH_DIGITS, STAGED, Manifest, ManifestStore
+from services.sink.connectors.manifests import (
+    EPOCH_DIGITS,
+    STAGED,
+    Manifest,
+    ManifestStore,
+    Releases,
+    seen,
+    visible_name,
+)
 from services.sink.connectors.markers import check_open, is_due
 from services.sink.connectors.staging import (
     FileList,
@@ -61,6 +73,11 @@ class FileSinkSettings:
     manifests_kept_max: int = 100_000
     """Manifests of the destination that a task keeps in memory; others are read again for the summary."""
 
+    compact_releases: int = 256
+    """Releases after which one task makes a table's small files into large ones."""
+    file_bytes: int = 128 * 1024 * 1024
+    """Of a large one."""
+
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot work."""
         check_positive(self, "file sink")
@@ -83,11 +100,9 @@ class FileSink:
         self._attempt = attempt
         self._executor = executor
         self._settings = settings or FileSinkSettings()
-        self._manifests = ManifestStore(
-            destination, self._settings.manifests_kept_max, self._settings.summary_rounds_max
-        )
+        self._releases, self._fit = self._kind(encoding)
         self._handle_bytes_max = handle_bytes_max
-        self._rows = RowBuffer(encoding)
+        self._rows = RowBuffer(encoding, self._fit)
         self._ledger = Ledger()
         self._folders = itertools.count()
         self._identity: Identity | None = None
@@ -96,26 +111,40 @@ class FileSink:
         self._collected = False
         self._since_summary = 0
 
+    def _kind(self, encoding: Encoding) -> tuple[Releases, Fit | None]:
+        """Tables for formats with columns, manifests for the others."""
+        settings, destination = self._settings, self._destination
+        if encoding.format != "parquet":
+            return ManifestStore(destination, settings.manifests_kept_max, settings.summary_rounds_max), None
+        table = DeltaReleases(
+            destination,
+            encoding.partition_by,
+            compact_files=settings.compact_releases,
+            target_bytes=settings.file_bytes,
+        )
+        return table, DeltaColumns(table.agree, encoding.partition_by).fit
+
     async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
         """See `Sink.open`. Nothing is fenced: see the module's text on zombies."""
         return await self._executor.blocking(partial(self._open, identity, restored_from, joins=joins))
 
     def _open(self, identity: Identity, restored_from: Epoch, *, joins: bool) -> Epoch:
         self._destination.prepare()
-        marker = self._manifests.marker(str(identity))
+        self._releases.convert()
+        marker = self._releases.marker(str(identity))
         check_open(identity, marker, restored_from, self.place, joins=joins)
         self._identity = identity
         self._ledger = Ledger(newest=restored_from)
-        self._rows = RowBuffer(self._encoding)
+        self._rows = RowBuffer(self._encoding, self._fit)
         if marker is None or (joins and marker < restored_from):
-            self._manifests.publish(self._manifest(restored_from, marker, (), final=False))
+            self._releases.publish(self._manifest(restored_from, marker, (), final=False))
             marker = restored_from
         self._marker = marker
         self._restored_from = restored_from
         self._collected = False
         self._collect_once()
         # A predecessor may have died between its last manifest and the summary.
-        self._manifests.summarise()
+        self._releases.settle()
         return marker
 
     async def accept(self, batch: pa.RecordBatch) -> Sequence[Rejected]:
@@ -184,7 +213,9 @@ class FileSink:
             raise ValueError("file sink: release before open")
         if is_due(identity, self._marker, row, self.place):
             files = self._files(row, decode_handle(staged, self._handle_bytes_max), skipped)
-            self._manifests.publish(self._manifest(row.epoch, row.predecessor, files, final=row.final))
+            for file in files:
+                self._destination.publish(file.name, visible_name(file.name))
+            self._releases.publish(seen(self._manifest(row.epoch, row.predecessor, files, final=row.final)))
             self._marker = row.epoch
             self._since_summary += 1
             self._collect_once()
@@ -222,6 +253,9 @@ class FileSink:
 
     def _check_whole(self, row: MirrorRow, file: StagedFile) -> None:
         size = self._destination.size(file.name)
+        if size is None:
+            # An earlier try of this release has given it its name.
+            size = self._destination.size(visible_name(file.name))
         if size != file.size_bytes:
             raise TargetRefused(
                 f"{self._destination.uri(file.name)}: commit {row.epoch} needs this staged file with {file.size_bytes} bytes,"
@@ -241,7 +275,7 @@ class FileSink:
         """Task 0 keeps the summary; at the end every task leaves it complete before it reports the release."""
         due = identity.index == 0 and self._since_summary >= self._settings.summary_every
         if due or (row.final and row.epoch == self._marker):
-            self._manifests.summarise()
+            self._releases.settle()
             self._since_summary = 0
 
     def _collect_once(self) -> None:
@@ -253,7 +287,7 @@ class FileSink:
         labels = {name: _label(name) for name in self._destination.names(folder)}
         old = [name for name, label in labels.items() if label is not None and label < self._restored_from]
         if old:
-            listed = self._manifests.listed(str(self._identity), self._marker)
+            listed = self._releases.listed(str(self._identity), self._marker)
             if listed is None:
                 _log.warning("sink.listing_not_whole", identity=str(self._identity), place=self.place)
                 self._collected = False

@@ -2,7 +2,8 @@
 
 Below a destination's root:
 
-- `_staged/<identity>/<label>-<attempt>-<k>/…`: immutable files; being there says nothing.
+- `_staged/<identity>/<label>-<attempt>-<k>/…`: immutable files that are not released; being there says nothing.
+- everything whose name does not begin with `_`: released files, which got these names by a rename.
 - `_manifests/<identity>/<epoch>.json`: one for each released checkpoint of an identity, empty ones too, created complete and only if
   absent. The union of them is what is released. The highest is the identity's marker.
 - `_manifest.json`: a summary for people and tools, rebuilt from the manifests, never read by the product.
@@ -12,10 +13,10 @@ A manifest is a function of the commit alone, so that whoever writes it, writes 
 
 import json
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from services.sink.connectors.destination import Destination, sha256
 from services.sink.connectors.staging import StagedFile
@@ -51,6 +52,21 @@ def manifest_name(identity: str, epoch: Epoch) -> str:
     return f"{MANIFESTS}/{identity}/{epoch:0{EPOCH_DIGITS}d}.json"
 
 
+def visible_name(staged: str) -> str:
+    """Under which name readers find a staged file once it is released: it begins with the place of its writer and its epoch.
+
+    `_staged/<job>.<vertex>.<index>/<label>-<attempt>-<k>/<partition>/part-<n>.<suffix>` becomes
+    `<partition>/<vertex>-<index>-<label>-<attempt>-<k>-<n>.<suffix>`. A name of an older layout, which is visible as it is, stays.
+    """
+    parts = staged.split("/")
+    if parts[0] != STAGED:
+        return staged
+    _, identity, folder, *partition, file = parts
+    _, _, rest = identity.partition(".")
+    vertex, _, index = rest.rpartition(".")
+    return "/".join([*partition, f"{vertex}-{index}-{folder}-{file.removeprefix('part-')}"])
+
+
 def epoch_of(name: str) -> Epoch:
     """The epoch in a manifest's name. TargetRefused for a name that is none."""
     stem = name.rpartition("/")[2].removesuffix(".json")
@@ -82,8 +98,41 @@ def decode_manifest(name: str, data: bytes) -> Manifest:
     return manifest
 
 
+def seen(manifest: Manifest) -> Manifest:
+    """With the names under which readers find the files."""
+    files = tuple(structs.replace(file, name=visible_name(file.name)) for file in manifest.files)
+    return structs.replace(manifest, files=files)
+
+
+class Releases(Protocol):
+    """What is released at one destination, and up to which checkpoint. Functions block."""
+
+    def marker(self, identity: str) -> Epoch | None:
+        """The highest epoch released, durable from now on; None for an identity without a marker."""
+        ...
+
+    def publish(self, manifest: Manifest) -> None:
+        """The files of a manifest, which lie under their visible names, are released, and the marker stands at its epoch.
+
+        Any number of times with the same effect. TargetRefused where another history was released.
+        """
+        ...
+
+    def listed(self, identity: str, marker: Epoch) -> set[str] | None:
+        """Staged files that what is released still names; None where this is not known for certain."""
+        ...
+
+    def settle(self) -> None:
+        """Bring up to date what is told to people."""
+        ...
+
+    def convert(self) -> None:
+        """Make the output of an earlier version, which lay below `_staged`, visible; nothing where there is none."""
+        ...
+
+
 class ManifestStore:
-    """The manifests at one destination. They never change, so each is read once, as far as they are kept. Functions block.
+    """`Releases` by manifests: those at one destination. They never change, so each is read once, as far as they are kept. Functions block.
 
     kept_max: manifests that are kept; those that come later are read again. rounds_max: how often the summary is built anew because
     manifests came meanwhile.
@@ -129,6 +178,11 @@ class ManifestStore:
         data = encode_manifest(manifest)
         if not self._destination.create(name, data):
             there = self._destination.read(name)
+            if there is not None and encode_manifest(seen(decode_manifest(name, there))) == data:
+                # An earlier version wrote it.
+                self._destination.replace(name, data)
+                self._keep(name, manifest)
+                return
             raise TargetRefused(
                 f"{self._destination.uri(name)}: expected the manifest with digest {sha256(data)}, found"
                 f" {'none' if there is None else sha256(there)}: another history wrote here; nothing is overwritten"
@@ -145,6 +199,30 @@ class ManifestStore:
         if before != [None, *(manifest.epoch for manifest in manifests[:-1])] or manifests[-1].epoch < marker:
             return None
         return {file.name for manifest in manifests for file in manifest.files}
+
+    def settle(self) -> None:
+        """See `Releases.settle`."""
+        self.summarise()
+
+    def convert(self) -> None:
+        """See `Releases.convert`: files get their names, then the manifest names them so."""
+        for name, manifest in self.older():
+            for file in manifest.files:
+                self._destination.publish(file.name, visible_name(file.name))
+            changed = seen(manifest)
+            self._destination.replace(name, encode_manifest(changed))
+            self._read[name] = changed
+
+    def older(self) -> list[tuple[str, Manifest]]:
+        """Manifests of an earlier version, with their names."""
+        found = [(name, self.get(name)) for name in self.names()]
+        return [(name, m) for name, m in found if any(file.name.startswith(f"{STAGED}/") for file in m.files)]
+
+    def forget(self, names: Sequence[str]) -> None:
+        """Delete manifests of which something else tells now."""
+        self._destination.delete(names)
+        for name in names:
+            self._read.pop(name, None)
 
     def summarise(self) -> None:
         """Rebuild `_manifest.json` from all manifests.

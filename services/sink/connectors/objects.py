@@ -78,12 +78,48 @@ class ObjectDestination:
                 except FileNotFoundError:
                     continue
 
+    def publish(self, staged: str, visible: str) -> None:
+        """See `Destination.publish`: a copy, which appears whole; then the staged object goes."""
+        source, final = self.uri(check_name(staged)), self.uri(check_name(visible))
+        with _as_target(final):
+            try:
+                self._fs.cp_file(source, final)
+            except FileNotFoundError:
+                self._fs.invalidate_cache()
+                if not self._fs.exists(final):
+                    raise
+                return
+        self.delete([staged])
+
+    def table(self) -> tuple[str, dict[str, str]]:
+        """See `Destination.table`: on S3."""
+        if not self._root.startswith("s3://"):
+            raise TargetRefused(
+                f"{self._root}: a table lies in a directory or on S3, not there; choose json or csv in $emit, or another place"
+            )
+        return self._root, {name: str(value) for name, value in _delta_options(self._fs).items() if value is not None}
+
     def settle(self, folder: str) -> None:
         """Nothing to do: an object that can be seen is durable."""
 
     def uri(self, name: str) -> str:
         """See `Destination.uri`."""
         return f"{self._root}/{name}"
+
+
+def _delta_options(filesystem: Any) -> dict[str, Any]:
+    """The connection's options, as the table library names them; what is not given it finds where s3fs does, in the environment."""
+    client = dict(filesystem.client_kwargs or {})
+    endpoint = filesystem.endpoint_url or client.get("endpoint_url")
+    return {
+        "AWS_ACCESS_KEY_ID": filesystem.key,
+        "AWS_SECRET_ACCESS_KEY": filesystem.secret,
+        "AWS_SESSION_TOKEN": filesystem.token,
+        "AWS_REGION": client.get("region_name"),
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ALLOW_HTTP": "true" if str(endpoint).startswith("http://") else None,
+        "AWS_CONDITIONAL_PUT": "etag",
+    }
 
 
 @contextmanager

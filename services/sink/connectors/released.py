@@ -1,16 +1,18 @@
-"""Reading what a file sink released, by its manifests alone (protocol, S4): for the audit, tests, and whoever wants to be sure.
+"""Reading what a file sink released, by its manifests (protocol, S4): for the audit, tests, and whoever wants to be sure.
 
-Everything is checked on the way: the chain of each identity's manifests, and size, digest and rows of every file. The first
-discrepancy is an error that names the file.
+Manifests lie in a folder of their own, or in the commits of a table. Everything is checked on the way: the chain of each identity's
+manifests, and size, digest and rows of every file. The first discrepancy is an error that names the file. Of files that became one
+large one the table tells that they did, and what is there instead.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, TypeVar, cast, get_args
 
 import pyarrow as pa
 
+from services.sink.connectors.delta import is_compacted, live_files, manifests_in, table_at
 from services.sink.connectors.destination import Destination, LocalDestination, sha256
 from services.sink.connectors.formats import rows_of, table_from
 from services.sink.connectors.manifests import Manifest, ManifestStore
@@ -32,6 +34,15 @@ class ReleasedFile:
     manifest: Manifest
     file: StagedFile
     data: bytes
+    schema: pa.Schema | None = None
+    """Of the table that the file is in; None where it is in none."""
+    partition: Mapping[str, Any] = field(default_factory=dict)
+    """The values of the table's columns that are not in the file."""
+
+    def table(self) -> pa.Table:
+        """The rows of a table's file, with all columns. Discrepancy if it is damaged."""
+        assert self.schema is not None
+        return _whole(_content(self, table_from), self.partition, self.schema)
 
 
 def read_released(path: str, *, job: str | None = None) -> pa.Table:
@@ -44,25 +55,61 @@ def read_released(path: str, *, job: str | None = None) -> pa.Table:
     Raises:
         Discrepancy: the first thing that is not as the manifests say.
     """
-    tables = [
-        _content(released, table_from)
-        for released in released_files(LocalDestination(path, "reader"), job=job)
-        if released.manifest.format == "parquet"
+    destination = LocalDestination(path, "reader")
+    table = table_at(destination)
+    if table is None:
+        list(released_files(destination, job=job))
+        return pa.table({})
+    schema = pa.schema(table.schema())
+    found = [released.table() for released in released_files(destination, job=job)]
+    found += large_files(destination)
+    return pa.concat_tables(found) if found else schema.empty_table()
+
+
+def large_files(destination: Destination) -> list[pa.Table]:
+    """The rows that lie in files which were made of several checkpoints' small ones, if that was done."""
+    table = table_at(destination)
+    if table is None or not is_compacted(table):
+        return []
+    schema, live = pa.schema(table.schema()), live_files(table)
+    named = {file.name for manifest in manifests_in(table) for file in manifest.files}
+    large = [name for name in sorted(live) if name not in named]
+    return [_whole(table_from(destination.read(name) or b""), live[name], schema) for name in large]
+
+
+def small_file_is_gone(destination: Destination, manifest: Manifest) -> bool:
+    """Whether files of a manifest have become part of a larger one."""
+    table = table_at(destination)
+    return table is not None and bool({file.name for file in manifest.files} - live_files(table).keys())
+
+
+def _whole(rows: pa.Table, partition: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
+    """The rows of a file with all columns of their table."""
+    columns = [
+        rows.column(field.name).cast(field.type)
+        if field.name in rows.column_names
+        else pa.array([partition.get(field.name)] * rows.num_rows, field.type)
+        for field in schema
     ]
-    return pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
+    return pa.table(columns, schema=schema)
 
 
 def read_released_rows(path: str, *, job: str | None = None) -> list[dict[str, Any]]:
     """All released rows of a local destination of any format: JSON lines as JSON, CSV as text. Raises Discrepancy."""
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = read_released(path, job=job).to_pylist()
     for released in released_files(LocalDestination(path, "reader"), job=job):
-        rows += _content(released, _reader_of(released.manifest))
+        if released.manifest.format != "parquet":
+            rows += _content(released, _reader_of(released.manifest))
     return rows
 
 
 def released_files(destination: Destination, *, job: str | None = None) -> Iterator[ReleasedFile]:
     """Every released file, checked, in the order of identity and epoch. Raises Discrepancy."""
     seen: set[str] = set()
+    table = table_at(destination)
+    live = {} if table is None else live_files(table)
+    schema = None if table is None else pa.schema(table.schema())
+    compacted = table is not None and is_compacted(table)
     for manifest in released_manifests(destination, job=job):
         if manifest.rows != sum(file.rows for file in manifest.files):
             raise Discrepancy(f"{_place(manifest)}: its files' rows do not add up to the {manifest.rows} that it names")
@@ -70,7 +117,11 @@ def released_files(destination: Destination, *, job: str | None = None) -> Itera
             if file.name in seen:
                 raise Discrepancy(f"{_place(manifest)}: {file.name} is released a second time")
             seen.add(file.name)
-            yield ReleasedFile(manifest, file, _checked(destination, manifest, file))
+            if manifest.format == "parquet" and file.name not in live:
+                if compacted:
+                    continue
+                raise Discrepancy(f"{destination.uri(file.name)}: {_place(manifest)} lists it, but the table does not")
+            yield ReleasedFile(manifest, file, _checked(destination, manifest, file), schema, live.get(file.name, {}))
 
 
 def released_manifests(destination: Destination, *, job: str | None = None) -> list[Manifest]:
@@ -80,10 +131,17 @@ def released_manifests(destination: Destination, *, job: str | None = None) -> l
         found = [store.get(name) for name in store.names()]
     except TargetRefused as error:
         raise Discrepancy(str(error)) from error
-    for _, chain in groupby(found, key=lambda manifest: manifest.identity):
+    table = table_at(destination)
+    begins: set[str] = set()
+    if table is not None:
+        told = manifests_in(table)
+        # What was before the table, or before its log, is told by nobody any more.
+        begins = {manifest.identity for manifest in told} - {manifest.identity for manifest in found}
+        found = sorted([*found, *told], key=lambda manifest: (manifest.identity, manifest.epoch))
+    for identity, chain in groupby(found, key=lambda manifest: manifest.identity):
         before: int | None = None
         for manifest in chain:
-            if manifest.predecessor != before:
+            if manifest.predecessor != before and not (before is None and identity in begins):
                 raise Discrepancy(
                     f"{_place(manifest)}: follows {manifest.predecessor}, but the manifest before it is {before}"
                 )

@@ -12,12 +12,14 @@ KAFKA, READ_BACK = "services/sink/connectors/kafka.py", "services/sink/connector
 TOPICS = "services/sink/connectors/kafkatopics.py"
 FILES, MANIFESTS = "services/sink/connectors/files.py", "services/sink/connectors/manifests.py"
 FOLDER, SQL = "services/sink/connectors/destination.py", "services/sink/connectors/sql.py"
+DELTA = "services/sink/connectors/delta.py"
 RECORDS, TRANSACTIONS = "services/sink/connectors/kafkarecords.py", "shared/adapters/kafka_transactions.py"
 ON_TASK = ("tests/unit/test_sink_tasks.py",)
 ON_ALL = ("tests/contract/test_sinks_contract.py",)
 ON_KAFKA = ("tests/contract/test_sinks_kafka.py", *ON_ALL)
 ON_FILES = ("tests/contract/test_sinks_files.py", *ON_ALL)
 ON_EFFECTS = ("tests/integration/test_stable_input.py",)
+ON_TABLES = ("tests/contract/test_sinks_tables.py", "tests/contract/test_deletions.py", *ON_FILES)
 ON_SQL = ("tests/contract/test_sinks_sql.py", *ON_ALL)
 
 SINKS = (
@@ -54,10 +56,16 @@ SINKS = (
     Mutant("S4", "folders are not forced to disk", FOLDER, "            self._force(final.parent)\n        return created", "        return created", ON_FILES),
     Mutant("S4", "a staged file that is gone is released", FILES, "        if size != file.size_bytes:", "        if False:", ON_FILES),
     Mutant("S4", "the summary lags at the end", FILES, "        if due or (row.final and row.epoch == self._marker):", "        if due:", ON_FILES),
-    Mutant("S4", "the summary is not rebuilt by who opens", FILES, "        # A predecessor may have died between its last manifest and the summary.\n        self._manifests.summarise()\n", "", ON_FILES),
+    Mutant("S4", "the summary is not rebuilt by who opens", FILES, "        # A predecessor may have died between its last manifest and the summary.\n        self._releases.settle()\n", "", ON_FILES),
+    Mutant("S4", "a listing that is not whole is taken for one", MANIFESTS, "        if before != [None, *(manifest.epoch for manifest in manifests[:-1])] or manifests[-1].epoch < marker:", "        if False:", ON_TABLES),
+    Mutant("S4", "a folder that cannot be read is empty", FOLDER, ", onerror=raise_unless_gone):", "):", ON_TABLES),
+    Mutant("S4", "staged files keep their names", FILES, "                self._destination.publish(file.name, visible_name(file.name))", "                pass", ON_TABLES),
+    Mutant("S2", "a table's commit has no marker", DELTA, ", app_transactions=[Transaction(app_of(manifest.identity), manifest.epoch)]", "", ON_TABLES),
+    Mutant("S2", "a table's marker of another history is taken", DELTA, "            if at not in (None, manifest.predecessor):", "            if False:", ON_TABLES),
+    Mutant("C11", "a release that waits keeps the task from staging", BODY, "        stage = partial(sink.stage, epoch, committed)\n", "        while self._releases[0].machine.releasing is not None:\n            await self._context.outside.clock.sleep_ms(10)\n        stage = partial(sink.stage, epoch, committed)\n", ON_TASK),
     Mutant("S4", "the summary misses what came meanwhile", MANIFESTS, "            if self.names() == names:\n                return", "            return", ON_FILES),
     Mutant("C12", "staged files of a later generation are removed", FILES, "label is not None and label < self._restored_from]", "label is not None and label <= self._restored_from]", ON_FILES),
-    Mutant("C12", "released files are removed", FILES, "self._destination.delete(name for name in old if name not in listed)", "self._destination.delete(old)", ON_FILES),
+    Mutant("C12", "released files are removed", FILES, "self._destination.delete(name for name in old if name not in listed)", "self._destination.delete(old)", ON_TABLES),
     Mutant("C12", "what waits for its release is removed", FILES, "        if self._collected or self._marker < self._restored_from:", "        if self._collected:", ON_FILES),
     Mutant("S5", "the marker moves whatever it is", SQL, "sa.update(_RELEASED).where(mine, _RELEASED.c.released == row.predecessor)", "sa.update(_RELEASED).where(mine)", ON_SQL),
     Mutant("S5", "no marker need be touched", SQL, "            if moved.rowcount == 1:\n                return None", "            if moved.rowcount >= 0:\n                return None", ON_SQL),

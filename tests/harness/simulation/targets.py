@@ -18,7 +18,7 @@ from services.sink.connectors.sql import SqlSinkSettings, engine_of
 from services.sink.settings import SinkSettings
 from shared.language.documents import Processor
 from shared.language.stages import FileEmit
-from shared.ports.sink import TargetUnavailable
+from shared.ports.sink import TargetRefused, TargetUnavailable
 from shared.process.connections import Connections
 from tests.harness.simulation.faults import LinkFaults
 from tests.harness.simulation.ports import Mortal, Watcher, strikes
@@ -123,9 +123,24 @@ class SimDestination:
             self._files.pop(name, None)
             self._live("file delete", "after")
 
+    def publish(self, staged: str, visible: str) -> None:
+        """See `Destination.publish`."""
+        self._before("publish")
+        self._live("file publish", "before")
+        if staged in self._files:
+            self._files[visible] = self._files.pop(staged)
+        elif visible not in self._files:
+            raise TargetUnavailable(f"{self.uri(staged)}: no such file; it is tried again")
+        self._live("file publish", "after")
+        self._behind("publish")
+
     def settle(self, folder: str) -> None:
         """See `Destination.settle`."""
         self._before("settle")
+
+    def table(self) -> tuple[str, dict[str, str]]:
+        """See `Destination.table`: no library writes into memory."""
+        raise TargetRefused(f"{self._root}: a table lies in a directory or on S3")
 
     def uri(self, name: str) -> str:
         """See `Destination.uri`."""

@@ -1,0 +1,181 @@
+"""Rows as a Delta table takes them: its column types and its names.
+
+A column has the type that its first rows gave it. Numbers go into a column of other numbers where it holds them exactly, and in a column of
+text what is no text is relaxed extended JSON. A value that its column does not take, or that the format has no name for, lies in the column
+`_rescued_data`, as an object of relaxed extended JSON: nothing is lost, and no row depends on which came first.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from services.sink.connectors.tables import table_of, table_of_documents
+from shared.language.values import render_json
+from shared.model.values import MISSING
+from shared.operators.batches import documents_of
+
+_FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
+"""In names of columns, by the format without a mapping of names."""
+RESCUED: Final = "_rescued_data"
+"""The column of what no other column takes, named as other writers of such tables name it."""
+Agree = Callable[[pa.Schema], pa.Schema]
+
+
+class DeltaColumns:
+    """Fits batches to one table. `agree` adds columns to it and tells all that it has."""
+
+    def __init__(self, agree: Agree, partition_by: tuple[str, ...]) -> None:
+        self._agree = agree
+        self._partition_by = partition_by
+        self._known: pa.Schema = pa.schema([])
+
+    def fit(self, batch: pa.RecordBatch) -> pa.Table:
+        """The rows in the table's types, without the columns that divide it. Blocks where columns are new; raises as `agree`."""
+        table = plain(table_of(batch))
+        table = table.drop_columns([name for name in self._partition_by if name in table.column_names])
+        names = [name for name in table.column_names if self._may_be_named(name)]
+        misfits: dict[int, list[str]] = {}
+        for name in sorted(set(table.column_names) - set(names)):
+            _note(misfits, name, range(batch.num_rows))
+        self._learn(table.select(names).schema)
+        columns: dict[str, pa.ChunkedArray] = {}
+        for name in names:
+            target = self._known.field(name).type
+            column = table.column(name)
+            columns[name] = column if column.type == target else self._cast(batch, name, column, target, misfits)
+        rescued = _rescued(batch, misfits) if misfits else None
+        if rescued is not None and rescued.null_count < len(rescued):
+            columns[RESCUED] = pa.chunked_array([rescued])
+        elif not columns:
+            columns[RESCUED] = pa.chunked_array([pa.nulls(batch.num_rows, pa.string())])
+        if RESCUED in columns:
+            self._learn(pa.schema([pa.field(RESCUED, pa.string())]))
+        return pa.table(columns)
+
+    def _may_be_named(self, name: str) -> bool:
+        twins = [known for known in self._known.names if known != name and known.lower() == name.lower()]
+        return bool(name) and not _FORBIDDEN & set(name) and not twins
+
+    def _learn(self, schema: pa.Schema) -> None:
+        # What divides the table is text, for any row may bring a value of any type.
+        wanted = [pa.field(f.name, f.type) for f in schema if f.name not in self._partition_by]
+        wanted += [pa.field(name, pa.string()) for name in self._partition_by]
+        if any(field.name not in self._known.names for field in wanted):
+            self._known = self._agree(pa.schema(wanted))
+
+    def _cast(
+        self,
+        batch: pa.RecordBatch,
+        name: str,
+        column: pa.ChunkedArray,
+        target: pa.DataType,
+        misfits: dict[int, list[str]],
+    ) -> pa.ChunkedArray:
+        if pa.types.is_string(target):
+            return pa.chunked_array([_texts(batch, name, column)])
+        try:
+            return exact(column, target)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            # Values that agree on no type have become texts: each is looked at as it came.
+            documents = documents_of(batch)
+            parts = [self._one(documents[row].get(name), name, row, target, misfits) for row in range(len(column))]
+            return pa.chunked_array(parts, target)
+
+    def _one(self, value: Any, name: str, row: int, target: pa.DataType, misfits: dict[int, list[str]]) -> pa.Array:
+        column = plain(table_of_documents([{name: value}]))
+        if not column.num_columns:
+            if value not in (None, MISSING):
+                _note(misfits, name, [row])
+            return pa.nulls(1, target)
+        try:
+            return exact(column.column(0), target).combine_chunks()
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            _note(misfits, name, [row])
+            return pa.nulls(1, target)
+
+
+def _note(misfits: dict[int, list[str]], name: str, rows: Iterable[int]) -> None:
+    for row in rows:
+        misfits.setdefault(row, []).append(name)
+
+
+def _rescued(batch: pa.RecordBatch, misfits: Mapping[int, Sequence[str]]) -> pa.Array:
+    """Of each row what no column takes, as an object of relaxed extended JSON; null where there is nothing."""
+    documents = documents_of(batch)
+    texts: list[str | None] = [None] * batch.num_rows
+    for row, names in misfits.items():
+        left = {name: documents[row][name] for name in sorted(names) if documents[row].get(name) not in (None, MISSING)}
+        texts[row] = render_json(left).decode() if left else None
+    return pa.array(texts, pa.string())
+
+
+def exact(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    """Cast without loss; ArrowInvalid."""
+    if pa.types.is_struct(column.type) and pa.types.is_struct(target):
+        more = {f.name for f in column.type} - {f.name for f in target}
+        if any(pc.struct_field(column, [name]).null_count < len(column) for name in more):
+            raise pa.ArrowInvalid(f"{min(more)} is no field of the column")
+    if pa.types.is_floating(column.type) and pa.types.is_integer(target):
+        # 1.5 fails; 1.0 was a double to who wrote it.
+        return column.cast(target, safe=True)
+    if not _alike(column.type, target):
+        raise pa.ArrowInvalid(f"{column.type} is no {target}")
+    return column.cast(target, safe=True)
+
+
+def _alike(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether a cast keeps what a value is: Arrow would also read numbers out of texts."""
+    kinds = (
+        lambda t: pa.types.is_integer(t) or pa.types.is_floating(t) or pa.types.is_decimal(t),
+        pa.types.is_boolean,
+        pa.types.is_temporal,
+        pa.types.is_nested,
+        lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t),
+    )
+    return pa.types.is_null(source) or any(kind(source) and kind(target) for kind in kinds)
+
+
+def _texts(batch: pa.RecordBatch, name: str, column: pa.ChunkedArray) -> pa.Array:
+    if pa.types.is_large_string(column.type) or pa.types.is_dictionary(column.type):
+        return column.cast(pa.string()).combine_chunks()
+    values = [document.get(name, MISSING) for document in documents_of(batch)]
+    return pa.array([_text(value) for value in values], pa.string())
+
+
+def _text(value: Any) -> str | None:
+    if value is None or value is MISSING:
+        return None
+    return value if isinstance(value, str) else render_json(value).decode()
+
+
+def plain(table: pa.Table) -> pa.Table:
+    """Columns in types that the format has; those without any value are left out: their type is not known yet."""
+    columns = {}
+    for name in table.column_names:
+        column = table.column(name)
+        target = _storable(column.type)
+        if target is not None:
+            columns[name] = column if column.type == target else column.cast(target)
+    return pa.table(columns) if columns else table.select([])
+
+
+def _storable(kind: pa.DataType) -> pa.DataType | None:
+    """The format's type for one of Arrow's; None for one that only nulls have."""
+    if pa.types.is_null(kind):
+        return None
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz="UTC")
+    if pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
+        return pa.string()
+    if pa.types.is_time(kind):
+        return pa.string()
+    if pa.types.is_unsigned_integer(kind):
+        return pa.int64()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_storable(kind.value_type) or pa.string())
+    if pa.types.is_struct(kind):
+        fields = [pa.field(f.name, of) for f in kind if (of := _storable(f.type)) is not None]
+        return pa.struct(fields) if fields else None
+    return kind
