@@ -18,6 +18,7 @@ from rich.table import Table
 from services.cli.feed import Fed
 from services.cli.installation import Installation
 from services.cli.settings import cli_settings
+from services.control.stats import late
 from shared.adapters.clock import SystemClock
 from shared.adapters.kafka_log import KafkaLog
 from shared.model.ids import ProcessorName, VertexId
@@ -55,10 +56,14 @@ class Seen:
         """Sum of a counter over the tasks of sources."""
         return sum(beat.counters.get(counter, 0) for place, beat in self.beats.items() if place.startswith("source"))
 
+    def late(self) -> int:
+        """Documents that came late, wherever that was seen: a join or a lookup may stand in front of the window."""
+        return late(self.beats.values())
+
     def written(self) -> int:
-        """Rows that sinks took, dead letters apart."""
+        """Rows that sinks took, dead letters apart: less those that the target refuses, and those passed over by order."""
         return sum(
-            beat.counters.get("inRows", 0)
+            beat.counters.get("rows", 0) - beat.counters.get("skipped", 0)
             for beat in self.beats.values()
             if self.services.get(beat.vertex) == "sink" and not beat.vertex.startswith("dlq")
         )
@@ -191,7 +196,7 @@ class View:
             *([] if fed else [("written", f"{seen.written():,}")]),
             ("watermark", shown_time(seen.watermark_ms())),
             ("epochs committed", f"{seen.commits}"),
-            ("late / repeated", f"{seen.total('late'):,} / {seen.total('duplicates'):,}"),
+            ("late / repeated", f"{seen.late():,} / {seen.total('duplicates'):,}"),
             ("dead letters", f"{seen.dead():,}"),
             *([("alerts", f"{seen.alert_count:,}")] if fed else []),
             *(("trouble", said) for said in [*self._installed.cluster.troubles(), self._trouble] if said),
@@ -203,7 +208,7 @@ class View:
         figures = (
             ("read", seen.total("records")),
             ("written", seen.written()),
-            ("late", seen.total("late")),
+            ("late", seen.late()),
             ("repeated", seen.total("duplicates")),
             ("dead letters", seen.dead()),
         )

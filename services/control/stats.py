@@ -121,10 +121,15 @@ def shown_watermark(explained: Explained) -> dict[str, Any]:
     }
 
 
-def diagnosis(event_lag_ms: int | None, processing_lag_ms: int) -> str:
-    """W5: work that waits is a slow system, whatever its event times; event times that are behind while none waits are late data."""
+def diagnosis(event_lag_ms: int | None, processing_lag_ms: int, *, nothing_left: bool = False) -> str:
+    """W5: work that waits is a slow system, whatever its event times; event times that are behind while none waits are late data.
+
+    nothing_left: all that is there has been read; then no data are late, there are none.
+    """
     if processing_lag_ms >= SLOW_MS:
         return "slow system"
+    if nothing_left:
+        return "nothing to read"
     if event_lag_ms is not None and event_lag_ms >= BEHIND_MS:
         return "late data"
     return "in time"
@@ -146,8 +151,14 @@ def _lags(tasks: Tasks, watermark_ms: int, now_ms: int) -> dict[str, Any]:
         "processingTimeWatermark": shown_time(now_ms - processing_ms) if tasks else None,
         "processingTimeLagMillis": processing_ms,
         "eventTimeLagMillis": event_ms,
-        "diagnosis": diagnosis(event_ms, processing_ms) if tasks else "not running",
+        "diagnosis": diagnosis(event_ms, processing_ms, nothing_left=_nothing_left(tasks)) if tasks else "not running",
     }
+
+
+def _nothing_left(tasks: Tasks) -> bool:
+    """Every split has been read to where it ends now."""
+    splits = [split for beat in tasks.values() for _, split in _told(beat)]
+    return bool(splits) and all(split.finished or (split.atEnd and not split.more) for split in splits)
 
 
 def _operator(status: ProcessorStatus, vertex: VertexId, beats: list[TaskBeat]) -> dict[str, Any]:

@@ -197,7 +197,9 @@ class SinkBody:
                 message = f"{self._context.task}: the target of the dead letters refuses one: {rejected[0].reason}"
                 raise TargetRefused(message)
             failures = [Failure(r.row, r.reason, WOULD_REFUSE) for r in rejected]
-            outs += dead_letters(batch, failures, self._context.vertex.label, self._context.operators)
+            context = self._context
+            now_ms = context.outside.clock.now_ms()
+            outs += dead_letters(batch, failures, context.vertex.label, context.operators, now_ms=now_ms)
         return outs
 
     def _remember(self, batch: pa.RecordBatch) -> None:

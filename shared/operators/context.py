@@ -41,6 +41,8 @@ class TaskContext:
     """The deployment's name (`instanceName` of a dead letter)."""
     topic: Topics = None
     """The source's topic; for `_stream_meta`. Of several, partition p of topic i is the split with the ordinal p · topics + i."""
+    rows_are_records: bool = True
+    """Whether rows stand for records of the source; behind a join none does. (Rows of windows tell it themselves.)"""
     join_bytes_max: int = 1024 * 1024 * 1024
     """Rows that one task of a `$join` may keep in memory."""
     join_pairs_max: int = 10_000_000

@@ -1,7 +1,10 @@
 """Dead letters: the documents that a stage could not take, with the reason (language.md, Dead letters).
 
-`dlqTime` is the record's arrival, so that a replay writes the same letter. Letters leave on port `dlq` in the order of the rows. A document
-that no queue might take is cut: the letter has its first bytes, how many there were, and where the rest is to be found.
+`dlqTime` is the record's arrival, so that a replay writes the same letter; of a row that no record is, such as a window's, the time at
+which the letter is made. Partition, offset and key are told of records alone: the places of other rows are the engine's.
+
+Letters leave on port `dlq` in the order of the rows. A document that no queue might take is cut:
+the letter has its first bytes, how many there were, and where the rest is to be found.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +17,7 @@ import pyarrow.compute as pc
 from shared.language.values import render_json
 from shared.model.plan import DLQ
 from shared.model.values import Binary, Date, Document, long
-from shared.operators.base import ARRIVAL, NO_SPLIT, PART, PLACE, POS, RAW, REST, SRCKEY, TS, Out
+from shared.operators.base import ARRIVAL, NO_SPLIT, PART, PLACE, POS, RAW, REST, SRCKEY, TS, WSTART, Out
 from shared.operators.batches import batch_of, documents_of
 from shared.operators.context import TaskContext, source_place
 
@@ -53,15 +56,19 @@ def dead_letters(
     operator: str,
     context: TaskContext,
     origin: Origin | None = None,
+    now_ms: int | None = None,
 ) -> list[Out]:
-    """The letters of failed rows of a batch; nothing for none."""
+    """The letters of failed rows of a batch; nothing for none. `now_ms`: the wall clock, where rows may be no records."""
     if not failures:
         return []
     ordered = sorted(failures, key=lambda f: f.row)
     rows = batch.take(pa.array([f.row for f in ordered], type=pa.int64()))
     own = documents_of(rows) if any(f.document is None for f in ordered) else [{}] * len(ordered)
-    meta = _stream_meta(rows, context, origin)
-    arrivals = rows.column(ARRIVAL).to_pylist() if ARRIVAL in rows.schema.names else rows.column(TS).to_pylist()
+    are_records = context.rows_are_records and WSTART not in rows.schema.names
+    meta = _stream_meta(rows, context, origin) if are_records else [{}] * len(ordered)
+    arrivals = rows.column(ARRIVAL if ARRIVAL in rows.schema.names else TS).to_pylist()
+    if now_ms is not None and not are_records:
+        arrivals = [now_ms] * len(ordered)
     letters = [
         letter(failure, document if failure.document is None else failure.document, operator, context, arrival, source)
         for failure, document, arrival, source in zip(ordered, own, arrivals, meta, strict=True)

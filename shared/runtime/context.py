@@ -15,7 +15,7 @@ from shared.model.messages import Assign
 from shared.model.plan import PhysicalPlan, Vertex
 from shared.operators.context import TaskContext as OperatorContext
 from shared.operators.context import topics_told
-from shared.operators.specs import FrontSpec
+from shared.operators.specs import FrontSpec, JoinSpec
 from shared.ports.blobs import BlobStore
 from shared.ports.clock import Clock, Executor
 from shared.ports.log import Log, LogUnavailable
@@ -105,8 +105,12 @@ class TaskContext:
         # Of several sources no row here says by which it came.
         known = topics.pop() if len(topics) == 1 else ()
         settings = self.outside.settings
+        upstream = self._upstream() - {self.assign.vertex}
         return OperatorContext(
             processor=self.assign.name,
+            rows_are_records=not any(
+                isinstance(spec, JoinSpec) for v in upstream for spec in self.plan.vertex(v).chain
+            ),
             topic=topics_told(known, formats.pop() if len(formats) == 1 else "binData"),
             join_bytes_max=settings.join_bytes_max,
             join_pairs_max=settings.join_pairs_max,

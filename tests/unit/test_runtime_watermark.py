@@ -168,6 +168,12 @@ def test_W5_late_data_and_a_slow_system_are_told_apart(
     assert diagnosis(event_lag, processing_lag) == expected
 
 
+def test_W5_what_has_read_all_there_is_has_no_late_data() -> None:
+    """A source whose topic is silent is behind the clock by its silence; work that waits is the system's all the same."""
+    assert diagnosis(10 * BEHIND_MS, 10, nothing_left=True) == "nothing to read"
+    assert diagnosis(10 * BEHIND_MS, SLOW_MS, nothing_left=True) == "slow system"
+
+
 def test_the_achieved_late_fraction_is_that_of_all_splits() -> None:
     """Of all records of a source, over the life of its splits; nothing before the first."""
     _, told = beat("source-1", 0, 0, TaskHeld(0), a=split(0, 0, seen=10, late=1), b=split(0, 0, seen=30, late=1))

@@ -17,7 +17,8 @@ from shared.model.frames import Inline
 from shared.model.held import Wait
 from shared.model.ids import Epoch, Generation, JobId, LeaderToken, VertexId
 from shared.model.messages import Ack, CommitHint, Drain, Released, TaskFailed, TaskRestored
-from shared.operators.base import TS
+from shared.operators.base import ARRIVAL, PART, POS, TS, WEND, WSTART
+from shared.operators.batches import documents_of
 from shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailable
 from shared.runtime.mirror import MirrorWriter
 from shared.wire.arrow import encode_batch
@@ -286,6 +287,30 @@ def test_S6_what_the_target_would_refuse_goes_to_the_dead_letters_before_staging
         copied = await body.copy(Epoch(1), Epoch(0))
         await bench.mirror(row(1, 0, copied.staged))
         await bench.stand.until(lambda: bench.visible() == [(1, 7)])
+
+    on_bench(story)
+
+
+def test_a_letter_of_a_row_that_is_no_record_invents_nothing() -> None:
+    """A window's row has places of the engine's own: its letter names none, and is of the time at which it is made."""
+
+    async def story(bench: Bench) -> None:
+        body = await _opened(bench)
+        columns = {
+            TS: pa.array([666], pa.int64()),
+            PART: pa.array([3], pa.int32()),
+            POS: pa.array([17], pa.int64()),
+            "id": pa.array([1]),
+        }
+        record = pa.RecordBatch.from_pydict({**columns, ARRIVAL: pa.array([1234], pa.int64())})
+        window = {WSTART: pa.array([0], pa.int64()), WEND: pa.array([667], pa.int64())}
+        row = pa.RecordBatch.from_pydict({**columns, **window})
+        outs = [*await body.apply("", [Inline("rows", 1, encode_batch(batch)) for batch in (record, row)])]
+        of_record, of_row = (documents_of(out.batch)[0] for out in outs)
+        assert of_record["_stream_meta"]["source"]["offset"] == 17
+        assert int(of_record["dlqTime"]) == 1234
+        assert of_row["_stream_meta"]["source"] == {}
+        assert int(of_row["dlqTime"]) == bench.stand.world.clock.now_ms()
 
     on_bench(story)
 

@@ -1,0 +1,28 @@
+"""The figures of a run: each counts what its name says, wherever it was seen."""
+
+from services.cli.view import Seen
+from shared.model.ids import Epoch, Generation, JobId, ProcessorName, VertexId
+from shared.model.messages import TaskBeat
+
+
+def beat(vertex: str, **counters: int) -> TaskBeat:
+    return TaskBeat(
+        ProcessorName("p"), JobId("j"), Generation(1), VertexId(vertex), 0, "running", Epoch(1), 0, 0, counters
+    )
+
+
+def test_late_documents_count_wherever_they_were_seen() -> None:
+    """At the source, or in a window behind a join or a lookup."""
+    seen = Seen(beats={"source-1/0": beat("source-1", late=2), "window-1/0": beat("window-1", late=3, latePartials=1)})
+    assert seen.late() == 6
+
+
+def test_what_a_target_refuses_is_not_written() -> None:
+    """Nor what was passed over by order; dead letters are counted elsewhere."""
+    beats = {
+        "emit-1/0": beat("emit-1", inRows=436, rows=410, rejected=26),
+        "emit-2/0": beat("emit-2", inRows=5, rows=5, skipped=2),
+        "dlq/0": beat("dlq", inRows=26, rows=26),
+    }
+    services = {VertexId(vertex): "sink" for vertex in ("emit-1", "emit-2", "dlq")}
+    assert Seen(beats=beats, services=services).written() == 413
