@@ -49,6 +49,7 @@ WRITES: tuple[str, ...] = (
     "sink edge WatermarkFrame",
     "sink file delete",
     "sink file manifest create",
+    "sink file publish",
     "sink file staged create",
     "sink file summary replace",
     "sink flow",
