@@ -28,6 +28,7 @@ from shared.process.listening import Connections
 from shared.process.outside import kafka_settings
 from shared.process.settings import ProcessSettings, ProcessSettingsError
 from shared.process.token import read_token
+from shared.process.web import UNPACKS
 from shared.runtime.client import Client
 from shared.runtime.measures import Measure
 from shared.runtime.settings import RuntimeSettings
@@ -75,7 +76,7 @@ class ControlService:
     async def run(self) -> None:
         """Serve until `stop`. ProcessSettingsError where the address is taken."""
         stop_s = self._settings.stop_timeout_ms / 1000
-        runner = web.AppRunner(self._application, access_log=None, shutdown_timeout=stop_s)
+        runner = web.AppRunner(self._application, access_log=None, shutdown_timeout=stop_s, auto_decompress=UNPACKS)
         await runner.setup()
         handles = self.model.start(self._executor, self._broken)
         handles.append(self._executor.spawn(self._connections.watch(), "watch connections", self._broken))

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -26,6 +27,7 @@ from shared.process.web import (
     TOO_LARGE,
     TOO_MANY,
     UNAVAILABLE,
+    UNPACKS,
     UNPROCESSABLE,
     Problem,
     answering,
@@ -69,7 +71,7 @@ class GatewayService:
     async def run(self) -> None:
         """Serve until `stop`; batches under way are answered first. ProcessSettingsError where the address is taken."""
         stop_s = self._settings.stop_timeout_ms / 1000
-        runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=stop_s)
+        runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=stop_s, auto_decompress=UNPACKS)
         await runner.setup()
         try:
             try:
@@ -132,15 +134,19 @@ class GatewayService:
 
     async def _ingest(self, request: web.Request) -> web.Response:
         shape = _shape(request, self._settings.batch_id_characters_max)
-        with self._room(request.content_length):
+        with self._room(request.content_length) as room:
             topic, partitions = await self._topic(request.match_info["topic"])
-            settings = self._settings
-            records = records_of(await self._body(request), shape, settings.record_bytes_max, settings.records_max)
+            records = await self._records(request, shape, room)
             if records:
                 await self._write(topic, partitions, records, shape)
         self._written += len(records)
         body = msgspec.json.encode({"topic": topic, "written": len(records)})
         return web.Response(body=body, content_type="application/json")
+
+    async def _records(self, request: web.Request, shape: Shape, room: "_Room") -> list[NewRecord]:
+        body = await self._body(request)
+        room.change(len(body))  # what was packed takes more than it said
+        return records_of(body, shape, self._settings.record_bytes_max, self._settings.records_max)
 
     async def _body(self, request: web.Request) -> bytes:
         """The whole of it, within `body_timeout_ms`. Problem."""
@@ -151,21 +157,25 @@ class GatewayService:
             raise Problem(TOO_LARGE, "body", f"at most {settings.batch_bytes_max} bytes", "more") from error
 
     @contextmanager
-    def _room(self, content_length: int | None) -> Iterator[None]:
-        """Room for a batch until it is acknowledged, or 429: a body of unknown length counts as the largest."""
+    def _room(self, content_length: int | None) -> Iterator["_Room"]:
+        """Room for a batch until it is acknowledged, or 429: a body of unknown length counts as the largest until it is there."""
         most = self._settings.batch_bytes_max
         if content_length is not None and content_length > most:
             raise Problem(TOO_LARGE, "body", f"at most {most} bytes", f"{content_length} bytes")
-        size = most if content_length is None else content_length
-        if self._in_flight_bytes + size > self._settings.in_flight_bytes_max:
+        room = _Room(self)
+        room.change(most if content_length is None else content_length)
+        try:
+            yield room
+        finally:
+            room.change(0)
+
+    def take(self, size: int) -> None:
+        """So many bytes more are under way, or fewer; Problem (429) where there is no room for more."""
+        if size > 0 and self._in_flight_bytes + size > self._settings.in_flight_bytes_max:
             self._refused += 1
             finding = f"{self._in_flight_bytes} bytes are under way"
             raise Problem(TOO_MANY, "gateway", "fewer bytes at a time", finding, "send it again", headers=_RETRY)
         self._in_flight_bytes += size
-        try:
-            yield
-        finally:
-            self._in_flight_bytes -= size
 
     async def _topic(self, topic: str) -> tuple[str, int]:
         allowed = self._settings.topics
@@ -194,6 +204,19 @@ class GatewayService:
             remedy = "whether the batch was written is not known: send it again with the same ids, and let $source.recordId drop repeats"
             raise _unavailable(str(error), remedy) from error
         self._away = ""
+
+
+@dataclass(slots=True)
+class _Room:
+    """What one request takes of the bytes in flight: of its body as it came, then as it is."""
+
+    service: GatewayService
+    size: int = 0
+
+    def change(self, size: int) -> None:
+        """It takes so many bytes now."""
+        self.service.take(size - self.size)
+        self.size = size
 
 
 def _unavailable(reason: str, remedy: str) -> Problem:

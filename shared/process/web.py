@@ -2,9 +2,10 @@
 
 import base64
 import hmac
+import zlib
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -15,7 +16,7 @@ from shared.ports.clock import Clock, Executor
 _log = structlog.get_logger()
 Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CONFLICT = 400, 401, 403, 404, 409
+BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CONFLICT, UNSUPPORTED = 400, 401, 403, 404, 409, 415
 TOO_SLOW, TOO_LARGE, UNPROCESSABLE, TOO_MANY, INTERNAL, UNAVAILABLE, NO_ANSWER = 408, 413, 422, 429, 500, 503, 504
 
 
@@ -115,10 +116,51 @@ def crowded(requests_max: int, open_paths: Collection[str]) -> Any:
     return counted
 
 
+UNPACKS: Final = False
+"""`auto_decompress` of a `web.AppRunner` whose bodies `read_body` reads: the library would unpack before anybody asks for room."""
+_ENCODINGS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+
+
 async def read_body(
     request: web.Request, wait_ms: int, clock: Clock, executor: Executor, on_error: Callable[[BaseException], None]
 ) -> bytes:
-    """The whole body, if it comes in time: who is silent keeps others' room no longer. Problem; web.HTTPRequestEntityTooLarge."""
+    """The whole body, unpacked, if it comes in time: who is silent keeps others' room no longer. Problem; web.HTTPRequestEntityTooLarge.
+
+    The application's `client_max_size` bounds it packed and unpacked.
+    """
+    packed = await _packed_body(request, wait_ms, clock, executor, on_error)
+    encoding = request.headers.get("Content-Encoding", "identity").lower()
+    if encoding == "identity":
+        return packed
+    if encoding not in _ENCODINGS:
+        raise Problem(UNSUPPORTED, "header Content-Encoding", f"{', '.join(_ENCODINGS)} or none", repr(encoding))
+    most = request.client_max_size
+    data = unpacked(packed, _ENCODINGS[encoding], most)
+    if len(data) > most:
+        raise web.HTTPRequestEntityTooLarge(max_size=most, actual_size=len(data))
+    return data
+
+
+def unpacked(packed: bytes, wbits: int, most: int) -> bytes:
+    """The bytes, or so many of them that they are more than `most`. Problem for what is no such stream, or is cut."""
+    data = b""
+    while packed:
+        stream = zlib.decompressobj(wbits)
+        try:
+            data += stream.decompress(packed, most + 1 - len(data))
+        except zlib.error as error:
+            raise Problem(BAD_REQUEST, "body", "what header Content-Encoding says", str(error)) from error
+        if len(data) > most:
+            return data
+        if not stream.eof:
+            raise Problem(BAD_REQUEST, "body", "what header Content-Encoding says, whole", "a part of it")
+        packed = stream.unused_data
+    return data
+
+
+async def _packed_body(
+    request: web.Request, wait_ms: int, clock: Clock, executor: Executor, on_error: Callable[[BaseException], None]
+) -> bytes:
 
     async def hurry() -> None:
         await clock.sleep_ms(wait_ms)

@@ -1,9 +1,12 @@
 """The gateway, on a log in memory and on a real broker: a batch is there whole when it is answered, or not at all."""
 
 import asyncio
+import gzip
+import itertools
 import json
 import uuid
 from collections import Counter
+import zlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -311,3 +314,50 @@ async def test_it_is_ready_again_without_a_batch() -> None:
     service.stop()
     await running.join()
     assert errors == []
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "members"])
+async def test_a_packed_body_is_taken_by_what_it_unpacks_to(asked: Asked, encoding: str) -> None:
+    """Its lines are records, within the same bounds; several members of gzip are one body."""
+    body = b'{"a": 1}\n{"a": 2}\n'
+    packed = {
+        "gzip": gzip.compress(body), "deflate": zlib.compress(body), "members": gzip.compress(body[:9]) + gzip.compress(body[9:]),
+    }[encoding]  # fmt: skip
+    answer = await asked.send(packed, Content_Encoding="deflate" if encoding == "deflate" else "gzip")
+    assert answer[0] == 200, answer
+    assert [json.loads(r.value or b"") for r in await asked.records()] == [{"a": 1}, {"a": 2}]
+
+
+async def test_bytes_that_a_packed_body_unpacks_to_count_as_in_flight(asked: Asked) -> None:
+    """Small packed, large unpacked: one above the batch's bound is 413, and many at once are 429 but for those that have room."""
+    large = gzip.compress(b" " * (SETTINGS.batch_bytes_max + 1))
+    assert (await asked.send(large, Content_Encoding="gzip"))[0] == 413
+    endless = gzip.compress(b" " * 50_000_000)
+    assert (await asked.send(endless[: SETTINGS.batch_bytes_max], Content_Encoding="gzip"))[0] == 413
+    fits = gzip.compress(b'{"a": 1}' + b" " * (SETTINGS.batch_bytes_max - 100))
+    taken, gate = [], asyncio.Event()
+
+    async def waits(*_: Any) -> None:
+        taken.append(asked.service._in_flight_bytes)
+        await gate.wait()
+
+    asked.service._write = waits  # type: ignore[assignment, method-assign]
+    sent = [asyncio.ensure_future(asked.send(fits, Content_Encoding="gzip")) for _ in range(5)]
+    refused = [await each for each in itertools.islice(asyncio.as_completed(sent), 4)]
+    assert {status for status, _ in refused} == {429}
+    gate.set()
+    assert sorted(status for status, _ in [await each for each in sent]) == [200, 429, 429, 429, 429]
+    assert taken == [SETTINGS.batch_bytes_max - 92]
+    assert asked.service._in_flight_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "status"),
+    [(b"no gzip", "gzip", 400), (gzip.compress(b"{}")[:-5], "gzip", 400), (b"{}", "br", 415), (b"{}", "zstd", 415)],
+)
+async def test_a_body_that_is_not_packed_as_it_says_is_refused(
+    asked: Asked, body: bytes, encoding: str, status: int
+) -> None:
+    """With what was expected; nothing of it is written."""
+    assert (await asked.send(body, Content_Encoding=encoding))[0] == status
+    assert await asked.records() == []
