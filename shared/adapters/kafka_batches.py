@@ -1,20 +1,20 @@
 """What a broker answered for one partition, as columns: compiled code takes the batches apart, this puts the columns together.
 
-Batches that are compressed are unpacked here. Those of an old format, which brokers no longer write, are read by the client library, record
-by record.
+Batches that are compressed are unpacked here, those that unpack to very much in parts (kafka_unpacking.py). Those of an old format, which
+brokers no longer write, are read by the client library, record by record.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode, zstd_decode
 from aiokafka.record.memory_records import MemoryRecords
 from crc32c import crc32c
 
+from shared.adapters.kafka_unpacking import UNPACK, UNPACKED_BYTES_MAX, BatchCut, Unpacking, unpacked
 from shared.compiled import kafka
 from shared.compiled.columns import bitmap
 
@@ -26,10 +26,6 @@ _RECORD_BYTES_MIN: Final = 7
 """Length, attributes, time, offset, length of key, length of value, number of headers."""
 _COLUMN_BYTES_MAX: Final = 2**31 - 1
 """Of a column's values: Arrow's offsets have 32 bits."""
-UNPACK: Final[Mapping[int, Callable[[bytes], bytes]]] = {
-    1: gzip_decode, 2: snappy_decode, 3: lz4_decode, 4: zstd_decode,
-}  # fmt: skip
-"""By the number of a compression in a batch's attributes."""
 
 
 class BrokenBatch(Exception):
@@ -50,6 +46,8 @@ class Records:
     keys: pa.BinaryArray | None
     """None: no record has one, or they were not asked for."""
     values: pa.BinaryArray
+    unread: Mapping[int, str] = field(default_factory=dict)
+    """Why a record has no value here, by its offset."""
 
 
 class PartitionAnswer:
@@ -70,6 +68,10 @@ class PartitionAnswer:
         self._producers, self._firsts = (np.array([one[i] for one in begun], dtype=np.int64) for i in (0, 1))
         self._active, self._state = np.zeros(len(begun), dtype=np.int64), np.zeros(2, dtype=np.int64)
         self._committed_only = committed_only
+        self._unpacking: Unpacking | None = None
+        """The next batch, which goes out in parts."""
+        self._unpacked_bytes = 0
+        """Of the records that were taken apart last."""
 
     @property
     def more(self) -> bool:
@@ -77,7 +79,7 @@ class PartitionAnswer:
         return self._next < len(self._table)
 
     def take(self, max_bytes: int, *, with_keys: bool) -> tuple[Records | None, int]:
-        """The records of the next batches, None if a reader is shown none, and the bytes of those batches.
+        """The records of the next batches, None if a reader is shown none, and the bytes of those batches, unpacked where that is more.
 
         As many batches as bring them to `max_bytes`, one at least. What lies before a broken one is given out; that is the first of the
         next call.
@@ -85,6 +87,8 @@ class PartitionAnswer:
         Raises:
             BrokenBatch: the first batch's CRC is not that of its bytes, or it cannot be unpacked or taken apart.
         """
+        if self._unpacking is not None:
+            return self._part(self._unpacking, with_keys=with_keys)
         rest = self._table[self._next :]
         reached = np.cumsum(rest[:, kafka.END] - rest[:, kafka.BEGIN])
         table = rest[: int(np.searchsorted(reached, max_bytes)) + 1]
@@ -94,13 +98,44 @@ class PartitionAnswer:
             pieces = self._pieces(table, with_keys=with_keys)
         except _Broken as broken:
             self._active, self._state = state
+            if broken.large and broken.place == 0:
+                self._shown(table[:1])
+                self._unpacking = self._in_parts(table[0])
+                return self._part(self._unpacking, with_keys=with_keys)
             if broken.place == 0:
                 raise BrokenBatch(int(table[0, kafka.BASE]), broken.reason) from broken
             table = table[: broken.place]
             pieces = self._pieces(table, with_keys=with_keys)
         self._next += len(table)
         wanted, self.next_fetch_offset = self.next_fetch_offset, int(table[-1, kafka.NEXT])
-        return _joined([_from(piece, wanted) for piece in pieces]), int(reached[len(table) - 1])
+        size_bytes = max(int(reached[len(table) - 1]), self._unpacked_bytes)
+        return _joined([_from(piece, wanted) for piece in pieces]), size_bytes
+
+    def _in_parts(self, row: Int64s) -> Unpacking:
+        packed = self._data[row[kafka.BEGIN] + kafka.HEADER_BYTES : row[kafka.END]]
+        codec, count = int(row[kafka.ATTRIBUTES] & kafka.CODEC_MASK), int(row[kafka.COUNT])
+        return Unpacking(packed, codec, count, UNPACKED_BYTES_MAX)
+
+    def _part(self, unpacking: Unpacking, *, with_keys: bool) -> tuple[Records | None, int]:
+        """Some records of a batch that unpacks to very much; behind the last the position moves behind the batch."""
+        row = self._table[self._next]
+        try:
+            part = unpacking.next()
+            if part.large is not None:
+                records = _passed(row, *part.large)
+            else:
+                table = row[np.newaxis].copy()
+                table[0, [kafka.BEGIN, kafka.END, kafka.COUNT]] = 0, len(part.data), part.count
+                records = _taken_apart(np.frombuffer(part.data, dtype=np.uint8), table, with_keys=with_keys)
+        except (_Broken, BatchCut) as error:
+            raise BrokenBatch(int(row[kafka.BASE]), str(error)) from error
+        wanted = self.next_fetch_offset
+        self.next_fetch_offset = max(wanted, int(records.offsets[-1]) + 1)
+        if not unpacking.more:
+            self._unpacking, self.next_fetch_offset = None, int(row[kafka.NEXT])
+            self._next += 1
+        kept = _from(records, wanted)
+        return (kept, len(part.data)) if len(kept.offsets) else (None, 0)
 
     def _intact(self, table: Int64s) -> int:
         """How many batches, from the first, have the CRCs that they name; BrokenBatch if none."""
@@ -125,11 +160,8 @@ class PartitionAnswer:
 
     def _pieces(self, table: Int64s, *, with_keys: bool) -> list[Records]:
         """The records of intact batches that readers are shown, in order; _Broken names the first batch that cannot be read."""
-        shown = np.empty(len(table), dtype=np.bool_)
-        kafka.visible(
-            self._bytes, table, self._producers, self._firsts, self._active, self._state, self._committed_only, shown
-        )
-        rows = np.flatnonzero(shown)
+        self._unpacked_bytes = 0
+        rows = np.flatnonzero(self._shown(table))
         kinds = np.where(table[rows, kafka.MAGIC] < kafka.FORMAT, -1, table[rows, kafka.ATTRIBUTES] & kafka.CODEC_MASK)
         pieces: list[Records] = []
         for run in np.split(rows, np.flatnonzero(kinds[1:] != kinds[:-1]) + 1):
@@ -142,51 +174,70 @@ class PartitionAnswer:
                 else:
                     pieces.append(self._run(table[run], kind, with_keys=with_keys))
             except _Broken as broken:
-                raise _Broken(int(run[broken.place]), broken.reason) from broken
+                raise _Broken(int(run[broken.place]), broken.reason, large=broken.large) from broken
         return pieces
+
+    def _shown(self, table: Int64s) -> npt.NDArray[np.bool_]:
+        """Which of the next batches readers are shown; follows which producers' transactions are aborted."""
+        shown = np.empty(len(table), dtype=np.bool_)
+        kafka.visible(
+            self._bytes, table, self._producers, self._firsts, self._active, self._state, self._committed_only, shown
+        )
+        return shown
 
     def _run(self, table: Int64s, codec: int, *, with_keys: bool) -> Records:
         """The records of batches that are compressed alike."""
         table[:, kafka.BEGIN] += kafka.HEADER_BYTES
-        data = self._bytes if codec == 0 else _unpacked(self._data, table, codec)
-        sizes = table[:, kafka.END] - table[:, kafka.BEGIN]
-        lies = np.flatnonzero((table[:, kafka.COUNT] < 0) | (table[:, kafka.COUNT] * _RECORD_BYTES_MIN > sizes))
-        if len(lies):
-            raise _Broken(int(lies[0]), "names another number of records than it has")
-        columns = np.empty((6, int(table[:, kafka.COUNT].sum())), dtype=np.int64)
-        broken = kafka.records(data, table, columns)
-        if broken >= 0:
-            raise _Broken(broken, "has records that do not end where their lengths say")
-        offsets, timestamps, keys, key_bytes, values, value_bytes = columns
-        keyed = with_keys and bool((key_bytes >= 0).any())
-        return Records(
-            offsets,
-            timestamps,
-            _gathered(data, keys, key_bytes) if keyed else None,
-            _gathered(data, values, value_bytes),
-        )
+        data = self._bytes
+        if codec:
+            data = _unpacked(self._data, table, codec, UNPACKED_BYTES_MAX - self._unpacked_bytes)
+            self._unpacked_bytes += len(data)
+        return _taken_apart(data, table, with_keys=with_keys)
+
+
+def _taken_apart(data: npt.NDArray[np.uint8], table: Int64s, *, with_keys: bool) -> Records:
+    """The records that lie where the table says."""
+    sizes = table[:, kafka.END] - table[:, kafka.BEGIN]
+    lies = np.flatnonzero((table[:, kafka.COUNT] < 0) | (table[:, kafka.COUNT] * _RECORD_BYTES_MIN > sizes))
+    if len(lies):
+        raise _Broken(int(lies[0]), "names another number of records than it has")
+    columns = np.empty((6, int(table[:, kafka.COUNT].sum())), dtype=np.int64)
+    broken = kafka.records(data, table, columns)
+    if broken >= 0:
+        raise _Broken(broken, "has records that do not end where their lengths say")
+    offsets, timestamps, keys, key_bytes, values, value_bytes = columns
+    keyed = with_keys and bool((key_bytes >= 0).any())
+    return Records(
+        offsets,
+        timestamps,
+        _gathered(data, keys, key_bytes) if keyed else None,
+        _gathered(data, values, value_bytes),
+    )
 
 
 class _Broken(Exception):
     """Which batch of those that were looked at cannot be read, and why."""
 
-    def __init__(self, place: int, reason: str) -> None:
+    def __init__(self, place: int, reason: str, *, large: bool = False) -> None:
         super().__init__(reason)
-        self.place, self.reason = place, reason
+        self.place, self.reason, self.large = place, reason, large
 
 
-def _unpacked(data: bytes, table: Int64s, codec: int) -> npt.NDArray[np.uint8]:
-    """The records of compressed batches, one behind the other; the table says where then."""
-    unpack = UNPACK.get(codec)
-    if unpack is None:
+def _unpacked(data: bytes, table: Int64s, codec: int, room: int) -> npt.NDArray[np.uint8]:
+    """The records of compressed batches, one behind the other; the table says where then. Of what would be more than `room` none."""
+    if codec not in UNPACK:
         raise _Broken(0, f"is compressed in a way that is not known ({codec})")
     found: list[bytes] = []
     at = 0
     for place, row in enumerate(table):
         try:
-            found.append(unpack(data[row[kafka.BEGIN] : row[kafka.END]]))
+            records = unpacked(data[row[kafka.BEGIN] : row[kafka.END]], codec)
         except Exception as error:
             raise _Broken(place, f"cannot be unpacked ({type(error).__name__}: {error})") from error
+        begun = at > 0 or room < UNPACKED_BYTES_MAX
+        if records is None or (begun and at + len(records) > room):
+            raise _Broken(place, "unpacks to very much", large=True)
+        found.append(records)
         row[kafka.BEGIN], row[kafka.END] = at, at + len(found[-1])
         at += len(found[-1])
     return np.frombuffer(found[0] if len(found) == 1 else b"".join(found), dtype=np.uint8)
@@ -220,6 +271,15 @@ def _one_by_one(batch: Any) -> Records:
         pa.array(keys, pa.binary()) if any(key is not None for key in keys) else None,
         pa.array(values, pa.binary()),
     )
+
+
+def _passed(row: Int64s, delta: int, size_bytes: int) -> Records:
+    """In the place of a record that is too large: no value, and why."""
+    offset = int(row[kafka.BASE]) + delta
+    time_ms = int(row[kafka.MAX_TIME] if row[kafka.ATTRIBUTES] & kafka.APPEND_TIME else row[kafka.FIRST_TIME])
+    reason = f"the record has {size_bytes} bytes unpacked; at most {UNPACKED_BYTES_MAX} are read"
+    places = np.array([offset], dtype=np.int64), np.array([time_ms], dtype=np.int64)
+    return Records(*places, None, pa.array([b""], pa.binary()), {offset: reason})
 
 
 def _from(piece: Records, position: int) -> Records:

@@ -8,7 +8,7 @@ batches, records before the position. Every batch's CRC is verified.
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -41,6 +41,8 @@ class RawPartition:
     """Shape (n,), null where a record has none; None if no record has one, or keys were not asked for."""
     values: pa.BinaryArray
     """Shape (n,), null for a tombstone."""
+    unread: Mapping[int, str] = field(default_factory=dict)
+    """Why a record has no value here, by its place."""
 
 
 _UNTIL_TAKEN_S: Final = 3_600.0
@@ -192,7 +194,8 @@ class RawReader:
             taken_bytes += size_bytes
             if records is not None:
                 columns = records.offsets, records.timestamps, records.keys, records.values
-                found.append(RawPartition(partition.topic, partition.partition, *columns))
+                unread = {int(np.searchsorted(columns[0], at)): why for at, why in records.unread.items()}
+                found.append(RawPartition(partition.topic, partition.partition, *columns, unread=unread))
         if taken_bytes >= _MUCH_BYTES or any(self._used.get(at) is not result for at, result in fetched.items()):
             # What was taken of one partition is fetched anew while the others are worked on, not only when all are used up.
             for result in fetched.values():

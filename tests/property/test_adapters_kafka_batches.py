@@ -1,17 +1,20 @@
 """Record batches taken apart at once: the same records as the client library reads one by one, whatever is in them."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from crc32c import crc32c
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.adapters import kafka_batches, kafka_unpacking
 from shared.adapters.kafka_batches import BrokenBatch, PartitionAnswer
 
 Record = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes]]]
@@ -27,6 +30,8 @@ RECORD = st.tuples(
     st.lists(st.tuples(st.text(max_size=3), BYTES), max_size=2),
 )
 BATCH = st.tuples(st.lists(RECORD, min_size=1, max_size=300), st.sampled_from([0, 0, 1, 2, 3, 4]))
+
+FEW = st.tuples(st.lists(RECORD, min_size=1, max_size=30), st.sampled_from([0, 1, 2, 3, 4]))
 
 
 def built(records: list[Record], base: int, codec: int = 0) -> bytes:
@@ -146,3 +151,86 @@ def test_what_does_not_unpack_is_named_and_what_lies_before_it_is_read() -> None
     assert fetched.next_fetch_offset == 6
     with pytest.raises(BrokenBatch, match="cannot be unpacked"):
         fetched.take(ALL, with_keys=True)
+
+
+@settings(max_examples=25)
+@given(st.lists(FEW, min_size=1, max_size=3), st.integers(300, 5_000), st.integers(60, 900), st.integers(0, 900))
+def test_what_unpacks_to_much_comes_in_parts_and_is_the_same(
+    batches: list[tuple[list[Record], int]], most: int, part: int, position: int
+) -> None:
+    """Whatever the bound of what is unpacked at once, for each compression; a record above it is told by its place and size."""
+    data = b"".join(built(records, 1000 * i, codec) for i, (records, codec) in enumerate(batches))
+    position = min(position, theirs_next(built(batches[0][0], 0)) - 1)  # a broker sends the batch that has it
+    expected = [row for row in theirs(data) if row[0] >= position]
+    snappy = any(codec == 2 for _, codec in batches)  # its format bounds what comes of a byte
+    with bounded(most, part):
+        fetched, rows, unread = (
+            PartitionAnswer(data, 0, position, (), committed_only=True),
+            list[Row](),
+            dict[int, str](),
+        )
+        while fetched.more:
+            before = fetched.next_fetch_offset
+            records, size_bytes = fetched.take(ALL, with_keys=True)
+            assert fetched.next_fetch_offset >= before
+            if records is not None:
+                assert snappy or size_bytes <= len(data) + most + part
+                keys = [None] * len(records.offsets) if records.keys is None else records.keys.to_pylist()
+                columns = records.offsets.tolist(), records.timestamps.tolist(), keys, records.values.to_pylist()
+                rows += zip(*columns, strict=True)
+                unread.update(records.unread)
+    assert fetched.next_fetch_offset == theirs_next(data)
+    assert [row[0] for row in rows] == [row[0] for row in expected]
+    assert [row for row in rows if row[0] not in unread] == [row for row in expected if row[0] not in unread]
+    assert all(len((row[2] or b"") + (row[3] or b"")) + 400 > most for row in expected if row[0] in unread)
+
+
+def test_a_record_that_is_too_large_is_passed_with_its_place_and_size() -> None:
+    """Those around it come as ever; it has no value, and a reason."""
+    texts = [b"a" * 50, b"b" * 5_000, b"c" * 50]
+    for codec in (1, 3, 4):
+        data = built([(0, 7, None, text, []) for text in texts], 40, codec)
+        with bounded(1_000, 64):
+            fetched, found = PartitionAnswer(data, 0, 0, (), committed_only=True), []
+            while fetched.more:
+                found.append(fetched.take(ALL, with_keys=False)[0])
+        assert [(r.offsets.tolist(), r.values.to_pylist(), list(r.unread)) for r in found if r is not None] == [
+            ([40], [texts[0]], []), ([41], [b""], [41]), ([42], [texts[2]], []),
+        ]  # fmt: skip
+        assert found[1] is not None
+        assert "5007 bytes unpacked; at most 1000" in found[1].unread[41]
+
+
+def test_a_batch_that_unpacks_to_less_than_it_names_is_broken_in_parts_too() -> None:
+    """It is named, whatever was given out of it."""
+    data = bytearray(built([(0, 7, None, b"x" * 500, []) for _ in range(9)], 0, 1))
+    data[57:61] = (99).to_bytes(4, "big")
+    with bounded(1_000, 64):
+        fetched = PartitionAnswer(signed(data), 0, 0, (), committed_only=True)
+
+        def all_of_it() -> None:
+            while fetched.more:
+                fetched.take(ALL, with_keys=False)
+
+        with pytest.raises(BrokenBatch, match="names 99 records, and unpacks to 9"):
+            all_of_it()
+
+
+def theirs_next(data: bytes) -> int:
+    """The offset behind the last batch."""
+    reading, behind = MemoryRecords(data), 0
+    while reading.has_next():
+        behind = reading.next_batch().next_offset
+    return behind
+
+
+@contextmanager
+def bounded(most: int, part: int) -> Iterator[None]:
+    """So many bytes are unpacked at once at most, and so many of a part."""
+    with (
+        patch.object(kafka_unpacking, "UNPACKED_BYTES_MAX", most),
+        patch.object(kafka_batches, "UNPACKED_BYTES_MAX", most),
+        patch.object(kafka_unpacking, "PART_BYTES", part),
+        patch.object(kafka_unpacking, "_TIMES_MAX", {}),
+    ):
+        yield

@@ -237,6 +237,7 @@ class KafkaSource:
             timestamps_ms=records.timestamps[:count],
             values=records.values.slice(0, count),
             keys=None if records.keys is None else records.keys.slice(0, count),
+            unread={place: why for place, why in records.unread.items() if place < count},
         )
 
     def status(self) -> Sequence[SplitStatus]:

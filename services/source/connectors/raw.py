@@ -5,7 +5,7 @@ The fast one reads columns straight from the fetch answers (`shared.adapters.kaf
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Protocol, TypeAlias
 
@@ -52,6 +52,11 @@ class RawPartition(Protocol):
         """Shape (n,): null for a tombstone."""
         ...
 
+    @property
+    def unread(self) -> Mapping[int, str]:
+        """Why a record has no value here, by its place."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class RecordColumns:
@@ -63,6 +68,7 @@ class RecordColumns:
     timestamps: Int64s
     keys: pa.BinaryArray | None
     values: pa.BinaryArray
+    unread: Mapping[int, str] = field(default_factory=dict)
 
 
 class RawReader(Protocol):
