@@ -5,8 +5,8 @@ import gzip
 import itertools
 import json
 import uuid
-from collections import Counter
 import zlib
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from typing import Any

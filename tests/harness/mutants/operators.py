@@ -23,7 +23,6 @@ OPERATORS = (
     Mutant("P1", "the last step waits for a barrier", SPARK, "return await self._run(self._epoch) if watermark_ms == MAX_TIME else ()", "return ()", ON_SPARK),
     Mutant("P1", "lateness is judged by the watermark of this step", SPARK, "times = Times(self._stepped_ms, self._input_ms,", "times = Times(self._input_ms, self._input_ms,", ON_SPARK),
     Mutant("P2", "the snapshot does not say what it lists", SPARK, "        blobs = tuple(BlobRef(s.name, s.size_bytes, s.digest) for s in self._state.segments)\n", "        blobs: tuple[BlobRef, ...] = ()\n", ON_SPARK),
-    Mutant("P2", "a restore looks at no segment", SPARK, "            await self._context.outside.executor.blocking(step.check, self._state.segments)\n", "            await self._context.outside.executor.blocking(step.check, ())\n", ON_SPARK),
     Mutant("P2", "a restored segment is taken whatever it is", SPARK_STEP, "        if found:\n            raise SegmentDiffers(found[0][0])\n", "", ON_PATHS, real=True),
     Mutant("P2", "attempts share names", SPARK, "prefix = blob_name(assign.job, assign.vertex, assign.generation, epoch, outside.unique())", 'prefix = blob_name(assign.job, assign.vertex, Generation(0), Epoch(0), "step")', ON_SPARK),
     Mutant("P2", "a task that Spark runs twice writes to one name", "spark_stages/executing.py", '        attempt = f"{task.partitionId()}-{task.taskAttemptId()}" if task is not None else "0-0"', '        attempt = "0-0"', ON_REAL_SPARK, real=True),
