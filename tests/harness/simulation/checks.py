@@ -186,14 +186,17 @@ class Checks:
             task
             for row in self._world.store.rows.values()
             for epoch, commit in self._world.store.commits.get(row.job, {}).items()
-            if epoch == row.last
+            if epoch == row.last and row.desired != "dropped"
             for task in commit.tasks
         ]
 
+    def listed(self) -> set[str]:
+        """Blobs that the last commit lists."""
+        return {b.name for t in self._needed() for b in (*t.blobs, *(p.blob for p in t.parts if p.blob is not None))}
+
     def blobs_deleted(self, names: Sequence[str]) -> None:
         """C12: nothing that the last commit lists."""
-        kept = {b.name for t in self._needed() for b in (*t.blobs, *(p.blob for p in t.parts if p.blob is not None))}
-        for name in kept.intersection(names):
+        for name in self.listed().intersection(names):
             self.breach(f"blob {name} is deleted, which the last commit lists (C12)")
 
     def records_deleted(self, at: TopicPartition, before: Offset) -> None:

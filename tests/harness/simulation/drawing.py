@@ -65,6 +65,8 @@ class Scenario:
     letters: Literal["kafka", "files"]
     union: bool
     lanes: Mapping[TopicPartition, Sequence[Sent]]
+    come: frozenset[TopicPartition]
+    """Partitions that are added when their first record is sent."""
     document: Mapping[str, Any]
     tasks: Mapping[str, int]
     workers: Mapping[str, int]
@@ -78,9 +80,9 @@ class Scenario:
         return max((sent.at_ms for lane in self.lanes.values() for sent in lane), default=0)
 
     def topics(self) -> dict[str, int]:
-        """Of the sources, with their partitions."""
+        """Of the sources, with the partitions that they begin with."""
         found: dict[str, int] = {}
-        for topic, partition in self.lanes:
+        for topic, partition in sorted(set(self.lanes) - self.come):
             found[topic] = max(found.get(topic, 0), partition + 1)
         return found
 
@@ -99,6 +101,7 @@ def draw(seed: int, url: str) -> Scenario:
     letters: Literal["kafka", "files"] = chooser.choice(("kafka", "files"))
     union = shape not in ("join", "computed") and chooser.random() < 0.3
     lanes = _lanes(chooser, two=union or shape == "join")
+    come = _coming(chooser, lanes) if shape != "join" and not union and chooser.random() < 0.3 else frozenset()
     sources = chooser.choice((1, 2))
     operators = chooser.choice((1, 2, 3))
     return Scenario(
@@ -108,6 +111,7 @@ def draw(seed: int, url: str) -> Scenario:
         letters=letters,
         union=union,
         lanes=lanes,
+        come=come,
         document=document(shape, target, letters, url, union=union),
         tasks={"source": sources, "operator": operators, "sink": chooser.choice((1, 2))},
         workers={"source": 2, "operator": chooser.choice((2, 3)), "sink": 2},
@@ -143,6 +147,21 @@ def _lanes(chooser: random.Random, *, two: bool) -> dict[TopicPartition, list[Se
                     at_ms += 1_500  # lies idle
             found[TopicPartition(topic, partition)] = lane
     return found
+
+
+def _coming(chooser: random.Random, lanes: dict[TopicPartition, list[Sent]]) -> frozenset[TopicPartition]:
+    """A partition that comes while the processor runs. Its records are ahead of all others, or where windows stand would decide."""
+    sent = [sent for lane in lanes.values() for sent in lane]
+    if not sent:
+        return frozenset()
+    at_ms = max(s.at_ms for s in sent) * chooser.random()
+    time_ms, value = max(s.time_ms for s in sent) + 10_000, max(s.value for s in sent)
+    added = TopicPartition("a", len(lanes))
+    lanes[added] = [
+        Sent(round(at_ms) + 100 * n, time_ms + 500 * n, sent[0].key, value + 1 + n)
+        for n in range(chooser.choice((1, 6)))
+    ]
+    return frozenset({added})
 
 
 # --- the document ---------------------------------------------------------------------------------------------------------

@@ -21,10 +21,10 @@ ORDERS: Final = ("rescale", "modify", "stop and start")
 
 WEATHERS: Final = (
     CALM,
-    Weather(turns_max=4),
     Weather(refused=0.003, lost=0.003, slow=0.01, slow_ms_max=300, turns_max=3, blocking_slow=0.02, odd_blobs=0.005),
-    Weather(refused=0.01, lost=0.01, turns_max=3, odd_blobs=0.01),
-    Weather(slow=0.03, slow_ms_max=600, turns_max=5, blocking_slow=0.05),
+    Weather(refused=0.01, lost=0.01, slow=0.02, slow_ms_max=100, turns_max=3, odd_blobs=0.02),
+    Weather(refused=0.03, lost=0.02, turns_max=2, odd_blobs=0.01),
+    Weather(slow=0.08, slow_ms_max=400, turns_max=5, blocking_slow=0.1),
 )
 RESTARTS_MS: Final = (1, 300, 2_500)
 
@@ -72,7 +72,7 @@ def draw_plan(scenario: Scenario, places: Sequence[str], writes: Sequence[str]) 
     chooser = random.Random(f"{scenario.seed}/plan")
     calm_ms = scenario.span_ms + chooser.choice((500, 3_000, 8_000))
     events = []
-    for number in range(chooser.choice((2, 5, 9, 14))):
+    for number in range(chooser.choice((3, 8, 14, 20))):
         kind = chooser.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
         length_ms = chooser.choice((200, 700, 1_500, 3_000, 6_000, 11_000))
         events.append(

@@ -16,7 +16,8 @@ import pyarrow as pa
 import structlog
 
 from shared.adapters.virtual import SimulationStuck
-from shared.model.messages import CreateProcessor, StartProcessor, StopProcessor
+from shared.model.messages import CreateProcessor, DropProcessor, StartProcessor, StopProcessor
+from tests.harness.simulation.checks import is_edge
 from tests.harness.simulation.drawing import NAME, draw
 from tests.harness.simulation.faults import CALM, Book, Side, ids_of
 from tests.harness.simulation.loop import SimLoop
@@ -29,6 +30,10 @@ from tests.harness.simulation.writes import WRITES
 
 LIMIT_MS = 600_000
 """Virtual time of a seed at the most."""
+SETTLE_MS = 5_000
+"""Virtual time in which what is not needed is deleted."""
+GARBAGE_MAX = 60
+"""Blobs that may lie about behind the end, of attempts that came to nothing: the next commit would take them."""
 END_MS = 60_000
 """Virtual time from the end of all faults to the end of the processor, at the most."""
 
@@ -159,6 +164,7 @@ class Story:
         if strife is not None:
             await strife
         await self._finished()
+        await self._settled()
         for difference in expected(world.scenario).differences(world.outcome()):
             world.watcher.breach(difference)
 
@@ -180,6 +186,24 @@ class Story:
             leaders = [world.processes[p] for p in world.places() if p.startswith("coordinator")]
             undisturbed = any(not p.dead and not p.life.frozen and not p.disturbed() for p in leaders)
             world.watcher.registry(undisturbed=undisturbed)
+
+    async def _settled(self) -> None:
+        """Garbage is bounded; of a processor that is dropped nothing is left."""
+        world = self._world
+        await world.clock.sleep_ms(SETTLE_MS)
+        needed = world.watcher.listed()
+        left = [name for name in world.objects if name not in needed]
+        if len(left) > GARBAGE_MAX:
+            world.watcher.breach(f"{len(left)} blobs lie about that no commit lists, such as {left[0]}")
+        if world.book.seed % 3 or world.state() != "FINISHED":
+            return
+        error = await world.ask(lambda request: DropProcessor(request, NAME))
+        await world.clock.sleep_ms(SETTLE_MS)
+        topics = [t for t in world.broker.topics() if is_edge(t) or t.endswith(".commits")]
+        if error or world.store.rows or topics or world.objects:
+            world.watcher.breach(
+                f"dropped ({error or 'accepted'}): {len(world.store.rows)} rows, topics {topics[:3]}, {len(world.objects)} blobs are left"
+            )
 
     async def _created(self) -> None:
         world = self._world
@@ -211,10 +235,12 @@ class Story:
             state = world.state()
             if not error or state == "FINISHED":
                 return
+            if state == "FAILED":
+                raise Unfinished(f"FAILED: {world.reason()}")
             if state == "STOPPED":
                 await self._started()
             await world.clock.sleep_ms(500)
-        raise Unfinished(f"the drain was never accepted: {error}")
+        raise Unfinished(f"the drain was never accepted: {error}; {world.reason()}")
 
     async def _finished(self) -> None:
         world = self._world

@@ -142,6 +142,9 @@ class SimWorld:
         )
         for at_ms, at, _, sent in events:
             await self.clock.sleep_ms(began_ms + at_ms - self.now_ms())
+            if at in self.scenario.come and self.broker.topics()[at.topic] <= at.partition:
+                self.broker.add_partitions(at.topic, at.partition + 1)
+                self.say(f"{at.topic} has {at.partition + 1} partitions")
             await (await writer.send(at, NewRecord(sent.data)))
         await writer.close()
         self.say("all is fed")
@@ -159,6 +162,11 @@ class SimWorld:
         """Of the processor, as the store has it; "" if there is none."""
         row = self.store.rows.get(NAME)
         return "" if row is None else row.state
+
+    def reason(self) -> str:
+        """Why the processor is as it is, as the store has it."""
+        row = self.store.rows.get(NAME)
+        return "" if row is None else row.reason
 
     def calm(self) -> None:
         """All faults end."""
