@@ -91,7 +91,9 @@ class SourceTaskBody:
         self._unopened: dict[SplitId, KnownSplit] = {}
         """Of these, what is still to be opened."""
         self._come: dict[SplitId, KnownSplit] = {}
-        """Splits that are read and that no `take` has been told of."""
+        """Splits that are read and that no fetch has told of."""
+        self._handed_out: dict[SplitId, KnownSplit] = {}
+        """Splits that a fetch has told of which no `take` has seen: one that came before it is no end of the input."""
         self._found: dict[SplitId, KnownSplit] = {}
         """What is there and not in the row, as far as this task knows."""
         self._gone: tuple[SplitId, ...] = ()
@@ -169,6 +171,7 @@ class SourceTaskBody:
             raise
         paced = self._steps.one_by_one and bool(batches)
         added, self._come = self._come, {}
+        self._handed_out.update(added)
         return Fetched(tuple(batches), tuple(self._source.status()), paced=paced, added=added)
 
     async def _look(self) -> None:
@@ -231,6 +234,7 @@ class SourceTaskBody:
         self._end_hold(monotonic_ms)
         was_idle = self._front.idle()
         for name, known in fetched.added.items():
+            self._handed_out.pop(name, None)
             self._front.assign({name: known.ordinal})
             self._own[name] = _Split(known.begin, self._known[name].end, known.begin)
         if self._asked:
@@ -436,7 +440,7 @@ class SourceTaskBody:
 
     def ended(self) -> bool:
         """All splits are read to their ends; a task without splits ends at once if the source is bounded, else when it is drained."""
-        if self._unopened or self._come:
+        if self._unopened or self._come or self._handed_out:
             return False
         return self._front.ended() if self._own else self._bounded or self._draining
 

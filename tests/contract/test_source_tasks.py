@@ -331,6 +331,24 @@ async def test_I1_nothing_ends_while_a_split_that_was_told_is_not_opened(cluster
     assert stand.body.ended()
 
 
+async def test_I1_a_task_does_not_end_while_a_split_waits_behind_an_earlier_fetch(cluster: Cluster) -> None:
+    """Two fetches are read ahead, the second with a split that has come: what the first brings is not the end of the input."""
+    stand = SourceStand(cluster.log, await cluster._reader(), cluster.topic)
+    stand._assign.listed = True  # the row lists no split of this task yet
+    stand.body = stand._made()
+    await stand.body.open({})
+    await cluster.feed(0, 10)
+    earlier = await stand.body.fetch()
+    await stand.drain()
+    later = await stand.body.fetch()
+    assert sorted(later.added) == [f"{cluster.topic}-0", f"{cluster.topic}-1"]
+    await stand.body.take(earlier, 0, 0)
+    assert not stand.body.ended()
+    await stand.body.take(later, 0, 0)
+    await at_end(stand)
+    assert stand.body.ended()
+
+
 async def topic_id(cluster: Cluster) -> str:
     """As the log tells it."""
     return (await cluster.log.describe_topics([cluster.topic]))[cluster.topic].id

@@ -81,10 +81,10 @@ class SimDestination:
         self._before("create")
         write = f"file {_kind(name)} create"
         self._live(write, "before")
-        created = name not in self._files
-        if created:
+        if name not in self._files:
             self._files[name] = data
             self._watcher.published(name, data)
+        created = self._files[name] == data
         self._live(write, "after")
         self._behind("create")
         return created
