@@ -90,7 +90,7 @@ def _commit(epoch: int, predecessor: int, watermark_ms: int = 0) -> CommitRow:
 
 
 def _row(last: int) -> Any:
-    return SimpleNamespace(job=JOB, last=last, plan_version=1)
+    return SimpleNamespace(job=JOB, last=last, plan_version=1, desired="running")
 
 
 def _visible(checks: Checks, epoch: int, predecessor: int | None) -> None:
