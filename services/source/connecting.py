@@ -1,5 +1,6 @@
 """From a document's `$source` to a connector: what a source's tasks read from."""
 
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from services.source.connectors.files import FileSource, FileSourceSettings
@@ -8,6 +9,7 @@ from services.source.connectors.script import DocumentsSource, ScriptSource
 from services.source.settings import SourceSettings
 from services.source.steps import ClockNotSettable, looks_at_time
 from shared.adapters.kafka_raw import RawReader
+from shared.adapters.kafka_settings import KafkaSettings
 from shared.language.documents import Processor
 from shared.language.stages import DocumentsSource as DocumentsStage
 from shared.language.stages import FileSource as FileStage
@@ -17,7 +19,11 @@ from shared.language.stages import Source as SourceStage
 from shared.ports.clock import Clock
 from shared.ports.source import Source
 from shared.process.connections import Connections, filesystem_at
+from shared.protocol.coordinator.settings import CoordinatorSettings
 from shared.runtime.context import Outside
+
+_GATHERINGS: Final = 10
+"""Of an epoch."""
 
 
 class SourceConnectors(Protocol):
@@ -50,7 +56,7 @@ class RealSources:
                 connection = self._connections.get(processor, stage.connection_name)
                 kafka = self._connections.kafka_settings(connection)
                 self._settings.check_answers(kafka.fetch_wait_ms, connection.name)
-                reader = RawReader(kafka)
+                reader = RawReader(replace(kafka, fetch_gather_ms=gathers_ms(kafka, processor)))
                 await reader.start()
                 settings = KafkaSourceSettings(
                     topics=stage.topics,
@@ -75,6 +81,12 @@ class RealSources:
     async def close(self) -> None:
         """See `SourceConnectors.close`."""
         await self._connections.close()
+
+
+def gathers_ms(kafka: KafkaSettings, processor: Processor) -> int:
+    """How long a reader gathers, ms. Nothing is seen before its epoch ends: ten batches in each are soon enough, and more only cost."""
+    interval_ms = processor.options.checkpoint_interval_ms or CoordinatorSettings().checkpoint_interval_ms
+    return min(kafka.fetch_gather_ms, interval_ms // _GATHERINGS)
 
 
 def own_documents(processor: Processor, stage: DocumentsStage | ScriptStage, clock: Clock) -> Source:

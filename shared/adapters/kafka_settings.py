@@ -52,8 +52,9 @@ class KafkaSettings:
     """A reader that got only errors for so long raises LogUnavailable instead of giving nothing."""
     fetch_wait_ms: int = 500
     """The broker holds a fetch so long when there is nothing; a seek or resume may wait for it."""
-    fetch_gather_ms: int = 10
-    """A source asks a broker again so long after an answer that was small: what comes meanwhile comes together. 0: at once."""
+    fetch_gather_ms: int = 100
+    """A source asks a broker again so long after an answer that was small, or after a tenth of its checkpoints' interval if that is less:
+    what comes meanwhile comes together. 0: at once."""
     fetch_bytes_max: int = 32 << 20
     """Of one answer."""
     partition_fetch_bytes_max: int = 4 << 20
