@@ -24,6 +24,8 @@ from shared.runtime.context import Outside
 
 _GATHERINGS: Final = 10
 """Of an epoch."""
+_GATHERS_MS_MIN: Final = 5
+"""Below it a batch costs more than its wait."""
 
 
 class SourceConnectors(Protocol):
@@ -86,7 +88,7 @@ class RealSources:
 def gathers_ms(kafka: KafkaSettings, processor: Processor) -> int:
     """How long a reader gathers, ms. Nothing is seen before its epoch ends: ten batches in each are soon enough, and more only cost."""
     interval_ms = processor.options.checkpoint_interval_ms or CoordinatorSettings().checkpoint_interval_ms
-    return min(kafka.fetch_gather_ms, interval_ms // _GATHERINGS)
+    return min(kafka.fetch_gather_ms, max(_GATHERS_MS_MIN, interval_ms // _GATHERINGS))
 
 
 def own_documents(processor: Processor, stage: DocumentsStage | ScriptStage, clock: Clock) -> Source:

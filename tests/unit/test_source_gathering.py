@@ -12,7 +12,7 @@ from shared.language.documents import parse
 
 @pytest.mark.parametrize(
     ("interval_ms", "bound_ms", "expected"),
-    [(None, 100, 100), (25, 100, 2), (200, 100, 20), (60_000, 100, 100), (200, 0, 0)],
+    [(None, 100, 100), (25, 100, 5), (200, 100, 20), (60_000, 100, 100), (200, 0, 0)],
 )
 def test_a_source_gathers_for_a_tenth_of_an_epoch_at_most(
     interval_ms: int | None, bound_ms: int, expected: int
