@@ -87,7 +87,7 @@ class SimDestination:
         created = self._files[name] == data
         self._live(write, "after")
         self._behind("create")
-        return created
+        return created or self._files[name] == data
 
     def replace(self, name: str, data: bytes) -> None:
         """See `Destination.replace`."""
