@@ -183,7 +183,7 @@ def _of_number(text, at, end, kind):
 
 
 @rare
-def _typed(text, at, end, size, kind):
+def typed(text, at, end, size, kind):
     """(behind its object, tag, value) of a typed value, from behind the name of its field; (-1, …) where it is not known."""
     nothing = -1, 0, np.int64(0)
     at = skip_space(text, at, end)
@@ -237,7 +237,7 @@ def _inner_long(text, at, end, size):
 
 
 @part
-def _scalar(text, at, end, size):
+def scalar(text, at, end, size):
     """(behind it, tag, value) of a value that is neither object nor array; (-1, …) where it is none."""
     byte = byte_at(text, at)
     if byte == QUOTE:
@@ -316,7 +316,7 @@ def _after(text, at, end, frames, depth, cells, tree, row, trusted):
 
 
 @part
-def _first_kind(text, at, end, size):
+def first_kind(text, at, end, size):
     """(which typed value the object that opens at a place may be, behind the name of its first field)."""
     at = skip_space(text, at + 1, end)
     if at + 1 >= end or byte_at(text, at) != QUOTE:
@@ -333,9 +333,9 @@ def _opened(text, at, end, size):
     """(where to go on, tag, value, flags) of an object or an array that opens at a place; of a typed value the place behind it."""
     if byte_at(text, at) == _LIST:
         return at + 1, tags.ARRAY, np.int64(0), 0
-    kind, behind = _first_kind(text, at, end, size)
+    kind, behind = first_kind(text, at, end, size)
     if kind:
-        after, tag, found = _typed(text, behind, end, size, kind)
+        after, tag, found = typed(text, behind, end, size, kind)
         if after >= 0:
             return after, tag, found, 0
     return at + 1, tags.OBJECT, np.int64(0), _OBJECT | _MAY_BE_TYPED if kind else _OBJECT
@@ -347,7 +347,7 @@ def _document(text, at, end, size, tree, cells, row, frames, scratch, trusted):
     at = skip_space(text, at, end)
     if at >= end or byte_at(text, at) != _OPEN:
         return False
-    kind, _ = _first_kind(text, at, end, size)
+    kind, _ = first_kind(text, at, end, size)
     if kind and not trusted:
         return False
     frames[0, 0], frames[1, 0], frames[2, 0] = 0, _OBJECT, 0
@@ -396,7 +396,7 @@ def _document(text, at, end, size, tree, cells, row, frames, scratch, trusted):
                 depth, first = depth + 1, True
                 continue
         else:
-            at, tag, found = _scalar(text, at, end, size)
+            at, tag, found = scalar(text, at, end, size)
             if at < 0:
                 return False
         if node:

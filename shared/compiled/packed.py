@@ -57,7 +57,7 @@ def _sized(text, at, code):
 
 
 @part
-def _header(text, at):
+def header(text, at):
     """(tag, value, begin of the content, its bytes, fields or items in it) of the value at a place."""
     code, none = np.int64(byte_at(text, at)), np.int64(0)
     if code < 0x80:
@@ -87,14 +87,14 @@ def _header(text, at):
 def _skip(text, at, end, count):
     """The place behind so many values."""
     while count and at < end:
-        tag, _, at, size, inside = _header(text, at)
+        tag, _, at, size, inside = header(text, at)
         at += size
         count += (2 * inside if tag == tags.OBJECT else inside) - 1
     return at
 
 
 @part
-def _is_text(text, at, size):
+def is_text(text, at, size):
     """Whether bytes are UTF-8, which those of half a pair are not."""
     end = at + size
     while at < end:
@@ -108,22 +108,22 @@ def _is_text(text, at, size):
 @part
 def _document(text, at, end, tree, cells, row, frames):
     """What a document has at the paths of the tree, into the cells of the row. frames: node and fields left, by depth."""
-    _, _, at, _, count = _header(text, at)
+    _, _, at, _, count = header(text, at)
     frames[0, 0], frames[1, 0], depth = 0, count, 1
     while depth and at < end:
         if frames[1, depth - 1] == 0:
             depth -= 1
             continue
         frames[1, depth - 1] -= 1
-        _, _, name, size, _ = _header(text, at)
+        _, _, name, size, _ = header(text, at)
         node = child_of(tree, frames[0, depth - 1], text, name, size)
         at = name + size
         if node == 0:
             at = _skip(text, at, end, 1)
             continue
         begin = at
-        tag, found, content, size, count = _header(text, at)
-        if tag == tags.STRING and not _is_text(text, content, size):
+        tag, found, content, size, count = header(text, at)
+        if tag == tags.STRING and not is_text(text, content, size):
             tag = tags.OTHER
         if tag == tags.OBJECT and tree[2][node]:
             frames[0, depth], frames[1, depth], at = node, count, content

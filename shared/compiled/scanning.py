@@ -40,7 +40,7 @@ def skip_space(text, at, end):
 
 
 @part
-def _odd_bytes(word):
+def odd_bytes(word):
     """A bit at the first of eight bytes that ends a run of plain characters of a string."""
     quote, backslash = word ^ _QUOTES, word ^ _BACKSLASHES
     found = (quote - _ONES) & ~quote | (backslash - _ONES) & ~backslash | (word - _SPACES) & ~word | word
@@ -56,7 +56,7 @@ def string_end(text, at, end, size):
     saved = 0
     while True:
         while at + 8 <= size:
-            odd = _odd_bytes(word_at(text, at))
+            odd = odd_bytes(word_at(text, at))
             if odd:
                 at += trailing_zeros(odd) >> 3
                 break
@@ -161,6 +161,23 @@ def _escape(text, at, end):
     return step, 1 if code < 0x80 else 2 if code < 0x800 else 3 if code < 0x10000 else 4
 
 
+@part
+def put_character(out, to, code):
+    """Write a character in UTF-8; the place behind it in `out`."""
+    if code < 0x80:
+        out[to] = code
+        return to + 1
+    if code < 0x800:
+        out[to], out[to + 1] = 0xC0 | code >> 6, 0x80 | code & 0x3F
+        return to + 2
+    if code < 0x10000:
+        out[to], out[to + 1], out[to + 2] = 0xE0 | code >> 12, 0x80 | code >> 6 & 0x3F, 0x80 | code & 0x3F
+        return to + 3
+    out[to], out[to + 1] = 0xF0 | code >> 18, 0x80 | code >> 12 & 0x3F
+    out[to + 2], out[to + 3] = 0x80 | code >> 6 & 0x3F, 0x80 | code & 0x3F
+    return to + 4
+
+
 @rare
 def copy_string(text, at, end, out, to):
     """Write the content of a well-formed string without its escapes; the place behind it in `out`."""
@@ -173,19 +190,7 @@ def copy_string(text, at, end, out, to):
             continue
         code, step = code_point(text, at, end)
         at += step
-        if code < 0x80:
-            out[to] = code
-            to += 1
-        elif code < 0x800:
-            out[to], out[to + 1] = 0xC0 | code >> 6, 0x80 | code & 0x3F
-            to += 2
-        elif code < 0x10000:
-            out[to], out[to + 1], out[to + 2] = 0xE0 | code >> 12, 0x80 | code >> 6 & 0x3F, 0x80 | code & 0x3F
-            to += 3
-        else:
-            out[to], out[to + 1] = 0xF0 | code >> 18, 0x80 | code >> 12 & 0x3F
-            out[to + 2], out[to + 3] = 0x80 | code >> 6 & 0x3F, 0x80 | code & 0x3F
-            to += 4
+        to = put_character(out, to, code)
     return to
 
 

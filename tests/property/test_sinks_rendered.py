@@ -1,13 +1,17 @@
 """Rows rendered a column at a time are the bytes that each would be alone; runs are held and divided without losing a record."""
 
 import pyarrow as pa
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.sink.connectors.kafkaruns import Held, Run, decode_runs, encode_runs
 from services.sink.connectors.rendered import rendered
-from shared.language.values import render_json
+from shared.language.values import ExtendedJsonError, encode_value, parse_json, render_json
+from shared.model.values import Long
+from shared.operators.base import RAW, REST
 from shared.operators.batches import TIMESTAMP, documents_of
+from tests.property import test_compiled_documents as documents
 
 COLUMNS = {
     "s": (pa.string(), st.text(max_size=5)),
@@ -34,19 +38,73 @@ def batches(draw: st.DrawFn) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
+def check(batch: pa.RecordBatch) -> None:
+    """Byte for byte what the interpreter renders."""
+    assert rendered(batch).to_pylist() == [render_json(document) for document in documents_of(batch)]
+
+
 @given(batches())
 def test_what_is_rendered_at_once_is_what_each_is_alone(batch: pa.RecordBatch) -> None:
-    """Byte for byte, or nothing is rendered at once."""
-    found = rendered(batch)
-    if found is not None:
-        assert found.to_pylist() == [render_json(document) for document in documents_of(batch)]
+    """Columns of each type, with cells that are missing."""
+    check(batch)
+    check(batch.slice(1))
 
 
-def test_plain_rows_are_rendered_at_once() -> None:
-    """Texts without escapes, numbers and times that repeat do not need rendering one by one."""
-    times = pa.array([0, 0, 60_000, 60_000], pa.int64()).cast(TIMESTAMP)
-    columns = [pa.array(["a", "b", "ü", ""]), pa.array([1, 2, 3, -4], pa.int64()), times]
-    assert rendered(pa.RecordBatch.from_arrays(columns, names=["s", "n", "t"])) is not None
+FIELDS = {
+    "s": pa.array(["x", None, 'q"\n\x01'], pa.string()), "i": pa.array([1, None, -7], pa.int32()), "a": pa.array([None, 2.5, 1e22]),
+    "list": pa.array([[1, 2], None, []], pa.list_(pa.int64())), "t": pa.array([1, None, -1], pa.int64()).cast(TIMESTAMP),
+    "é": pa.array([True, None, False]),
+    "tagged": pa.array([encode_value({"a": [1, {"b": "é"}]}), None, encode_value(Long(5))], pa.binary()),
+}  # fmt: skip
+MARKS = {"tagged": {b"tagged": b"1"}, "missing": {b"empty": b"missing"}, "null": {b"empty": b"null"}, "ask": None}
+
+
+@given(
+    texts=st.lists(documents.texts(), min_size=3, max_size=3),
+    names=st.lists(st.sampled_from(sorted(FIELDS)), unique=True, max_size=4),
+    marks=st.sampled_from(["missing", "null", "ask"]),
+    encoded=st.booleans(),
+)
+@settings(max_examples=400)
+def test_documents_with_fields_from_columns_are_rendered_as_the_interpreter_does(
+    texts: list[bytes], names: list[str], marks: str, encoded: bool
+) -> None:
+    """What nobody touched is copied, in JSON or in the compact codec; columns take the places of fields, or come behind."""
+    try:
+        found = [parse_json(text) for text in texts]
+    except ExtendedJsonError:
+        return
+    if any(type(document) is not dict for document in found):
+        return
+    under = pa.array([encode_value(document) for document in found] if encoded else texts, pa.binary())
+    fields = [
+        pa.field(name, FIELDS[name].type, metadata=MARKS["tagged" if name == "tagged" else marks]) for name in names
+    ]
+    schema = pa.schema([*fields, pa.field(REST if encoded else RAW, pa.binary())])
+    check(pa.RecordBatch.from_arrays([*(FIELDS[name] for name in names), under], schema=schema))
+
+
+@pytest.mark.parametrize("encoded", [True, False])
+def test_documents_are_rendered_without_the_interpreter(encoded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nested objects, dates, escapes and numbers of all sizes are not looked at one by one."""
+    text = b'{"a": {"b":[1,{"c":"\\u00e9\\n"},[],{}]},"t":{"$date":"2024-01-01T00:00:00.5Z"},"d":1e21,"n":null,"l":{"$numberLong":"5"}}'
+    under = pa.array([encode_value(parse_json(text)) if encoded else text], pa.binary())
+    batch = pa.RecordBatch.from_arrays([pa.array(["v"]), under], names=["n", REST if encoded else RAW])
+    expected = [render_json(document) for document in documents_of(batch)]
+    monkeypatch.setattr("services.sink.connectors.rendered.documents_of", lambda _batch: pytest.fail("looked at"))
+    assert rendered(batch).to_pylist() == expected
+
+
+@given(st.lists(st.floats(), max_size=200))
+def test_doubles_are_rendered_as_short_as_can_be(numbers: list[float]) -> None:
+    """The shortest text that is read as the same double, in the interpreter's form."""
+    check(pa.RecordBatch.from_arrays([pa.array(numbers, pa.float64())], names=["d"]))
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 253_402_300_800_000), max_size=50))
+def test_dates_are_rendered_as_instants_or_numbers(times: list[int]) -> None:
+    """From 1970 to 9999 as ISO 8601."""
+    check(pa.RecordBatch.from_arrays([pa.array(times, pa.int64()).cast(TIMESTAMP)], names=["t"]))
 
 
 @given(

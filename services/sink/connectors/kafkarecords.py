@@ -97,10 +97,7 @@ class RecordMaker:
             keys = _text_column(stage.key, stage.key_format, batch)
             if keys is None:
                 return None
-        values = rendered(batch)
-        if values is None:
-            return None
-        run = Run(topic, values.to_pylist(), keys, [_kafka_time(t) for t in _column(batch, TS)], None)
+        run = Run(topic, rendered(batch).to_pylist(), keys, [_kafka_time(t) for t in _column(batch, TS)], None)
         return run if int(run.sizes().max()) <= self._record_bytes_max else None
 
     def _each(self, batch: pa.RecordBatch) -> tuple[list[tuple[list[int], Run]], list[Rejected]]:

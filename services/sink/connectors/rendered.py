@@ -1,70 +1,126 @@
-"""Documents of declared fields as relaxed extended JSON, a column at a time: byte for byte what `render_json` gives for each.
+"""Rows as relaxed extended JSON, by compiled code: byte for byte what `render_json` gives for each document."""
 
-None where that cannot be: fields that may be missing, texts that need escapes, what is nested or undeclared. Then each is rendered alone.
-"""
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
-import json
-from typing import Final
-
+import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from shared.language.values import render_json
+from shared.compiled import rendering, tags
+from shared.compiled.documents import buffers
+from shared.language.values import encode_value, render_json
+from shared.model.values import MISSING
 from shared.operators.base import RAW, REST
-from shared.operators.batches import user_columns, values_of
+from shared.operators.batches import TIMESTAMP, documents_of, empty_of, is_tagged, user_columns, values_of
 
-_QUOTE, _BACKSLASH, _SPACE = (ord(c) for c in '"\\ ')
-_BY_VALUE_MAX: Final = 0.5
-"""Other types are rendered once for each value, where the values are at most this part of the rows."""
-
-
-def rendered(batch: pa.RecordBatch) -> pa.BinaryArray | None:
-    """The JSON of each row's document, shape (n,), or None."""
-    names = user_columns(batch)
-    if not names or any(name in batch.schema.names for name in (RAW, REST)):
-        return None
-    pieces: list[pa.Array | bytes] = []
-    for number, name in enumerate(names):
-        texts = _texts(batch.column(name), batch.schema.field(name))
-        if texts is None:
-            return None
-        pieces += [("{" if number == 0 else ",").encode() + json.dumps(name, ensure_ascii=False).encode() + b":", texts]
-    scalars = [p if not isinstance(p, bytes) else pa.scalar(p, pa.binary()) for p in [*pieces, b"}", b""]]
-    return pc.binary_join_element_wise(*scalars)
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Int64s: TypeAlias = npt.NDArray[np.int64]
+_GROWTH: Final = 8
+"""How many times as long as in the codec, or in another JSON, a value's JSON may be: of control characters, and of dates as numbers."""
+_CELL_BYTES: Final = 64
+"""A number, a date, or a bracket, a comma and a colon."""
+_NULLS: Final = {"missing": tags.MISSING, "null": tags.NULL, None: rendering.ASK}
 
 
-def _texts(column: pa.Array, field: pa.Field) -> pa.Array | None:
-    if column.null_count:
-        return None
-    if pa.types.is_integer(column.type):
-        return column.cast(pa.string()).cast(pa.binary())
-    if pa.types.is_string(column.type):
-        return None if _needs_escapes(column) else _quoted(column)
-    if pa.types.is_boolean(column.type):
-        return column.cast(pa.string()).cast(pa.binary())
-    if pa.types.is_timestamp(column.type) or pa.types.is_floating(column.type):
-        return _by_value(column, field)
-    return None
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """What a column says, shape (n,) each; the places are those in the column's own bytes."""
+
+    kinds: Bytes
+    numbers: Int64s
+    begins: Int64s
+    ends: Int64s
+    data: Bytes
 
 
-def _quoted(column: pa.StringArray) -> pa.BinaryArray:
-    quote, nothing = pa.scalar(b'"', pa.binary()), pa.scalar(b"", pa.binary())
-    return pc.binary_join_element_wise(quote, column.cast(pa.binary()), quote, nothing)
+def rendered(batch: pa.RecordBatch) -> pa.BinaryArray:
+    """The JSON of each row's document, shape (n,)."""
+    names, count = user_columns(batch), batch.num_rows
+    columns = [_cells(batch.column(name), batch.schema.field(name)) for name in names]
+    written = [msgspec.json.encode(name) + b":" for name in names]
+    text, bounds = _documents(batch)
+    bases = np.cumsum([0, *(len(column.data) for column in columns)])
+    begins, ends = (
+        _stacked([places + base for places, base in zip(every, bases[:-1], strict=True)], count)
+        for every in ([c.begins for c in columns], [c.ends for c in columns])
+    )
+    data = (
+        columns[0].data if len(columns) == 1 else np.concatenate([c.data for c in columns] or [np.empty(0, np.uint8)])
+    )
+    room = _GROWTH * (int(bounds[-1] - bounds[0]) + len(data)) + count * (
+        _CELL_BYTES + sum(len(w) + _CELL_BYTES for w in written)
+    )
+    out, offsets, sure = np.empty(room + _CELL_BYTES, np.uint8), np.empty(count + 1, np.int64), np.ones(count, np.bool_)
+    size = rendering.render(
+        text, bounds, REST in batch.schema.names, np.frombuffer(b"".join(written), np.uint8),
+        np.cumsum([len(w) for w in written], dtype=np.int64), _stacked([c.kinds for c in columns], count, np.uint8),
+        _stacked([c.numbers for c in columns], count), begins, ends, data, out, offsets, sure,
+    )  # fmt: skip
+    out.resize(size, refcheck=False)
+    found = pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(out)])
+    return _with_others(found, sure, batch)
 
 
-def _needs_escapes(column: pa.StringArray) -> bool:
-    _, offsets, data = column.buffers()
-    if data is None:
-        return False
-    ends = np.frombuffer(offsets, dtype=np.int32)[column.offset : column.offset + len(column) + 1]
-    text = np.frombuffer(data, dtype=np.uint8)[ends[0] : ends[-1]]
-    return bool(((text == _QUOTE) | (text == _BACKSLASH) | (text < _SPACE)).any())
+def _with_others(found: pa.Array, sure: npt.NDArray[np.bool_], batch: pa.RecordBatch) -> pa.BinaryArray:
+    """With the rows that the interpreter has to render."""
+    if bool(sure.all()):
+        return found.cast(pa.binary())
+    rows = np.flatnonzero(~sure)
+    texts = [render_json(document) for document in documents_of(batch.take(pa.array(rows)))]
+    order = np.arange(len(sure), dtype=np.int64)
+    order[rows] = len(sure) + np.arange(len(rows))
+    return pa.concat_arrays([found, pa.array(texts, pa.large_binary())]).take(pa.array(order)).cast(pa.binary())
 
 
-def _by_value(column: pa.Array, field: pa.Field) -> pa.Array | None:
-    coded = column.dictionary_encode()
-    if len(coded.dictionary) > _BY_VALUE_MAX * len(column) + 1:
-        return None
-    texts = [render_json(value) for value in values_of(coded.dictionary, field)]
-    return pa.array(texts, pa.binary()).take(coded.indices)
+def _documents(batch: pa.RecordBatch) -> tuple[Bytes, Int64s]:
+    """The bytes of the rows' documents, and where each lies; without documents each is an empty one."""
+    if REST in batch.schema.names:
+        rest = batch.column(REST)
+        return buffers(rest.fill_null(b"") if rest.null_count else rest)
+    if RAW in batch.schema.names:
+        return buffers(batch.column(RAW))
+    return np.frombuffer(b"{}" * batch.num_rows, dtype=np.uint8), 2 * np.arange(batch.num_rows + 1, dtype=np.int64)
+
+
+def _stacked(rows: Sequence[npt.NDArray[np.generic]], count: int, kind: type = np.int64) -> npt.NDArray[np.generic]:
+    return np.ascontiguousarray(rows, dtype=kind) if rows else np.empty((0, count), dtype=kind)
+
+
+def _cells(column: pa.Array, field: pa.Field) -> _Cells:
+    """A column as the compiled code reads it; types that it does not know are encoded value by value."""
+    kind, count = column.type, len(column)
+    zeros, nothing = np.zeros(count, dtype=np.int64), np.empty(0, dtype=np.uint8)
+    if is_tagged(field):
+        data, bounds = buffers(column)
+        return _Cells(_kinds(column, rendering.ENCODED, tags.MISSING), zeros, bounds[:-1], bounds[1:], data)
+    empty = _NULLS[empty_of(field)]
+    if pa.types.is_string(kind):
+        data, bounds = buffers(column)
+        return _Cells(_kinds(column, tags.STRING, empty), zeros, bounds[:-1], bounds[1:], data)
+    if pa.types.is_boolean(kind):
+        return _Cells(_kinds(column, tags.BOOL, empty), _whole(column.cast(pa.int8())), zeros, zeros, nothing)
+    if pa.types.is_signed_integer(kind):
+        return _Cells(_kinds(column, tags.LONG, empty), _whole(column), zeros, zeros, nothing)
+    if pa.types.is_float64(kind):
+        bits = column.fill_null(0.0).to_numpy(zero_copy_only=False).view(np.int64)
+        return _Cells(_kinds(column, tags.DOUBLE, empty), bits, zeros, zeros, nothing)
+    if pa.types.is_timestamp(kind):
+        return _Cells(_kinds(column, tags.DATE, empty), _whole(column.cast(TIMESTAMP)), zeros, zeros, nothing)
+    encoded = [None if v is None or v is MISSING else encode_value(v) for v in values_of(column, field)]
+    cells = pa.array(encoded, pa.binary())
+    data, bounds = buffers(cells)
+    return _Cells(_kinds(cells, rendering.ENCODED, empty), zeros, bounds[:-1], bounds[1:], data)
+
+
+def _kinds(column: pa.Array, there: int, empty: int) -> Bytes:
+    if not column.null_count:
+        return np.full(len(column), there, dtype=np.uint8)
+    return np.where(column.is_valid().to_numpy(zero_copy_only=False), there, empty).astype(np.uint8)
+
+
+def _whole(column: pa.Array) -> Int64s:
+    numbers: Int64s = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    return numbers
