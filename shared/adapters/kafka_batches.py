@@ -19,9 +19,8 @@ from shared.compiled import kafka
 from shared.compiled.columns import bitmap
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
-_CRC_AT: Final = 17
-"""Of a batch: the CRC-32C, 4 bytes, of all that follows it."""
-_CHECKED_FROM: Final = 21
+_SMALL_BYTES: Final = 1024
+"""The CRC of a batch up to this takes less than to call for it."""
 _RECORD_BYTES_MIN: Final = 7
 """Length, attributes, time, offset, length of key, length of value, number of headers."""
 _COLUMN_BYTES_MAX: Final = 2**31 - 1
@@ -139,18 +138,25 @@ class PartitionAnswer:
 
     def _intact(self, table: Int64s) -> int:
         """How many batches, from the first, have the CRCs that they name; BrokenBatch if none."""
-        view, data = memoryview(self._data), self._data
-        for place, (begin, end, magic) in enumerate(table[:, [kafka.BEGIN, kafka.END, kafka.MAGIC]].tolist()):
-            if magic >= kafka.FORMAT:
-                named = int.from_bytes(data[begin + _CRC_AT : begin + _CHECKED_FROM], "big")
-                intact = crc32c(view[begin + _CHECKED_FROM : end]) == named
-            else:
-                intact = magic >= 0 and self._old_format(table[place]).validate_crc()
+        found = np.empty(len(table), dtype=np.uint8)
+        kafka.intact(self._bytes, table, _SMALL_BYTES, found)
+        for place in np.flatnonzero(found != 1).tolist():
+            intact = bool(found[place]) and self._is_intact(table[place])
             if not intact and place == 0:
                 raise BrokenBatch(int(table[0, kafka.BASE]), "does not have the CRC that it names")
             if not intact:
                 return place
         return len(table)
+
+    def _is_intact(self, row: Int64s) -> bool:
+        """Whether a batch has the CRC that it names, by the processor's own instruction."""
+        if row[kafka.MAGIC] < 0:
+            return False
+        if row[kafka.MAGIC] < kafka.FORMAT:
+            return bool(self._old_format(row).validate_crc())
+        begin, end = int(row[kafka.BEGIN]), int(row[kafka.END])
+        named = int.from_bytes(self._data[begin + kafka.CRC_AT : begin + kafka.CHECKED_FROM], "big")
+        return bool(crc32c(memoryview(self._data)[begin + kafka.CHECKED_FROM : end]) == named)
 
     def _old_format(self, row: Int64s) -> Any:
         """The library's object for a batch that is not of format 2; what it alone knows of it is put into the row."""

@@ -13,7 +13,9 @@ from shared.compiled.memory import byte_at, copy_bytes, high_product, trailing_z
 from shared.compiled.scanning import BACKSLASH, QUOTE, SIGN, SPACE, code_point, odd_bytes, put_character
 
 _DAY_MS: Final = 86_400_000
+"""A unit."""
 _YEAR_10000_MS: Final = 253_402_300_800_000
+"""ISO 8601 has four digits for years."""
 _HEX: Final = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _SHORT: Final = np.zeros(32, dtype=np.uint8)
 """What stands behind a backslash for a control character; 0: only its number."""
@@ -130,7 +132,9 @@ def put_unescaped(out, to, text, at, end):
 # Raffaello Giulietti: The Schubfach way to render doubles, 2021. The names are those of the paper.
 
 _K_MIN: Final = -324
+"""Of doubles' exponents of ten."""
 _K_MAX: Final = 292
+"""As above."""
 _MASK_63: Final = np.uint64(2**63 - 1)
 
 
