@@ -390,8 +390,9 @@ class SourceTaskBody:
         _log.info("source.drain", task=str(self._context.task), until={s: k.end for s, k in splits.items()})
 
     def idle(self) -> bool:
-        """See `SourceFront.idle`."""
-        return self._front.idle()
+        """See `SourceFront.idle`; who waits for splits is not without any (W3)."""
+        waits = not self._listed or self._unopened or self._come or self._handed_out
+        return not waits and self._front.idle()
 
     async def note_committed(self, epoch: Epoch) -> None:
         """The group named after the processor stands where the checkpoint does."""

@@ -349,6 +349,18 @@ async def test_I1_a_task_does_not_end_while_a_split_waits_behind_an_earlier_fetc
     assert stand.body.ended()
 
 
+async def test_W3_a_task_that_was_not_told_its_splits_is_not_idle(cluster: Cluster) -> None:
+    """Who writes the row may die before it tells: idle meanwhile, the other streams' watermark would pass the rows that it is to read."""
+    await cluster.feed(0, 10)
+    stand = SourceStand(cluster.log, await cluster._reader(), cluster.topic)
+    await stand.body.open({})
+    await stand.body.take(await stand.body.fetch(), 0, 0)
+    assert not stand.body.idle()
+    stand.write_row()
+    assert not stand.body.idle()
+    assert await read(stand, 1) == [10]
+
+
 async def topic_id(cluster: Cluster) -> str:
     """As the log tells it."""
     return (await cluster.log.describe_topics([cluster.topic]))[cluster.topic].id
