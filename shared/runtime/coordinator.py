@@ -108,7 +108,7 @@ class CoordinatorDriver:
         self._mirror = MirrorWriter(outside.log, outside.topics.commits, outside.settings.assignments_kept_max)
         self._waits_for = "the store and the brokers"
         self._undecided = Undecided(outside)
-        self._teller = Teller(outside, f"coordinator {holder}", self._undecided.decided, self._broken)
+        self._teller = Teller(outside, f"coordinator {holder}", self._undecided.decided, self._broken, self._away)
         self._doubt = Doubt(outside.clock, self._lease_ms)
 
     # --- life -----------------------------------------------------------------------------------------------------------
@@ -158,6 +158,10 @@ class CoordinatorDriver:
         yield Measure("leads", "gauge", "1 for the coordinator that leads", int(self._token is not None))
         for machine in self._machine.processors.values():
             yield from of_processor(status_of(machine.state), len(machine.state.unreleased()))
+
+    def _away(self) -> None:
+        """C10: the brokers take nothing, though reading may go well."""
+        self._post(self._term, ev.OutageSeen(self._now()))
 
     def _broken(self, error: BaseException) -> None:
         self._error = self._error or error
@@ -555,7 +559,7 @@ class CoordinatorDriver:
                             await hear(record)
             except LogUnavailable as error:
                 _log.warning("coordinator.log_away", topic=topic.topic, reason=str(error))
-                self._post(self._term, ev.OutageSeen(self._now()))
+                self._away()
                 await self._outside.clock.sleep_ms(self._outside.settings.retry_ms)
             except OffsetOutOfRange:
                 position = await self._offset(topic, self._outside.log.begin_offsets)

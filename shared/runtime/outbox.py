@@ -37,12 +37,19 @@ class Outbox:
     """
 
     def __init__(
-        self, log: Log, clock: Clock, client: str, on_acked: Callable[[Parcel, Offset], None], settings: RuntimeSettings
+        self,
+        log: Log,
+        clock: Clock,
+        client: str,
+        on_acked: Callable[[Parcel, Offset], None],
+        settings: RuntimeSettings,
+        on_away: Callable[[], None] = lambda: None,
     ) -> None:
         self._log = log
         self._clock = clock
         self._client = client
         self._on_acked = on_acked
+        self._on_away = on_away
         self._settings = settings
         self._unsent: deque[Parcel] = deque()
         """`parcels_waiting_max`, with `_unacked`."""
@@ -52,6 +59,8 @@ class Outbox:
         self._writer: Writer | None = None
         self._handle: Handle | None = None
         self._dropped = False
+        self._answers = True
+        """The log has answered since the last outage: until it does, one goes alone, for all that waits would be handed over in vain."""
 
     def open(self, executor: Executor, on_error: Callable[[BaseException], None]) -> None:
         """Start sending; an error other than an outage goes to `on_error`."""
@@ -97,7 +106,9 @@ class Outbox:
                 await self._pump()
             except LogUnavailable as error:
                 _log.warning("outbox.replaced", client=self._client, reason=str(error), unacked=len(self._unacked))
+                self._on_away()
                 await self._give_up_writer()
+                self._answers = False
                 await self._clock.sleep_ms(self._settings.retry_ms)
 
     async def _pump(self) -> None:
@@ -105,7 +116,7 @@ class Outbox:
         if self._writer is None:
             self._writer = await self._log.writer(self._client)
         while True:
-            while self._unsent:
+            while self._unsent and (self._answers or not self._unacked):
                 parcel = self._unsent[0]
                 pending = await self._writer.send(parcel.partition, NewRecord(parcel.data, parcel.key, parcel.headers))
                 if self._unsent:
@@ -116,6 +127,7 @@ class Outbox:
                 offset = await pending
                 self._unacked.popleft()
                 self._on_acked(parcel, offset)
+                self._answers = True
             else:
                 self._wake.clear()
                 await self._wake.wait()

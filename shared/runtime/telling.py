@@ -13,7 +13,7 @@ _PUBLISHED: Final = EdgeId("published")
 
 
 class Teller:
-    """Of one coordinator. `answered`: told the id of a request once the broker has its answer."""
+    """Of one coordinator. `answered`: told the id of a request once the broker has its answer; `on_away`: that nothing can be told now."""
 
     def __init__(
         self,
@@ -21,11 +21,13 @@ class Teller:
         name: str,
         answered: Callable[[str], None],
         on_error: Callable[[BaseException], None],
+        on_away: Callable[[], None] = lambda: None,
     ) -> None:
         self._outside = outside
         self._name = name
         self._answered = answered
         self._on_error = on_error
+        self._on_away = on_away
         self._outbox: Outbox | None = None
         self._headers: Headers = ()
         self._seq = 0
@@ -36,7 +38,9 @@ class Teller:
         self.end()
         self._headers = signed(token)
         outside = self._outside
-        self._outbox = Outbox(outside.log, outside.clock, self._name, self._acknowledged, outside.settings)
+        self._outbox = Outbox(
+            outside.log, outside.clock, self._name, self._acknowledged, outside.settings, self._on_away
+        )
         self._outbox.open(outside.executor, self._on_error)
         for topic in (outside.topics.registry, outside.topics.connections):
             self.tell(topic, LEADS_KEY, str(token).encode())

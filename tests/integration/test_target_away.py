@@ -38,7 +38,7 @@ def test_a_processor_that_cannot_begin_says_what_its_target_does(tmp_path: Path)
             await there.create(document(tmp_path / "in.json", away))
             await there.client.request(StartProcessor(there.client.unique(), NAME))
             await there.when(lambda status: status.state == "STARTING" and status.reason == said)
-            over = f"begins again: tasks emit-1/0 did not restore within 60000 ms; {said}"
+            over = f"waits until an outage is over: tasks emit-1/0 did not restore within 60000 ms; {said}"
             await there.when(lambda status: status.reason == over)
 
     run_virtual(main)

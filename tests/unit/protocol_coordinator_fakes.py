@@ -14,6 +14,7 @@ from shared.model.checkpoint import (
     TaskHandle,
     TaskProtocolState,
 )
+from shared.model.held import Wait
 from shared.model.ids import (
     TASK_PART,
     Epoch,
@@ -79,6 +80,8 @@ class WorkersSide:
         self.floors: dict[tuple[str, int], int] = {}
         self.blobs: dict[str, bytes] = {}
         self.markers: dict[Identity, Epoch] = {}
+        self.waiting: dict[str, tuple[Wait, ...]] = {}
+        """What tasks of a vertex say that they wait for."""
         self.fences: dict[Identity, Generation] = {}
         self.status: dict[ProcessorName, ProcessorStatus] = {}
         self.spawns: list[str] = []
@@ -91,6 +94,8 @@ class WorkersSide:
         self.judge = Judge(self)
         self.releasing = True
         self.acking: Callable[[FakeTask], bool] = lambda _: True
+        self.restoring: Callable[[FakeTask], bool] = lambda _: True
+        """Whether a task gets to the end of it."""
         self.telling: Callable[[FakeTask], bool] = lambda _: True
         """Which source tasks say what they find, and where it ends."""
         self.inline = b"state"
@@ -152,6 +157,7 @@ class WorkersSide:
                     0,
                     0,
                     released=markers,
+                    waiting=self.waiting.get(task.vertex, ()),
                 )
             )
         w = worker
@@ -254,6 +260,8 @@ class WorkersSide:
                 raise Broken(f"C12: {key} restores from {a.last}, but {blob.name} is gone")
         worker.tasks[key] = task
         self._take_identities(task)
+        if not self.restoring(task):
+            return
         task.restored = True
         self.report(worker, TaskRestored(worker.incarnation, a.job, a.generation, a.vertex, a.index))
         if task.is_source:

@@ -4,6 +4,7 @@
 from msgspec import structs
 
 from shared.model.checkpoint import BlobRef, CommitRow, PartHandle, TaskHandle, TaskProtocolState
+from shared.model.held import Wait
 from shared.model.ids import TASK_PART, Epoch, Generation, JobId, VertexId
 from shared.model.messages import (
     AbortCheckpoint,
@@ -121,6 +122,45 @@ def test_C10_a_timeout_during_an_outage_does_not_count() -> None:
     world.pass_ms(1_500)
     assert world.said(AbortCheckpoint)
     assert (world.row.generation, world.row.failures) == (1, 0)
+
+
+WAITS = (Wait("target", "staging 3", "kafka", 0, "nobody answers"),)
+
+
+def test_C10_a_timeout_of_a_task_that_waits_does_not_count() -> None:
+    """It told that its target does not answer: the checkpoint is aborted, the generation goes on, until it waits no more."""
+    world = started(CoordinatorSettings(checkpoint_timeout_ms=1_500, checkpoint_timeouts_max=1))
+    world.acking = lambda task: task.assign.vertex != "emit"
+    world.waiting = {"emit": WAITS}
+    world.pass_ms(20_000)
+    assert world.said(AbortCheckpoint)
+    assert (world.row.generation, world.row.failures) == (1, 0)
+    world.waiting = {}
+    world.pass_ms(10_000)
+    assert world.row.generation > 1
+
+
+def test_C10_a_timeout_of_another_task_counts() -> None:
+    """That a sink waits excuses nobody who was late with something else."""
+    world = started(CoordinatorSettings(checkpoint_timeout_ms=1_500, checkpoint_timeouts_max=1))
+    world.acking = lambda task: task.assign.vertex == "emit"
+    world.waiting = {"emit": WAITS}
+    world.pass_ms(10_000)
+    assert world.row.generation > 1
+
+
+def test_C10_a_restore_that_a_task_waits_in_does_not_count() -> None:
+    """A target that is away when a processor starts: it is tried again for as long as that lasts."""
+    world = started(
+        CoordinatorSettings(restore_timeout_ms=3_000, backoff_base_ms=100, backoff_max_ms=200, failures_max=2)
+    )
+    world.pass_ms(1_500)
+    world.waiting = {"emit": WAITS}
+    world.restoring = lambda task: task.assign.vertex != "emit"
+    world.fail("emit", outage=True)
+    world.pass_ms(30_000)
+    assert world.row.generation > 3
+    assert (world.row.failures, world.row.state == "FAILED") == (0, False)
 
 
 def test_C10_a_restore_that_an_outage_delays_does_not_count() -> None:

@@ -256,7 +256,7 @@ def restore(p: ProcessorState, now_ms: int) -> None:
             if missing
             else f"{', '.join(unknown)} found no splits"
         )
-        outage = p.outage_since(run.since_ms)
+        outage = p.outage_since(run.since_ms) or run.have_waited(missing, run.since_ms)
         reason = f"{what} within {p.settings.restore_timeout_ms} ms"
         if run.waiting:
             reason += f"; {run.waiting}"

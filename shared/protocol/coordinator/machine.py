@@ -229,7 +229,7 @@ class CoordinatorMachine:
                     self._worker_gone(lost, f"has been replaced at {report.place} by {report.worker}")
             case Heartbeat():
                 if self.ctx.workers.beat(report, now_ms):
-                    self._beat(report)
+                    self._beat(report, now_ms)
             case Alive(workers=workers):
                 self.ctx.workers.vouch(workers, now_ms)
             case Echo():
@@ -241,12 +241,12 @@ class CoordinatorMachine:
                 if report.worker not in self.ctx.workers.replaced and (p := self._of_job(report.job)) is not None:
                     p.task_report(report)
 
-    def _beat(self, heartbeat: Heartbeat) -> None:
+    def _beat(self, heartbeat: Heartbeat, now_ms: int) -> None:
         by_job: dict[JobId, list[TaskBeat]] = {}
         for beat in heartbeat.tasks:
             by_job.setdefault(beat.job, []).append(beat)
         for machine in self.processors.values():
-            machine.beat(heartbeat, by_job.pop(machine.state.row.job, []))
+            machine.beat(heartbeat, by_job.pop(machine.state.row.job, []), now_ms)
         for job, beats in by_job.items():  # of a processor that was dropped, or of an earlier life of one
             self.ctx.out.append(do.Publish(StopTasks(job, Generation(max(b.generation for b in beats)))))
 

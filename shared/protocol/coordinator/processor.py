@@ -294,7 +294,7 @@ class ProcessorMachine:
                 counts = not report.outage
                 self._doom(Doom(f"task {task}: {report.reason}", counts, report.permanent, report.outage))
 
-    def beat(self, heartbeat: Heartbeat, tasks: list[TaskBeat]) -> None:
+    def beat(self, heartbeat: Heartbeat, tasks: list[TaskBeat], now_ms: int) -> None:
         """What a live worker says it runs of this processor's job."""
         p = self.state
         seen = set()
@@ -317,6 +317,8 @@ class ProcessorMachine:
                     p.run.restored.add(task)
                 if p.run is not None and task in p.run.tasks:
                     p.run.waits[task] = beat.waiting
+                    if beat.waiting:
+                        p.run.waited_ms[task] = now_ms
         if stray is not None:
             p.tell(StopTasks(p.row.job, stray))
         if p.run is None or p.phase not in HOSTED:

@@ -136,7 +136,8 @@ def _time_out(p: ProcessorState, flight: Flight) -> None:
     """Abort it everywhere; it counts unless something outside was away meanwhile (C10)."""
     p.tell(AbortCheckpoint(p.row.job, p.row.generation, flight.epoch))
     p.flight = None
-    if p.outage_since(flight.started_ms):
+    late = flight.tasks - flight.acks.keys()
+    if p.outage_since(flight.started_ms) or (p.run is not None and p.run.have_waited(late, flight.started_ms)):
         return
     p.timeouts += 1
     if p.timeouts >= p.settings.checkpoint_timeouts_max:

@@ -1,7 +1,7 @@
 """What the machine knows of one processor: its row, its generation, its checkpoint in flight; and what all processors share."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -103,6 +103,8 @@ class Run:
     """No worker of this service has room."""
     waits: dict[TaskId, tuple[Wait, ...]] = field(default_factory=dict)
     """What tasks say that they wait for outside."""
+    waited_ms: dict[TaskId, int] = field(default_factory=dict)
+    """When they said so last."""
     found: dict[TaskId, SplitsFound] = field(default_factory=dict)
     """What source tasks have found and were not told to read (I1)."""
     ends_asked: bool = False
@@ -114,6 +116,10 @@ class Run:
     def waiting(self) -> str:
         """Why the first of the tasks cannot go on now, where that lies outside; "" where none says so."""
         return next((f"task {task} waits, {waits[0]}" for task, waits in sorted(self.waits.items()) if waits), "")
+
+    def have_waited(self, tasks: Iterable[TaskId], since_ms: int) -> bool:
+        """Whether one of these has waited for something outside since then: what it was late with does not count (C10)."""
+        return any(self.waited_ms.get(task, since_ms - 1) >= since_ms for task in tasks)
 
     @property
     def acking(self) -> frozenset[TaskId]:
