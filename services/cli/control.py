@@ -176,7 +176,10 @@ def stop_command(
     name: Name,
     *,
     drain: Annotated[
-        bool, typer.Option("--drain", help="End the input and close all windows; it cannot be resumed.")
+        bool,
+        typer.Option(
+            "--drain", help="End the input with what is there now, and close all windows; it cannot be resumed."
+        ),
     ] = False,
     data: Data = RUN,
 ) -> None:

@@ -61,7 +61,7 @@ class Start(_Command, frozen=True, tag="start"):
 
 
 class Stop(_Command, frozen=True, tag="stop"):
-    """Stop at a checkpoint; with `drain` end the input (at `until`, by split), close all windows and finish."""
+    """Stop at a checkpoint; with `drain` end the input (at `until` by split, else with what is there now), close all windows and finish."""
 
     drain: bool = False
     until: dict[str, Whole] = {}

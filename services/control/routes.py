@@ -38,7 +38,7 @@ class StartBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StopBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """At a checkpoint, windows stay open; `drain`: the input ends (at `until`, by split) and all windows close."""
+    """At a checkpoint, windows stay open; `drain`: the input ends (at `until` by split, else with what is there) and windows close."""
 
     drain: bool = False
     until: dict[str, Whole] = {}
