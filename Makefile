@@ -116,6 +116,10 @@ cases: setup ## whole pipelines: every case on the local engine and on Spark
 	  $(BIN)/tidemark process --cases tests/golden/process/cases.jsonl --out out/cases-$$engine.jsonl --engine $$engine && \
 	  $(BIN)/python -m tests.harness.process_cases tests/golden/process/cases.jsonl out/cases-$$engine.jsonl || exit 1; done
 
+.PHONY: cliffs
+cliffs: setup ## expressions drawn at random (ARGS='SEED EXPRESSIONS'), each beside what its parts cost: the steepest
+	$(BIN)/python -m tests.harness.bench.cliffs $(ARGS)
+
 .PHONY: bench
 bench: setup ## what it carries on this machine, with machine, versions and command
 	$(PYTEST) -m bench -s --timeout 0 $(ARGS)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shared.language.kernels.base import ARROW, Bools, Column, ColumnType, doubted, filled, nulls_of, without
-from shared.language.values import encode_value, type_name
+from shared.language.values import encode_docs, type_name
 from shared.model.values import INT32_MAX, INT32_MIN, MISSING, Date, Long, Missing, Value
 from shared.operators.batches import TAGGED_FIELD, Empty, column_field, values_of
 from shared.operators.batches import column_of as arrow_of
@@ -90,7 +90,9 @@ def column_of(values: Sequence[Value]) -> tuple[pa.Field, pa.Array]:
 
 def tagged(values: Iterable[Value]) -> pa.BinaryArray:
     """The cells of a tagged column (B6)."""
-    return pa.array([None if value is MISSING else encode_value(value) for value in values], pa.binary())
+    whole = list(values)
+    packed = iter(encode_docs(value for value in whole if value is not MISSING))
+    return pa.array([None if value is MISSING else next(packed) for value in whole], pa.binary())
 
 
 _EMPTIES: Final = {type(None), type(MISSING)}

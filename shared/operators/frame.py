@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shared.language.apply.size import evaluate_bounded
-from shared.language.expressions.ast import Expr, FieldPath, fields_used
+from shared.language.expressions.ast import ArrayExpr, Expr, FieldPath, ObjectExpr, children, fields_used
 from shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
 from shared.language.expressions.errors import ExpressionError
 from shared.language.expressions.interpreter import evaluate
@@ -193,6 +193,10 @@ class Frame(Rows):
             whole = self.whole(expr.names[0])
             if whole is not None:
                 return whole
+        if isinstance(expr, ObjectExpr | ArrayExpr):
+            made = self._made_of(expr)
+            if made is not None:
+                return made
         try:
             column = by_kernel(expr, self)
         except Unvectorised:
@@ -207,6 +211,26 @@ class Frame(Rows):
         if array.null_count and not is_tagged(named) and empty_of(named) is None:
             return None
         return Computed(named.with_name(""), array)
+
+    def _made_of(self, expr: ObjectExpr | ArrayExpr) -> Computed | None:
+        """Objects and arrays of the values of their parts; None where a row may have more than it may spend."""
+        names = [name for name, _ in expr.fields] if isinstance(expr, ObjectExpr) else None
+        parts = [self.computed(item) for item in children(expr)]
+        if sum(part.array.nbytes for part in parts) + self.size * (len(parts) + 1) > RESULT_UNITS_MAX or any(
+            is_tagged(part.field) for part in parts
+        ):
+            return None
+        cells = [part.values() for part in parts]
+        rows: Iterable[tuple[Value, ...]] = zip(*cells, strict=True) if cells else [()] * self.size
+        if names is None:
+            made: list[Value] = [[None if value is MISSING else value for value in row] for row in rows]
+        else:
+            made = [{n: v for n, v in zip(names, row, strict=True) if v is not MISSING} for row in rows]
+        errors: dict[int, ExpressionError] = {}
+        for part in parts:
+            errors = {**part.errors, **errors}
+        named, array = column_of(made)
+        return Computed(named, array, errors, sum(part.interpreted_rows for part in parts))
 
     def absent(self, name: str) -> bool:
         """Whether no row has a field of this name."""

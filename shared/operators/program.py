@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from shared.language.apply import Discarded, Failure, Passed, ValidationStop, apply_stage
 from shared.language.apply.project import add_to_value, computes, exclude_value, include_value
-from shared.language.expressions.ast import FieldPath, ObjectExpr
+from shared.language.expressions.ast import Expr, FieldPath, ObjectExpr
 from shared.language.fields import reads
 from shared.language.kernels import Bools, Path, Unvectorised, verdict_of
 from shared.language.kernels.expressions import expression_paths
@@ -155,8 +155,21 @@ def _leaf(name: str, leaf: Leaf, frame: Frame) -> Cells | None:
     if isinstance(leaf, Computed):
         return frame.computed(leaf.expr)
     if isinstance(leaf, Branch) and computes(leaf):
+        if frame.absent(name):
+            return frame.computed(_object(leaf))
         return frame.each(lambda env: add_to_value(leaf, env.root.get(name, MISSING), env))
     return None
+
+
+def _object(tree: Branch) -> ObjectExpr:
+    """What a branch becomes where nothing is: the object of what is computed."""
+    fields: list[tuple[str, Expr]] = []
+    for name, leaf in tree.fields:
+        if isinstance(leaf, Computed):
+            fields.append((name, leaf.expr))
+        elif isinstance(leaf, Branch) and computes(leaf):
+            fields.append((name, _object(leaf)))
+    return ObjectExpr(tuple(fields))
 
 
 def _included(stage: Project, staged: Staged, context: TaskContext) -> None:
@@ -287,8 +300,15 @@ def _frame(stage: AddFields | Project | Unset | ReplaceRoot, staged: Staged, con
 
 def _paths(tree: Branch) -> set[Path]:
     """What the expressions read that may have kernels."""
-    found = [expression_paths(leaf.expr) for _, leaf in tree.fields if isinstance(leaf, Computed)]
-    return set().union(*found, {(name,) for name, leaf in tree.fields if isinstance(leaf, Keep)})
+    found: set[Path] = set()
+    for name, leaf in tree.fields:
+        if isinstance(leaf, Computed):
+            found |= expression_paths(leaf.expr)
+        elif isinstance(leaf, Branch):
+            found |= {(name,)} | _paths(leaf)
+        elif isinstance(leaf, Keep):
+            found.add((name,))
+    return found
 
 
 def _replace(staged: Staged, new: _Named) -> None:

@@ -5,17 +5,23 @@ from dataclasses import dataclass
 
 from shared.language.apply.narrowing import Narrowing
 from shared.language.documents import Processor
-from shared.language.expressions.ast import Call, Expr, FieldPath, Literal, Meta
+from shared.language.expressions.ast import ArrayExpr, Expr, Meta, ObjectExpr, Variable, walk
 from shared.language.fields import expression_fields, reads
+from shared.language.kernels import is_vectorised, predicate_is_vectorised
+from shared.language.kernels.expressions import may_have_kernel
+from shared.language.kernels.predicates import predicate_may_have_kernel
+from shared.language.query.ast import Predicate
+from shared.language.query.match import fields_used
 from shared.language.schema import Schema
 from shared.language.stages import (
     AddFields,
     Branch,
     CachedLookup,
     Computed,
+    Group,
     InlineTable,
+    InnerStage,
     Join,
-    Keep,
     Lookup,
     Match,
     Project,
@@ -26,6 +32,7 @@ from shared.language.stages import (
     Stage,
     Stateless,
     Union,
+    Unwind,
     Validate,
     Window,
 )
@@ -47,7 +54,7 @@ from shared.operators.specs import (
 from shared.operators.window_plan import WindowPlan
 from shared.planning.specs import CollectHead, DeadLetterHead, LookupHead, ReadHead, StepHead, WriteHead
 
-COLUMNS = "on columns"
+KERNEL = "kernel"
 INTERPRETED = "interpreted"
 
 
@@ -59,7 +66,7 @@ class StageText:
     reads: tuple[str, ...] | None
     """Top-level fields, sorted; None for the whole document."""
     expressions: tuple[tuple[str, str], ...] = ()
-    """(what it is for, `on columns` or `interpreted`)."""
+    """(what it is for, `kernel` or `interpreted`)."""
     inner: tuple["StageText", ...] = ()
 
 
@@ -81,7 +88,7 @@ def _logical(pipeline: Iterable[Stage]) -> tuple[tuple[StageText, ...], Schema]:
         if isinstance(stage, Join):
             texts, other = _logical(stage.from_)
             sides = (("leftKey", stage.left_key, schema), ("rightKey", stage.right_key, other))
-            keys = tuple((name, COLUMNS if _cell(key, fields) else INTERPRETED) for name, key, fields in sides)
+            keys = tuple((name, _how(key, fields)) for name, key, fields in sides)
             found.append(StageText(stage.path, _names(expression_fields(stage.left_key)), keys, texts))
             schema = Schema()
             continue
@@ -102,11 +109,7 @@ def _stage(stage: Stage, schema: Schema) -> StageText:
         return _stateless(stage, schema)
     if isinstance(stage, Window):
         plan = WindowPlan(WindowSpec(stage, schema=schema))
-        how = COLUMNS if plan.mode == "typed" else INTERPRETED
-        inner = tuple(
-            StageText(s.path, _names(reads(s)), (("partial aggregation", how),) if s.name == "$group" else ())
-            for s in stage.pipeline
-        )
+        inner = tuple(_inner(stage.pipeline, plan))
         return StageText(stage.path, _union(inner), (), inner)
     return StageText(stage.path, None)
 
@@ -119,77 +122,71 @@ def _lookup_text(stage: Lookup) -> StageText:
     return StageText(stage.path, known, (), inner)
 
 
+def _inner(pipeline: Iterable[InnerStage], plan: WindowPlan) -> Iterator[StageText]:
+    """The stages of a window, each against the declared fields that reach it."""
+    schema = plan.spec.schema
+    for stage in pipeline:
+        if isinstance(stage, Group):
+            parts = [("_id", stage.id), *((field.name, field.accumulator.input) for field in stage.fields)]
+            how = tuple((name, _how(expr, schema)) for name, expr in parts)
+            first = plan.mode != "rows" and stage is plan.group
+            form = (("partial aggregation", "columns" if plan.typed else "states"),) if first else ()
+            yield StageText(stage.path, _names(reads(stage)), (*how, *form))
+            schema = Schema()
+        elif isinstance(stage, Stateless):
+            yield _stateless(stage, schema)
+            schema = after(schema, (stage,))
+        else:
+            yield StageText(stage.path, _names(reads(stage)))
+
+
 def _source(stage: Source) -> StageText:
-    how = []
-    if stage.time_field is not None:
-        how.append(("timeField", COLUMNS if _time_on_columns(stage.time_field, stage.schema) else INTERPRETED))
-    if stage.record_id is not None:
-        declared = isinstance(stage.record_id, FieldPath) and stage.schema.get(stage.record_id.names[0]) is not None
-        how.append(("recordId", COLUMNS if declared else INTERPRETED))
-    return StageText(stage.path, stage.schema.names or None, tuple(how))
-
-
-def _time_on_columns(expr: Expr, schema: Schema) -> bool:
-    match expr:
-        case Call("$toDate", (FieldPath((name,)),)):
-            field = schema.get(name)
-            return field is not None and field.type in ("string", "long", "date")
-        case FieldPath((name,)):
-            field = schema.get(name)
-            return field is not None and field.type == "date"
-        case _:
-            return False
+    given = (("timeField", stage.time_field), ("recordId", stage.record_id))
+    how = tuple((name, _how(expr, stage.schema)) for name, expr in given if expr is not None)
+    return StageText(stage.path, stage.schema.names or None, how)
 
 
 def _stateless(stage: Stateless, schema: Schema) -> StageText:
-    whole = _on_columns(stage, schema)
     match stage:
         case AddFields() | Project():
-            computed = tuple((name, COLUMNS if whole else INTERPRETED) for name in _computed(stage.fields))
-        case Match() | Validate():
-            computed = (("predicate", INTERPRETED),)
+            how = tuple(_computed(stage.fields, schema))
+        case Match():
+            how = (("predicate", _how_judged(stage.predicate, schema)),)
+        case Validate():
+            how = (("predicate", _how_judged(stage.validator, schema)),)
+        case ReplaceRoot(new_root=ObjectExpr(fields)):
+            how = tuple((name, _how(expr, schema)) for name, expr in fields)
         case ReplaceRoot() | Redact():
-            computed = (("expression", INTERPRETED),)
+            how = (("expression", INTERPRETED),)
+        case Unwind():
+            how = (("path", INTERPRETED),)
         case _:
-            computed = ()
-    return StageText(stage.path, _names(reads(stage)), computed)
+            how = ()
+    return StageText(stage.path, _names(reads(stage)), how)
 
 
-def _computed(tree: Branch, prefix: str = "") -> Iterator[str]:
+def _computed(tree: Branch, schema: Schema, prefix: str = "") -> Iterator[tuple[str, str]]:
     for name, leaf in tree.fields:
         if isinstance(leaf, Computed):
-            yield prefix + name
+            yield prefix + name, INTERPRETED if prefix else _how(leaf.expr, schema)
         elif isinstance(leaf, Branch):
-            yield from _computed(leaf, f"{prefix}{name}.")
+            yield from _computed(leaf, schema, f"{prefix}{name}.")
 
 
-def _on_columns(stage: Stateless, schema: Schema) -> bool:
-    """Whether `shared.operators.stage_columns` can take the stage, going by the declarations alone."""
-    if not isinstance(stage, AddFields | Project) or (isinstance(stage, Project) and stage.mode != "inclusion"):
-        return False
-    for name, leaf in stage.fields.fields:
-        kept = isinstance(leaf, Keep) and _declared(schema, name)
-        computed = isinstance(leaf, Computed) and _cell(leaf.expr, schema)
-        if not (kept or computed):
-            return False
-    return True
+def _how(expr: Expr, schema: Schema) -> str:
+    """By a kernel, or interpreted: exactly where types are declared, else as far as can be told without them."""
+    names = expression_fields(expr)
+    engine = any(isinstance(node, Meta | Variable | ObjectExpr | ArrayExpr) for node in walk(expr))
+    declared = names is not None and not engine and all(schema.get(name) is not None for name in names)
+    found = is_vectorised(expr, schema) if declared else may_have_kernel(expr)
+    return KERNEL if found else INTERPRETED
 
 
-def _cell(expr: Expr, schema: Schema) -> bool:
-    match expr:
-        case FieldPath((name,)):
-            return _declared(schema, name)
-        case Literal(value):
-            return type(value) in (str, int)
-        case Meta():
-            return True
-        case _:
-            return False
-
-
-def _declared(schema: Schema, name: str) -> bool:
-    field = schema.get(name)
-    return field is not None and not field.optional
+def _how_judged(predicate: Predicate, schema: Schema) -> str:
+    names = fields_used(predicate)
+    declared = names is not None and all(schema.get(name) is not None for name in names)
+    found = predicate_is_vectorised(predicate, schema) if declared else predicate_may_have_kernel(predicate)
+    return KERNEL if found else INTERPRETED
 
 
 def _names(fields: frozenset[str] | None) -> tuple[str, ...] | None:

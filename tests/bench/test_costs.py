@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.bench.cliffs import cliffs
+from tests.harness.bench.cliffs import table as cliff_table
 from tests.harness.bench.costs import Cost, table
 from tests.harness.bench.expression_costs import EXPRESSIONS, expression_costs
 from tests.harness.bench.machine import described
@@ -40,6 +42,15 @@ def test_a_short_measurement_covers_every_stage_and_expression() -> None:
     assert [c.name for c in stages[1:]] == [name for kind in STAGES.values() for name in kind]
     assert [c.name for c in expressions] == [name for kind in EXPRESSIONS.values() for name in kind]
     assert "$match equality" in table(stages)
+
+
+def test_cliffs_are_found_by_the_seed() -> None:
+    """One seed draws the same expressions each time, each is computed, and what has no kernel is said to be interpreted."""
+    found = cliffs(3, 25, rows=50, rounds=1)
+    assert sorted(str(c.tree) for c in found) == sorted(str(c.tree) for c in cliffs(3, 25, rows=50, rounds=1))
+    assert any(c.interpreted for c in found)
+    assert not all(c.interpreted for c in found)
+    assert "interpreted" in cliff_table(found, 25)
 
 
 def test_forms_that_differ_are_not_measured() -> None:

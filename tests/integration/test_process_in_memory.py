@@ -229,7 +229,7 @@ def test_explain_shows_the_three_phases() -> None:
     status, out, _ = invoke("explain", str(file))
     assert status == 0
     stages, physical, tasks = out.split("\n\n")
-    assert "timeField: on columns" in stages
+    assert "timeField: kernel" in stages
     assert "aggregated before the shuffle, on columns in source-1" in physical
     assert "source-1 → window-1: to one task, large batches by reference" in physical
     assert "step on Spark: merge, close, finish, then $project" in tasks

@@ -8,7 +8,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.expressions.ast import Call, Expr, FieldPath, Literal, Meta, Switch, Variable, walk
+from shared.language.expressions.ast import (
+    ArrayExpr,
+    Call,
+    Expr,
+    FieldPath,
+    Literal,
+    Meta,
+    ObjectExpr,
+    Switch,
+    Variable,
+    children,
+    walk,
+)
 from shared.language.expressions.library.strings import BLANKS
 from shared.language.kernels import arithmetic, date_texts, dates, patterns, texts
 from shared.language.kernels.base import (
@@ -64,6 +76,23 @@ def expression_paths(expr: Expr) -> set[Path]:
     """The paths of fields that an expression may read as columns."""
     fields = (node for node in walk(expr) if isinstance(node, FieldPath) or node_is_root(node))
     return {node.names for node in fields if node.names}  # type: ignore[union-attr]
+
+
+def may_have_kernel(expr: Expr) -> bool:
+    """Whether an expression has a kernel for values of some types: as far as can be told without their types."""
+    match expr:
+        case FieldPath(names) | Variable("ROOT", names):
+            return bool(names)
+        case Variable("NOW", ()) | Literal():
+            return True
+        case Meta(names):
+            return names[:1] == ("window",) or names == ("source", "ts")
+        case Call(op):
+            return (op in KERNELS or op in BY_EXPRESSIONS) and all(map(may_have_kernel, children(expr)))
+        case Switch() | ObjectExpr() | ArrayExpr():
+            return all(map(may_have_kernel, children(expr)))
+        case _:
+            return False
 
 
 def node_is_root(expr: Expr) -> bool:

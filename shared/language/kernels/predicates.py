@@ -25,8 +25,8 @@ from shared.language.kernels.base import (
     truth_of,
 )
 from shared.language.kernels.compare import HOLDS
-from shared.language.kernels.expressions import column_of, expression_paths, is_in
-from shared.language.kernels.schemas import conforming, schema_paths
+from shared.language.kernels.expressions import column_of, expression_paths, is_in, may_have_kernel
+from shared.language.kernels.schemas import conforming, has_kernel, schema_paths
 from shared.language.query.ast import (
     All,
     Always,
@@ -89,6 +89,23 @@ def predicate_paths(predicate: Predicate) -> set[Path]:
             return schema_paths(schema)
         case _:
             return set()
+
+
+def predicate_may_have_kernel(predicate: Predicate) -> bool:
+    """Whether a predicate has a kernel for values of some types: as far as can be told without their types."""
+    match predicate:
+        case All(parts) | AnyOf(parts):
+            return all(map(predicate_may_have_kernel, parts))
+        case Not(part):
+            return predicate_may_have_kernel(part)
+        case ExprTrue(expr):
+            return may_have_kernel(expr)
+        case OnField(_, test):
+            return type(test) in _TESTS
+        case MatchesSchema(schema):
+            return has_kernel(schema)
+        case Always():
+            return True
 
 
 def _joined(parts: Sequence[Verdict], size: int, *, decisive: bool) -> Verdict:

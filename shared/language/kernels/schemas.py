@@ -25,15 +25,16 @@ Mask = npt.NDArray[np.bool_]
 _EXACT: Final = 2**53
 
 
-def _has_kernel(schema: SchemaNode, *, nested: bool = False) -> bool:
+def has_kernel(schema: SchemaNode, *, nested: bool = False) -> bool:
+    """Whether all keywords of a schema have kernels."""
     counted = schema.min_properties is not None or schema.max_properties is not None
     if counted or schema.pattern_properties or schema.additional_properties is not True or schema.dependencies:
         return False
     if schema.multiple_of is not None or schema.items is not None or (not nested and schema.enum is not None):
         return False
     same = [*schema.all_of, *schema.any_of, *schema.one_of, *(() if schema.negated is None else (schema.negated,))]
-    return all(_has_kernel(part, nested=nested) for part in same) and all(
-        _has_kernel(part, nested=True) for _, part in schema.properties
+    return all(has_kernel(part, nested=nested) for part in same) and all(
+        has_kernel(part, nested=True) for _, part in schema.properties
     )
 
 
@@ -47,7 +48,7 @@ def schema_paths(schema: SchemaNode, path: Path = ()) -> set[Path]:
 
 def conforming(schema: SchemaNode, rows: Rows) -> tuple[Mask, Mask | None]:
     """Which documents conform, and where there is doubt; Unvectorised where the interpreter has to say."""
-    if not _has_kernel(schema):
+    if not has_kernel(schema):
         raise Unvectorised
     seen = _Seen(rows)
     found = _whole(schema, seen)

@@ -1,0 +1,44 @@
+"""What `explain` says of expressions: by a kernel, or interpreted."""
+
+from typing import Any
+
+import pytest
+
+from shared.language.documents import parse
+from shared.planning.describe import logical
+
+SCHEMA = {"k": "string", "v": "long", "d": "double", "t": "date"}
+
+
+def how(stage: dict[str, Any]) -> dict[str, str]:
+    """The word on each expression of a stage, and of the stages inside of it."""
+    source = {"$source": {"connectionName": "c", "topic": "t", "schema": SCHEMA}}
+    text = logical(parse({"pipeline": [source, stage]}))[1]
+    return dict(text.expressions) | {name: word for inner in text.inner for name, word in inner.expressions}
+
+
+@pytest.mark.parametrize(
+    ("expr", "word"),
+    [
+        ({"$round": ["$d", 1]}, "kernel"),
+        ({"$dateTrunc": {"date": "$t", "unit": "month", "timezone": "Europe/Berlin"}}, "kernel"),
+        ({"$toLong": {"$meta": "stream.window.start"}}, "kernel"),
+        ({"$add": ["$undeclared", 1]}, "kernel"),
+        (["$k", {"$add": ["$v", 1]}], "kernel"),
+        ({"$add": ["$k", 1]}, "interpreted"),
+        ({"$reduce": {"input": "$x", "initialValue": 0, "in": 1}}, "interpreted"),
+        ({"$add": [1, {"$size": "$x"}]}, "interpreted"),
+    ],
+)
+def test_each_expression_has_its_word(expr: Any, word: str) -> None:
+    """By its own types and operators, whatever stands beside it."""
+    assert how({"$addFields": {"new": expr, "other": "$v"}}) == {"new": word, "other": "kernel"}
+
+
+def test_predicates_and_stages_inside_of_windows_have_theirs() -> None:
+    """Also keys and inputs of groups, and how a group is merged."""
+    assert how({"$match": {"v": {"$gte": 1}}}) == {"predicate": "kernel"}
+    assert how({"$match": {"x": {"$elemMatch": {"$gt": 1}}}}) == {"predicate": "interpreted"}
+    inner = [{"$match": {"v": 1}}, {"$group": {"_id": "$k", "n": {"$sum": "$v"}}}]
+    window = {"$tumblingWindow": {"interval": {"size": 1, "unit": "second"}, "pipeline": inner}}
+    assert how(window) == {"predicate": "kernel", "_id": "kernel", "n": "kernel", "partial aggregation": "columns"}
