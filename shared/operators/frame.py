@@ -17,7 +17,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shared.language.apply.size import evaluate_bounded
-from shared.language.expressions.ast import ArrayExpr, Expr, FieldPath, ObjectExpr, children, fields_used
+from shared.language.expressions.ast import (
+    ArrayExpr,
+    Expr,
+    FieldPath,
+    Meta,
+    ObjectExpr,
+    Variable,
+    children,
+    fields_used,
+)
+from shared.language.expressions.ast import walk as nodes_of
 from shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
 from shared.language.expressions.errors import ExpressionError
 from shared.language.expressions.interpreter import evaluate
@@ -47,6 +57,8 @@ from shared.operators.rows import walk
 Int64s = npt.NDArray[np.int64]
 _NOTICED: Final = RESULT_UNITS_MAX - 65_536
 """Who has more than this left has spent so little that a stage's expressions together cannot exceed what they may."""
+DIFFERENT_PART: Final = 4
+"""An expression of a column is interpreted once for each different cell where at most one in so many is different."""
 _KINDS: Final[Mapping[pa.DataType, Any]] = {kind: name for name, kind in ARROW_TYPES.items()}
 _METAS: Final[Mapping[Path, tuple[str, str]]] = {
     ("window", "start"): (WSTART, "date"),
@@ -200,8 +212,30 @@ class Frame(Rows):
         try:
             column = by_kernel(expr, self)
         except Unvectorised:
-            return self.each(lambda env: evaluate_bounded(expr, env))
+            found = self._by_different(expr)
+            return self.each(lambda env: evaluate_bounded(expr, env)) if found is None else found
         return self._completed(column, expr)
+
+    def _by_different(self, expr: Expr) -> Computed | None:
+        """The values of an expression of one column with few different cells: interpreted once for each. None for another one."""
+        names = fields_used(expr)
+        if names is None or len(names) != 1 or not names <= self._user or not pure(expr):
+            return None
+        (name,) = names
+        if _asks(self.batch, name) or pa.types.is_nested(self.batch.column(name).type):
+            return None
+        coded = self.batch.column(name).dictionary_encode(null_encoding="encode")
+        if len(coded.dictionary) * DIFFERENT_PART > self.size:
+            return None
+        codes = coded.indices.to_numpy(zero_copy_only=False)
+        _, firsts, places = np.unique(codes, return_index=True, return_inverse=True)
+        once = Frame(self.batch.take(pa.array(firsts)), names, self._topic).computed(expr)
+        errors = (
+            {row: once.errors[place] for row, place in enumerate(places.tolist()) if place in once.errors}
+            if once.errors
+            else {}
+        )
+        return Computed(once.field, once.array.take(pa.array(places)), errors, once.interpreted_rows)
 
     def whole(self, name: str) -> Computed | None:
         """A column of the batch as it is; None where it is none, or where REST says what its null cells are."""
@@ -309,6 +343,13 @@ def column_filtered(column: Column, mask: Bools, cells: pa.BooleanArray) -> Colu
     """Some rows of a column; `cells` is the mask for Arrow."""
     doubt = None if column.doubt is None else either(column.doubt[mask])
     return replace(column, values=column.values.filter(cells), doubt=doubt)
+
+
+def pure(expr: Expr) -> bool:
+    """Whether an expression reads nothing but the document: neither time nor what the engine knows."""
+    return not any(
+        isinstance(node, Meta) or (isinstance(node, Variable) and node.name == "NOW") for node in nodes_of(expr)
+    )
 
 
 class _Failed:

@@ -7,7 +7,6 @@ Where only a declared field decides what is found, equal values find the same: i
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,25 +17,23 @@ from shared.language.apply.narrowing import Narrowing, Wanted, key_of
 from shared.language.expressions.environment import Environment
 from shared.language.expressions.errors import ExpressionError
 from shared.language.stages.relational import Lookup
-from shared.language.values import append_field, encode_doc, encode_value
+from shared.language.values import encode_value
 from shared.model.plan import OUT
 from shared.model.tables import Found
 from shared.model.values import Document
-from shared.operators.base import REST, Out
+from shared.operators.base import Out
 from shared.operators.batches import (
+    TAGGED_FIELD,
     batch_of,
     documents_of,
     engine_columns,
-    materialise,
     user_columns,
-    with_column,
 )
 from shared.operators.context import NOWHERE, TaskContext
 from shared.operators.dead_letters import Failure, dead_letters
 from shared.operators.frame import Frame
 from shared.operators.rows import environments
 
-_EMPTY: Final = encode_doc({})
 Buckets = Mapping[bytes, Sequence[Found]]
 """What was found, by key (`narrowing.key_of`)."""
 
@@ -152,11 +149,8 @@ class LookupRows:
             if not isinstance(outcome, Passed):
                 return None
             found.append(encode_value(outcome.documents[0][name]))
-        batch = materialise(looking.batch)
-        rest = batch.column(REST).to_pylist() if REST in batch.schema.names else [None] * batch.num_rows
-        codes = coded.indices.to_pylist()
-        cells = [append_field(_EMPTY if r is None else r, name, found[c]) for r, c in zip(rest, codes, strict=True)]
-        return [Out(OUT, "rows", with_column(batch, REST, pa.array(cells, type=pa.binary())))]
+        cells = pa.array(found, pa.binary()).take(coded.indices)
+        return [Out(OUT, "rows", looking.batch.append_column(TAGGED_FIELD.with_name(name), cells))]
 
     def _each(self, looking: Looking) -> Looking:
         """The same, row by row."""

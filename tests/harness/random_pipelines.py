@@ -1,4 +1,7 @@
-"""Scripts and windows drawn at random: partitions, idleness, both kinds of time, every kind of window, chains of two."""
+"""Scripts and windows drawn at random: partitions, idleness, both kinds of time, every kind of window, chains of two.
+
+Documents have nested, mixed, null and missing fields; stages stand in front of the windows and inside of them.
+"""
 
 import random
 from typing import Any
@@ -11,6 +14,27 @@ _GROUPS: list[list[dict[str, Any]]] = [
     [{"$limit": 2}],
     [{"$count": "c"}],
     [{"$match": {"v": {"$gt": 2}}}, {"$group": {"_id": "$k", "a": {"$avg": "$v"}}}],
+    [{"$group": {"_id": {"k": "$k", "p": "$o.p"}, "n": {"$sum": "$o.p"}, "os": {"$addToSet": "$o"}}}],
+    [{"$unwind": "$l"}, {"$group": {"_id": {"$type": "$l"}, "ls": {"$push": "$l"}, "m": {"$max": "$l"}}}],
+    [
+        {"$addFields": {"o.q": {"$ifNull": ["$o.p", "$v"]}}},
+        {"$group": {"_id": "$o", "s": {"$sum": {"$size": {"$ifNull": ["$l", []]}}}}},
+    ],
+]
+_ODD: list[Any] = [1, 2.5, "a", None, True, [], [1, "a", None], {}, {"p": 1}, {"p": "b", "q": [1]}, {"p": None}]
+"""What stands at fields that nobody declares: of any type, nested, null; or nothing."""
+_BEFORE: list[dict[str, Any]] = [
+    {
+        "$addFields": {
+            "t": {"$dateTrunc": {"date": "$ts", "unit": "minute", "timezone": "Europe/Berlin"}},
+            "x": {"$type": "$o"},
+        }
+    },
+    {"$addFields": {"k": {"$cond": [{"$isNumber": "$o"}, "$o", "$k"]}}},
+    {"$project": {"k": 1, "v": 1, "ts": 1, "o": {"p": {"$ifNull": ["$o.p", "none"]}}, "l": ["$o", "$v"]}},
+    {"$match": {"$or": [{"o.p": {"$exists": True}}, {"v": {"$mod": [2, 0]}}]}},
+    {"$unset": ["o.q"]},
+    {"$addFields": {"o": {"$add": ["$o", 1]}}},
 ]
 _BOUNDS = {"$addFields": {"s": {"$meta": "stream.window.start"}, "e": {"$meta": "stream.window.end"}}}
 
@@ -34,7 +58,8 @@ def case(seed: int) -> dict[str, Any]:
         source["watermark"] = {"strategy": "boundedDisorder", "maxDelay": seconds(chooser.choice([0, 3, 8, 100_000]))}
     if chooser.random() < 0.4:
         source["schema"] = {"v": "int", "ts": "date"}
-    pipeline = [{"$source": source}, _window(chooser, timed=timed)]
+    before = chooser.sample(_BEFORE, chooser.choice([0, 1, 1, 2]))
+    pipeline = [{"$source": source}, *before, _window(chooser, timed=timed)]
     if chooser.random() < 0.25:
         pipeline.append(_window(chooser, timed=timed))
     options = {"lateness": "split"} if chooser.random() < 0.3 else {}
@@ -61,6 +86,7 @@ def _script(chooser: random.Random, *, timed: bool) -> list[dict[str, Any]]:
             event += chooser.randint(-2, 7)
             key = chooser.choice(["a", "b", 1, 1.0, None])
             document = {"ts": date(event + chooser.randint(-15, 3)), "k": key, "v": number}
+            document |= {name: chooser.choice(_ODD) for name in ("o", "l") if chooser.random() < 0.8}
             steps.append({"data": document, **partition})
     return steps
 

@@ -15,12 +15,13 @@ from shared.language.schema import parse_schema
 from shared.language.stages import KafkaSource, Stateless
 from shared.language.values import canonical_key, encode_value, to_json
 from shared.model.plan import DLQ, OUT
-from shared.model.values import Document
+from shared.model.values import MISSING, Document
 from shared.operators.base import ARRIVAL, KEY, PART, POS, TS, Out
 from shared.operators.batches import batch_of, documents_of, typed, user_columns, with_column
 from shared.operators.context import NOWHERE
 from shared.operators.decode import decode
 from shared.operators.event_time import event_times
+from shared.operators.frame import evaluated
 from shared.operators.keyby import KeyBy
 from shared.operators.program import through
 from shared.operators.rows import environments, evaluate_rows
@@ -154,6 +155,37 @@ def test_event_times_are_the_interpreters(given_documents: list[dict[str, Any]],
     wanted, bad = event_times(plain, source.time_field)
     assert sorted((f.row, f.reason) for f in failures) == sorted((f.row, f.reason) for f in bad)
     assert times.tolist() == wanted.tolist()
+
+
+@given(given_documents=st.lists(documents, min_size=1, max_size=3), expr=expressions, name=names)
+@settings(max_examples=150)
+def test_what_few_different_cells_have_is_the_interpreters(
+    given_documents: list[dict[str, Any]], expr: Any, name: str
+) -> None:
+    """Also where an expression without a kernel is interpreted once for each different cell: same values, same errors in all rows."""
+    source, _ = parsed(
+        [], timeField={"$reduce": {"input": [f"${name}"], "initialValue": expr, "in": {"$add": ["$$this", "$$value"]}}}
+    )
+    assert source.time_field is not None
+    batch = batch_of_records(given_documents * 8)
+    found = evaluated(source.time_field, batch)
+    values, failures = evaluate_rows(source.time_field, environments(batch, documents_of(batch)))
+    assert [(f.row, f.reason, f.path) for f in found.failures("")] == [(f.row, f.reason, f.path) for f in failures]
+    bad = {f.row for f in failures}
+    for row, (cell, wanted) in enumerate(zip(found.values(), values, strict=True)):
+        assert row in bad or (cell is MISSING) == (wanted is MISSING)
+        assert row in bad or cell is MISSING or encode_value(cell) == encode_value(wanted)
+
+
+def test_an_expression_of_few_different_cells_is_interpreted_for_these_alone() -> None:
+    """A hundred rows of two texts: twice."""
+    source, _ = parsed([], timeField={"$split": ["$s", "b"]})
+    assert source.time_field is not None
+    when = {"$date": {"$numberLong": "0"}}
+    batch = batch_of_records([{"s": s, "i": i, "t": when} for i in range(50) for s in ("abc", "xby")])
+    found = evaluated(source.time_field, batch)
+    assert found.interpreted_rows == 2
+    assert found.values() == [["a", "c"], ["x", "y"]] * 50
 
 
 def test_common_stages_over_declared_fields_stay_on_columns() -> None:
