@@ -30,6 +30,7 @@ _MORE: Final = 0x80
 _SEVEN: Final = 0x7F
 _BITS: Final = 7
 _VARINT_BITS_MAX: Final = 70
+"""Bits of the longest number of variable length: what has more is none."""
 
 
 class BatchCut(Exception):

@@ -50,7 +50,7 @@ SOURCES = (
     Mutant("I1", "what is found is read at once", BODY, "        self._to_tell = bool(self._found or self._gone) or not self._listed\n\n    def found", "        self._to_tell = bool(self._found or self._gone) or not self._listed\n        self._unopened |= self._found\n\n    def found", ON_TASK),
     Mutant("I1", "what came since begins where the document says", BODY, "first=not self._listed))", "first=True))", ON_TASK),
     Mutant("I1", "a split without a position begins at its first record", BODY, "self._committed.get(split, each.begin)", "self._committed.get(split, Offset(0))", ON_TASK),
-    Mutant("I1", "an end comes before what was told", BODY, "        if self._unopened or self._come:\n            return False\n", "", ON_TASK),
+    Mutant("I1", "an end comes before what was told", BODY, "        if self._unopened or self._come or self._handed_out:\n            return False\n", "", ON_TASK),
     Mutant("I2", "a restore compares nothing", BODY, "        await self._source.check(known)\n", "", ON_TASK),
     Mutant("I2", "a look compares nothing", BODY, "            await self._source.check(self._known)\n            self._checked_ms = now_ms\n", "            self._checked_ms = now_ms\n", ON_TASK),
     Mutant("I2", "what is there after an outage is read at once", BODY, "            self._checked_ms = MIN_TIME  # what is there afterwards may be another topic\n", "", ON_TASK),
