@@ -321,7 +321,7 @@ async def _expected(processor: Processor, installed: Installation) -> dict[Verte
                 connection = processor.connections[stage.connection_name]
                 with suppress(InvalidDocument):
                     connection = resolve(connection, installed.environment)
-                found[vertex.id] = await expected_at_topic(stage, connection, installed.log)
+                found[vertex.id] = await expected_at_topic(stage, connection, installed.log, installed.topics.prefix)
             case FileEmit() as stage:
                 found[vertex.id] = expected_in_files(stage)
     return found

@@ -29,7 +29,7 @@ from shared.language.values import ExtendedJsonError, parse_json, render_json, t
 from shared.model.values import MISSING, Binary, Date, Document, Long, ObjectId
 from shared.ports.log import Log
 from shared.ports.sink import Rejected
-from shared.runtime.topics import MARKERS_PREFIX
+from shared.runtime.internal import is_internal
 
 _TAKES: Final = {
     "message_bytes_max": "record_bytes_max",
@@ -54,11 +54,11 @@ def line_of_document(document: Document) -> Line:
     return line_of(json.loads(json.dumps(to_json(document))))
 
 
-async def expected_at_topic(stage: KafkaEmit, connection: Connection, log: Log) -> Expected:
+async def expected_at_topic(stage: KafkaEmit, connection: Connection, log: Log, prefix: str) -> Expected:
     """A topic's rules are those that it has now. LogError."""
-    takes = _takes_of(connection.settings.get("config", {}))
+    takes = replace(_takes_of(connection.settings.get("config", {})), prefix=prefix)
     maker, topics = RecordMaker(stage, takes), Topics(log, takes)
-    known = {name for name in await log.list_topics() if not name.startswith(MARKERS_PREFIX)}
+    known = {name for name in await log.list_topics() if not is_internal(name, prefix)}
     await topics.look_up(known & {str(stage.topic.value)} if isinstance(stage.topic, Literal) else known)
 
     def accept(batch: pa.RecordBatch) -> Sequence[Rejected]:

@@ -10,6 +10,7 @@ from services.cli.reading import Unreadable, read_document
 from shared.language.documents import InvalidDocument, Processor, parse
 from shared.model.plan import PhysicalPlan
 from shared.planning import Engine, PlanError, plan_processor
+from shared.runtime.internal import check_topics
 
 if TYPE_CHECKING:
     from shared.planning.describe import StageText
@@ -53,6 +54,7 @@ def _planned(file: Path, engine: Engine) -> tuple[Processor, PhysicalPlan] | Non
     """The document and its plan; what is wrong with it goes to standard error."""
     try:
         processor = parse(read_document(file))
+        check_topics(processor, os.environ.get("TIDEMARK_PREFIX", "tidemark"))
         return processor, plan_processor(processor, engine=engine, collects=True)
     except (InvalidDocument, PlanError, Unreadable) as error:
         sys.stderr.write(f"{error}\n")

@@ -33,6 +33,7 @@ from shared.planning import PlanError, plan_processor
 from shared.ports.log import LogError
 from shared.process.web import BAD_REQUEST, CONFLICT, NO_ANSWER, NOT_FOUND, TOO_MANY, Problem, broker_away
 from shared.runtime.client import Client, RequestRefused, RequestTimeout
+from shared.runtime.internal import check_topics
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 Document: TypeAlias = str | dict[str, Any]
@@ -137,6 +138,7 @@ class Commands:
         known = read_connections(self.model.connections, "connections", Scope(Problems()))
         try:
             processor = parse(document, known_connections=known)
+            check_topics(processor, self.model.topics.prefix)
             plan_processor(processor, engine=self.settings.engine)
         except InvalidDocument as error:
             raise invalid_document(error) from error

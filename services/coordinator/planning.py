@@ -20,6 +20,7 @@ from shared.planning.names import keep_names, names_of
 from shared.protocol.coordinator.events import PlannedEdge, PlannedPipeline, PlannedVertex
 from shared.protocol.coordinator.settings import CoordinatorSettings
 from shared.runtime.coordinator import PlanRefusal
+from shared.runtime.internal import check_topics
 
 
 def plan_for_coordinator(  # noqa: PLR0913 - a document, what there was, and what an installation sets
@@ -33,16 +34,18 @@ def plan_for_coordinator(  # noqa: PLR0913 - a document, what there was, and wha
     tasks_max: int = KEY_GROUPS,
     document_bytes_max: int = CoordinatorSettings().document_bytes_max,
     code_of: Callable[[Sequence[str]], Bundle] = lambda _: Bundle(),
+    prefix: str = "tidemark",
 ) -> PlannedPipeline:
     """Plan a document, the registry's connections (JSON by name) that its stages name put in. Raises PlanRefusal.
 
     With `previous` its state is kept: vertices that stay keep their names (E3).
-    `code_of`: the code of computations' classes, as it is now (R5).
+    `code_of`: the code of computations' classes, as it is now (R5). `prefix`: of the installation's own topics.
     """
     try:
         document = document if collects else with_connections(document, connections)
         _check_size(document, document_bytes_max)
         processor = parse(document, known_connections=None if collects else {})
+        check_topics(processor, prefix)
         plan = plan_processor(processor, engine=engine, collects=collects)
         if previous is not None:
             plan = _continued(previous, processor, plan, engine, collects=collects)

@@ -54,6 +54,7 @@ async def build(settings: ProcessSettings) -> CoordinatorDriver:
         tasks_max=decisions.tasks_max,
         document_bytes_max=decisions.document_bytes_max,
         code_of=bundle_of,
+        prefix=decisions.topic_prefix,
     )
     store = SqlCommitStore(settings.store, settings.store_config)
     return CoordinatorDriver(settings.place, make_outside(settings), store, planner, machine)

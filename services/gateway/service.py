@@ -35,6 +35,7 @@ from shared.process.web import (
     guard,
     read_body,
 )
+from shared.runtime.internal import is_internal
 from shared.runtime.measures import Measure
 
 _log = structlog.get_logger()
@@ -179,8 +180,7 @@ class GatewayService:
 
     async def _topic(self, topic: str) -> tuple[str, int]:
         allowed = self._settings.topics
-        inner = topic.startswith(("__", f"{self._prefix}.", "tidemark."))
-        if (allowed and topic not in allowed) or inner:
+        if (allowed and topic not in allowed) or is_internal(topic, self._prefix):
             raise Problem(NOT_FOUND, "topic", "one that the gateway may write to", repr(topic))
         try:
             partitions = await self._writer.partitions(topic)

@@ -52,7 +52,7 @@ class RealSinks:
         match stage:
             case KafkaEmit():
                 connection = self._connections.get(processor, stage.connection_name)
-                takes = Takes.of(self._connections.kafka_settings(connection))
+                takes = Takes.of(self._connections.kafka_settings(connection), context.outside.topics.prefix)
                 log, parts = self._connections.log(connection), self._parts(context, vertex, index)
                 return KafkaSink(stage, log, parts, context.outside.clock, self._settings.kafka, takes)
             case FileEmit():

@@ -251,7 +251,9 @@ def one_record(document: Document, **options: object) -> tuple[object, list[str]
         name: expression(value) if name in expressions else value for name, value in options.items()
     }
     stage = KafkaEmit(path="$emit", connection_name="c", **{"topic": expression("t"), **given})
-    made, rejected = RecordMaker(stage, Takes(record_bytes_max=1000, headers_max=3)).runs(documents_batch([document]))
+    made, rejected = RecordMaker(stage, Takes(record_bytes_max=1000, headers_max=3, prefix="of-ours")).runs(
+        documents_batch([document])
+    )
     records = [columns[0] for _, run in made for _, columns in run.by_partition(1, 0)]
     return (records[0] if records else None), [r.reason for r in rejected]
 
@@ -288,7 +290,11 @@ def test_S6_keys_are_written_as_kafkas_serializers_write_them(
         ({"h": 1}, {"headers": "$h"}, "headers: expected a document"),
         ({"d": "x"}, {"tombstone_when": "$d"}, "tombstoneWhen: expected true or false"),
         ({"d": True}, {"tombstone_when": "$d", "key": "$k"}, "a record without a value needs a key"),
-        ({"t": "tidemark.markers.x"}, {"topic": "$t"}, "and not tidemark.markers."),
+        ({"t": "tidemark.markers.x"}, {"topic": "$t"}, "tidemark.markers.x is an internal topic"),
+        ({"t": "tidemark.control.commands"}, {"topic": "$t"}, "tidemark.control.commands is an internal topic"),
+        ({"t": "of-ours.requests"}, {"topic": "$t"}, "of-ours.requests is an internal topic"),
+        ({"t": "__consumer_offsets"}, {"topic": "$t"}, "__consumer_offsets is an internal topic"),
+        ({}, {"topic": "tidemark.commands"}, "tidemark.commands is an internal topic"),
     ],
 )
 def test_S6_what_a_broker_would_refuse_is_found_before_staging(

@@ -187,8 +187,8 @@ async def test_S6_a_topic_with_a_limit_of_its_own_takes_what_fits(world: World, 
     ("there", "topic", "finding"),
     [
         ("a.b", "a_b", "cannot be made: .*collides"),
-        ("x", "__consumer_offsets", "is the broker's own"),
-        ("x", "__share_group_state", "is the broker's own"),
+        ("x", "__consumer_offsets", "is an internal topic"),
+        ("x", "__share_group_state", "is an internal topic"),
     ],
 )
 async def test_S6_a_topic_that_the_cluster_refuses_costs_its_rows_alone(

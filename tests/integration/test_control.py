@@ -215,6 +215,7 @@ async def test_no_output_shows_a_secret(asked: Asked, tmp_path: Path) -> None:
 async def test_errors_say_place_expectation_and_finding(asked: Asked) -> None:
     """Whatever is wrong with a request is said in JSON, with what was expected where."""
     bad = {"pipeline": [{"$source": {"documents": []}}, {"$macth": {}}, {"$limit": 1}]}
+    internal = [{"$source": {"documents": []}}, {"$emit": {"connectionName": "k", "topic": "tidemark.commands"}}]
     cases: list[tuple[str, str, Any, int, str]] = [
         ("GET", "/v1/processors/none", None, 404, "name"),
         ("GET", "/v2", None, 404, "/v2"),
@@ -224,6 +225,7 @@ async def test_errors_say_place_expectation_and_finding(asked: Asked) -> None:
         ("POST", "/v1/processors/p/stop", {"darin": True}, 400, "body"),
         ("POST", "/v1/processors/none/start", {}, 404, "none"),
         ("POST", "/v1/validate", {"document": bad}, 422, "document"),
+        ("POST", "/v1/validate", {"document": {**bad, "pipeline": internal}}, 422, "document"),
         ("POST", "/v1/validate", {"document": "x" * 20_001}, 413, "body"),
         ("PUT", "/v1/connections/k", {"type": "kafka"}, 422, "document"),
         ("GET", "/v1/processors/none/stats?verbose=1", None, 404, "name"),

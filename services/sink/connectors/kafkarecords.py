@@ -25,7 +25,7 @@ from shared.model.values import INT32_MAX, INT32_MIN, MISSING, Binary, Date, Doc
 from shared.operators.base import ARRIVAL, TS
 from shared.operators.batches import documents_of
 from shared.ports.sink import Rejected
-from shared.runtime.topics import MARKERS_PREFIX
+from shared.runtime.internal import is_internal, refusal
 
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -60,15 +60,18 @@ class Takes:
     headers_max: int = 1_000
     topics_max: int = 10_000
     new_topic_partitions: int = 1
+    prefix: str = "tidemark"
+    """Of the topics that are the installation's own: records for them are refused."""
 
     @staticmethod
-    def of(settings: KafkaSettings) -> "Takes":
-        """By a connection's settings."""
+    def of(settings: KafkaSettings, prefix: str = "tidemark") -> "Takes":
+        """By a connection's settings, and the prefix of the installation's own topics."""
         return Takes(
             record_bytes_max=settings.message_bytes_max,
             headers_max=settings.emit_headers_max,
             topics_max=settings.emit_topics_max,
             new_topic_partitions=settings.emit_topic_partitions,
+            prefix=prefix,
         )
 
 
@@ -79,6 +82,7 @@ class RecordMaker:
         self._stage = stage
         self._record_bytes_max = takes.record_bytes_max
         self._headers_max = takes.headers_max
+        self._prefix = takes.prefix
 
     def runs(self, batch: pa.RecordBatch) -> tuple[list[tuple[list[int], Run]], list[Rejected]]:
         """Runs with the rows that their records come from, and the rows that are none."""
@@ -90,7 +94,7 @@ class RecordMaker:
         stage = self._stage
         topic = stage.topic.value if isinstance(stage.topic, Literal) else None
         plain = stage.headers is None and stage.tombstone_when is None and stage.output_format == "relaxedJson"
-        if not plain or not isinstance(topic, str) or not _may_be_topic(topic) or not batch.num_rows:
+        if not plain or not isinstance(topic, str) or not self._may_write(topic) or not batch.num_rows:
             return None
         keys = None
         if stage.key is not None:
@@ -99,6 +103,9 @@ class RecordMaker:
                 return None
         run = Run(topic, rendered(batch).to_pylist(), keys, [_kafka_time(t) for t in _column(batch, TS)], None)
         return run if int(run.sizes().max()) <= self._record_bytes_max else None
+
+    def _may_write(self, topic: str) -> bool:
+        return _may_be_topic(topic) and not is_internal(topic, self._prefix)
 
     def _each(self, batch: pa.RecordBatch) -> tuple[list[tuple[list[int], Run]], list[Rejected]]:
         times = _column(batch, TS)
@@ -121,9 +128,9 @@ class RecordMaker:
         topic = evaluate(stage.topic, environment)
         if not isinstance(topic, str) or not _may_be_topic(topic):
             found = repr(topic) if isinstance(topic, str) else f"a value of type {type_name(topic)}"
-            raise _Refused(
-                f"{stage.path}.topic: expected a name of letters, digits, '.', '_' and '-', and not {MARKERS_PREFIX}…, found {found}"
-            )
+            raise _Refused(f"{stage.path}.topic: expected a name of letters, digits, '.', '_' and '-', found {found}")
+        if reason := refusal(topic, self._prefix):
+            raise _Refused(f"{stage.path}.topic: {reason}")
         key = None if stage.key is None else key_bytes(evaluate(stage.key, environment), stage.key_format)
         headers = () if stage.headers is None else header_pairs(evaluate(stage.headers, environment), self._headers_max)
         tombstone = stage.tombstone_when is not None and _condition(evaluate(stage.tombstone_when, environment))
@@ -141,8 +148,7 @@ class RecordMaker:
 
 
 def _may_be_topic(name: str) -> bool:
-    # A stranger's record among the markers would be none, and end the sinks that it lies before.
-    return _TOPIC.fullmatch(name) is not None and name not in (".", "..") and not name.startswith(MARKERS_PREFIX)
+    return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
 def _kafka_time(time_ms: int | None) -> int | None:

@@ -18,10 +18,6 @@ from shared.ports.log import Log, LogDenied, LogError, LogUnavailable, RecordCol
 _CLOCKS_APART_MS: Final = 60_000
 """A broker's clock may differ from ours so much, or by a tenth of what it allows, if that is less."""
 _FREE: Final = TopicRules()
-_BROKERS_OWN: Final = frozenset(
-    ("__consumer_offsets", "__transaction_state", "__share_group_state", "__remote_log_metadata", "__cluster_metadata")
-)
-"""A broker makes them when it first needs them, as it needs them: nobody else must."""
 
 
 class Topics:
@@ -45,9 +41,7 @@ class Topics:
         missing: dict[str, str] = {}
         found: list[str] = []
         for topic in sorted(unknown):
-            if topic in _BROKERS_OWN:
-                missing[topic] = _not_ours(topic)
-            elif topic not in known and not self._takes.new_topic_partitions:
+            if topic not in known and not self._takes.new_topic_partitions:
                 missing[topic] = f"$emit.topic: {topic} does not exist; create it"
             elif len(self._rules) + len(found) >= self._takes.topics_max:
                 missing[topic] = (
