@@ -18,7 +18,7 @@ from shared.runtime.reading import reading
 from shared.runtime.registry import Connections, Registry
 from shared.runtime.settings import RuntimeSettings
 from shared.runtime.topics import Topics
-from shared.wire.errors import WireError
+from shared.runtime.unreadable import Unreadable
 from shared.wire.messages import decode_report
 
 _log = structlog.get_logger()
@@ -57,13 +57,15 @@ class ReadModel:
     on_status: Callable[[ProcessorStatus | None, ProcessorStatus | None], None] = lambda _before, _now: None
     """Told of every status that is new, with the one before; of a processor that was dropped, None."""
     workers: dict[Place, SeenWorker] = field(default_factory=dict)
-    _connections: Connections = field(default_factory=Connections)
+    unreadable: Unreadable = field(default_factory=Unreadable)
+    _connections: Connections = field(init=False)
     _registry: Registry = field(init=False)
     _followed: list[_Topic] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Nothing is known yet."""
-        self._registry = Registry(self.runtime.wire)
+        self._registry = Registry(self.runtime.wire, unreadable=self.unreadable)
+        self._connections = Connections(unreadable=self.unreadable)
 
     @property
     def statuses(self) -> dict[ProcessorName, ProcessorStatus]:
@@ -138,21 +140,13 @@ class ReadModel:
                 await self.clock.sleep_ms(self.settings.retry_ms)
 
     def _take_status(self, record: LogRecord) -> None:
-        before = self.statuses.get(ProcessorName((record.key or b"").decode()))
-        try:
-            name = self._registry.take(record)
-        except WireError as error:
-            _log.error("control.unreadable", topic=record.topic, offset=record.offset, reason=str(error))
-            return
+        before = self.statuses.get(ProcessorName((record.key or b"").decode(errors="replace")))
+        name = self._registry.take(record)
         if name is not None:
             self.on_status(before, self.statuses.get(name))
 
     def _take_report(self, record: LogRecord) -> None:
-        try:
-            report = decode_report(record.value or b"", self.runtime.wire)
-        except WireError as error:
-            _log.error("control.unreadable", topic=record.topic, offset=record.offset, reason=str(error))
-            return
+        report = self.unreadable.read(record, lambda found: decode_report(found.value or b"", self.runtime.wire))
         if isinstance(report, Heartbeat):
             now_ms = self.clock.monotonic_ms()
             # Who was heard last stands last.

@@ -33,6 +33,7 @@ from shared.runtime.client import Client
 from shared.runtime.measures import Measure
 from shared.runtime.settings import RuntimeSettings
 from shared.runtime.topics import Topics
+from shared.runtime.unreadable import unreadable_measure
 
 _log = structlog.get_logger()
 
@@ -108,6 +109,8 @@ class ControlService:
     def measures(self) -> Iterator[Measure]:
         """What it knows of processors; tasks tell of themselves where they are."""
         yield Measure("commands_waiting", "gauge", "Commands that wait for the coordinator", self.commands.waiting)
+        for topic, count in self.model.unreadable.counts.items():
+            yield unreadable_measure(topic, count)
         yield Measure("processors_known", "gauge", "Processors in the registry", len(self.model.statuses))
 
     def _broken(self, error: BaseException) -> None:

@@ -34,6 +34,7 @@ from shared.runtime.fencing import Fence
 from shared.runtime.reading import followed
 from shared.runtime.settings import RuntimeSettings
 from shared.runtime.topics import Topics
+from shared.runtime.unreadable import Unreadable
 from shared.wire.messages import decode_command, encode_message
 
 _log = structlog.get_logger()
@@ -203,11 +204,11 @@ class LocalCluster:
         """A worker is added when the coordinator finds no free slot, and removed when it hosts nothing."""
         topics, runtime, clock = self._topics(), self.runtime(), SystemClock()
         await log.create_topic(topics.commands, 1, topics.plain()[topics.commands])
-        fence = Fence()
+        fence, unreadable = Fence(), Unreadable()
         async for record in followed(log, clock, TopicPartition(topics.commands, 0), runtime, from_end=True):
             if not fence.admits(record):
                 continue
-            match decode_command(record.value or b"", runtime.wire):
+            match unreadable.read(record, lambda found: decode_command(found.value or b"", runtime.wire)):
                 case WorkerWanted(service=service, there=there):
                     self._follow_wish(service, frozenset(there))
                 case WorkerUnwanted(place=place, worker=worker):

@@ -6,7 +6,16 @@ from typing import Any, Final
 import msgspec
 
 from shared.model.ids import Offset, ProcessorName
-from shared.model.messages import Heartbeat, ProcessorStatus, PutConnection, Request, SampleProcessor
+from shared.model.messages import (
+    Answered,
+    Heartbeat,
+    ProcessorStatus,
+    PutConnection,
+    Report,
+    Request,
+    Sampled,
+    SampleProcessor,
+)
 from shared.ports.clock import Clock
 from shared.ports.log import Log, LogRecord, LogUnavailable, NewRecord, Reader, TopicPartition
 from shared.runtime.fencing import Fence
@@ -14,6 +23,7 @@ from shared.runtime.reading import followed, reading, up_to_now
 from shared.runtime.registry import Connections, Registry
 from shared.runtime.settings import RuntimeSettings
 from shared.runtime.topics import Topics
+from shared.runtime.unreadable import Unreadable
 from shared.wire.messages import decode_answer, decode_report, decode_sample, encode_message
 
 _DEFAULT: Final = RuntimeSettings()
@@ -47,6 +57,7 @@ class Client:
         self._clock = clock
         self._settings = settings
         self.unique = unique
+        self._unreadable = Unreadable()
 
     async def request(self, request: Request, timeout_ms: int = 60_000) -> None:
         """Send and wait for the answer. RequestRefused, RequestTimeout; LogError when the broker is away.
@@ -72,8 +83,8 @@ class Client:
                 for record in await self._fetch(reader):
                     if not fence.admits(record):
                         continue
-                    answer = decode_answer(record.value or b"", self._settings.wire)
-                    if answer.request == request.request:
+                    answer = self._unreadable.read(record, self._answer_of)
+                    if answer is not None and answer.request == request.request:
                         if answer.error:
                             raise RequestRefused(answer.error)
                         return
@@ -105,7 +116,7 @@ class Client:
 
     async def _registry(self) -> tuple[Registry, Offset | None]:
         """All processors, and where the registry goes on; None: nothing is there yet. LogUnavailable."""
-        found = Registry(self._settings.wire)
+        found = Registry(self._settings.wire, unreadable=self._unreadable)
         end = None
         async for record in up_to_now(self._log, TopicPartition(self._topics.registry, 0), self._settings):
             found.take(record)
@@ -127,9 +138,10 @@ class Client:
             deadline_ms = self._clock.monotonic_ms() + wait_ms
             while waiting and self._clock.monotonic_ms() < deadline_ms:
                 for record in await self._fetch(reader):
-                    sampled = decode_sample(record.value or b"", self._settings.wire)
-                    if sampled.request == request.request:
-                        found += [msgspec.json.decode(document) for document in sampled.documents]
+                    told = self._unreadable.read(record, self._sample_of)
+                    if told is not None and told[0].request == request.request:
+                        sampled, documents = told
+                        found += documents
                         waiting.discard((sampled.vertex, sampled.index))
         return found[-limit:]
 
@@ -140,7 +152,7 @@ class Client:
 
     async def connections(self) -> dict[str, Any]:
         """The registry of connections, without secrets."""
-        found = Connections()
+        found = Connections(unreadable=self._unreadable)
         async for record in up_to_now(self._log, TopicPartition(self._topics.connections, 0), self._settings):
             found.take(record)
         return found.values
@@ -173,9 +185,19 @@ class Client:
         """What workers say from now on."""
         reports = TopicPartition(self._topics.reports, 0)
         async for record in followed(self._log, self._clock, reports, self._settings, from_end=True):
-            report = decode_report(record.value or b"", self._settings.wire)
+            report = self._unreadable.read(record, self._report_of)
             if isinstance(report, Heartbeat):
                 yield report
+
+    def _answer_of(self, record: LogRecord) -> Answered:
+        return decode_answer(record.value or b"", self._settings.wire)
+
+    def _report_of(self, record: LogRecord) -> Report | Request:
+        return decode_report(record.value or b"", self._settings.wire)
+
+    def _sample_of(self, record: LogRecord) -> tuple[Sampled, list[Any]]:
+        sampled = decode_sample(record.value or b"", self._settings.wire)
+        return sampled, [msgspec.json.decode(document) for document in sampled.documents]
 
     async def ready(self, timeout_ms: int) -> None:
         """Wait until a coordinator has made the topics. RequestTimeout."""

@@ -35,7 +35,7 @@ from shared.protocol.errors import LocalError
 from shared.runtime.clearing import delete
 from shared.runtime.context import Outside, ensure_topics
 from shared.runtime.doubt import Doubt
-from shared.runtime.fencing import LEADS_KEY, Fence, token_of
+from shared.runtime.fencing import Fence, token_of
 from shared.runtime.measures import Measure, of_processor
 from shared.runtime.mirror import MirrorWriter, read_mirrors
 from shared.runtime.reading import reading
@@ -44,7 +44,7 @@ from shared.runtime.telling import Teller
 from shared.runtime.topics import EDGE_CONFIG
 from shared.runtime.trimming import Trimmer
 from shared.runtime.undecided import Undecided
-from shared.wire.errors import WireError
+from shared.runtime.unreadable import Unreadable, key_of, unreadable_measure
 from shared.wire.messages import decode_report, encode_message
 
 _log = structlog.get_logger()
@@ -101,6 +101,7 @@ class CoordinatorDriver:
         self._store_queue: asyncio.Queue[tuple[int, Write]] = asyncio.Queue(waiting_max)
         self._mirror_queue: asyncio.Queue[tuple[int, do.AppendMirror]] = asyncio.Queue(waiting_max)
         self._wire = outside.settings.wire
+        self._unreadable = Unreadable()
         self._read_to_ms = 0
         """R1: what was reported before this has been read: a channel that is slow is not the workers' silence."""
         self._stopped = asyncio.Event()
@@ -156,6 +157,8 @@ class CoordinatorDriver:
     def measures(self) -> Iterator[Measure]:
         """Of every processor, where this one leads."""
         yield Measure("leads", "gauge", "1 for the coordinator that leads", int(self._token is not None))
+        for topic, count in self._unreadable.counts.items():
+            yield unreadable_measure(topic, count)
         for machine in self._machine.processors.values():
             yield from of_processor(status_of(machine.state), len(machine.state.unreleased()))
 
@@ -523,20 +526,23 @@ class CoordinatorDriver:
         fence, before = Fence(), dict[str, None]()
 
         async def hear(record: LogRecord) -> None:
-            key, counts, its = record.key or LEADS_KEY, fence.admits(record), token_of(record)
+            counts, its = fence.admits(record), token_of(record)
+            name = self._unreadable.read(record, key_of)
+            if name is None:
+                return
             if its > token and self._leads_in(term):
                 self._lose_lease(f"leader {its} has told of itself")
-            elif its == token and key == LEADS_KEY:
+            elif its == token and not name:
                 await found(term, list(before), overtaken=False)
                 before.clear()
             elif not counts:
                 _log.warning("coordinator.overtaken", topic=topic.topic, offset=record.offset, leader=its)
-                if key != LEADS_KEY:
-                    await found(term, [key.decode()], overtaken=True)
-            elif its < token and record.value is not None and key != LEADS_KEY:
-                before[key.decode()] = None
+                if name:
+                    await found(term, [name], overtaken=True)
+            elif its < token and record.value is not None and name:
+                before[name] = None
             elif its < token:
-                before.pop(key.decode(), None)
+                before.pop(name, None)
 
         start = await self._offset(topic, self._outside.log.begin_offsets)
         await self._follow(topic, start, partial(self._leads_in, term), hear)
@@ -572,12 +578,8 @@ class CoordinatorDriver:
         self._hear(record)
 
     def _hear(self, record: LogRecord) -> None:
-        try:
-            message = decode_report(record.value or b"", self._wire)
-        except WireError as error:
-            _log.error("coordinator.unreadable", topic=record.topic, offset=record.offset, reason=str(error))
-            return
-        if self._token is None:
+        message = self._unreadable.read(record, lambda found: decode_report(found.value or b"", self._wire))
+        if message is None or self._token is None:
             return
         if isinstance(message, Echo):
             if message.leader == self._token:

@@ -13,6 +13,8 @@ from shared.ports.log import LogRecord
 HEADER: Final = "tidemark-leader"
 LEADS_KEY: Final = b""
 """Key of the record with which a term begins in a compacted topic, where what it told last may be gone. No name is empty."""
+_DIGITS_MAX: Final = 18
+"""Of a token: it is a store's 64-bit number."""
 
 Headers = tuple[tuple[str, bytes], ...]
 
@@ -25,7 +27,7 @@ def signed(token: LeaderToken) -> Headers:
 def token_of(record: LogRecord) -> LeaderToken:
     """Of the leader that wrote a record; 0 where nothing says."""
     value = next((value for name, value in record.headers if name == HEADER), b"")
-    return LeaderToken(int(value)) if value.isdigit() else LeaderToken(0)
+    return LeaderToken(int(value)) if value.isdigit() and len(value) <= _DIGITS_MAX else LeaderToken(0)
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from shared.model.messages import ProcessorStatus
 from shared.ports.log import LogRecord
 from shared.runtime.fencing import LEADS_KEY, Fence
 from shared.runtime.settings import RuntimeSettings
+from shared.runtime.unreadable import Unreadable, key_of
 from shared.wire.limits import WireLimits
 from shared.wire.messages import decode_status
 
@@ -21,19 +22,27 @@ class Registry:
     """Processors by name, from records that are handed in in the order of the log."""
 
     wire: WireLimits = _DEFAULT.wire
+    unreadable: Unreadable = field(default_factory=Unreadable)
     statuses: dict[ProcessorName, ProcessorStatus] = field(default_factory=dict)
     _fence: Fence = field(default_factory=Fence)
 
     def take(self, record: LogRecord) -> ProcessorName | None:
-        """Take a record in; the name that it changes something about. WireError."""
+        """Take a record in; the name that it changes something about."""
         if not self._fence.admits(record) or record.key in (None, LEADS_KEY):
             return None
-        name = ProcessorName((record.key or b"").decode())
-        if record.value is None:
+        said = self.unreadable.read(record, self._said)
+        if said is None:
+            return None
+        name, status = said
+        if status is None:
             self.statuses.pop(name, None)
         else:
-            self.statuses[name] = decode_status(record.value, self.wire)
+            self.statuses[name] = status
         return name
+
+    def _said(self, record: LogRecord) -> tuple[ProcessorName, ProcessorStatus | None]:
+        status = None if record.value is None else decode_status(record.value, self.wire)
+        return ProcessorName(key_of(record)), status
 
 
 @dataclass(slots=True)
@@ -41,14 +50,23 @@ class Connections:
     """Connections by name, without their secrets; the same."""
 
     values: dict[str, Any] = field(default_factory=dict)
+    unreadable: Unreadable = field(default_factory=Unreadable)
     _fence: Fence = field(default_factory=Fence)
 
     def take(self, record: LogRecord) -> None:
         """Take a record in."""
         if not self._fence.admits(record) or record.key in (None, LEADS_KEY):
             return
-        name = (record.key or b"").decode()
-        if record.value is None:
+        said = self.unreadable.read(record, _connection_of)
+        if said is None:
+            return
+        name, value = said
+        if value is None:
             self.values.pop(name, None)
         else:
-            self.values[name] = msgspec.json.decode(record.value)
+            self.values[name] = value
+
+
+def _connection_of(record: LogRecord) -> tuple[str, dict[str, Any] | None]:
+    value = None if record.value is None else msgspec.json.decode(record.value, type=dict[str, Any])
+    return key_of(record), value
