@@ -22,9 +22,13 @@ TS: Final = "__ts"
 WM: Final = "__wm"
 """int64: its split's own watermark before the record (`lateness: split`); MIN_TIME where there was none. Only on rows of a source."""
 PART: Final = "__part"
-"""int32: ordinal of the source split: second part of the order key (D11). NO_SPLIT for what stands in none."""
+"""int32: ordinal of the source split: second part of the order key (D11). Negative for what is no record of a source."""
 NO_SPLIT: Final = -1
-"""PART of a document that a computation made: its order key is its own, and no place of the source."""
+"""PART of a document that is no record: of a computation, a window. Its order key is its own, and no place of the source."""
+NO_SPLIT_LEAST: Final = -(2**31)
+"""Added to a hash of 31 bits it is a PART of what is no record, and keeps the order of the hashes."""
+EVENT: Final = "__event"
+"""int64 ms, in a window that closes: event time of a record, where TS is already the output's. TS tells it elsewhere."""
 POS: Final = "__pos"
 """int64: position in the split: third part of the order key. Where streams flow together, above PLACE which of them (branch.py)."""
 PLACE_BITS: Final = 52

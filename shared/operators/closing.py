@@ -21,7 +21,7 @@ from shared.model.plan import OUT
 from shared.model.time import MIN_TIME
 from shared.model.values import Document
 from shared.operators import general_group, typed_group
-from shared.operators.base import ARRIVAL, PART, POS, TS, WEND, WSTART, Out
+from shared.operators.base import ARRIVAL, EVENT, NO_SPLIT, NO_SPLIT_LEAST, PART, POS, SRCKEY, TS, WEND, WSTART, Out
 from shared.operators.batches import batch_of, concat, documents_of, one_batch, with_column
 from shared.operators.context import TaskContext
 from shared.operators.dead_letters import Failure, dead_letters
@@ -50,7 +50,8 @@ def close(
     if not ready.num_rows:
         return outs, failed
     batch = _finished(plan, ready, processing_ms)
-    stages = list(plan.after)
+    own = len(plan.after) - plan.spec.stages_behind
+    stages = list(plan.after[:own])
     while stages and batch.num_rows:
         run: list[Stateless] = []
         while stages and not isinstance(stages[0], Group | Sort | Limit | Count):
@@ -63,6 +64,12 @@ def close(
             batch, letters = _windowed(plan, stages.pop(0), batch, context)
             failed += sum(out.batch.num_rows for out in letters)
             outs += letters
+    if plan.spec.stages_behind and batch.num_rows:
+        # What leaves a window is its result, also a row that is as its record was.
+        result = with_column(batch, PART, _no_split(batch.num_rows))
+        staged = through(plan.after[own:], result, context)  # type: ignore[arg-type]
+        batch, failed = staged.batch, failed + staged.failed
+        outs += staged.letters
     if batch.num_rows:
         if floor_ms > MIN_TIME:
             batch = with_column(batch, TS, pc.max_element_wise(batch.column(TS), pa.scalar(floor_ms, pa.int64())))
@@ -78,10 +85,8 @@ def _finished(plan: WindowPlan, ready: pa.RecordBatch, processing_ms: int) -> pa
         order = sorted_by(ready, [*plan.window_columns, *([ARRIVAL] if plan.processing_time else [TS]), PART, POS])
         ready = ready.take(order)
         engine = {n: a for n, a in _engine(plan, ready, processing_ms).items() if n != POS}
-        return batch_of(
-            documents_of(ready),
-            {**engine, PART: ready.column(PART), POS: ready.column(POS), _ORDER: _times(plan, ready)},
-        )
+        own = {name: ready.column(name) for name in (PART, POS, SRCKEY)}
+        return batch_of(documents_of(ready), {**engine, **own, EVENT: ready.column(TS), _ORDER: _times(plan, ready)})
     ready = ready.take(sorted_by(ready, [*plan.window_columns, *plan.key_columns]))
     engine = _engine(plan, ready, processing_ms)
     if plan.typed is None:
@@ -152,22 +157,27 @@ def ranks(*columns: Int64s) -> Int64s:
 def _numbered(batch: pa.RecordBatch) -> pa.RecordBatch:
     """POS anew, by the order of the output; without the columns of this module."""
     places = _places(batch)
-    gone = [n for n in (_CHOSEN, _ORDER, SESSION, SESSION_KEY) if n in batch.schema.names]
+    gone = [n for n in (_CHOSEN, _ORDER, EVENT, SRCKEY, SESSION, SESSION_KEY) if n in batch.schema.names]
     batch = batch.drop_columns(gone) if gone else batch
     return with_column(with_column(batch, PART, places[PART]), POS, places[POS])
 
 
 def _places(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """PART and POS of output, whose rows of one window stand together.
+    """PART and POS of output, whose rows of one window stand together; it is no record, and PART says so.
 
     Sessions of several keys that end together may be closed apart from each other: what tells them apart is the hash of the key.
     """
     ends: Int64s = batch.column(WEND).to_numpy()
     if SESSION not in batch.schema.names:
-        return {PART: pa.array(np.zeros(len(ends), dtype=np.int32)), POS: pa.array(ranks(ends))}
-    hashes = (murmur2_column(batch.column(SESSION)) & np.uint32(_POSITIVE)).astype(np.int32)
+        return {PART: _no_split(len(ends)), POS: pa.array(ranks(ends))}
+    hashes = (murmur2_column(batch.column(SESSION)) & np.uint32(_POSITIVE)).astype(np.int64)
     codes = batch.column(SESSION).dictionary_encode().indices.to_numpy(zero_copy_only=False)
-    return {PART: pa.array(hashes), POS: pa.array(ranks(ends, batch.column(WSTART).to_numpy(), codes))}
+    parts = pa.array((hashes + NO_SPLIT_LEAST).astype(np.int32))
+    return {PART: parts, POS: pa.array(ranks(ends, batch.column(WSTART).to_numpy(), codes))}
+
+
+def _no_split(rows: int) -> pa.Array:
+    return pa.array(np.full(rows, NO_SPLIT, dtype=np.int32))
 
 
 # --- stages that look at a whole window -------------------------------------------------------------------------------
@@ -201,7 +211,8 @@ def _one_window(
     if isinstance(stage, Count):
         return _gathered(plan, window, apply_count(stage, documents)), []
     assert isinstance(stage, Group)
-    env = environments(window, documents, context.topic)[0]
+    # One environment stands for all rows, so it names the place of none.
+    env = environments(with_column(window, PART, _no_split(len(documents))), documents, context.topic)[0]
     rows: _Rows = list(zip(documents, _orders(window), strict=True))
     found, failures = _grouped(stage, rows, env)
     return _gathered(plan, window, found), dead_letters(window, failures, stage.name, context)
@@ -210,8 +221,8 @@ def _one_window(
 def _placed(window: pa.RecordBatch) -> pa.RecordBatch:
     """Behind a `$sort` its order is what counts (D15)."""
     n = window.num_rows
-    zeros = pa.array(np.zeros(n, dtype=np.int64))
-    window = with_column(with_column(window, _ORDER, zeros), PART, zeros.cast(pa.int32()))
+    window = with_column(window, _ORDER, pa.array(np.zeros(n, dtype=np.int64)))
+    window = with_column(window, PART, _no_split(n))
     return with_column(window, POS, pa.array(np.arange(n, dtype=np.int64)))
 
 
@@ -260,6 +271,6 @@ def _gathered(plan: WindowPlan, window: pa.RecordBatch, documents: Sequence[Docu
         engine[_CHOSEN] = pa.array([chosen] * n, type=pa.int64())
         time = time if chosen is None else chosen
     engine[TS] = pa.array([time] * n, type=pa.int64())
-    engine[PART] = pa.array(np.zeros(n, dtype=np.int32))
+    engine[PART] = _no_split(n)
     engine[POS] = pa.array(np.arange(n, dtype=np.int64))
     return batch_of(documents, engine)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from shared.language.values import render_json
 from shared.model.plan import DLQ
 from shared.model.values import Binary, Date, Document, long
-from shared.operators.base import ARRIVAL, NO_SPLIT, PART, PLACE, POS, RAW, REST, SRCKEY, TS, WSTART, Out
+from shared.operators.base import ARRIVAL, PART, PLACE, POS, RAW, REST, SRCKEY, TS, WSTART, Out
 from shared.operators.batches import batch_of, documents_of
 from shared.operators.context import TaskContext, source_place
 
@@ -127,7 +127,7 @@ def letter(
 def _stream_meta(rows: pa.RecordBatch, context: TaskContext, origin: Origin | None) -> list[dict[str, Any]]:
     names = rows.schema.names
     nowhere = [None] * rows.num_rows
-    parts = [None if p == NO_SPLIT else p for p in rows.column(PART).to_pylist()] if PART in names else nowhere
+    parts = [None if p is None or p < 0 else p for p in rows.column(PART).to_pylist()] if PART in names else nowhere
     positions = rows.column(POS).to_pylist() if POS in names else nowhere
     keys = rows.column(SRCKEY).to_pylist() if SRCKEY in names else [None] * rows.num_rows
     found = []

@@ -35,7 +35,7 @@ from shared.language.kernels import Bools, Column, Path, Rows, Unvectorised
 from shared.language.kernels.base import TIMESTAMP, either, nulls_of
 from shared.language.kernels.expressions import by_kernel, expression_paths
 from shared.model.values import MISSING, Document, Value
-from shared.operators.base import ARRIVAL, PART, TS, WEND, WSTART
+from shared.operators.base import ARRIVAL, EVENT, PART, TS, WEND, WSTART
 from shared.operators.batches import (
     ARROW_TYPES,
     Empty,
@@ -125,9 +125,17 @@ class Frame(Rows):
         if known is None or known[0] not in self.batch.schema.names:
             raise Unvectorised
         cells = self.batch.column(known[0])
-        if names[0] == "source" and PART not in self.batch.schema.names:
+        if names[0] == "source" and not self._all_records():
             raise Unvectorised
         return Column("date", cells.cast(pa.int64()).cast(TIMESTAMP), missing=bool(cells.null_count))
+
+    def _all_records(self) -> bool:
+        """Whether each row is a record of a source, at the time that TS has."""
+        names = self.batch.schema.names
+        if PART not in names or EVENT in names or self.batch.column(PART).null_count:
+            return False
+        least = pc.min(self.batch.column(PART)).as_py()
+        return least is None or least >= 0
 
     def now(self) -> Column:
         """When the records arrived."""

@@ -31,7 +31,7 @@ from shared.model.held import Why
 from shared.model.ids import KeyGroup, StatePart, key_group_part
 from shared.model.plan import OUT
 from shared.model.time import MAX_TIME, MIN_TIME
-from shared.operators.base import ARRIVAL, GROUP, KEY, PART, POS, RAW, REST, TS, WM, Out
+from shared.operators.base import ARRIVAL, GROUP, KEY, NO_SPLIT_LEAST, PART, POS, RAW, REST, TS, WM, Out
 from shared.operators.batches import documents_of, int64s, select, user_columns
 from shared.operators.context import NOWHERE, TaskContext
 from shared.operators.dead_letters import LATE, LATE_CODE, Failure, dead_letters
@@ -221,7 +221,7 @@ class JoinOperator:
         columns = {
             REST: pa.array(self._documents(found), type=pa.binary()),
             TS: pa.array([f.time_ms for f in found], type=pa.int64()),
-            PART: pa.array(hashes.astype(np.int32)),
+            PART: pa.array((hashes.astype(np.int64) + NO_SPLIT_LEAST).astype(np.int32)),
             POS: pa.array([f.number for f in found], type=pa.int64()),
             ARRIVAL: pa.array([f.arrival_ms for f in found], type=pa.int64()),
         }

@@ -15,13 +15,13 @@ from shared.language.expressions.errors import ExpressionError
 from shared.language.expressions.interpreter import evaluate
 from shared.language.values import decode_value
 from shared.model.values import MISSING, Date, Document, Value, long
-from shared.operators.base import ARRIVAL, NO_SPLIT, PART, PLACE, POS, SRCKEY, TS, WEND, WSTART
+from shared.operators.base import ARRIVAL, EVENT, PART, PLACE, POS, SRCKEY, TS, WEND, WSTART
 from shared.operators.context import Topics, source_place
 from shared.operators.dead_letters import Failure
 from shared.operators.record_keys import shown_key
 from shared.operators.window_plan import SESSION_KEY
 
-_META: Final = (WSTART, WEND, SESSION_KEY, PART, POS, SRCKEY, TS)
+_META: Final = (WSTART, WEND, SESSION_KEY, PART, POS, SRCKEY, TS, EVENT)
 
 
 def environments(batch: pa.RecordBatch, documents: Sequence[Document], topic: Topics = None) -> list[Environment]:
@@ -74,22 +74,22 @@ def _meta(columns: _Columns, number: int, topic: Topics) -> Document:
         if row.get(SESSION_KEY) is not None:
             window["partition"] = decode_value(row[SESSION_KEY])
         meta["window"] = window
-    if row.get(PART) is not None:
+    part = row.get(PART)
+    if part is not None and part >= 0:
         meta["source"] = _source(row, topic)
     return meta
 
 
 def _source(row: dict[str, Any], topics: Topics) -> dict[str, Value]:
-    """Where a record came from, with its key, and its event time; what a computation made came from nowhere."""
-    source: dict[str, Value] = {}
-    if row[PART] != NO_SPLIT:
-        topic, partition = source_place(topics, row[PART])
-        source = {} if topic is None else {"topic": topic}
-        source["partition"], source["offset"] = partition, long(row[POS] & PLACE)
+    """Where a record came from, with its key, and its event time."""
+    topic, partition = source_place(topics, row[PART])
+    source: dict[str, Value] = {} if topic is None else {"topic": topic}
+    source["partition"], source["offset"] = partition, long(row[POS] & PLACE)
     if row.get(SRCKEY) is not None:
         source["key"] = shown_key(topics, row[SRCKEY])
-    if row.get(TS) is not None:
-        source["ts"] = Date(row[TS])
+    time_ms = row.get(EVENT, row.get(TS))
+    if time_ms is not None:
+        source["ts"] = Date(time_ms)
     return source
 
 

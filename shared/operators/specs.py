@@ -62,6 +62,8 @@ class WindowSpec:
     """Declared fields of the documents that come in: `schemas.after` derives it stage by stage."""
     from_source: bool = True
     """Rows come from a source, with their split's watermark (WM); else only the step's input watermark judges lateness."""
+    stages_behind: int = 0
+    """So many stages at the end of the window's pipeline stand behind the window in the document."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -296,7 +296,7 @@ def _with_inner(step: StepSpec, stage: Stateless) -> StepSpec:
     """A stage fused in at the end of a window's own pipeline."""
     window = step.window
     inner = replace(window.stage, pipeline=(*window.stage.pipeline, stage))
-    return StepSpec(replace(window, stage=inner))
+    return StepSpec(replace(window, stage=inner, stages_behind=window.stages_behind + 1))
 
 
 def _order_key(stage: Sink, *, last: bool) -> Expr | None:
