@@ -69,7 +69,7 @@ async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: 
             with contextlib.suppress(asyncio.CancelledError):
                 await telling
     said = Console(stderr=True, soft_wrap=True)
-    said.print(f"in this run: {view.totals()}", highlight=False)
+    said.print(view.totals(), highlight=False)
     if status.state == "FAILED":
         message = f"{name}: FAILED {status.reason}"
         raise RunFailed(message)

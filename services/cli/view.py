@@ -38,6 +38,13 @@ class Seen:
     """What the view has heard so far."""
 
     beats: dict[str, TaskBeat] = field(default_factory=dict)
+    """Of one generation: its tasks count from 0."""
+    job: str = ""
+    """The job that `beats` are of."""
+    counted: int = 0
+    """The generation that `beats` are of; 0 before any."""
+    first_counted: int = 0
+    """The generation that was heard first."""
     epoch: int = 0
     commits: int = 0
     generation: int = 0
@@ -51,6 +58,23 @@ class Seen:
     """By vertex."""
     event_ms: int = 0
     """Event time of what was fed last, ms."""
+
+    def hear(self, beat: TaskBeat) -> None:
+        """What a task says; what an older generation said goes with it."""
+        if beat.job != self.job:
+            self.job, self.counted, self.first_counted = beat.job, 0, 0
+        if beat.generation < self.counted:
+            return
+        if beat.generation > self.counted:
+            self.beats, self.counted = {}, beat.generation
+            self.first_counted = self.first_counted or beat.generation
+        self.beats[f"{beat.vertex}/{beat.index}"] = beat
+
+    def since(self) -> str:
+        """From when figures count: tasks begin at 0 with each generation, which reads again from the last checkpoint."""
+        if self.counted == self.first_counted:
+            return "in this run"
+        return f"since the last start (generation {self.counted})"
 
     def total(self, counter: str) -> int:
         """Sum of a counter over the tasks of sources."""
@@ -151,7 +175,7 @@ class View:
     def _heard(self, heartbeat: Heartbeat) -> None:
         for beat in heartbeat.tasks:
             if beat.name == self._name:
-                self.seen.beats[f"{beat.vertex}/{beat.index}"] = beat
+                self.seen.hear(beat)
 
     async def _follow_alerts(self, log: KafkaLog, topic: str) -> None:
         async for record in followed(log, SystemClock(), TopicPartition(topic, 0), committed_only=True):
@@ -191,6 +215,7 @@ class View:
         return [
             ("state", f"{seen.state} (generation {seen.generation})"),
             *([("why", escape(seen.why))] if seen.why else []),
+            *([("counted", seen.since())] if seen.counted != seen.first_counted else []),
             *([("fed", f"{seen.fed.sent:,}")] if fed else []),
             ("read", f"{seen.total('records'):,} ({rate:,.0f}/s){behind}"),
             *([] if fed else [("written", f"{seen.written():,}")]),
@@ -203,7 +228,7 @@ class View:
         ]
 
     def totals(self) -> str:
-        """What it came to in this run, for its end."""
+        """What it came to, and since when, for the end of a run."""
         seen = self.seen
         figures = (
             ("read", seen.total("records")),
@@ -212,7 +237,7 @@ class View:
             ("repeated", seen.total("duplicates")),
             ("dead letters", seen.dead()),
         )
-        return ", ".join(f"{name} {value:,}" for name, value in figures)
+        return f"{seen.since()}: " + ", ".join(f"{name} {value:,}" for name, value in figures)
 
     def _line(self) -> str:
         return "  ".join(f"{name}: {value}" for name, value in self._facts())

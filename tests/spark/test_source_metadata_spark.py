@@ -24,11 +24,8 @@ def _case(kind: str, inside: list[dict[str, Any]]) -> dict[str, Any]:
 def test_both_engines_tell_the_same_of_the_source() -> None:
     """Rows inside, groups, sorted rows and what stands behind a window, tumbling and session."""
     quiet(logging.CRITICAL)
-    cases = [
-        _case(kind, inside)
-        for kind in ("$tumblingWindow", "$sessionWindow")
-        for inside in ([_TOLD], [_TOLD, _GROUP, _TOLD], [{"$sort": {"n": -1}}, _TOLD])
-    ]
+    pipelines: list[list[dict[str, Any]]] = [[_TOLD], [_TOLD, _GROUP, _TOLD], [{"$sort": {"n": -1}}, _TOLD]]
+    cases = [_case(kind, inside) for kind in ("$tumblingWindow", "$sessionWindow") for inside in pipelines]
     with runner("spark") as spark:
         for case in cases:
             here, there = run_case(Runner("local"), case), run_case(spark, case)

@@ -1,5 +1,7 @@
 """The figures of a run: each counts what its name says, wherever it was seen."""
 
+from msgspec.structs import replace
+
 from services.cli.view import Seen
 from shared.model.ids import Epoch, Generation, JobId, ProcessorName, VertexId
 from shared.model.messages import TaskBeat
@@ -26,3 +28,13 @@ def test_what_a_target_refuses_is_not_written() -> None:
     }
     services = {VertexId(vertex): "sink" for vertex in ("emit-1", "emit-2", "dlq")}
     assert Seen(beats=beats, services=services).written() == 413
+
+
+def test_figures_are_of_one_generation_and_say_so() -> None:
+    """Tasks count from 0 after a failure: what older ones said is neither added nor called the whole run's."""
+    seen = Seen()
+    seen.hear(beat("source-1", records=5, late=2))
+    assert (seen.since(), seen.late()) == ("in this run", 2)
+    seen.hear(replace(beat("window-1", late=1), generation=Generation(2)))
+    seen.hear(beat("source-1", records=9, late=7))
+    assert (seen.since(), seen.late(), seen.total("records")) == ("since the last start (generation 2)", 1, 0)
