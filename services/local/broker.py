@@ -323,6 +323,7 @@ def _spawn(settings: BrokerSettings, command: list[str]) -> subprocess.Popen[byt
             stdout=errors,
             stderr=errors,
             cwd=settings.data_dir,
+            umask=0o077,  # records are the owner's alone
             # Control-C in a terminal is the supervisor's: it stops the broker last. No session of its own: Linux may give each session the
             # same share of the cores (autogroup), and a broker would get as much as all services together.
             process_group=0,

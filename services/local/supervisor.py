@@ -48,6 +48,8 @@ BROKER: Final = "broker"
 _DOUBLINGS_MAX: Final = 16
 """Doublings of `restart_wait_ms`: past them it is above any `restart_wait_ms_max`."""
 _NOT_RUNNING: Final = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+_OWNERS: Final = 0o700
+"""Mode of a folder that nobody else looks into."""
 _LOGS_LOOK_S: Final = 5.0
 """Between two looks at the sizes of log files."""
 
@@ -121,7 +123,7 @@ class LocalCluster:
     async def start(self) -> str:
         """Start the broker, then all processes; the broker's address. BrokerError says what to do when it cannot start."""
         try:
-            self.settings.data_dir.mkdir(parents=True, exist_ok=True)
+            self.make_folder()
         except OSError as error:
             raise BrokerError(
                 f"{self.settings.data_dir}: expected a folder, or a place for one: {error.strerror}; --data names another"
@@ -297,6 +299,13 @@ class LocalCluster:
         if not task.cancelled() and task.exception() is not None:
             self.failure = task.exception()
             _log.error("supervisor.failed", watcher=task.get_name(), error=repr(self.failure))
+
+    def make_folder(self) -> None:
+        """The folder of data, its owner's alone: documents with passwords, and all records, lie in it. OSError."""
+        folder = self.settings.data_dir
+        folder.mkdir(mode=_OWNERS, parents=True, exist_ok=True)
+        if folder.stat().st_uid == os.getuid():
+            folder.chmod(_OWNERS)
 
     async def _keep(self, child: Child) -> None:
         while not self._stop.is_set():

@@ -13,7 +13,10 @@ Rules:
 """
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -357,6 +360,7 @@ def _engine(url: str, timeout_ms: int, connections_max: int) -> AsyncEngine:
             max_overflow=0,
             connect_args={"timeout": timeout_ms / 1000 / 2},
         )
+        event.listen(engine.sync_engine, "connect", partial(_keep_from_others, parsed.database or ""))
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)
         event.listen(engine.sync_engine, "begin", _begin_sqlite)
         return engine
@@ -374,6 +378,13 @@ def _engine(url: str, timeout_ms: int, connections_max: int) -> AsyncEngine:
             connect_args={"options": options, "connect_timeout": max(2, timeout_ms // 1000)},
         )
     raise ValueError(f"store {parsed!r}: expected sqlite:///path or postgresql://…, found {backend}")
+
+
+def _keep_from_others(database: str, _connection: Any, _: Any) -> None:
+    """Documents with their passwords are in it. The files beside it get its mode. Somebody else's file has the mode that they gave it."""
+    file = Path(database)
+    if file.is_file() and file.stat().st_uid == os.getuid():
+        file.chmod(0o600)
 
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:

@@ -1,7 +1,8 @@
-"""What of documents and settings may be shown: everything but secrets.
+"""What of documents and settings may be shown.
 
-A value is a secret by the name of its setting (password, secret, token, key, …) or, in an address, by its place (`user:password@host`). A
-reference `${NAME}` is shown: it says where the secret is, not what it is.
+Of a connection what is known to be public: settings by a list of names, and of an address no password and no parameter that is not listed.
+Elsewhere (log lines) everything but secrets: a value is a secret by the name of its setting (password, secret, token, key, …) or, in an
+address, by its place (`user:password@host`). A reference `${NAME}` is shown: it says where the secret is, not what it is.
 """
 
 import re
@@ -16,12 +17,117 @@ from shared.language.problems import InvalidDocument
 
 HIDDEN: Final = "***"
 _SECRET: Final = re.compile(
-    r"passw|secret|token|credential|api_?key|access_?key|private|sasl_plain|jaas|(^|_)key$|(^|_)pass$", re.IGNORECASE
+    r"passw|passphrase|pwd|secret|token|credential|authorization|(^|_)auth$|api_?key|access_?key|private|sasl_plain|jaas|(^|_)key$|(^|_)pass$",
+    re.IGNORECASE,
 )
 _ADDRESS: Final = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.-]*://)(?P<user>[^:@/\s]*):(?P<secret>[^@/\s]+)@", re.IGNORECASE
 )
-_QUERY: Final = re.compile(r"(?P<name>[?&;](?:password|passwd|pwd|token|secret|key)=)[^&;\s]+", re.IGNORECASE)
+_QUERY: Final = re.compile(
+    r"(?P<name>[?&;][a-z_]*(?:password|passwd|pwd|passphrase|token|secret|key)=)[^&;\s]+", re.IGNORECASE
+)
+
+PUBLIC: Final = frozenset(
+    [
+        "type",
+        "bootstrapServers",
+        "url",
+        "path",
+        "security_protocol",
+        "sasl_mechanism",
+        "sasl_username",
+        "ssl_ca_file",
+        "ssl_certificate_file",
+        "ssl_key_file",
+        "ssl_check_hostname",
+        "client",
+        "replication",
+        "request_timeout_ms",
+        "delivery_timeout_ms",
+        "transaction_timeout_ms",
+        "topic_wait_ms",
+        "outage_after_ms",
+        "fetch_wait_ms",
+        "fetch_gather_ms",
+        "fetch_bytes_max",
+        "partition_fetch_bytes_max",
+        "message_bytes_max",
+        "batches_in_flight_max",
+        "emit_headers_max",
+        "emit_topics_max",
+        "emit_topic_partitions",
+        "records_in_flight_max",
+        "groups_max",
+        "log_kinds_max",
+        "compression",
+        "endpoint",
+        "endpoint_url",
+        "region",
+        "region_name",
+        "anon",
+        "use_ssl",
+        "pool_size",
+        "max_overflow",
+        "pool_timeout",
+        "pool_recycle",
+        "schema",
+        "sslmode",
+        "connect_timeout",
+        "application_name",
+    ]
+)
+"""Settings whose values are shown. One that is not here is hidden, whatever it is called."""
+_TRANSPARENT: Final = frozenset({"config", "client_kwargs"})
+"""Tables of settings."""
+_PARAMETER: Final = re.compile(r"[?;#&]([^?;#&=]*)(=?)([^?;#&]*)")
+
+
+def shown_connection(value: Any) -> Any:
+    """What everybody may see of a connection: names of settings, and the values of those that are `PUBLIC`."""
+    if not isinstance(value, Mapping):
+        return _hidden(value)
+    return {key: _shown_setting(str(key), item) for key, item in value.items()}
+
+
+def _shown_setting(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return shown_connection(value) if name in _TRANSPARENT else _hidden(value)
+    if name not in PUBLIC:
+        return _hidden(value)
+    if isinstance(value, list):
+        return [_shown_setting(name, item) for item in value]
+    return ",".join(map(_address, value.split(","))) if isinstance(value, str) else value
+
+
+def _hidden(value: Any) -> Any:
+    """Its form alone; a reference and nothing are no secret."""
+    if isinstance(value, Mapping):
+        return {key: _hidden(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_hidden(item) for item in value]
+    is_open = value is None or value == "" or (isinstance(value, str) and REFERENCE.fullmatch(value))
+    return value if is_open else HIDDEN
+
+
+def _address(text: str) -> str:
+    """Without password, and with no parameter's value that is not public; who comes without a password may be a token."""
+    scheme, separator, rest = text.rpartition("://") if "://" in text else ("", "", text)
+    begins = _PARAMETER.search(rest) if separator else None
+    if begins and "@" in rest[begins.start() :]:
+        return f"{scheme}{separator}{HIDDEN}"  # of a password or of a parameter: it cannot be told
+    before, at, host = rest.rpartition("@")
+    user, colon, password = before.partition(":")
+    who = f"{user}:{_hidden(password)}" if colon else _hidden(before)
+    if separator:
+        host = _PARAMETER.sub(_parameter, host)
+    return f"{scheme}{separator}{who if at else ''}{at}{host}"
+
+
+def _parameter(found: re.Match[str]) -> str:
+    name, equals, value = found.groups()
+    if not equals:
+        return found[0][0] + str(_hidden(name))
+    return f"{found[0][0]}{name}={value if name in PUBLIC else _hidden(value)}"
 
 
 def redacted(value: Any, name: str = "") -> Any:
@@ -52,18 +158,24 @@ def redacted_line(line: str) -> str:
 
 
 def redacted_text(text: str) -> str:
-    """A JSON text with its secrets hidden; one that is no JSON is hidden whole."""
+    """A connection's JSON text as it may be shown; one that is no JSON is hidden whole."""
     try:
-        return msgspec.json.encode(redacted(msgspec.json.decode(text))).decode()
+        return msgspec.json.encode(shown_connection(msgspec.json.decode(text))).decode()
     except msgspec.DecodeError:
         return HIDDEN
 
 
 def redacted_document(tree: Any) -> Any:
-    """A processor's document: its connections without secrets; the pipeline, which holds none, as it is."""
+    """A processor's document: of its connections what is public; the pipeline, which holds no secret, as it is."""
     if not isinstance(tree, Mapping):
         return tree
-    return {key: redacted(value) if key == "connections" else value for key, value in tree.items()}
+    return {key: _connections(value) if key == "connections" else value for key, value in tree.items()}
+
+
+def _connections(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return _hidden(value)
+    return {name: shown_connection(item) for name, item in value.items()}
 
 
 def redacted_command(data: bytes) -> bytes:
@@ -74,8 +186,14 @@ def redacted_command(data: bytes) -> bytes:
         return HIDDEN.encode()
     if not isinstance(tree, Mapping):
         return HIDDEN.encode()
-    shown = {key: _document(value) if key == "document" else redacted(value, str(key)) for key, value in tree.items()}
+    shown = {key: _shown_field(str(key), value) for key, value in tree.items()}
     return data if shown == tree else msgspec.json.encode(shown)
+
+
+def _shown_field(name: str, value: Any) -> Any:
+    if name == "connection":
+        return shown_connection(value)
+    return _document(value) if name == "document" else redacted(value, name)
 
 
 def _document(value: Any) -> Any:

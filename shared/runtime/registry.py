@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from shared.language.redaction import shown_connection
 from shared.model.ids import ProcessorName
 from shared.model.messages import ProcessorStatus
 from shared.ports.log import LogRecord
@@ -47,7 +48,7 @@ class Registry:
 
 @dataclass(slots=True)
 class Connections:
-    """Connections by name, without their secrets; the same."""
+    """Connections by name, with what everybody may see of them; the same."""
 
     values: dict[str, Any] = field(default_factory=dict)
     unreadable: Unreadable = field(default_factory=Unreadable)
@@ -64,7 +65,7 @@ class Connections:
         if value is None:
             self.values.pop(name, None)
         else:
-            self.values[name] = value
+            self.values[name] = shown_connection(value)
 
 
 def _connection_of(record: LogRecord) -> tuple[str, dict[str, Any] | None]:

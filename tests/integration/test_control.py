@@ -215,7 +215,10 @@ async def test_no_output_shows_a_secret(asked: Asked, tmp_path: Path) -> None:
 async def test_errors_say_place_expectation_and_finding(asked: Asked) -> None:
     """Whatever is wrong with a request is said in JSON, with what was expected where."""
     bad = {"pipeline": [{"$source": {"documents": []}}, {"$macth": {}}, {"$limit": 1}]}
-    internal = [{"$source": {"documents": []}}, {"$emit": {"connectionName": "k", "topic": "tidemark.commands"}}]
+    internal = {
+        "connections": {"k": {"type": "kafka", "bootstrapServers": "b:1"}},
+        "pipeline": [{"$source": {"documents": []}}, {"$emit": {"connectionName": "k", "topic": "tidemark.commands"}}],
+    }
     cases: list[tuple[str, str, Any, int, str]] = [
         ("GET", "/v1/processors/none", None, 404, "name"),
         ("GET", "/v2", None, 404, "/v2"),
@@ -225,7 +228,7 @@ async def test_errors_say_place_expectation_and_finding(asked: Asked) -> None:
         ("POST", "/v1/processors/p/stop", {"darin": True}, 400, "body"),
         ("POST", "/v1/processors/none/start", {}, 404, "none"),
         ("POST", "/v1/validate", {"document": bad}, 422, "document"),
-        ("POST", "/v1/validate", {"document": {**bad, "pipeline": internal}}, 422, "document"),
+        ("POST", "/v1/validate", {"document": internal}, 422, "document"),
         ("POST", "/v1/validate", {"document": "x" * 20_001}, 413, "body"),
         ("PUT", "/v1/connections/k", {"type": "kafka"}, 422, "document"),
         ("GET", "/v1/processors/none/stats?verbose=1", None, 404, "name"),
@@ -236,6 +239,8 @@ async def test_errors_say_place_expectation_and_finding(asked: Asked) -> None:
         assert set(found[1]["error"]) >= {"place", "expectation", "finding"}
     errors = (await asked.ask("POST", "/v1/validate", {"document": bad}))[1]["error"]["errors"]
     assert [error["place"] for error in errors] == ["pipeline[1].$macth", "pipeline[2].$limit"]
+    errors = (await asked.ask("POST", "/v1/validate", {"document": internal}))[1]["error"]["errors"]
+    assert [error["place"] for error in errors] == ["pipeline[1].$emit.topic"]
 
 
 async def test_odd_bytes_are_the_askers_fault(asked: Asked) -> None:

@@ -1,15 +1,26 @@
 """Secrets are not shown, and all else is."""
 
+import dataclasses
 import json
 import traceback
 from typing import Any
 
 import pytest
 
-from shared.adapters.kafka_settings import settings_from
+from shared.adapters.kafka_settings import KafkaSettings, settings_from
 from shared.language.documents import InvalidDocument, parse
-from shared.language.redaction import redacted, redacted_command, redacted_document, redacted_line, redacted_text
+from shared.language.redaction import (
+    PUBLIC,
+    redacted,
+    redacted_command,
+    redacted_document,
+    redacted_line,
+    redacted_text,
+)
+from shared.model.ids import Offset
+from shared.ports.log import LogRecord
 from shared.process.settings import ProcessSettingsError, settings_of
+from shared.runtime.registry import Connections
 from shared.runtime.settings import RuntimeSettings
 
 
@@ -30,6 +41,46 @@ from shared.runtime.settings import RuntimeSettings
 def test_what_is_hidden(value: Any, shown: Any) -> None:
     """A secret is known by its setting's name or its place in an address; a reference to one is no secret."""
     assert redacted(value) == shown
+
+
+CONNECTIONS: list[tuple[Any, Any]] = [
+    ({"type": "kafka", "bootstrapServers": "h:1,h:2", "config": {"security_protocol": "SASL_SSL", "fetch_wait_ms": 7}},) * 2,
+    ({"type": "files", "path": "s3://b/p", "config": {"endpoint_url": "http://h:9", "anon": True}},) * 2,
+    ({"type": "sql", "url": "postgresql://h:1/db?sslmode=require"},) * 2,
+    ({"config": {"passphrase": "x", "pwd": "x"}}, {"config": {"passphrase": "***", "pwd": "***"}}),
+    ({"config": {"auth": ["u", "x"]}}, {"config": {"auth": ["***", "***"]}}),
+    ({"config": {"headers": {"Authorization": "x", "type": "x"}}}, {"config": {"headers": {"Authorization": "***", "type": "***"}}}),
+    ({"config": {"client_kwargs": {"region_name": "r", "x": 7}}}, {"config": {"client_kwargs": {"region_name": "r", "x": "***"}}}),
+    ({"config": {"anything": "${NAME}"}}, {"config": {"anything": "${NAME}"}}),
+    ({"url": "postgresql://u:x@h/d?sslmode=require&sslpassword=x"}, {"url": "postgresql://u:***@h/d?sslmode=require&sslpassword=***"}),
+    ({"url": "postgresql://u:x/y@z@h/d"}, {"url": "postgresql://u:***@h/d"}),
+    ({"url": "postgresql://u:${PW}@h/d?sslpassword=${SP}"}, {"url": "postgresql://u:${PW}@h/d?sslpassword=${SP}"}),
+    ({"path": "https://x@h/p#x"}, {"path": "https://***@h/p#***"}),
+    ({"path": "https://h/p;sig=x?y"}, {"path": "https://h/p;sig=***?***"}),
+    ({"url": "postgresql://h/d?password=x@y"}, {"url": "postgresql://***"}),
+    ({"url": "postgresql://u:x?y@h/d"}, {"url": "postgresql://***"}),
+    ({"bootstrapServers": "u:x@h:1"}, {"bootstrapServers": "u:***@h:1"}),
+    ({"bootstrapServers": {"type": "x"}, "config": "x"}, {"bootstrapServers": {"type": "***"}, "config": "***"}),
+    ("x", "***"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "shown"), CONNECTIONS, ids=str)
+def test_of_a_connection_only_what_is_known_to_be_public_is_shown(value: Any, shown: Any) -> None:
+    """By a list of settings, and of parameters of an address: whatever else a setting is called, its value is hidden."""
+    assert redacted_document({"connections": {"c": value}}) == {"connections": {"c": shown}}
+    assert json.loads(redacted_text(json.dumps(value))) == shown
+    command = json.dumps({"command": "connect", "name": "c", "connection": value}).encode()
+    assert json.loads(redacted_command(command))["connection"] == shown
+    registry = Connections()
+    registry.take(LogRecord("connections", 0, Offset(0), 0, b"c", json.dumps(value).encode()))
+    assert registry.values == ({"c": shown} if isinstance(shown, dict) else {})
+
+
+def test_every_setting_of_a_client_is_shown_or_hidden_on_purpose() -> None:
+    """A new setting of the Kafka client is hidden until it stands in the list."""
+    fields = {field.name for field in dataclasses.fields(KafkaSettings)} - {"bootstrap"}
+    assert fields - PUBLIC == {"sasl_password", "sasl_token_provider", "ssl_key_password"}
 
 
 def test_lines_and_texts() -> None:
