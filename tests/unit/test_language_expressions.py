@@ -168,6 +168,15 @@ def test_evaluation_is_bounded() -> None:
         run(nested, budget=Budget(100_000))
 
 
+def test_loops_are_bounded_by_their_steps() -> None:
+    """A loop in a loop that makes nothing large still ends: each step takes what it costs, so few millions are too many."""
+    two_thousand = {"$range": [0, 2_000]}
+    inner = {"$reduce": {"input": two_thousand, "initialValue": 0, "in": {"$add": ["$$value", 1]}}}
+    nested = {"$reduce": {"input": two_thousand, "initialValue": 0, "in": {"$add": ["$$value", inner]}}}
+    with pytest.raises(ExpressionError, match="characters and items"):
+        run(nested)
+
+
 def test_documents_that_share_parts_are_bounded() -> None:
     """A value that doubles at each level is refused by its full size, which sharing hides."""
     tree: Any = "$$x"

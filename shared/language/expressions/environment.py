@@ -10,6 +10,9 @@ from shared.model.values import MISSING, Date, Document, Value
 RESULT_UNITS_MAX: Final = 16 * 1024 * 1024
 """Default bound of what one evaluation may produce: characters, array items and fields, steps of loops included."""
 
+LOOP_STEP_UNITS: Final = 16
+"""What an item of `$map`, `$filter`, `$reduce` and `$sortArray` takes: a step of a loop costs more time than a character."""
+
 _EMPTY: Final[dict[str, Any]] = {}
 Meta: TypeAlias = Document | Callable[[], Document]
 """A document, or who makes it: most expressions do not ask."""

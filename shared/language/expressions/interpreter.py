@@ -24,7 +24,7 @@ from shared.language.expressions.ast import (
     Switch,
     Variable,
 )
-from shared.language.expressions.environment import Environment
+from shared.language.expressions.environment import LOOP_STEP_UNITS, Environment
 from shared.language.expressions.errors import NO_BRANCH, TYPE, ExpressionError
 from shared.language.expressions.library import OPERATORS
 from shared.language.expressions.paths import read_path
@@ -133,7 +133,7 @@ def _items(source: Expr, env: Environment, name: str, path: str) -> list[Any] | 
         return None
     if type(value) is not list:
         raise ExpressionError(f"{name} takes an array, found {type_name(value)}", TYPE, path)
-    env.spend(len(value))
+    env.spend(len(value) * LOOP_STEP_UNITS)
     return value
 
 
