@@ -27,6 +27,7 @@ from shared.operators.batches import (
     batch_of,
     documents_of,
     engine_columns,
+    is_engine,
     user_columns,
 )
 from shared.operators.context import NOWHERE, TaskContext
@@ -133,6 +134,7 @@ class LookupRows:
         if (
             name not in user_columns(batch)
             or stage.as_[0] in user_columns(batch)
+            or is_engine(stage.as_[0])
             or not Frame(batch).absent(stage.as_[0])
         ):
             return None

@@ -6,7 +6,7 @@ makes whole documents anew (`$redact`, a `$replaceRoot` by any expression) its r
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -45,6 +45,7 @@ from shared.operators.batches import (
     batch_of,
     documents_of,
     engine_columns,
+    is_engine,
     is_tagged,
     select,
     user_columns,
@@ -78,13 +79,28 @@ def through(stages: Sequence[Stateless], batch: pa.RecordBatch, context: TaskCon
     at = 0
     while at < len(stages) and staged.batch.num_rows:
         together = reach(stages[at:])
+        if any(is_engine(name) for stage in stages[at : at + together] for name in _written(stage)):
+            together = 0
         behind = on_matches(stages[at : at + together], staged.batch) if together else None
         if behind is not None:
             staged.batch, at = behind, at + together
             continue
-        _RUN.get(type(stages[at]), _whole)(stages[at], staged, context)
+        run = _whole if any(map(is_engine, _written(stages[at]))) else _RUN.get(type(stages[at]), _whole)
+        run(stages[at], staged, context)
         at += 1
     return staged
+
+
+def _written(stage: Stateless) -> Iterator[str]:
+    """The fields that a stage writes, keeps by name or takes away. Those named as the engine's columns are can be none (B5)."""
+    match stage:
+        case AddFields() | Project() | Unset():
+            yield from (name for name, _ in stage.fields.fields)
+        case ReplaceRoot(new_root=ObjectExpr(fields=fields)):
+            yield from (name for name, _ in fields)
+        case Unwind():
+            yield stage.names[0]
+            yield from (stage.include_array_index or ())[:1]
 
 
 # --- rows kept or not -------------------------------------------------------------------------------------------------
