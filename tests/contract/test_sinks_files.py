@@ -110,10 +110,17 @@ async def test_S4_a_manifest_is_never_overwritten(tmp_path: Path) -> None:
     await sink.accept(batch_of([1]))
     staged = await sink.stage(Epoch(1), Epoch(0))
     name = target.root / manifest_name(str(IDENTITY), Epoch(1))
-    name.write_text("{}")
+    elsewhere = FilesWorld(tmp_path / "elsewhere", "json")
+    other = elsewhere.sink()
+    await other.open(IDENTITY, Epoch(0))
+    await other.accept(batch_of([2]))
+    its = await other.stage(Epoch(1), Epoch(0))
+    await other.release(row_of(1, 0, its), its)
+    written = (elsewhere.root / manifest_name(str(IDENTITY), Epoch(1))).read_text()
+    name.write_text(written)
     with pytest.raises(TargetRefused, match="expected the manifest with digest"):
         await sink.release(row_of(1, 0, staged), staged)
-    assert name.read_text() == "{}"
+    assert name.read_text() == written
 
 
 async def test_S4_a_zombie_and_its_successor_write_the_same_manifest(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ async def test_the_split_that_is_waited_for_is_named(
     told: dict[str, Any] = {"steps": []}
     async with ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as session:
         name = next(iter(await there.client.statuses()))
-        while not told["steps"] or told["steps"][-1]["split"] is None or told["watermark"] is None:
+        while not told["steps"] or told["watermark"] is None or "no further record" not in told["steps"][-1]["why"]:
             async with session.get(f"{url}/v1/processors/{name}/watermark") as answer:
                 told = (await answer.json())["watermark"]
     split = told["steps"][told["culprit"]]

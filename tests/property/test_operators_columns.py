@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from shared.language.apply import Failure, Passed, apply_stages
 from shared.language.documents import parse
+from shared.language.expressions.parse import parse_expression
+from shared.language.expressions.scope import Scope
 from shared.language.problems import Problems
 from shared.language.schema import parse_schema
 from shared.language.stages import KafkaSource, Stateless
@@ -130,9 +132,7 @@ def test_keys_are_the_canonical_bytes_of_the_interpreters_values(
     given_documents: list[dict[str, Any]], expr: Any
 ) -> None:
     """Vectorised or not, equal values have equal keys; a row on which the key fails is a dead letter."""
-    source, _ = parsed([], timeField=expr)
-    key = source.time_field
-    assert key is not None
+    key = parse_expression(expr, "e", Scope(Problems()))
     batch = batch_of_records(given_documents)
     outs = KeyBy(KeyBySpec(key, "pipeline[1].$compute.key")).on_batch(batch, "rows", "")
     values, failures = evaluate_rows(key, environments(batch, documents_of(batch)))
@@ -147,12 +147,11 @@ def test_keys_are_the_canonical_bytes_of_the_interpreters_values(
 @settings(max_examples=200)
 def test_event_times_are_the_interpreters(given_documents: list[dict[str, Any]], expr: Any) -> None:
     """Vectorised over columns as over the same documents without columns."""
-    source, _ = parsed([], timeField=expr)
-    assert source.time_field is not None
+    time_field = parse_expression(expr, "e", Scope(Problems()))
     batch = batch_of_records(given_documents)
     plain = batch_of(documents_of(batch), {n: batch.column(n) for n in (TS, PART, POS, ARRIVAL)})
-    times, failures = event_times(batch, source.time_field)
-    wanted, bad = event_times(plain, source.time_field)
+    times, failures = event_times(batch, time_field)
+    wanted, bad = event_times(plain, time_field)
     assert sorted((f.row, f.reason) for f in failures) == sorted((f.row, f.reason) for f in bad)
     assert times.tolist() == wanted.tolist()
 

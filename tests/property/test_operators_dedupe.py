@@ -19,7 +19,7 @@ from shared.language.stages import PositionHorizon, TimeHorizon
 from shared.language.values import canonical_key
 from shared.model.ids import StatePart
 from shared.model.values import Document, long
-from shared.operators import dedupe as module
+from shared.operators import frame
 from shared.operators.base import POS, TS
 from shared.operators.batches import batch_of, typed
 from shared.operators.bloom import Bloom
@@ -183,6 +183,6 @@ def test_ids_that_are_computed_of_declared_fields_are_those_of_the_documents(
     by_row, by_column = (Dedupe(record_id, TimeHorizon(BUCKET_MS)) for _ in range(2))
     expected = by_row.told_apart(plain)[0].tolist()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "evaluate_rows", None)
+        patch.setattr(frame, "evaluate", None)
         assert by_column.told_apart(typed(plain, schema))[0].tolist() == expected
     assert by_column.snapshot(PART) == by_row.snapshot(PART)
