@@ -19,6 +19,7 @@ from shared.language.stages import PositionHorizon, TimeHorizon
 from shared.language.values import canonical_key
 from shared.model.ids import StatePart
 from shared.model.values import Document, long
+from shared.operators import dedupe as module
 from shared.operators import frame
 from shared.operators.base import POS, TS
 from shared.operators.batches import batch_of, typed
