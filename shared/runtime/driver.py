@@ -458,8 +458,10 @@ class SourceDriver(TaskDriver):
         produced = ev.Produced(emissions, self.source.output_watermark(), self.source.idle(), self.source.ended())
         settle_ms = self.source.settle_ms() if fetched.paced else None
         if settle_ms is not None:
-            self._covered_by = self.machine.sender.epoch
-            self._spawn(self._ask_later(settle_ms), "ask")
+            if settle_ms:
+                self._spawn(self._ask_later(settle_ms), "ask")
+            else:
+                self._ask()
         elif produced.ended:
             self.wiring.on_ask()  # what the end let out is released without waiting for the interval
         elif fetched.paced:
@@ -467,8 +469,12 @@ class SourceDriver(TaskDriver):
         self._commands.extend(self.machine.handle(produced))
 
     async def _ask_later(self, settle_ms: int) -> None:
-        if settle_ms:
-            await self.wiring.clock.sleep_ms(settle_ms)
+        """A checkpoint that began before what was set is seen everywhere covers nothing of it."""
+        await self.wiring.clock.sleep_ms(settle_ms)
+        self._ask()
+
+    def _ask(self) -> None:
+        self._covered_by = self.machine.sender.epoch
         self.wiring.on_ask()
 
     def _go_on(self) -> None:
