@@ -473,6 +473,12 @@ class SourceDriver(TaskDriver):
         await self.wiring.clock.sleep_ms(settle_ms)
         self._ask()
 
+    async def _room_later(self, settle_ms: int) -> None:
+        """What came with the epoch is told the time that it came at, before the next step sets another one."""
+        if settle_ms:
+            await self.wiring.clock.sleep_ms(settle_ms)
+        self._room.set()
+
     def _ask(self) -> None:
         self._covered_by = self.machine.sender.epoch
         self.wiring.on_ask()
@@ -483,7 +489,7 @@ class SourceDriver(TaskDriver):
             self.source.on_receivers(split, highest_ms)
         if self._covered_by is not None and self.machine.committed >= self._covered_by:
             self._covered_by = None
-            self._room.set()
+            self._spawn(self._room_later(self.source.settle_ms() or 0), "go on")
 
     def _note_commit(self) -> None:
         """For lag tools, beside the work: what fails is tried with the next commit."""
