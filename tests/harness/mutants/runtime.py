@@ -67,7 +67,7 @@ RUNTIME = (
     Mutant("C8", "tokens are not told", FENCING, "    return ((HEADER, str(token).encode()),)", "    return ()", (*ON_LEADERS, *ON_WORKER)),
     Mutant("C8", "workers obey any leader", WORKER, "                            if self._fence.admits(record):", "                            if True:", ON_WORKER),
     Mutant("C8", "the registry takes any leader's word", "shared/runtime/registry.py", "        if not self._fence.admits(record) or record.key in (None, LEADS_KEY):\n            return None", "        if record.key in (None, LEADS_KEY):\n            return None", ON_LEADERS),
-    Mutant("C8", "what was overwritten stays so", COORDINATOR, "                    await found(term, [key.decode()], overtaken=True)", "                    pass", ON_LEADERS),
+    Mutant("C8", "what was overwritten stays so", COORDINATOR, "                    await found(term, [name], overtaken=True)", "                    pass", ON_LEADERS),
     Mutant("C8", "what a dead leader left stays", COORDINATOR, "                await found(term, list(before), overtaken=False)", "                pass", ON_LEADERS),
     Mutant("C8", "a term begins without a word", TELLING, "            self.tell(topic, LEADS_KEY, str(token).encode())", "            pass", ON_LEADERS),
     Mutant("C8", "requests are decided though the store cannot be asked", COORDINATOR, "self._now() - self._renewed_ms >= self._lease_ms", "False", ON_LEADERS),
