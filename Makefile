@@ -126,7 +126,7 @@ bench: setup ## what it carries on this machine, with machine, versions and comm
 
 .PHONY: soak
 soak: setup ## many kills and pauses, seeded (TIDEMARK_SOAK_FAULTS, TIDEMARK_SOAK_SEED); what struck lies in out/soak/, summed up
-	$(PYTEST) -m soak -s --timeout 0 $(ARGS)
+	$(PYTEST) -m soak -s --timeout 0 --ignore tests/outages $(ARGS)
 	$(BIN)/python -m tests.e2e.ledger
 
 .PHONY: simulate
@@ -136,6 +136,10 @@ simulate: setup ## the whole system on virtual time, with faults; SEEDS=FROM-TO 
 .PHONY: mutants
 mutants: setup ## take each rule of the protocol out of the code and see a test fail (ARGS='S3' one rule; ARGS=--reals with broker and Spark)
 	$(BIN)/python -m tests.harness.mutants $(ARGS)
+
+.PHONY: outages
+outages: setup ## everything a processor needs is away for ten minutes and for three hours of virtual time, one after the other
+	$(PYTEST) -m soak tests/outages $(ARGS)
 
 .PHONY: age
 age: setup ## what it costs to lead, restore and list processors that committed each second for a year (COMMITS=31500000 PROCESSORS=50)

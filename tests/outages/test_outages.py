@@ -22,7 +22,7 @@ def test_C10_ten_minutes_are_waited_out(what: str, tmp_path: Path) -> None:
     endure(outages()[what], TEN_MINUTES_MS, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("away_ms", [TEN_MINUTES_MS, THREE_HOURS_MS])
 @pytest.mark.parametrize("what", outages())
