@@ -152,16 +152,17 @@ def _find(name: str, search: Sequence[str] | None, outside: tuple[Path, ...]) ->
     locations: Sequence[str] | None = search
     spec: ModuleSpec | None = None
     parts = name.split(".")
-    for depth in range(len(parts)):
-        spec = PathFinder.find_spec(".".join(parts[: depth + 1]), locations)
+    for depth, part in enumerate(parts):
+        # By the last name alone: of a folder without __init__.py the finder would ask for the module above, which is not imported.
+        spec = PathFinder.find_spec(part, locations)
         if spec is None:
             return None
-        locations = spec.submodule_search_locations
+        locations = None if spec.submodule_search_locations is None else list(spec.submodule_search_locations)
         if locations is None and depth + 1 < len(parts):
             return None
     assert spec is not None
     if spec.origin is None:  # a folder without __init__.py
-        places = list(spec.submodule_search_locations or ())
+        places = locations or []
         return (
             Module(name, True, "", f"{places[0]}/__init__.py") if places and _users(Path(places[0]), outside) else None
         )

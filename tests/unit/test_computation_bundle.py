@@ -103,3 +103,12 @@ def test_code_that_cannot_be_read_is_an_error() -> None:
     """Of a plan that was damaged."""
     with pytest.raises(ComputationError, match="the code of the plan cannot be read"):
         load_computation("bundled_i:It", code=b"no bundle")
+
+
+def test_folders_without_init_may_nest(write: Write) -> None:
+    """A class three folders deep is found though none of them is a package, and what it imports beside it."""
+    write("bundled_nested/in/side/code.py", CLASS.format(imports="from bundled_nested.in_.other import x", version=1))
+    write("bundled_nested/in_/other.py", "x = 1\n")
+    found = names(bundle_of(["bundled_nested.in.side.code:It"]))
+    assert "bundled_nested.in.side.code" in found
+    assert "bundled_nested.in_.other" in found
