@@ -126,7 +126,11 @@ class LocalDestination:
         with _as_target(str(final)):
             self._folder(final.parent)
             try:
-                self._write(temporary, data)
+                try:
+                    self._write(temporary, data)
+                except FileNotFoundError:  # a release beside this one took the folder away while it was empty
+                    self._folder(final.parent)
+                    self._write(temporary, data)
                 created = publish(temporary, final)
             finally:
                 temporary.unlink(missing_ok=True)
