@@ -1,5 +1,6 @@
 """A local installation for the time of a command: broker, processes, a client."""
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -9,6 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 from services.cli.settings import cli_settings
 from services.coordinator.planning import tasks_of
+from services.local.broker import BrokerError
 from services.local.broker_settings import FREE_PORT, Port
 from services.local.supervisor import WORKERS, LocalCluster, LocalSettings
 from shared.adapters.clock import SystemClock
@@ -123,9 +125,32 @@ async def installation(
         wait_ms = cli_settings().ready_ms_max
         client = Client(log, Topics(), SystemClock(), lambda: uuid.uuid4().hex, cluster.runtime(), waits_out_ms=wait_ms)
         try:
-            await client.ready(wait_ms)
-            yield Installation(cluster, log, client)
+            async with while_kept(cluster):
+                await client.ready(wait_ms)
+                yield Installation(cluster, log, client)
         finally:
             await log.close()
     finally:
         await cluster.stop()
+
+
+@asynccontextmanager
+async def while_kept(cluster: LocalCluster) -> AsyncIterator[None]:
+    """A block that ends with BrokerError once the cluster has given a place up."""
+    loop = asyncio.get_running_loop()
+
+    async def watch(block: asyncio.Timeout) -> None:
+        await cluster.until_given_up()
+        block.reschedule(loop.time())
+
+    try:
+        async with asyncio.timeout(None) as block:
+            watching = loop.create_task(watch(block))
+            try:
+                yield
+            finally:
+                watching.cancel()
+    except TimeoutError:
+        if not cluster.given_up:
+            raise
+        raise BrokerError(cluster.given_up) from None

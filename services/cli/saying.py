@@ -29,6 +29,7 @@ SAID: Final = frozenset(
         "shared.planning.physical.PlanError",
         "shared.ports.blobs.BlobError",
         "shared.ports.commits.StoreUnavailable",
+        "shared.ports.commits.StoreUnusable",
         "shared.ports.log.LogError",
         "shared.process.settings.ProcessSettingsError",
         "shared.runtime.client.RequestRefused",

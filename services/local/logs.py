@@ -9,7 +9,20 @@ from pathlib import Path
 
 import structlog
 
+from shared.process.host import GIVES_UP
+
 _log = structlog.get_logger()
+
+
+_LAST_LINE_BYTES_MAX = 16_384
+
+
+def last_words(path: Path) -> str:
+    """What a process said last, where it said that being started again would get it no further; else ""."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _LAST_LINE_BYTES_MAX))
+        lines = file.read().decode(errors="replace").rstrip().splitlines()
+    return lines[-1].removeprefix(GIVES_UP) if lines and lines[-1].startswith(GIVES_UP) else ""
 
 
 def bound(logs: Iterable[Path], bytes_max: int) -> None:

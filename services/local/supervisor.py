@@ -21,7 +21,7 @@ from services.local.broker import BrokerError, LocalBroker
 from services.local.broker_settings import FREE_PORT, BrokerSettings, Port
 from services.local.folder_lock import FolderLock
 from services.local.limits import limited, limited_broker
-from services.local.logs import bound
+from services.local.logs import bound, last_words
 from services.local.tether import tethered
 from shared.adapters.clock import SystemClock
 from shared.adapters.kafka_log import KafkaLog
@@ -115,6 +115,9 @@ class LocalCluster:
         self._beside: set[asyncio.Task[None]] = set()
         self.bootstrap = ""
         self.failure: BaseException | None = None
+        self.given_up = ""
+        """The place that is not started again, and why: its process has said that this would be in vain."""
+        self._gave_up = asyncio.Event()
         self._broker_trouble = ""
         self._disk_trouble = ""
 
@@ -190,6 +193,10 @@ class LocalCluster:
             found[BROKER] = self._broker.pid
         return found
 
+    async def until_given_up(self) -> None:
+        """Wait until `given_up` says something."""
+        await self._gave_up.wait()
+
     def troubles(self) -> list[str]:
         """What keeps the installation from working now, a sentence each; it goes on by itself when that is mended."""
         now = asyncio.get_running_loop().time()
@@ -198,7 +205,7 @@ class LocalCluster:
             for child in self._children.values()
             if child.crashed_at is not None and now - child.crashed_at < self.settings.restart_wait_ms_max / 1000
         ]
-        return [said for said in (self._broker_trouble, self._disk_trouble, *crashing) if said]
+        return [said for said in (self.given_up, self._broker_trouble, self._disk_trouble, *crashing) if said]
 
     # --- wishes -----------------------------------------------------------------------------------------------------------
 
@@ -320,6 +327,11 @@ class LocalCluster:
             ended_early = (loop.time() - began) * 1000 <= self.settings.restart_wait_ms_max
             child.crashed_at = loop.time() if ended_early else None
             child.early_ends = child.early_ends + 1 if ended_early else 0
+            if (said := last_words(self._logs() / f"{child.place}.log")) and status:
+                _log.error("supervisor.gives_up", place=child.place, reason=said)
+                self.given_up = self.given_up or f"{child.place}: {said}"
+                self._gave_up.set()
+                return
             _log.warning("supervisor.restart", place=child.place, status=status)
             self._on_restart(child.place, status)
             if child.service in WORKERS:

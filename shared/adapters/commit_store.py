@@ -14,7 +14,8 @@ Rules:
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -34,11 +35,21 @@ from shared.adapters.commit_rules import (
     leads_no_longer,
     stale,
 )
+from shared.adapters.sqlite_file import SqliteFile, damage
 from shared.adapters.store_settings import StoreSettings
 from shared.model.checkpoint import CommitRow, LineageEntry
 from shared.model.ids import Epoch, Generation, JobId, LeaderToken
 from shared.model.processors import Expected, ProcessorRow
-from shared.ports.commits import Ambiguous, Stale, StoreUnavailable
+from shared.ports.commits import (
+    NOBODY,
+    WHAT_TO_DO,
+    Ambiguous,
+    Stale,
+    StoreLost,
+    StoreUnavailable,
+    StoreUnusable,
+    tells_less,
+)
 
 T = TypeVar("T")
 
@@ -48,7 +59,7 @@ _SETUP_LOCK: Final = 7_433_171
 _TROUBLE: Final = (SQLAlchemyError, OSError, TimeoutError)
 
 
-class UnsafeStore(Exception):
+class UnsafeStore(StoreUnusable):
     """The database does not keep what it has answered, or holds tables of another version: it must not be used."""
 
 
@@ -60,6 +71,7 @@ class SqlCommitStore:
         self._engine = _engine(url, settings.timeout_ms, settings.connections_max)
         self._sqlite = self._engine.dialect.name == "sqlite"
         self._lease = LeaseWatch()
+        self._file = SqliteFile(self._engine.url) if self._sqlite else None
 
     async def open(self) -> None:
         """Create what is not there; check durability and version.
@@ -72,9 +84,10 @@ class SqlCommitStore:
             await (self._check_sqlite(connection) if self._sqlite else self._check_postgresql(connection))
             if not self._sqlite:
                 await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SETUP_LOCK)))
-            await connection.run_sync(schema.metadata.create_all)
+            await connection.run_sync(schema.check_whole if self._sqlite else schema.metadata.create_all)
             version = (await connection.execute(sa.select(schema.about.c.version))).scalar()
-            if version is None:
+            leads = (await connection.execute(sa.select(schema.leadership))).all()
+            if version is None and not leads:
                 await connection.execute(sa.insert(schema.about).values(version=schema.VERSION))
                 await connection.execute(sa.insert(schema.leadership).values(one=1, holder="", token=0, expires_ms=0))
             elif version != schema.VERSION:
@@ -82,10 +95,20 @@ class SqlCommitStore:
                     f"store {self._engine.url!r}: expected tables of version {schema.VERSION}, found {version};"
                     " use the program that wrote it, or another database"
                 )
+            elif len(leads) != 1 or not isinstance(leads[0].token, int) or not isinstance(leads[0].expires_ms, int):
+                raise self._lost("it does not say who leads")
 
-        await self._change(make)
+        with self._readable():
+            await self._change(make)
+        if self._file is not None:
+            self._file.opened()
+        for processor in await self.processors():
+            await self.commits(processor.job, Epoch(0))
 
     async def _check_sqlite(self, connection: AsyncConnection) -> None:
+        found = (await connection.exec_driver_sql("PRAGMA integrity_check(1)")).scalar()
+        if found != "ok":
+            raise self._lost(str(found))
         journal = (await connection.exec_driver_sql("PRAGMA journal_mode")).scalar()
         synchronous = (await connection.exec_driver_sql("PRAGMA synchronous")).scalar()
         if (journal, synchronous) != ("wal", 2):
@@ -109,11 +132,13 @@ class SqlCommitStore:
 
     # --- leadership
 
-    async def lead(self, holder: str, lease_ms: int, now_ms: int) -> LeaderToken | None:
+    async def lead(self, holder: str, lease_ms: int, now_ms: int, told: LeaderToken = NOBODY) -> LeaderToken | None:
         """Take leadership if the lease is free, over or ours by name; writes the token into every processor's row."""
 
         async def take(connection: AsyncConnection) -> LeaderToken | None:
             found = (await connection.execute(sa.select(schema.leadership).with_for_update())).one()
+            if found.token < told:
+                raise StoreLost(f"store {self._engine.url!r}: {tells_less(LeaderToken(found.token), told)}")
             over = self._lease.over(LeaderToken(found.token), found.expires_ms, lease_ms, now_ms)
             if found.holder not in ("", holder) and not over:
                 return None
@@ -141,8 +166,9 @@ class SqlCommitStore:
     async def processors(self) -> list[ProcessorRow]:
         """All rows, by name."""
         table = schema.processors
-        rows = await self._read(sa.select(table.c.leader, table.c.body).order_by(table.c.name))
-        return [replace(schema.decode_processor(row.body), leader=LeaderToken(row.leader)) for row in rows]
+        rows = await self._read(sa.select(table).order_by(table.c.name))
+        with self._readable():
+            return [replace(schema.decode_processor(row), leader=LeaderToken(row.leader)) for row in rows]
 
     async def create(self, row: ProcessorRow) -> None:
         """A new row; Stale if the name is taken, or another leads."""
@@ -213,8 +239,10 @@ class SqlCommitStore:
     async def commits(self, job: JobId, after: Epoch) -> list[CommitRow]:
         """Commit rows above `after` that are still kept, oldest first."""
         table = schema.commits
-        wanted = sa.select(table.c.body).where(table.c.job == job, table.c.epoch > after).order_by(table.c.epoch)
-        return [schema.decode_commit(row.body) for row in await self._read(wanted)]
+        wanted = sa.select(table).where(table.c.job == job, table.c.epoch > after).order_by(table.c.epoch)
+        rows = await self._read(wanted)
+        with self._readable():
+            return [schema.decode_commit(row) for row in rows]
 
     async def forget(
         self, leader: LeaderToken, job: JobId, epochs: Sequence[Epoch], generations: Sequence[Generation] = ()
@@ -249,16 +277,38 @@ class SqlCommitStore:
 
     # --- transactions
 
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """StoreLost where rows are not what was written."""
+        try:
+            yield
+        except (ValueError, TypeError) as error:
+            raise self._lost(str(error)) from error
+
+    def _lost(self, how: str) -> StoreLost:
+        return StoreLost(
+            f"store {self._engine.url!r}: it is damaged ({how}); what it knew of processors, connections and commits is lost."
+            f" {WHAT_TO_DO}"
+        )
+
+    def _look(self) -> None:
+        if self._file is not None and (how := self._file.changed()):
+            raise self._lost(how)
+
     async def _read(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+        self._look()
         try:
             async with asyncio.timeout(self._timeout_s), self._engine.connect() as connection:
                 rows: Sequence[sa.Row[Any]] = (await connection.execute(query)).all()
                 return rows
         except _TROUBLE as error:
+            if how := damage(error):
+                raise self._lost(how) from error
             raise StoreUnavailable(f"store {self._engine.url!r}: cannot be read now ({_said(error)})") from error
 
     async def _change(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         """Do the work in one transaction; see the module's rules for what each error means."""
+        self._look()
         connection = self._engine.connect()
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -266,11 +316,14 @@ class SqlCommitStore:
                 _ = await connection.execution_options(writes=True)
                 _ = await connection.begin()
                 result = await work(connection)
+                self._look()
         except IntegrityError as error:
             await self._let_go(connection, broken=False)
             raise Stale(f"store {self._engine.url!r}: a row is there already ({_said(error)}); read it") from error
         except _TROUBLE as error:
             await self._let_go(connection, broken=True)
+            if how := damage(error):
+                raise self._lost(how) from error
             raise StoreUnavailable(
                 f"store {self._engine.url!r}: nothing was changed ({_said(error)}); try again"
             ) from error
@@ -288,6 +341,8 @@ class SqlCommitStore:
             await self._let_go(connection, broken=True)
             if not isinstance(error, _TROUBLE):
                 raise
+            if how := damage(error):
+                raise self._lost(how) from error
             raise Ambiguous(
                 f"store {self._engine.url!r}: the answer to a commit was lost ({_said(error)}): take leadership anew,"
                 " then read"

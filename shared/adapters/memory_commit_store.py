@@ -24,7 +24,7 @@ from shared.adapters.faults import Fault, Faults
 from shared.model.checkpoint import CommitRow, LineageEntry
 from shared.model.ids import Epoch, Generation, JobId, LeaderToken, ProcessorName
 from shared.model.processors import Expected, ProcessorRow
-from shared.ports.commits import Ambiguous, Stale, StoreUnavailable
+from shared.ports.commits import NOBODY, Ambiguous, Stale, StoreLost, StoreUnavailable, tells_less
 
 T = TypeVar("T")
 
@@ -62,11 +62,13 @@ class MemoryCommitStore:
 
     # --- leadership
 
-    async def lead(self, holder: str, lease_ms: int, now_ms: int) -> LeaderToken | None:
+    async def lead(self, holder: str, lease_ms: int, now_ms: int, told: LeaderToken = NOBODY) -> LeaderToken | None:
         """Take leadership if the lease is free, over or ours by name; every row gets the new token."""
 
         def take() -> LeaderToken | None:
             state = self._state
+            if state.token < told:
+                raise StoreLost(tells_less(state.token, told))
             over = self._lease.over(state.token, state.expires_ms, lease_ms, now_ms)
             if state.holder not in ("", holder) and not over:
                 return None

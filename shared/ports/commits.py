@@ -5,13 +5,25 @@ the answer was awaited raises `Ambiguous`: the change may or may not have happen
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from shared.model.checkpoint import CommitRow, LineageEntry
 from shared.model.ids import Epoch, Generation, JobId, LeaderToken
 from shared.model.processors import Expected, ProcessorRow
 
-__all__ = ["Ambiguous", "CommitStore", "Expected", "ProcessorRow", "Stale", "StoreUnavailable"]
+__all__ = [
+    "Ambiguous",
+    "CommitStore",
+    "Expected",
+    "ProcessorRow",
+    "Stale",
+    "StoreLost",
+    "StoreUnavailable",
+    "StoreUnusable",
+]
+
+
+NOBODY: Final = LeaderToken(0)
 
 
 class StoreUnavailable(Exception):
@@ -26,6 +38,29 @@ class Stale(Exception):
     """The row was not as expected: somebody else has changed it; nothing was changed."""
 
 
+class StoreUnusable(Exception):
+    """The store must not be used, and waiting changes nothing: a sentence that says what to do."""
+
+
+class StoreLost(StoreUnusable):
+    """The store has lost something that it had confirmed, or cannot be read any more (C8)."""
+
+
+def tells_less(token: LeaderToken, told: LeaderToken) -> str:
+    """The sentence where leaders have told of more than the store knows."""
+    return (
+        f"the store knows of leaders up to {token}, but leader {told} has told of itself in the registry: the store was deleted, or"
+        " replaced by an older copy, and has lost the processors, connections and commits since; nothing was changed."
+        f" {WHAT_TO_DO}"
+    )
+
+
+WHAT_TO_DO: Final = (
+    "Stop, and put its newest backup back in its place (of SQLite without the files …-wal and …-shm of another copy), or begin anew"
+    " with another data folder (tidemark run --data) or another prefix of topics (TIDEMARK_PREFIX)"
+)
+
+
 class CommitStore(Protocol):
     """Leadership, processors, lineage, commits, connections."""
 
@@ -33,9 +68,10 @@ class CommitStore(Protocol):
         """Create what is not there; check that durability is set as C8 asks."""
         ...
 
-    async def lead(self, holder: str, lease_ms: int, now_ms: int) -> LeaderToken | None:
+    async def lead(self, holder: str, lease_ms: int, now_ms: int, told: LeaderToken = NOBODY) -> LeaderToken | None:
         """Take leadership if the lease is free, over or ours by name; writes the new token into every processor's row; None if held.
 
+        told: the highest token that any leader has told of. StoreLost, and nothing is changed, where the store has handed out fewer.
         Over: by the candidate's clock, or because for `lease_ms` nobody has renewed it.
         """
         ...

@@ -7,12 +7,13 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, TextIO, cast
+from typing import Any, Final, Protocol, TextIO, cast
 
 import structlog
 
 from shared.adapters.clock import SystemClock
 from shared.language.redaction import redacted
+from shared.ports.commits import StoreUnusable
 from shared.process.allocator import few_heaps, keep_freed
 from shared.process.lines import Lines
 from shared.process.repeats import Repeats
@@ -20,6 +21,8 @@ from shared.process.settings import ProcessSettings, ProcessSettingsError, read_
 from shared.runtime.settings import SettingsError
 
 USAGE_STATUS = 2
+GIVES_UP: Final = "gives up: "
+"""How the last line of a process begins that would not get further if it were started again."""
 
 
 class Stoppable(Protocol):
@@ -109,6 +112,9 @@ async def _run(settings: ProcessSettings, build: Callable[[ProcessSettings], Awa
         log.info("process.started")
         async with _health(service, settings):
             await service.run()
+    except StoreUnusable as error:
+        sys.stderr.write(f"{GIVES_UP}{error}\n")
+        return 1
     except Exception as error:
         log.exception("process.failed", error=repr(error))
         return 1

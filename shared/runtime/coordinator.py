@@ -18,7 +18,7 @@ from shared.model.messages import Answered, Command, CoordinatorBeat, Echo, Requ
 from shared.model.processors import ProcessorRow
 from shared.ports.blobs import BlobError
 from shared.ports.clock import Handle
-from shared.ports.commits import Ambiguous, CommitStore, StoreUnavailable
+from shared.ports.commits import Ambiguous, CommitStore, StoreLost, StoreUnavailable, StoreUnusable, tells_less
 from shared.ports.log import (
     LogError,
     LogRecord,
@@ -41,6 +41,7 @@ from shared.runtime.mirror import MirrorWriter, read_mirrors
 from shared.runtime.reading import reading
 from shared.runtime.storing import Write, carry_out
 from shared.runtime.telling import Teller
+from shared.runtime.told import Told
 from shared.runtime.topics import EDGE_CONFIG
 from shared.runtime.trimming import Trimmer
 from shared.runtime.undecided import Undecided
@@ -110,6 +111,7 @@ class CoordinatorDriver:
         self._waits_for = "the store and the brokers"
         self._undecided = Undecided(outside)
         self._teller = Teller(outside, f"coordinator {holder}", self._undecided.decided, self._broken, self._away)
+        self._told = Told(outside)
         self._doubt = Doubt(outside.clock, self._lease_ms)
 
     # --- life -----------------------------------------------------------------------------------------------------------
@@ -169,7 +171,10 @@ class CoordinatorDriver:
     def _broken(self, error: BaseException) -> None:
         self._error = self._error or error
         self._stopped.set()
-        _log.error("coordinator.broken", error=repr(error), exc_info=error)
+        # What is lost is a sentence for its users; where it was noticed tells them nothing.
+        _log.error(
+            "coordinator.broken", error=repr(error), exc_info=None if isinstance(error, StoreUnusable) else error
+        )
 
     async def _open_store(self) -> None:
         while True:
@@ -307,6 +312,8 @@ class CoordinatorDriver:
             self._post(term, ev.PlanRefused(self._now(), op, str(refusal)))
         except (StoreUnavailable, Ambiguous) as error:
             self._post(term, ev.PlanRefused(self._now(), op, f"the registry of connections is away: {error}"))
+        except StoreUnusable:  # the process ends with it
+            raise
         except Exception as error:  # noqa: BLE001 - the request stays until it is decided: each leader would end with it
             _log.exception("plan.failed", processor=command.name, error=repr(error))
             reason = f"planning failed, which is a fault of Tidemark's: {error!r}; the coordinator's log has more"
@@ -360,13 +367,27 @@ class CoordinatorDriver:
             elif held == self._lease:
                 self._lose_lease("the store says so")
             return
-        token = await self._store.lead(self._holder, self._lease_ms, now_ms)
+        token = await self._store.lead(self._holder, self._lease_ms, now_ms, await self._told.highest())
         if token is None:
             return
         self._lease, self._renewed_ms = token, asked_ms
         if self._reads is not None:
             self._reads.cancel()
         self._reads = self._outside.executor.spawn(self._begin_term(token), f"read for {token}", self._broken)
+
+    async def _follow_leader(self, token: LeaderToken, its: LeaderToken) -> None:
+        """Another leads, by its word: so must the store say. One that still knows only this one has lost what it had confirmed (C8)."""
+        while self._lease == token:
+            try:
+                renewed = await self._store.renew(token, self._lease_ms, self._outside.clock.now_ms())
+            except (StoreUnavailable, Ambiguous) as error:
+                _log.warning("coordinator.leadership_waits", reason=str(error))
+                await self._outside.clock.sleep_ms(self._outside.settings.retry_ms)
+                continue
+            if renewed:
+                raise StoreLost(tells_less(token, its))
+            if self._lease == token:
+                self._lose_lease(f"leader {its} has told of itself")
 
     def _lose_lease(self, how: str) -> None:
         _log.warning("coordinator.lease_lost", holder=self._holder, how=how)
@@ -531,7 +552,7 @@ class CoordinatorDriver:
             if name is None:
                 return
             if its > token and self._leads_in(term):
-                self._lose_lease(f"leader {its} has told of itself")
+                await self._follow_leader(token, its)
             elif its == token and not name:
                 await found(term, list(before), overtaken=False)
                 before.clear()

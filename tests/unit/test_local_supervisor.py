@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
+from services.cli.installation import while_kept
 from services.local.address import ADDRESS_FILE
 from services.local.broker import BrokerError
 from services.local.folder_lock import FolderLock
@@ -22,6 +24,7 @@ from shared.adapters.memory_log import MemoryLog
 from shared.model.ids import Offset, Place, WorkerIncarnation
 from shared.model.messages import Deregister
 from shared.ports.log import TopicPartition
+from shared.process.host import GIVES_UP
 from shared.runtime.reading import reading
 from shared.runtime.topics import Topics
 from shared.wire.messages import decode_report
@@ -175,3 +178,44 @@ async def test_R1_a_process_that_runs_is_told_from_one_that_was_stopped_or_has_e
     process.kill()
     await process.wait()
     assert not _runs(process)
+
+
+async def test_a_process_that_gives_up_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sentence is what the supervisor says; a block of a command that waits ends with it. One that only fails is started again."""
+    cluster = LocalCluster(LocalSettings(data_dir=tmp_path, restart_wait_ms=1))
+    (tmp_path / "logs").mkdir()
+
+    async def spawn(_cluster: LocalCluster, child: Child, log: IO[bytes], *_: object) -> asyncio.subprocess.Process:
+        says = "failed" if child.starts < 2 else f"{GIVES_UP}the store is lost"
+        does = f"import sys; print({says!r}, file=sys.stderr); sys.exit(1)"
+        return await asyncio.create_subprocess_exec(sys.executable, "-c", does, stderr=log)
+
+    monkeypatch.setattr(LocalCluster, "_spawn", spawn)
+    with pytest.raises(BrokerError, match="^coordinator-0: the store is lost$"):
+        async with while_kept(cluster):
+            cluster.add("coordinator", "coordinator-0")
+            await asyncio.Event().wait()
+    assert cluster._children["coordinator-0"].starts == 3
+    assert "coordinator-0: the store is lost" in cluster.troubles()
+    await cluster.stop()
+
+
+def test_C8_a_coordinator_on_a_file_that_is_no_database_ends_with_a_sentence(tmp_path: Path) -> None:
+    """The process, as it is started by anybody: status 1, a last line that says what to do, and no traceback."""
+    store = tmp_path / "coordinator.db"
+    store.write_bytes(b"no database" * 1_000)
+    environment = {
+        **os.environ,
+        "TIDEMARK_STORE": f"sqlite:///{store}",
+        "TIDEMARK_KAFKA": "127.0.0.1:1",
+        "TIDEMARK_BLOBS": str(tmp_path / "blobs"),
+        "TIDEMARK_PLACE": "coordinator-0",
+    }
+    ended = subprocess.run(
+        [sys.executable, "-m", "services.coordinator"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].startswith(f"{GIVES_UP}store ")
+    assert "file is not a database" in ended.stderr
+    assert "--data" in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -4,6 +4,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,14 +21,15 @@ from shared.adapters.virtual import VirtualWorld, run_virtual
 from shared.model.ids import LeaderToken, Offset, ProcessorName
 from shared.model.messages import CreateProcessor, PutConnection, StartProcessor
 from shared.ports.clock import Clock
-from shared.ports.commits import StoreUnavailable
-from shared.ports.log import LogError, LogRecord, LogUnavailable, TopicPartition
+from shared.ports.commits import NOBODY, StoreLost, StoreUnavailable
+from shared.ports.log import LogError, LogRecord, LogUnavailable, NewRecord, TopicPartition
 from shared.protocol.coordinator.events import PlannedPipeline
 from shared.protocol.coordinator.machine import CoordinatorMachine
 from shared.protocol.coordinator.settings import CoordinatorSettings
 from shared.runtime.client import Client, RequestRefused, RequestTimeout
 from shared.runtime.context import Outside
 from shared.runtime.coordinator import CoordinatorDriver
+from shared.runtime.fencing import LEADS_KEY, signed
 from shared.runtime.settings import RuntimeSettings
 from shared.runtime.topics import Topics
 from tests.harness.installation import NAME, installed
@@ -42,8 +44,8 @@ class NotedStore(MemoryCommitStore):
         super().__init__(state)
         self._taken = taken
 
-    async def lead(self, holder: str, lease_ms: int, now_ms: int) -> LeaderToken | None:
-        token = await super().lead(holder, lease_ms, now_ms)
+    async def lead(self, holder: str, lease_ms: int, now_ms: int, told: LeaderToken = NOBODY) -> LeaderToken | None:
+        token = await super().lead(holder, lease_ms, now_ms, told)
         if token is not None:
             self._taken.append((holder, now_ms))
         return token
@@ -61,7 +63,7 @@ class Stand:
         self.taken: list[tuple[str, int]] = []
         self._world = world
         self._broker = MemoryBroker(world.clock)
-        self._state = MemoryCommitState()
+        self.state = MemoryCommitState()
         self._numbers = iter(range(1, 10_000))
         self.log = MemoryLog(self._broker)
         self.drivers: dict[str, CoordinatorDriver] = {}
@@ -71,6 +73,11 @@ class Stand:
         """Where the topic of requests begins and ends."""
         topic = TopicPartition(Topics().requests, 0)
         return (await self.log.begin_offsets([topic]))[topic], (await self.log.end_offsets([topic]))[topic]
+
+    async def connections_told(self) -> int:
+        """Records in the topic of connections."""
+        topic = TopicPartition(Topics().connections, 0)
+        return (await self.log.end_offsets([topic]))[topic]
 
     def start(
         self, place: str, log: MemoryLog | None = None, kind: type[NotedStore] = NotedStore
@@ -87,7 +94,7 @@ class Stand:
             lambda: f"{next(self._numbers):032x}",
         )
         machine = CoordinatorMachine(CoordinatorSettings(), outside.unique)
-        store = kind(self._state, self.taken)
+        store = kind(self.state, self.taken)
         driver = CoordinatorDriver(place, outside, store, _no_plan, machine, lease_ms=LEASE_MS)
         self.drivers[place] = driver
         return asyncio.ensure_future(driver.run())
@@ -313,6 +320,51 @@ def test_a_document_at_which_planning_breaks_is_refused_and_ends_nobody() -> Non
     on_virtual_time(story)
 
 
+@pytest.mark.parametrize("backup", [False, True])
+def test_C8_a_store_that_has_lost_what_leaders_told_of_ends_the_coordinator(*, backup: bool) -> None:
+    """However often it is started on a deleted store or an older copy, it says what is lost, changes nothing and retracts nothing."""
+
+    async def story(stand: Stand) -> dict[str, "asyncio.Task[None]"]:
+        async def lead_once(connection: str) -> None:
+            task = stand.start("coordinator-0")
+            await stand.client.ready(10_000)
+            await stand.client.put_connection(connection, {"type": "file"})
+            stand.drivers["coordinator-0"].stop()
+            await task
+
+        await lead_once("k")
+        older = deepcopy(stand.state) if backup else MemoryCommitState()
+        await lead_once("later")
+        await lead_once("last")
+        told = await stand.connections_told()
+        stand.state = older
+        before = deepcopy(older)
+        for _ in range(5):
+            with pytest.raises(StoreLost, match=r"leader 3 has told of itself .* prefix of topics"):
+                await stand.start("coordinator-0")
+        assert await stand.connections_told() == told
+        assert stand.state == before
+        return {}
+
+    on_virtual_time(story)
+
+
+def test_C8_a_leader_that_the_store_still_names_stops_when_another_tells_more() -> None:
+    """The store was replaced while it was in use: its leader renews its lease before it stands down."""
+
+    async def story(stand: Stand) -> dict[str, "asyncio.Task[None]"]:
+        task = stand.start("coordinator-0")
+        await stand.client.ready(10_000)
+        writer = await stand.log.writer("other")
+        told = NewRecord(b"9", LEADS_KEY, headers=signed(LeaderToken(9)))
+        await (await writer.send(TopicPartition(Topics().registry, 0), told))
+        with pytest.raises(StoreLost, match="leaders up to 1, but leader 9 has told"):
+            await task
+        return {}
+
+    on_virtual_time(story)
+
+
 class LateStore(NotedStore):
     """A database that is not there at first."""
 
@@ -323,9 +375,9 @@ class LateStore(NotedStore):
         if LateStore.opened < 3:
             raise StoreUnavailable("not there")
 
-    async def lead(self, holder: str, lease_ms: int, now_ms: int) -> LeaderToken | None:
+    async def lead(self, holder: str, lease_ms: int, now_ms: int, told: LeaderToken = NOBODY) -> LeaderToken | None:
         assert LateStore.opened == 3, "nobody asks a store that is not open"
-        return await super().lead(holder, lease_ms, now_ms)
+        return await super().lead(holder, lease_ms, now_ms, told)
 
 
 def test_a_store_that_is_not_there_at_first_is_waited_for() -> None:

@@ -10,6 +10,7 @@ TRANSACTIONS, WRITER, MEMORY = (
     "shared/adapters/memory_log.py",
 )
 ON_STORE = ("tests/contract/test_commit_store.py", "tests/contract/test_commit_trouble.py")
+ON_DAMAGE = ("tests/property/test_store_damage.py",)
 ON_LOG = ("tests/contract/test_log.py", "tests/contract/test_kafka_trouble.py")
 
 STORES = (
@@ -21,6 +22,10 @@ STORES = (
     Mutant("C8", "anybody may forget and write connections", STORE, "    if token != leader:\n        raise Stale(leads_no_longer", "    if False:\n        raise Stale(leads_no_longer", ON_STORE),
     Mutant("C8", "leading leaves the rows as they are", STORE, "            await connection.execute(sa.update(schema.processors).values(leader=token))\n", "", ON_STORE),
     Mutant("C8", "a lease that runs is taken", STORE, 'if found.holder not in ("", holder) and not over:', "if False:", ON_STORE),
+    Mutant("C8", "a store that knows less than was told is led", STORE, "            if found.token < told:", "            if False:", ON_DAMAGE),
+    Mutant("C8", "a file that was taken away is used", STORE, "        if self._file is not None and (how := self._file.changed()):", "        if False:", ON_DAMAGE),
+    Mutant("C8", "bytes that flipped are taken", "shared/adapters/commit_schema.py", "to_bytes(_CRC_BYTES) != crc:", "to_bytes(_CRC_BYTES) != crc and False:", ON_DAMAGE),
+    Mutant("C8", "tables that are gone are made anew", "shared/adapters/commit_schema.py", "    if there and (lacking", "    if False and (lacking", ON_DAMAGE),
     Mutant("C8", "a lost answer is an outage", STORE, "            raise Ambiguous(", "            raise StoreUnavailable(", ON_STORE),
     Mutant("C8", "an unsafe database is used", STORE, 'if (journal, synchronous) != ("wal", 2):', "if False:", ON_STORE),
     Mutant("C8", "SQLite may lose what it confirmed", STORE, '    cursor.execute("PRAGMA synchronous = FULL")\n', '    cursor.execute("PRAGMA synchronous = OFF")\n', ON_STORE),

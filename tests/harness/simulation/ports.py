@@ -17,6 +17,7 @@ from shared.model.checkpoint import BlobRef, CommitRow, LineageEntry
 from shared.model.ids import Epoch, Generation, JobId, LeaderToken, Offset
 from shared.model.processors import Expected, ProcessorRow
 from shared.ports.blobs import BlobError, BlobUnavailable, Note
+from shared.ports.commits import NOBODY
 from shared.ports.log import NewRecord, TopicPartition
 from shared.runtime.topics import MARKERS_PREFIX
 from shared.wire.errors import WireError
@@ -211,9 +212,9 @@ class SimStore(MemoryCommitStore):
         self._who = who
         self._watcher = watcher
 
-    async def lead(self, holder: str, lease_ms: int, now_ms: int) -> LeaderToken | None:
+    async def lead(self, holder: str, lease_ms: int, now_ms: int, told: LeaderToken = NOBODY) -> LeaderToken | None:
         """See `CommitStore.lead`."""
-        return await named(self._who, "store lead", super().lead(holder, lease_ms, now_ms))
+        return await named(self._who, "store lead", super().lead(holder, lease_ms, now_ms, told))
 
     async def renew(self, token: LeaderToken, lease_ms: int, now_ms: int) -> bool:
         """See `CommitStore.renew`."""

@@ -1,0 +1,53 @@
+"""The file of a SQLite database: whether it is the one that was opened, and what SQLite says where it is damaged."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+import sqlalchemy as sa
+
+_PRIMARY: Final = 0xFF
+_DAMAGE: Final = (11, 26)
+"""SQLITE_CORRUPT and SQLITE_NOTADB, https://www.sqlite.org/rescode.html."""
+_SHORT_READ: Final = 522
+"""SQLITE_IOERR_SHORT_READ: the file is shorter than it says."""
+_MISSING: Final = re.compile(r"no such (table|column)|could not decode to UTF-8|file is not a database", re.IGNORECASE)
+"""Said without a code of its own."""
+
+
+class SqliteFile:
+    """One that somebody may delete or replace while it is in use: SQLite would go on in the one that nobody can find any more."""
+
+    def __init__(self, url: sa.URL) -> None:
+        self._path = Path(url.database) if url.database and url.database != ":memory:" else None
+        self._identity: tuple[int, int] | None = None
+
+    def opened(self) -> None:
+        """The file that lies there now is the one that counts. Blocks for one look; OSError."""
+        if self._path is not None:
+            found = self._path.stat()
+            self._identity = (found.st_dev, found.st_ino)
+
+    def changed(self) -> str:
+        """What has become of the file; "" while it is the one that was opened."""
+        if self._path is None or self._identity is None:
+            return ""
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return "the file was deleted while it was in use"
+        return (
+            ""
+            if (found.st_dev, found.st_ino) == self._identity
+            else "another file was put in its place while it was in use"
+        )
+
+
+def damage(error: BaseException) -> str:
+    """What SQLite says of a damaged file; "" for any other error."""
+    original = getattr(error, "orig", None) or error
+    code = getattr(original, "sqlite_errorcode", 0) or 0
+    said = str(original)
+    if code & _PRIMARY in _DAMAGE or code == _SHORT_READ or (code & _PRIMARY == 1 and _MISSING.search(said)):
+        return said
+    return said if not code and _MISSING.search(said) else ""
