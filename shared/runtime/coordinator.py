@@ -18,7 +18,7 @@ from shared.model.messages import Answered, Command, CoordinatorBeat, Echo, Requ
 from shared.model.processors import ProcessorRow
 from shared.ports.blobs import BlobError
 from shared.ports.clock import Handle
-from shared.ports.commits import Ambiguous, CommitStore, StoreLost, StoreUnavailable, StoreUnusable, tells_less
+from shared.ports.commits import Ambiguous, CommitStore, StoreUnavailable, StoreUnusable
 from shared.ports.log import (
     LogError,
     LogRecord,
@@ -375,20 +375,6 @@ class CoordinatorDriver:
             self._reads.cancel()
         self._reads = self._outside.executor.spawn(self._begin_term(token), f"read for {token}", self._broken)
 
-    async def _follow_leader(self, token: LeaderToken, its: LeaderToken) -> None:
-        """Another leads, by its word: so must the store say. One that still knows only this one has lost what it had confirmed (C8)."""
-        while self._lease == token:
-            try:
-                renewed = await self._store.renew(token, self._lease_ms, self._outside.clock.now_ms())
-            except (StoreUnavailable, Ambiguous) as error:
-                _log.warning("coordinator.leadership_waits", reason=str(error))
-                await self._outside.clock.sleep_ms(self._outside.settings.retry_ms)
-                continue
-            if renewed:
-                raise StoreLost(tells_less(token, its))
-            if self._lease == token:
-                self._lose_lease(f"leader {its} has told of itself")
-
     def _lose_lease(self, how: str) -> None:
         _log.warning("coordinator.lease_lost", holder=self._holder, how=how)
         self._lease = None
@@ -552,7 +538,9 @@ class CoordinatorDriver:
             if name is None:
                 return
             if its > token and self._leads_in(term):
-                await self._follow_leader(token, its)
+                await self._told.refused(self._store, token, its, self._lease_ms)
+                if self._lease == token:
+                    self._lose_lease(f"leader {its} has told of itself")
             elif its == token and not name:
                 await found(term, list(before), overtaken=False)
                 before.clear()

@@ -1,10 +1,15 @@
 """How high the tokens are that leaders have told of: a store that has handed out fewer has lost what it knew (C8)."""
 
+import structlog
+
 from shared.model.ids import LeaderToken, Offset
+from shared.ports.commits import Ambiguous, CommitStore, StoreLost, StoreUnavailable, tells_less
 from shared.ports.log import OffsetOutOfRange, TopicPartition
 from shared.runtime.context import Outside
 from shared.runtime.fencing import token_of
 from shared.runtime.reading import up_to_now
+
+_log = structlog.get_logger()
 
 
 class Told:
@@ -28,3 +33,16 @@ class Told:
             self._position = None
             return await self.highest()
         return self._highest
+
+    async def refused(self, store: CommitStore, token: LeaderToken, its: LeaderToken, lease_ms: int) -> None:
+        """Another leads, by its word: wait until the store says so, too. StoreLost where it goes on to name this leader."""
+        while True:
+            try:
+                renewed = await store.renew(token, lease_ms, self._outside.clock.now_ms())
+            except (StoreUnavailable, Ambiguous) as error:
+                _log.warning("coordinator.leadership_waits", reason=str(error))
+                await self._outside.clock.sleep_ms(self._outside.settings.retry_ms)
+                continue
+            if renewed:
+                raise StoreLost(tells_less(token, its))
+            return

@@ -180,6 +180,11 @@ async def test_R1_a_process_that_runs_is_told_from_one_that_was_stopped_or_has_e
     assert not _runs(process)
 
 
+async def _forever(cluster: LocalCluster) -> None:
+    async with while_kept(cluster):
+        await asyncio.Event().wait()
+
+
 async def test_a_process_that_gives_up_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its sentence is what the supervisor says; a block of a command that waits ends with it. One that only fails is started again."""
     cluster = LocalCluster(LocalSettings(data_dir=tmp_path, restart_wait_ms=1))
@@ -191,10 +196,9 @@ async def test_a_process_that_gives_up_is_not_started_again(tmp_path: Path, monk
         return await asyncio.create_subprocess_exec(sys.executable, "-c", does, stderr=log)
 
     monkeypatch.setattr(LocalCluster, "_spawn", spawn)
-    with pytest.raises(BrokerError, match="^coordinator-0: the store is lost$"):
-        async with while_kept(cluster):
-            cluster.add("coordinator", "coordinator-0")
-            await asyncio.Event().wait()
+    cluster.add("coordinator", "coordinator-0")
+    with pytest.raises(BrokerError, match=r"^coordinator-0: the store is lost$"):
+        await _forever(cluster)
     assert cluster._children["coordinator-0"].starts == 3
     assert "coordinator-0: the store is lost" in cluster.troubles()
     await cluster.stop()

@@ -71,7 +71,7 @@ RUNTIME = (
     Mutant("C8", "what a dead leader left stays", COORDINATOR, "                await found(term, list(before), overtaken=False)", "                pass", ON_LEADERS),
     Mutant("C8", "a term begins without a word", TELLING, "            self.tell(topic, LEADS_KEY, str(token).encode())", "            pass", ON_LEADERS),
     Mutant("C8", "nobody looks what leaders have told of", COORDINATOR, "now_ms, await self._told.highest())", "now_ms)", ON_LEADERS),
-    Mutant("C8", "a leader that the store still names stands down", COORDINATOR, "            if renewed:\n                raise", "            if False:\n                raise", ON_LEADERS),
+    Mutant("C8", "a leader that the store still names stands down", "shared/runtime/told.py", "            if renewed:\n                raise", "            if False:\n                raise", ON_LEADERS),
     Mutant("C8", "requests are decided though the store cannot be asked", COORDINATOR, "self._now() - self._renewed_ms >= self._lease_ms", "False", ON_LEADERS),
     Mutant("C8", "a request goes before its answer is told", COORDINATOR, "                self._teller.tell(self._outside.topics.answers, None, answer, request=request)", "                self._teller.tell(self._outside.topics.answers, None, answer, request=request)\n                self._undecided.decided(request)", ON_LEADERS),
     Mutant("C8", "the lease runs out while a leader reads", COORDINATOR, "            if await self._store.renew(held, self._lease_ms, now_ms):", "            if self._token is None or await self._store.renew(held, self._lease_ms, now_ms):", ON_LEADERS),
