@@ -4,7 +4,9 @@
 import errno
 import json
 import os
+import threading
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -332,6 +334,27 @@ def test_S4_files_appear_complete_under_their_name_or_not_at_all(tmp_path: Path)
     assert sorted(p.name for p in (tmp_path / "out" / "x").iterdir()) == ["y"]
     (tmp_path / "out" / "x" / ".tmp-b-1").write_bytes(b"half")
     assert destination.names("") == ["x/y"]
+
+
+def test_folders_stay_while_something_is_staged_into_them(tmp_path: Path) -> None:
+    """Staging makes folders on one thread while a release on another removes those that it has emptied."""
+    destination = LocalDestination(tmp_path, "a0", fsync=False)
+    staged = threading.Event()
+
+    def release() -> None:
+        while not staged.is_set():
+            destination.delete(["_staged/one/nothing"])
+
+    with ThreadPoolExecutor(1) as beside:
+        releasing = beside.submit(release)
+        try:
+            for number in range(400):
+                destination.create(f"_staged/one/{number}/part", b"x")
+                destination.publish(f"_staged/one/{number}/part", f"part-{number}")
+        finally:
+            staged.set()
+        releasing.result()
+    assert len(destination.names("")) == 400
 
 
 def test_names_stay_inside_the_destination(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ import errno
 import hashlib
 import itertools
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Final, Protocol
+from typing import BinaryIO, Final, Protocol
 
 from shared.adapters.creating import link_file
 from shared.adapters.listing import raise_unless_gone
@@ -102,6 +103,8 @@ class LocalDestination:
         self._settled: dict[str, set[str]] = {}
         """By folder, of those that `settle` was asked for: few."""
         self._temporaries = itertools.count(1)
+        self._shape = threading.Lock()
+        """Held while a folder is made and gets its first entry, and while empty ones go: staging and release are threads."""
 
     def prepare(self) -> None:
         """Make the root; TargetRefused if this is not possible or it cannot be written to."""
@@ -124,21 +127,19 @@ class LocalDestination:
         final = self._root / check_name(name)
         temporary = final.parent / f"{TEMPORARY_PREFIX}{self._attempt}-{next(self._temporaries)}"
         with _as_target(str(final)):
-            self._folder(final.parent)
             try:
-                try:
-                    self._write(temporary, data)
-                except FileNotFoundError:  # a release beside this one took the folder away while it was empty
+                with self._shape:
                     self._folder(final.parent)
-                    self._write(temporary, data)
+                    file = temporary.open("xb")
+                self._write(file, data)
                 created = publish(temporary, final)
             finally:
                 temporary.unlink(missing_ok=True)
             self._force(final.parent)
         return created
 
-    def _write(self, path: Path, data: bytes) -> None:
-        with path.open("xb") as file:
+    def _write(self, file: BinaryIO, data: bytes) -> None:
+        with file:
             file.write(data)
             file.flush()
             if self._fsync:
@@ -199,12 +200,13 @@ class LocalDestination:
 
     def _prune(self, folder: Path) -> None:
         """Remove a folder and those above it while they are empty; another writer may be filling them again."""
-        while folder != self._root:
-            try:
-                folder.rmdir()
-            except OSError:
-                return
-            folder = folder.parent
+        with self._shape:
+            while folder != self._root:
+                try:
+                    folder.rmdir()
+                except OSError:
+                    return
+                folder = folder.parent
 
     def publish(self, staged: str, visible: str) -> None:
         """See `Destination.publish`: a rename, atomic for readers."""
