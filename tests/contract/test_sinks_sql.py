@@ -3,8 +3,10 @@
 
 import contextlib
 import itertools
+import sqlite3
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -215,6 +217,25 @@ async def test_S5_a_lock_that_another_holds_is_waited_for_as_an_outage(url: str)
             zombie.rollback()
         await task.release()
         await world.complete()
+
+
+async def test_S5_a_commit_that_the_database_refuses_leaves_no_open_transaction(tmp_path: Path) -> None:
+    """A reader keeps SQLite from committing: the next try must not take its own marker, which nobody else sees, for a release."""
+    file = tmp_path / "target.db"
+    with sql_world(f"sqlite:///{file}") as target:
+        sink = target.sink()
+        await sink.open(IDENTITY, Epoch(0))
+        await sink.accept(documents_batch([{"id": 1}]))
+        staged = await sink.stage(Epoch(1), Epoch(0))
+        with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            assert reader.execute("SELECT id FROM rows").fetchall() == []
+            for _ in range(3):
+                with pytest.raises(TargetUnavailable, match="locked"):
+                    await sink.release(row_of(1, 0, staged), staged)
+            reader.execute("COMMIT")
+            await sink.release(row_of(1, 0, staged), staged)
+            assert reader.execute("SELECT id FROM rows").fetchall() == [(1,)]
 
 
 async def test_S6_what_the_table_would_refuse_is_found_before_staging(url: str) -> None:

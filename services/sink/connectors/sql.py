@@ -86,14 +86,21 @@ def engine_of(url: str, settings: SqlSinkSettings | None = None) -> sa.Engine:
     wait_s = settings.lock_wait_ms / 1000
     pool = {"pool_size": settings.connections_max, "max_overflow": 0, "pool_timeout": wait_s}
     if not url.startswith("sqlite"):
-        return sa.create_engine(url, pool_pre_ping=True, **pool)
-    engine = sa.create_engine(url, poolclass=sa.QueuePool, connect_args={"timeout": wait_s}, **pool)
-
-    @sa.event.listens_for(engine, "connect")
-    def configure(connection: Any, _: Any) -> None:
-        connection.execute("PRAGMA synchronous = EXTRA")
-
+        engine = sa.create_engine(url, pool_pre_ping=True, **pool)
+    else:
+        engine = sa.create_engine(url, poolclass=sa.QueuePool, connect_args={"timeout": wait_s}, **pool)
+        sa.event.listen(engine, "connect", _sync_each_commit)
+    sa.event.listen(engine, "reset", _roll_back)
     return engine
+
+
+def _sync_each_commit(connection: Any, _: Any) -> None:
+    connection.execute("PRAGMA synchronous = EXTRA")
+
+
+def _roll_back(connection: Any, _record: Any, _state: Any) -> None:
+    """A connection whose commit failed is given back as it is: who got it next would find the marker of a release that never was (S5)."""
+    connection.rollback()
 
 
 class SqlSink:
