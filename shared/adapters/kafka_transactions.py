@@ -7,12 +7,16 @@ identity is opened anew, or after its time-out.
 
 import asyncio
 from collections.abc import Sequence
-from itertools import repeat
 from typing import Any
 
+import numpy as np
+import pyarrow.compute as pc
+
 from shared.adapters.kafka_client import KAFKA_ERRORS, translated
+from shared.adapters.kafka_packed import PackedBatch, packed
 from shared.adapters.kafka_reader import partition_name
 from shared.adapters.kafka_writer import Producer
+from shared.compiled.documents import buffers
 from shared.model.ids import Offset
 from shared.ports.log import LogError, LogUnavailable, NewRecord, RecordColumns, TopicPartition, Written
 
@@ -35,17 +39,14 @@ class KafkaTransaction:
         if not records:
             return
         doing = f"{self._producer.name}: writing to {partition_name(partition)}"
+        columns = RecordColumns.of(records)
         async with self._lanes.setdefault(partition, asyncio.Lock()):
             self._producer.check()
             try:
-                if isinstance(records, RecordColumns):
-                    await self._admit_columns(partition, records)
-                    await self._send_columns(partition, records)
-                else:
-                    for record in records:
-                        self._admit_size(partition, record)
-                        await self._producer.admit(partition, record)
-                    await self._send(partition, records)
+                await self._admit(partition, columns)
+                settings = self._producer.settings
+                for batch in packed(columns, settings.message_bytes_max, settings.compression, transactional=True):
+                    await self._send_one(partition, batch)
             except KAFKA_ERRORS as error:
                 raise self._writer.fail(translated(error, doing)) from error
             except LogError as error:
@@ -56,58 +57,23 @@ class KafkaTransaction:
                 self._writer.fail(LogError(f"{doing}: cancelled half way; open a new writer"))
                 raise
 
-    def _admit_size(self, partition: TopicPartition, record: NewRecord) -> None:
-        """The library takes the first record of a batch whatever its size; the broker would refuse the batch."""
-        size = len(record.key or b"") + len(record.value or b"")
-        limit = self._producer.settings.message_bytes_max
+    async def _admit(self, partition: TopicPartition, columns: RecordColumns) -> None:
+        """LogError for a record that is too large, or that has no content, and for a partition that is not there.
+
+        The library takes the first record of a batch whatever its size; the broker would refuse the batch.
+        """
+        keys = columns.keys
+        sizes = np.diff(buffers(columns.values)[1]) + (0 if keys is None else np.diff(buffers(keys)[1]))
+        limit, size = self._producer.settings.message_bytes_max, int(sizes.max())
         if size > limit:
             raise LogError(
                 f"{partition_name(partition)}: a record of {size} bytes exceeds message_bytes_max {limit}; split it,"
                 " or raise the limit here and at the topic"
             )
+        empty = columns.values.is_null() if keys is None else pc.and_(columns.values.is_null(), keys.is_null())
+        await self._producer.admit(partition, has_content=not pc.any(empty).as_py())
 
-    async def _admit_columns(self, partition: TopicPartition, records: RecordColumns) -> None:
-        """As record by record, but only what is largest, and what has no value, is looked at alone."""
-        sizes = [len(value) if value is not None else 0 for value in records.values]
-        if records.keys is not None:
-            sizes = [size + len(key or b"") for size, key in zip(sizes, records.keys, strict=True)]
-        self._admit_size(partition, records[sizes.index(max(sizes))])
-        empty = [i for i, value in enumerate(records.values) if value is None]
-        for i in [0, *empty]:
-            await self._producer.admit(partition, records[i])
-
-    async def _send_columns(self, partition: TopicPartition, records: RecordColumns) -> None:
-        batch, taken = self._producer.raw.create_batch(), 0
-        count = len(records)
-        for number, (value, key, timestamp, headers) in enumerate(
-            zip(
-                records.values,
-                records.keys or repeat(None, count),
-                records.timestamps_ms or repeat(None, count),
-                map(list, records.headers) if records.headers is not None else repeat([], count),
-                strict=True,
-            )
-        ):
-            if batch.append(timestamp=timestamp, key=key, value=value, headers=headers) is None:
-                await self._send_one(partition, batch, number - taken)
-                batch, taken = self._producer.raw.create_batch(), number
-                batch.append(timestamp=timestamp, key=key, value=value, headers=headers)
-        await self._send_one(partition, batch, count - taken)
-
-    async def _send(self, partition: TopicPartition, records: Sequence[NewRecord]) -> None:
-        batch = self._producer.raw.create_batch()
-        count = 0
-        for record in records:
-            if not _append(batch, record):
-                await self._send_one(partition, batch, count)
-                batch = self._producer.raw.create_batch()
-                count = 0
-                _append(batch, record)
-            count += 1
-        await self._send_one(partition, batch, count)
-
-    async def _send_one(self, partition: TopicPartition, batch: Any, count: int) -> None:
-        batch.close()
+    async def _send_one(self, partition: TopicPartition, batch: PackedBatch) -> None:
         limit = self._producer.settings.batches_in_flight_max
         while len(self._sent) >= limit:
             await asyncio.wait(self._sent, return_when=asyncio.FIRST_COMPLETED)
@@ -116,7 +82,7 @@ class KafkaTransaction:
         # Looked at in any case, so that nobody is warned of an error that the end of the transaction reports.
         sent.add_done_callback(lambda f: f.cancelled() or f.exception())
         self._sent.append(sent)
-        self._answers.append((partition, count, sent))
+        self._answers.append((partition, batch.record_count(), sent))
 
     def _take_answers(self) -> None:
         """Raise the first error among the answers that are there; let go of the others."""
@@ -186,14 +152,6 @@ class KafkaTransaction:
         if self._ended:
             self._producer.check()
             raise LogError(f"{self._producer.name}: the transaction was used after its end; begin a new one")
-
-
-def _append(batch: Any, record: NewRecord) -> bool:
-    """False if the batch is full; a batch takes its first record always."""
-    appended = batch.append(
-        timestamp=record.timestamp_ms, key=record.key, value=record.value, headers=list(record.headers)
-    )
-    return appended is not None
 
 
 class KafkaTransactionalWriter:

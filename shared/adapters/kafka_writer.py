@@ -71,9 +71,9 @@ class Producer:
             seal(self.raw, error)
         return self._error
 
-    async def admit(self, partition: TopicPartition, record: NewRecord) -> None:
-        """Raise LogError if the record can not be written there: no such partition, no content."""
-        if record.key is None and record.value is None:
+    async def admit(self, partition: TopicPartition, *, has_content: bool) -> None:
+        """Raise LogError if a record can not be written there: no such partition, neither key nor value."""
+        if not has_content:
             raise LogError(f"{self.name}: {partition_name(partition)}: a record needs a key or a value")
         if partition.topic not in self._known:
             self._known |= await require_topics(self.raw.client, [partition.topic], self.settings.topic_wait_ms)
@@ -108,7 +108,7 @@ class KafkaWriter:
             await self._room()
             self._producer.check()
             try:
-                await self._producer.admit(partition, record)
+                await self._producer.admit(partition, has_content=record.key is not None or record.value is not None)
                 sent = await self._producer.raw.send(
                     partition.topic,
                     value=record.value,

@@ -6,9 +6,15 @@ password. After any of them from a writer the writer is unusable: close it and o
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, overload
+from typing import Final, NamedTuple, Protocol, TypeAlias, overload
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from shared.model.ids import Offset
+
+Int64s: TypeAlias = npt.NDArray[np.int64]
 
 
 class LogError(Exception):
@@ -92,14 +98,38 @@ class Written(NamedTuple):
     records: int
 
 
+HEADERS: Final = pa.list_(pa.struct([pa.field("name", pa.string()), pa.field("value", pa.binary())]))
+"""The Arrow type of headers."""
+
+
 @dataclass(frozen=True, slots=True)
 class RecordColumns(Sequence[NewRecord]):
     """Records to write, as columns of equal length: many, without an object each unless somebody looks at one."""
 
-    values: Sequence[bytes | None]
-    keys: Sequence[bytes | None] | None = None
-    timestamps_ms: Sequence[int | None] | None = None
-    headers: Sequence[tuple[tuple[str, bytes], ...]] | None = None
+    values: pa.BinaryArray
+    """Null: none."""
+    keys: pa.BinaryArray | None = None
+    """Null: none; None: no record has one."""
+    timestamps_ms: pa.Int64Array | None = None
+    """Null, or None: when it is written."""
+    headers: pa.ListArray | None = None
+    """Of the type HEADERS; None: no record has any."""
+
+    @staticmethod
+    def of(records: Sequence[NewRecord]) -> "RecordColumns":
+        """The columns of records."""
+        if isinstance(records, RecordColumns):
+            return records
+        keys = pa.array([r.key for r in records], pa.binary()) if any(r.key is not None for r in records) else None
+        headers = [[{"name": n, "value": v} for n, v in r.headers] for r in records]
+        return RecordColumns(
+            pa.array([r.value for r in records], pa.binary()), keys,
+            pa.array([r.timestamp_ms for r in records], pa.int64()), pa.array(headers, HEADERS) if any(headers) else None,
+        )  # fmt: skip
+
+    @property
+    def _others(self) -> "tuple[pa.Array | None, ...]":
+        return self.keys, self.timestamps_ms, self.headers
 
     def __len__(self) -> int:
         return len(self.values)
@@ -109,16 +139,17 @@ class RecordColumns(Sequence[NewRecord]):
     @overload
     def __getitem__(self, at: slice) -> "RecordColumns": ...
     def __getitem__(self, at: int | slice) -> "NewRecord | RecordColumns":
-        keys, times, headers = self.keys, self.timestamps_ms, self.headers
         if isinstance(at, slice):
-            return RecordColumns(
-                self.values[at], None if keys is None else keys[at], None if times is None else times[at],
-                None if headers is None else headers[at],
-            )  # fmt: skip
-        return NewRecord(
-            self.values[at], None if keys is None else keys[at], () if headers is None else headers[at],
-            None if times is None else times[at],
-        )  # fmt: skip
+            return RecordColumns(self.values[at], *(None if column is None else column[at] for column in self._others))
+        value = self.values[at].as_py()
+        key, time, headers = (None if column is None else column[at].as_py() for column in self._others)
+        return NewRecord(value, key, tuple((h["name"], h["value"]) for h in headers or ()), time)
+
+    def take(self, rows: Int64s) -> "RecordColumns":
+        """Some of the records, in the order of `rows`."""
+        places = pa.array(rows)
+        others = (None if column is None else column.take(places) for column in self._others)
+        return RecordColumns(self.values.take(places), *others)
 
 
 class Reader(Protocol):
@@ -177,7 +208,7 @@ class Transaction(Protocol):
     """One open transaction of a TransactionalWriter."""
 
     async def send_batch(self, partition: TopicPartition, records: Sequence[NewRecord]) -> None:
-        """Hand over records in order; `RecordColumns` is the fast way for many."""
+        """Hand over records in order, as `RecordColumns` where they are many."""
         ...
 
     async def written(self) -> Sequence[Written]:

@@ -174,7 +174,7 @@ class KafkaWorld:
         self.attempts = itertools.count()
 
     def sink(self) -> KafkaSink:
-        store = PartStore(self.blobs, names_for(f"a{next(self.attempts)}"), inline_bytes_max=100)
+        store = PartStore(self.blobs, names_for(f"a{next(self.attempts)}"), inline_bytes_max=700)
         return KafkaSink(self.stage, self.log, store, SystemClock(), self.settings, self.takes)
 
     async def records(self, topic: str | None = None) -> list[LogRecord]:

@@ -12,7 +12,7 @@ import pytest
 
 from services.sink.connectors.kafkamarkers import Marker, MarkerReading, last_marker, marker_record, markers_of
 from services.sink.connectors.kafkarecords import RecordMaker, Takes
-from services.sink.connectors.kafkaruns import Run, joined, size_of
+from services.sink.connectors.kafkaruns import Run, joined, size_of, sizes_of
 from services.sink.connectors.staging import BlobPart, InlinePart, blobs_of, decode_handle
 from shared.adapters.clock import SystemClock
 from shared.adapters.faults import Fault, Faults
@@ -24,7 +24,7 @@ from shared.model.ids import Epoch, Offset
 from shared.model.values import Document, Long
 from shared.operators.batches import batch_of as documents_batch
 from shared.operators.keygroups import key_group
-from shared.ports.log import Fenced, Log, NewRecord, TopicPartition
+from shared.ports.log import Fenced, Log, NewRecord, RecordColumns, TopicPartition
 from shared.ports.sink import MarkerAhead, TargetRefused, TargetUnavailable
 from tests.contract.sinks_support import IDENTITY, Task, World, batch_of, row_of
 from tests.contract.sinks_targets import KafkaWorld, expression
@@ -413,19 +413,15 @@ async def test_an_epoch_is_one_batch_a_partition_however_its_rows_came(monkeypat
 
 def test_runs_of_a_topic_join_with_and_without_keys_and_headers() -> None:
     """Order in a topic stays; a record without key or headers has none beside those that have some."""
-    plain = Run("a", [b"1", None], None, [1, None], None)
-    rich = Run("a", [b"3"], [b"k"], [3], [(("h", b"v"),)])
-    other = Run("b", [b"9"], None, [9], None)
-    assert joined([plain, other, rich]) == [
-        Run("a", [b"1", None, b"3"], [None, None, b"k"], [1, None, 3], [(), (), (("h", b"v"),)]),
-        other,
-    ]
+    plain, rich, other = (
+        [NewRecord(b"1", timestamp_ms=1), NewRecord(None)], [NewRecord(b"3", b"k", (("h", b"v"),), 3)], [NewRecord(b"9", timestamp_ms=9)],
+    )  # fmt: skip
+    runs = [Run(topic, RecordColumns.of(records)) for topic, records in (("a", plain), ("b", other), ("a", rich))]
+    assert [(run.topic, list(run.columns)) for run in joined(runs)] == [("a", plain + rich), ("b", other)]
 
 
 def test_a_record_has_one_size_alone_and_among_others() -> None:
     """What is refused alone is what is counted of it in a part."""
-    headers = [(), (("h", b"v"), ("ü", b""))]
-    run = Run("a", [b"1", None], [None, b"key"], [1, 2], headers)
-    assert run.sizes().tolist() == [
-        size_of(v, k, h) for v, k, h in zip(run.values, run.keys or (), headers, strict=True)
-    ]
+    records = [NewRecord(b"1"), NewRecord(None, b"key", (("h", b"v"), ("ü", b"")), 2), NewRecord(b"333", b"k")]
+    assert sizes_of(RecordColumns.of(records)).tolist() == [size_of(record) for record in records]
+    assert size_of(records[1]) == 128 + len(b"key") + 1 + 1 + 8 + 2 + 8

@@ -5,12 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.sink.connectors.kafkaruns import Held, Run, decode_runs, encode_runs
+from services.sink.connectors.kafkaruns import Held, Run, decode_runs, encode_runs, sizes_of
 from services.sink.connectors.rendered import rendered
 from shared.language.values import ExtendedJsonError, encode_value, parse_json, render_json
 from shared.model.values import Long
 from shared.operators.base import RAW, REST
 from shared.operators.batches import TIMESTAMP, documents_of
+from shared.ports.log import NewRecord, RecordColumns
 from tests.property import test_compiled_documents as documents
 
 COLUMNS = {
@@ -116,13 +117,15 @@ def test_parts_have_every_record_once_and_in_order(texts: list[list[bytes]], rec
     """Within the bounds, but for a single record that exceeds them."""
     held = Held()
     for number, values in enumerate(texts):
-        held.add(Run(f"t{number}", list(values), None, [None] * len(values), None))
+        held.add(Run(f"t{number}", RecordColumns.of([NewRecord(value) for value in values])))
     found: list[tuple[str, bytes | None]] = []
     while held.count:
         runs = held.first(records_max, bytes_max)
         held.drop(runs)
-        part = [(run.topic, value) for run in decode_runs(encode_runs(runs)) for value in run.values]
-        size = sum(int(run.sizes().sum()) for run in runs)
+        part = [
+            (run.topic, value) for run in decode_runs(encode_runs(runs)) for value in run.columns.values.to_pylist()
+        ]
+        size = sum(int(sizes_of(run.columns).sum()) for run in runs)
         assert 1 <= len(part) <= records_max
         assert size <= bytes_max or len(part) == 1
         found += part

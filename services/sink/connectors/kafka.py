@@ -132,7 +132,7 @@ class KafkaSink:
         for rows, run in made:
             refused = dict.fromkeys(range(len(rows)), missing[run.topic]) if run.topic in missing else {}
             refused = refused or self._accepting.refused(run)
-            rejected += [Rejected(rows[n], reason) for n, reason in refused.items()]
+            rejected += [Rejected(int(rows[n]), reason) for n, reason in refused.items()]
             left = run.without(refused) if refused else run
             taken += [left] if left is not None else []
         for run in taken:
@@ -146,7 +146,7 @@ class KafkaSink:
     async def _keep_part(self) -> None:
         """The first records that make a part, made durable: the division is fixed here (S3)."""
         runs = self._held.first(self._settings.part_records_max, self._settings.part_bytes_max)
-        await self._staging.keep(encode_runs(runs), sum(len(run.values) for run in runs))
+        await self._staging.keep(encode_runs(runs), sum(len(run) for run in runs))
         self._held.drop(runs)
 
     async def stage(self, epoch: Epoch, committed: Epoch) -> bytes:
@@ -227,7 +227,7 @@ class KafkaSink:
             for at, columns in run.by_partition(count, turn):
                 fitting = self._topics.fitting(run.topic, columns, now_ms)
                 out.setdefault(TopicPartition(run.topic, at), []).extend(fitting)
-            turn += len(run.values)
+            turn += len(run)
         return out
 
     async def _write(

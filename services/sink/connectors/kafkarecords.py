@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from services.sink.connectors.kafkaruns import Headers, Run, size_of
+from services.sink.connectors.kafkaruns import Int64s, Run, size_of, sizes_of
 from services.sink.connectors.rendered import rendered
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.language.expressions.ast import Expr, FieldPath, Literal
@@ -24,6 +26,7 @@ from shared.language.values import render_json, type_name
 from shared.model.values import INT32_MAX, INT32_MIN, MISSING, Binary, Date, Document, Long
 from shared.operators.base import ARRIVAL, TS
 from shared.operators.batches import documents_of
+from shared.ports.log import NewRecord, RecordColumns
 from shared.ports.sink import Rejected
 from shared.runtime.internal import is_internal, refusal
 
@@ -34,22 +37,10 @@ class _Refused(Exception):
     """Why a row cannot become a record."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
-    topic: str
-    key: bytes | None
-    value: bytes | None
-    timestamp_ms: int | None
-    headers: Headers
-
-
-def _run_of(items: list[tuple[int, _Record]]) -> tuple[list[int], Run]:
+def _run_of(items: list[tuple[int, str, NewRecord]]) -> tuple[Int64s, Run]:
     """Records of one topic, with their rows."""
-    records = [record for _, record in items]
-    keys = [r.key for r in records] if any(r.key is not None for r in records) else None
-    headers = [r.headers for r in records] if any(r.headers for r in records) else None
-    times = [r.timestamp_ms for r in records]
-    return [row for row, _ in items], Run(records[0].topic, [r.value for r in records], keys, times, headers)
+    rows = np.array([row for row, _, _ in items], dtype=np.int64)
+    return rows, Run(items[0][1], RecordColumns.of([record for _, _, record in items]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +75,10 @@ class RecordMaker:
         self._headers_max = takes.headers_max
         self._prefix = takes.prefix
 
-    def runs(self, batch: pa.RecordBatch) -> tuple[list[tuple[list[int], Run]], list[Rejected]]:
+    def runs(self, batch: pa.RecordBatch) -> tuple[list[tuple[Int64s, Run]], list[Rejected]]:
         """Runs with the rows that their records come from, and the rows that are none."""
         whole = self._whole(batch)
-        return ([(list(range(batch.num_rows)), whole)], []) if whole is not None else self._each(batch)
+        return ([(np.arange(batch.num_rows), whole)], []) if whole is not None else self._each(batch)
 
     def _whole(self, batch: pa.RecordBatch) -> Run | None:
         """All rows at once: for one topic, without expressions on documents, and none that would be refused; else None."""
@@ -101,29 +92,30 @@ class RecordMaker:
             keys = _text_column(stage.key, stage.key_format, batch)
             if keys is None:
                 return None
-        run = Run(topic, rendered(batch).to_pylist(), keys, [_kafka_time(t) for t in _column(batch, TS)], None)
-        return run if int(run.sizes().max()) <= self._record_bytes_max else None
+        columns = RecordColumns(rendered(batch), keys, _kafka_times(batch))
+        return Run(topic, columns) if int(sizes_of(columns).max()) <= self._record_bytes_max else None
 
     def _may_write(self, topic: str) -> bool:
         return _may_be_topic(topic) and not is_internal(topic, self._prefix)
 
-    def _each(self, batch: pa.RecordBatch) -> tuple[list[tuple[list[int], Run]], list[Rejected]]:
-        times = _column(batch, TS)
-        arrivals = _column(batch, ARRIVAL)
-        made: list[tuple[int, _Record]] = []
+    def _each(self, batch: pa.RecordBatch) -> tuple[list[tuple[Int64s, Run]], list[Rejected]]:
+        times = _kafka_times(batch)
+        arrivals = batch.column(ARRIVAL).to_pylist() if ARRIVAL in batch.schema.names else [None] * batch.num_rows
+        made: list[tuple[int, str, NewRecord]] = []
         rejected: list[Rejected] = []
         for row, document in enumerate(documents_of(batch)):
             arrival = arrivals[row]
             environment = Environment(document, now=None if arrival is None else Date(arrival))
+            time_ms = None if times is None else times[row].as_py()
             try:
-                made.append((row, self._record(document, environment, times[row])))
+                made.append((row, *self._record(document, environment, time_ms)))
             except _Refused as refused:
                 rejected.append(Rejected(row, str(refused)))
             except ExpressionError as error:
                 rejected.append(Rejected(row, f"{self._stage.path}: {error}"))
-        return [_run_of(list(group)) for _, group in groupby(made, lambda item: item[1].topic)], rejected
+        return [_run_of(list(group)) for _, group in groupby(made, lambda item: item[1])], rejected
 
-    def _record(self, document: Document, environment: Environment, time_ms: int | None) -> _Record:
+    def _record(self, document: Document, environment: Environment, time_ms: int | None) -> tuple[str, NewRecord]:
         stage = self._stage
         topic = evaluate(stage.topic, environment)
         if not isinstance(topic, str) or not _may_be_topic(topic):
@@ -137,41 +129,37 @@ class RecordMaker:
         if tombstone and key is None:
             raise _Refused(f"{stage.path}.config.tombstoneWhen: a record without a value needs a key, found none")
         value = None if tombstone else render_json(document, canonical=stage.output_format == "canonicalJson")
-        record = _Record(topic, key, value, _kafka_time(time_ms), headers)
-        size_bytes = size_of(value, key, headers)
+        record = NewRecord(value, key, headers, time_ms)
+        size_bytes = size_of(record)
         if size_bytes > self._record_bytes_max:
             raise _Refused(
                 f"{stage.path}: the record for topic {topic} has {size_bytes} bytes, at most {self._record_bytes_max}"
                 " are allowed; project fields away, or raise the limits of topic and sink"
             )
-        return record
+        return topic, record
 
 
 def _may_be_topic(name: str) -> bool:
     return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
-def _kafka_time(time_ms: int | None) -> int | None:
-    """Kafka has no times before 1970; what it says of a record is never read as event time (F5)."""
-    return time_ms if time_ms is not None and time_ms >= 0 else None
+def _kafka_times(batch: pa.RecordBatch) -> pa.Array | None:
+    """Event times, ms: Kafka has none before 1970. What it says of a record's time is never read as event time (F5)."""
+    if TS not in batch.schema.names:
+        return None
+    times = batch.column(TS)
+    numbers = times.to_numpy(zero_copy_only=False)
+    return pc.if_else(pc.less(times, 0), None, times) if times.null_count or (numbers < 0).any() else times
 
 
-def _text_column(expr: Expr, key_format: KeyFormat, batch: pa.RecordBatch) -> list[bytes | None] | None:
-    """Keys that are a declared text of every row; None where they are anything else."""
+def _text_column(expr: Expr, key_format: KeyFormat, batch: pa.RecordBatch) -> pa.BinaryArray | None:
+    """Keys that are a declared text, null where there is none; None where they are anything else."""
     if not isinstance(expr, FieldPath) or len(expr.names) != 1 or key_format != "string":
         return None
     at = batch.schema.get_field_index(expr.names[0])
-    if at < 0 or batch.column(at).null_count or not pa.types.is_string(batch.column(at).type):
+    if at < 0 or not pa.types.is_string(batch.column(at).type):
         return None
-    keys: list[bytes | None] = batch.column(at).cast(pa.binary()).to_pylist()
-    return keys
-
-
-def _column(batch: pa.RecordBatch, name: str) -> list[int | None]:
-    if name not in batch.schema.names:
-        return [None] * batch.num_rows
-    values: list[int | None] = batch.column(name).to_pylist()
-    return values
+    return batch.column(at).cast(pa.binary())
 
 
 def _condition(value: Any) -> bool:

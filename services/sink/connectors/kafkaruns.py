@@ -1,145 +1,142 @@
 """Records of a Kafka sink in runs: columns of one topic, in order; how they are held, divided into parts and staged.
 
-A run costs a few list elements a record, and no object of its own: an epoch may have a hundred thousand records. They come in as many
-runs as there were batches; a part has one a topic, so that its release is one batch a partition however they came.
+They come in as many runs as there were batches; a part has one a topic, so that its release is one batch a partition however they came.
 """
 
-from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from msgspec import Struct
 
+from shared.compiled.documents import buffers
 from shared.operators.keygroups import key_groups
-from shared.ports.log import RecordColumns
+from shared.ports.log import HEADERS, NewRecord, RecordColumns
 from shared.ports.sink import TargetRefused
+from shared.wire.arrow import decode_batch, encode_batch
+from shared.wire.errors import WireError
+from shared.wire.limits import DEFAULT
 
-T = TypeVar("T")
 Int64s = npt.NDArray[np.int64]
 OVERHEAD_BYTES: Final = 128
 """A record's own fields, and the batch around it when it is alone."""
+_HEADER_BYTES: Final = 8
+"""A header's own lengths."""
 Headers = tuple[tuple[str, bytes], ...]
+_VALUE, _KEY, _TIME, _HEADERS = "value", "key", "time", "headers"
+_KINDS: Final = {_KEY: pa.binary(), _TIME: pa.int64(), _HEADERS: HEADERS}
 
 
-class Run(Struct, frozen=True, array_like=True):
-    """Records of one topic as they are staged: columns of equal length n ≥ 1."""
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Records of one topic, n ≥ 1."""
 
     topic: str
-    values: list[bytes | None]
-    keys: list[bytes | None] | None
-    """None: no record has one."""
-    timestamps_ms: list[int | None]
-    headers: list[Headers] | None
-    """None: no record has any."""
+    columns: RecordColumns
+
+    def __len__(self) -> int:
+        return len(self.columns)
 
     def part(self, begin: int, end: int) -> "Run":
         """Records begin … end - 1."""
-        keys = None if self.keys is None else self.keys[begin:end]
-        headers = None if self.headers is None else self.headers[begin:end]
-        return Run(self.topic, self.values[begin:end], keys, self.timestamps_ms[begin:end], headers)
+        return Run(self.topic, self.columns[begin:end])
 
-    def sizes(self) -> Int64s:
-        """See `sizes_of`."""
-        return sizes_of(self.values, self.keys, self.headers)
-
-    def without(self, rows: Container[int]) -> "Run | None":
+    def without(self, rows: Collection[int]) -> "Run | None":
         """All but these records; None if there are no others."""
-        kept = [n for n in range(len(self.values)) if n not in rows]
-        columns = self._rows(kept)
-        times = [self.timestamps_ms[n] for n in kept]
-        run = Run(self.topic, list(columns.values), _listed(columns.keys), times, _listed(columns.headers))
-        return run if kept else None
+        kept = np.setdiff1d(np.arange(len(self), dtype=np.int64), np.fromiter(rows, np.int64, len(rows)))
+        return Run(self.topic, self.columns.take(kept)) if len(kept) else None
 
     def by_partition(self, count: int, turn: int) -> Iterator[tuple[int, RecordColumns]]:
         """The records for each of `count` partitions, in order: by Kafka's hash of the key; without one in turn, beginning at `turn`."""
         if count == 1:
-            yield 0, RecordColumns(self.values, self.keys, self.timestamps_ms, self.headers)
+            yield 0, self.columns
             return
-        places = (np.arange(len(self.values), dtype=np.int64) + turn) % count
-        if self.keys is not None:
-            hashed = key_groups(pa.array(self.keys, pa.binary()), count).astype(np.int64)
-            keyed = np.array([key is not None for key in self.keys], dtype=np.bool_)
-            places = np.where(keyed, hashed, places)
-        for place in np.unique(places).tolist():
-            yield place, self._rows(np.flatnonzero(places == place).tolist())
-
-    def _rows(self, rows: list[int]) -> RecordColumns:
-        keys, headers = self.keys, self.headers
-        return RecordColumns(
-            [self.values[i] for i in rows],
-            None if keys is None else [keys[i] for i in rows],
-            [self.timestamps_ms[i] for i in rows],
-            None if headers is None else [headers[i] for i in rows],
-        )
+        places = (np.arange(len(self), dtype=np.int64) + turn) % count
+        keys = self.columns.keys
+        if keys is not None:
+            keyed = keys.is_valid().to_numpy(zero_copy_only=False)
+            places = np.where(keyed, key_groups(keys, count).astype(np.int64), places)
+        order = np.argsort(places, kind="stable")
+        bounds = np.searchsorted(places[order], np.arange(count + 1))
+        for place in range(count):
+            if bounds[place] < bounds[place + 1]:
+                yield place, self.columns.take(order[bounds[place] : bounds[place + 1]])
 
 
-def _listed(values: Sequence[T] | None) -> list[T] | None:
-    return None if values is None else list(values)
-
-
-def size_of(value: bytes | None, key: bytes | None, headers: Headers) -> int:
+def size_of(record: NewRecord) -> int:
     """What the broker counts of one record, about; bytes."""
-    size = len(value or b"") + len(key or b"") + OVERHEAD_BYTES
-    return size + sum(len(name.encode()) + len(data) + 8 for name, data in headers) if headers else size
+    return int(sizes_of(RecordColumns.of([record]))[0])
 
 
-def sizes_of(
-    values: Sequence[bytes | None], keys: Sequence[bytes | None] | None, headers: Sequence[Headers] | None
-) -> Int64s:
-    """`size_of` each of several; shape (n,)."""
-    sizes = np.fromiter((len(v) if v else 0 for v in values), dtype=np.int64, count=len(values))
-    sizes += OVERHEAD_BYTES
-    if keys is not None:
-        sizes += np.fromiter((len(k) if k else 0 for k in keys), dtype=np.int64, count=len(keys))
-    if headers is not None:
-        counted = (sum(len(name.encode()) + len(value) + 8 for name, value in h) for h in headers)
-        sizes += np.fromiter(counted, dtype=np.int64, count=len(headers))
+def sizes_of(columns: RecordColumns) -> Int64s:
+    """What the broker counts of each record, about; bytes, shape (n,)."""
+    sizes = _lengths(columns.values) + OVERHEAD_BYTES
+    if columns.keys is not None:
+        sizes += _lengths(columns.keys)
+    if columns.headers is not None:
+        bounds = columns.headers.offsets.to_numpy(zero_copy_only=False)
+        headers = columns.headers.values
+        each = _lengths(headers.field(0)) + _lengths(headers.field(1)) + _HEADER_BYTES
+        sizes += np.diff(np.concatenate(([0], np.cumsum(each)))[bounds])
     return sizes
+
+
+def _lengths(column: pa.Array) -> Int64s:
+    """Bytes of each cell, shape (n,); 0 of null."""
+    found: Int64s = np.diff(buffers(column)[1])
+    return np.where(column.is_valid().to_numpy(zero_copy_only=False), found, 0) if column.null_count else found
 
 
 def joined(runs: Sequence[Run]) -> list[Run]:
     """One run a topic, in the order in which topics first come; the records of each in order."""
-    by_topic: dict[str, list[Run]] = {}
+    by_topic: dict[str, list[RecordColumns]] = {}
     for run in runs:
-        by_topic.setdefault(run.topic, []).append(run)
-    return [several[0] if len(several) == 1 else _one(several) for several in by_topic.values()]
+        by_topic.setdefault(run.topic, []).append(run.columns)
+    return [Run(topic, several[0] if len(several) == 1 else _one(several)) for topic, several in by_topic.items()]
 
 
-def _one(runs: Sequence[Run]) -> Run:
-    none: list[None] = [None]
-    nothing: list[Headers] = [()]
-    keyed = any(run.keys is not None for run in runs)
-    headed = any(run.headers is not None for run in runs)
-    return Run(
-        runs[0].topic,
-        [value for run in runs for value in run.values],
-        [key for run in runs for key in (run.keys or none * len(run.values))] if keyed else None,
-        [time for run in runs for time in run.timestamps_ms],
-        [each for run in runs for each in (run.headers or nothing * len(run.values))] if headed else None,
-    )
+def _one(several: Sequence[RecordColumns]) -> RecordColumns:
+    def column(name: str, kind: pa.DataType) -> pa.Array | None:
+        found = [getattr(columns, name) for columns in several]
+        if all(each is None for each in found):
+            return None
+        parts = zip(found, several, strict=True)
+        return pa.concat_arrays([pa.nulls(len(columns), kind) if each is None else each for each, columns in parts])
+
+    keys, times = column("keys", pa.binary()), column("timestamps_ms", pa.int64())
+    return RecordColumns(column("values", pa.binary()), keys, times, column("headers", HEADERS))
 
 
-_ENCODER: Final = msgspec.msgpack.Encoder()
-_DECODER: Final = msgspec.msgpack.Decoder(list[Run])
+_DECODER: Final = msgspec.msgpack.Decoder(list[tuple[str, bytes]])
 
 
 def encode_runs(runs: Sequence[Run]) -> bytes:
-    """A part's bytes."""
-    return _ENCODER.encode(runs)
+    """A part's bytes: of each run the topic, and its columns as an IPC stream."""
+    return msgspec.msgpack.encode([(run.topic, encode_batch(_batch(run.columns))) for run in runs])
+
+
+def _batch(columns: RecordColumns) -> pa.RecordBatch:
+    others = {_KEY: columns.keys, _TIME: columns.timestamps_ms, _HEADERS: columns.headers}
+    return pa.RecordBatch.from_pydict({_VALUE: columns.values, **{n: c for n, c in others.items() if c is not None}})
 
 
 def decode_runs(data: bytes) -> list[Run]:
     """The runs of a part. TargetRefused if the bytes are none."""
     try:
-        return _DECODER.decode(data)
-    except msgspec.DecodeError as error:
+        limits = replace(DEFAULT, batch_bytes_max=max(1, len(data)))
+        return [Run(topic, _columns(decode_batch(ipc, limits))) for topic, ipc in _DECODER.decode(data)]
+    except (msgspec.DecodeError, WireError) as error:
         raise TargetRefused(
             f"staged records do not decode: {error}; was the part written by another version?"
         ) from error
+
+
+def _columns(batch: pa.RecordBatch) -> RecordColumns:
+    names = batch.schema.names
+    return RecordColumns(batch.column(_VALUE), *(batch.column(n) if n in names else None for n in _KINDS))
 
 
 @dataclass(slots=True)
@@ -152,7 +149,7 @@ class Held:
 
     def add(self, run: Run) -> None:
         """Records behind those that are held."""
-        sizes = run.sizes()
+        sizes = sizes_of(run.columns)
         self._runs.append((run, sizes))
         self.count += len(sizes)
         self.size_bytes += int(sizes.sum())
@@ -175,7 +172,7 @@ class Held:
 
     def drop(self, runs: Sequence[Run]) -> None:
         """The first records, which `first` gave, are in a part."""
-        gone = sum(len(run.values) for run in runs)
+        gone = sum(len(run) for run in runs)
         left, self._runs = self._runs, []
         self.count = self.size_bytes = 0
         for run, sizes in left:

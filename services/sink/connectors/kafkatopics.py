@@ -10,6 +10,8 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from services.sink.connectors.kafkarecords import Takes
 from services.sink.connectors.kafkaruns import OVERHEAD_BYTES, Run, sizes_of
@@ -71,11 +73,12 @@ class Topics:
         rules = self._rules.get(run.topic, _FREE)
         found: dict[int, str] = {}
         if rules.needs_key:
-            keys = run.keys or [None] * len(run.values)
+            keys = run.columns.keys
+            without = np.arange(len(run)) if keys is None else np.flatnonzero(keys.is_null())
             reason = f"$emit: topic {run.topic} is compacted, and the record has no key; set $emit.config.key"
-            found |= dict.fromkeys((n for n, key in enumerate(keys) if key is None), reason)
+            found |= dict.fromkeys(without.tolist(), reason)
         if rules.batch_bytes_max is not None:
-            sizes = run.sizes()
+            sizes = sizes_of(run.columns)
             for n in np.flatnonzero(sizes > rules.batch_bytes_max).tolist():
                 found[n] = (
                     f"$emit: the record for topic {run.topic} has about {sizes[n]} bytes, and the topic's max.message.bytes is"
@@ -102,14 +105,13 @@ class Topics:
         if most is None:
             yield columns
             return
-        sizes = sizes_of(columns.values, columns.keys, columns.headers)
-        begin = size = 0
-        for n, more in enumerate(sizes.tolist()):
-            if n > begin and size + more > most - OVERHEAD_BYTES:
-                yield columns[begin:n]
-                begin, size = n, 0
-            size += more
-        yield columns[begin:]
+        reached = np.cumsum(sizes_of(columns))
+        begin = before = 0
+        while begin < len(columns):
+            fits = int(np.searchsorted(reached, before + most - OVERHEAD_BYTES, side="right"))
+            end = max(begin + 1, fits)
+            yield columns[begin:end]
+            begin, before = end, int(reached[end - 1])
 
 
 def _not_ours(topic: str) -> str:
@@ -119,12 +121,11 @@ def _not_ours(topic: str) -> str:
 def _near(columns: RecordColumns, rules: TopicRules, now_ms: int) -> RecordColumns:
     """Without the times that the topic would refuse."""
     times = columns.timestamps_ms
-    given = [time for time in times or () if time is not None]
-    low, high = -_margin(rules.behind_ms_max), _margin(rules.ahead_ms_max)
-    if times is None or not given or (min(given) - now_ms >= low and max(given) - now_ms <= high):
+    if times is None or (rules.ahead_ms_max is None and rules.behind_ms_max is None):
         return columns
-    kept = [time if time is not None and low <= time - now_ms <= high else None for time in times]
-    return RecordColumns(columns.values, columns.keys, kept, columns.headers)
+    ahead_ms = times.fill_null(now_ms).to_numpy(zero_copy_only=False) - now_ms
+    far = (ahead_ms < -_margin(rules.behind_ms_max)) | (ahead_ms > _margin(rules.ahead_ms_max))
+    return replace(columns, timestamps_ms=pc.if_else(pa.array(far), None, times)) if far.any() else columns
 
 
 def _margin(allowed_ms: int | None) -> float:

@@ -1,0 +1,116 @@
+"""Records as Kafka's batches hold them (format 2), packed from columns.
+
+- KP1 What is packed is, byte for byte, what the client library packs record by record.
+- KP2 As many records as fit are packed, the first always; what is left begins the next batch.
+"""
+
+from typing import Final
+
+import numpy as np
+from numba import types
+
+from shared.compiled.compiling import compiled, part
+from shared.compiled.memory import borrowed, copy_bytes
+
+RECORD_BYTES_MAX: Final = 40
+"""Of a record, beside its key, its value and its headers: its length, times, places and the lengths within."""
+HEADER_BYTES_MAX: Final = 20
+"""Of one header, beside its name and its value."""
+ROWS, BYTES, LATEST = range(3)
+"""What `pack` tells: how many records it took, their bytes, the latest of their times."""
+
+
+@part
+def _size(number):
+    """Bytes of a varint, of a number with a sign."""
+    word = np.uint64((number << 1) ^ (number >> 63))
+    size = 1
+    while word >= np.uint64(0x80):
+        word >>= np.uint64(7)
+        size += 1
+    return size
+
+
+@part
+def _put(out, to, number):
+    """Write a varint of a number with a sign; the place behind it."""
+    word = np.uint64((number << 1) ^ (number >> 63))
+    while word >= np.uint64(0x80):
+        out[to] = np.uint8(word & np.uint64(0x7F) | np.uint64(0x80))
+        word >>= np.uint64(7)
+        to += 1
+    out[to] = np.uint8(word)
+    return to + 1
+
+
+@part
+def _piece_size(pieces, row):
+    """Bytes of a piece with its length before it."""
+    _, bounds, there = pieces
+    if not there[row]:
+        return np.int64(1)
+    size = bounds[row + 1] - bounds[row]
+    return size + _size(size)
+
+
+@part
+def _put_piece(out, to, pieces, row):
+    """Write a piece with its length, which is -1 for none; the place behind it."""
+    text, bounds, there = pieces
+    if not there[row]:
+        return _put(out, to, np.int64(-1))
+    size = bounds[row + 1] - bounds[row]
+    to = _put(out, to, size)
+    copy_bytes(out, to, text, bounds[row], size)
+    return to + size
+
+
+_BYTES, _INT64S = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.int64, 1, "C", readonly=True)
+_BOOLS: Final = types.Array(types.boolean, 1, "C", readonly=True)
+_PIECES: Final = (_BYTES, _INT64S, _BOOLS)
+
+
+@compiled(
+    types.void(
+        *(types.int64, types.int64, _INT64S),
+        *(*_PIECES, *_PIECES, *_PIECES, *_PIECES, _INT64S),
+        *(types.uint8[::1], types.int64, types.int64, types.int64[::1]),
+    )
+)
+def pack(
+    first, count, times, keys, key_bounds, keyed, values, value_bounds, valued,
+    names, name_bounds, named, contents, content_bounds, filled, header_bounds, out, at, bytes_max, told,
+):  # fmt: skip
+    """Pack the records from `first` on, at most `count`, into `out` from a place on, as many as take `bytes_max` (KP2); fills `told`.
+
+    times: shape (n,), ms. Keys, values, and of headers names and contents: bytes, bounds of shape (n + 1,), which are there, shape (n,).
+    header_bounds: shape (n + 1,), which headers are a record's.
+    """
+    target = borrowed(out)
+    key = borrowed(keys), borrowed(key_bounds), borrowed(keyed)
+    value = borrowed(values), borrowed(value_bounds), borrowed(valued)
+    name = borrowed(names), borrowed(name_bounds), borrowed(named)
+    content = borrowed(contents), borrowed(content_bounds), borrowed(filled)
+    to, taken, latest = at, np.int64(0), times[first]
+    while taken < count:
+        row = first + taken
+        low, high = header_bounds[row], header_bounds[row + 1]
+        time = times[row] - times[first]
+        size = 1 + _size(time) + _size(taken) + _piece_size(key, row) + _piece_size(value, row) + _size(high - low)
+        for header in range(low, high):
+            size += _piece_size(name, header) + _piece_size(content, header)
+        if taken > 0 and to - at + size + _size(size) > bytes_max:
+            break
+        to = _put(target, to, size)
+        target[to] = 0
+        to = _put(target, to + 1, time)
+        to = _put(target, to, taken)
+        to = _put_piece(target, to, key, row)
+        to = _put_piece(target, to, value, row)
+        to = _put(target, to, high - low)
+        for header in range(low, high):
+            to = _put_piece(target, to, name, header)
+            to = _put_piece(target, to, content, header)
+        latest = max(latest, times[row])
+        taken += 1
+    told[ROWS], told[BYTES], told[LATEST] = taken, to - at, latest

@@ -1,0 +1,71 @@
+"""Batches that compiled code packs are those of the client library, byte for byte; none is lost on the way to a batch and back."""
+
+import numpy as np
+import pytest
+from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.adapters.kafka_packed import packed
+from shared.ports.log import NewRecord, RecordColumns
+
+_PIECES = st.none() | st.binary(max_size=70) | st.integers(120, 140).map(bytes)
+_HEADERS = st.lists(st.tuples(st.text(max_size=4), st.binary(max_size=5)), max_size=3).map(tuple)
+_TIMES = st.integers(0, 2**42) | st.integers(1_700_000_000_000, 1_700_000_001_000)
+RECORDS = st.builds(NewRecord, _PIECES, _PIECES, _HEADERS, _TIMES)
+
+
+def by_library(records: list[NewRecord], *, transactional: bool) -> bytes:
+    """The library's batch of records, one by one."""
+    builder = BatchBuilder(1 << 20, 0, is_transactional=transactional)
+    for r in records:
+        assert builder.append(timestamp=r.timestamp_ms, key=r.key, value=r.value, headers=list(r.headers)) is not None
+    builder._set_producer_state(7, 3, 5)
+    return bytes(builder._build())
+
+
+@given(st.lists(RECORDS, min_size=1, max_size=30), st.integers(62, 2_000), st.booleans())
+def test_what_is_packed_is_what_the_client_library_packs(
+    records: list[NewRecord], bytes_max: int, transactional: bool
+) -> None:
+    """KP1, KP2: keys, values, tombstones, headers and times; a batch has as many records as fit, and one at least."""
+    left = records
+    for batch in packed(RecordColumns.of(records), bytes_max, None, transactional=transactional):
+        count = batch.record_count()
+        batch._set_producer_state(7, 3, 5)
+        assert batch.size() == len(batch._build())
+        assert batch._build() == by_library(left[:count], transactional=transactional)
+        assert batch.size() <= bytes_max or count == 1
+        assert count == len(left) or len(by_library(left[: count + 1], transactional=transactional)) > bytes_max
+        left = left[count:]
+    assert not left
+
+
+@given(st.lists(RECORDS, min_size=1, max_size=30), st.sampled_from(["gzip", "snappy", "lz4", "zstd"]))
+def test_what_is_compressed_is_unpacked_by_the_client_library(records: list[NewRecord], compression: str) -> None:
+    """Each record as it was, whether or not compressing made the batch smaller."""
+    (batch,) = packed(RecordColumns.of(records), 1_000_000, compression, transactional=False)
+    read = MemoryRecords(batch._build()).next_batch()
+    assert read.validate_crc()
+    assert [NewRecord(r.value, r.key, tuple(r.headers), r.timestamp) for r in read] == records
+
+
+@given(st.lists(RECORDS, min_size=2, max_size=20), st.data())
+def test_some_of_the_records_are_packed_as_if_they_were_all(records: list[NewRecord], data: st.DataObject) -> None:
+    """A slice of columns, and records taken out of them, are records like others."""
+    begin = data.draw(st.integers(0, len(records) - 1))
+    rows = data.draw(st.permutations(range(len(records) - begin)))
+    columns = RecordColumns.of(records)[begin:].take(np.array(rows, dtype=np.int64))
+    expected = [records[begin + row] for row in rows]
+    assert list(columns) == expected
+    (batch,) = packed(columns, 1_000_000, None, transactional=False)
+    batch._set_producer_state(7, 3, 5)
+    assert batch._build() == by_library(expected, transactional=False)
+
+
+@pytest.mark.parametrize("columns", [RecordColumns.of([NewRecord(b"a")])])
+def test_a_record_without_a_time_has_the_time_of_its_writing(columns: RecordColumns) -> None:
+    """As the library: two calls one after the other give times that do not fall."""
+    first, second = (next(packed(columns, 1_000, None, transactional=False))._build() for _ in range(2))
+    assert 0 < int.from_bytes(first[27:35], "big") <= int.from_bytes(second[27:35], "big")
