@@ -75,7 +75,7 @@ SINKS = (
     Mutant("S6", "what the table would refuse is staged", SQL, '            except Misfit as misfit:\n                rejected.append(Rejected(row, f"{self._stage.path}: {misfit}"))\n            else:', "            except Misfit:\n                self._held.append(encode_doc(document))\n            else:", ON_SQL),
     Mutant("S6", "the record is not named", SQL, "        except _BatchRefused:\n            # Once more, a statement a row, to name the record.\n            await self._transaction(identity, row, parts, one_by_one=True)", "        except _BatchRefused as refused:\n            raise TargetRefused(str(refused)) from refused", ON_SQL),
     Mutant("S6", "records of any size are staged", RECORDS, "        if size_bytes > self._record_bytes_max:", "        if False:", ON_KAFKA),
-    Mutant("S6", "runs of records of any size are staged", RECORDS, "return run if int(run.sizes().max()) <= self._record_bytes_max else None", "return run", ON_KAFKA),
+    Mutant("S6", "runs of records of any size are staged", RECORDS, "return Run(topic, columns) if int(sizes_of(columns).max()) <= self._record_bytes_max else None", "return Run(topic, columns)", ON_KAFKA),
     Mutant("S6", "topics that are not there are staged for", TOPICS, "            if topic not in known and not self._takes.new_topic_partitions:", "            if False:", ON_KAFKA),
     Mutant("S6", "a record names an internal topic", RECORDS, "        if reason := refusal(topic, self._prefix):", '        if reason := "":', ON_KAFKA),
     Mutant("S6", "a constant names an internal topic", RECORDS, "        return _may_be_topic(topic) and not is_internal(topic, self._prefix)", "        return _may_be_topic(topic)", ON_KAFKA),
