@@ -85,7 +85,6 @@ class SinkBody:
             message = f"{self._context.task}: a sink keeps no state, found {sorted(parts)}"
             raise ValueError(message)
         assign, outside = self._context.assign, self._context.outside
-        await outside.log.create_topic(self._topic.topic, 1, {"retention.ms": "-1", "retention.bytes": "-1"})
         identities = [(assign.vertex, assign.index), *assign.retired]
         for number, (vertex, index) in enumerate(identities):
             await self._take_over(vertex, index, own=number == 0)

@@ -107,7 +107,7 @@ class CoordinatorDriver:
         """R1: what was reported before this has been read: a channel that is slow is not the workers' silence."""
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None
-        self._mirror = MirrorWriter(outside.log, outside.topics.commits, outside.settings.assignments_kept_max)
+        self._mirror = MirrorWriter(outside.log, outside.topics.commits)
         self._waits_for = "the store and the brokers"
         self._undecided = Undecided(outside)
         self._teller = Teller(outside, f"coordinator {holder}", self._undecided.decided, self._broken, self._away)
@@ -285,8 +285,8 @@ class CoordinatorDriver:
         match command:
             case do.MakePlan():
                 await self._plan(term, command)
-            case do.CreateTopics(op, topics):
-                await self._make_topics(term, op, topics)
+            case do.CreateTopics(op, job, topics):
+                await self._make_topics(term, op, job, topics)
             case do.WriteBlobs(op, wanted):
                 try:
                     refs: tuple[BlobRef, ...] = tuple([await self._outside.blobs.put(b.name, b.data) for b in wanted])
@@ -326,8 +326,10 @@ class CoordinatorDriver:
         shown = None if value is None else redacted_text(value).encode()
         self._teller.tell(self._outside.topics.connections, name.encode(), shown)
 
-    async def _make_topics(self, term: int, op: do.OpId, topics: tuple[do.TopicWanted, ...]) -> None:
+    async def _make_topics(self, term: int, op: do.OpId, job: JobId, topics: tuple[do.TopicWanted, ...]) -> None:
+        """Of a generation, and the job's mirror: nobody makes that later, for who stood still over a drop would leave it behind."""
         try:
+            await self._mirror.make(job)
             for wanted in topics:
                 await self._outside.log.create_topic(wanted.topic, wanted.partitions, EDGE_CONFIG)
         except LogUnavailable as error:

@@ -15,31 +15,24 @@ _DEFAULT: Final = RuntimeSettings()
 
 
 class MirrorWriter:
-    """Appends rows to jobs' mirrors; after an error everything is opened anew."""
+    """Makes jobs' mirrors and appends rows to them; after an error the writer is opened anew."""
 
-    def __init__(
-        self, log: Log, topic_of: Callable[[JobId], str], jobs_max: int = _DEFAULT.assignments_kept_max
-    ) -> None:
-        """`jobs_max`: topics that are remembered as made; beyond it all are looked for again."""
+    def __init__(self, log: Log, topic_of: Callable[[JobId], str]) -> None:
         self._log = log
         self._topic_of = topic_of
         self._writer: Writer | None = None
-        self._made: set[str] = set()
-        self._jobs_max = jobs_max
+
+    async def make(self, job: JobId) -> None:
+        """Make a job's mirror where it is not there. LogError."""
+        await self._log.create_topic(self._topic_of(job), 1, {"retention.ms": "-1", "retention.bytes": "-1"})
 
     async def append(self, job: JobId, data: bytes, leader: LeaderToken) -> Offset:
-        """Append one row; where it lies. The topic is made when it is not there. LogError: the row may not be there."""
-        topic = self._topic_of(job)
-        if topic not in self._made:
-            await self._log.create_topic(topic, 1, {"retention.ms": "-1", "retention.bytes": "-1"})
-            if len(self._made) >= self._jobs_max:
-                self._made.clear()
-            self._made.add(topic)
+        """Append one row; where it lies. LogError: the row may not be there."""
         if self._writer is None:
             self._writer = await self._log.writer("mirror")
         try:
             record = NewRecord(data, headers=signed(leader))
-            return await (await self._writer.send(TopicPartition(topic, 0), record))
+            return await (await self._writer.send(TopicPartition(self._topic_of(job), 0), record))
         except LogError:
             await self.close()
             raise

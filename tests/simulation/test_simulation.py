@@ -125,6 +125,17 @@ def test_a_release_that_comes_twice_or_leaves_one_out_is_found() -> None:
     assert "whose predecessor is 2, behind 1" in _told(checks)
 
 
+def test_a_release_that_is_told_before_it_is_visible_is_found() -> None:
+    """The coordinator forgets what it is told."""
+    checks = _checks()
+    checks.committed(_commit(1, 0), _row(1))
+    checks.moved("j.v.0", 1)
+    checks.told_released(JOB, VertexId("v"), 0, Epoch(1))
+    assert checks.breaches == []
+    checks.told_released(JOB, VertexId("v"), 0, Epoch(2))
+    assert "j.v.0 tells 2 as released, its marker is 1" in _told(checks)
+
+
 def test_a_commit_beside_the_chain_and_a_watermark_that_falls_are_found() -> None:
     """Over a restore, too."""
     checks = _checks()

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +23,6 @@ from shared.model.ids import (
     Epoch,
     Generation,
     JobId,
-    LeaderToken,
     Offset,
     Place,
     ProcessorName,
@@ -39,7 +37,6 @@ from shared.process.settings import ProcessSettingsError, read_settings
 from shared.protocol.errors import LocalError
 from shared.protocol.task import events as ev
 from shared.runtime.beats import encoded
-from shared.runtime.mirror import MirrorWriter
 from shared.runtime.outbox import Outbox, Parcel
 from shared.runtime.reading import up_to_now
 from shared.runtime.settings import RuntimeSettings
@@ -176,28 +173,6 @@ def test_a_topic_is_read_in_pieces_of_the_settings_size() -> None:
         found = [record.value async for record in up_to_now(log, at, RuntimeSettings(topic_records_max=3))]
         assert found == [b"%d" % number for number in range(7)]
         assert asked == [3, 3, 3]
-
-    run_virtual(main)
-
-
-def test_a_coordinator_remembers_so_many_mirrors_as_made() -> None:
-    """Beyond the bound all are looked for again: what is there already is left as it is."""
-
-    async def main(world: VirtualWorld) -> None:
-        log = MemoryLog(MemoryBroker(world.clock))
-        made: list[str] = []
-        create = log.create_topic
-
-        async def noted(topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
-            made.append(topic)
-            await create(topic, partitions, config)
-
-        log.create_topic = noted  # type: ignore[method-assign]
-        writer = MirrorWriter(log, lambda job: f"commits.{job}", jobs_max=2)
-        for job in ("a", "b", "a", "c", "a"):
-            await writer.append(JobId(job), b"row", LeaderToken(1))
-        await writer.close()
-        assert made == [f"commits.{job}" for job in ("a", "b", "c", "a")]
 
     run_virtual(main)
 

@@ -94,6 +94,7 @@ def on_bench(story: Callable[[Bench], Awaitable[None]], *, rejected_to_dlq: bool
 
     async def main(world: VirtualWorld) -> None:
         async with working(world, make=make) as stand:
+            await MirrorWriter(MemoryLog(stand.broker), TOPICS.commits).make(JOB)  # as the coordinator does
             await story(Bench(stand, target, log, trouble))
 
     run_virtual(main)

@@ -149,9 +149,10 @@ class TopicWanted:
 
 @dataclass(frozen=True, slots=True)
 class CreateTopics:
-    """Make topics that may exist already; answered by `TopicsReady` or `TopicsFailed`."""
+    """Make topics that may exist already, and the job's mirror; answered by `TopicsReady` or `TopicsFailed`."""
 
     op: OpId
+    job: JobId
     topics: tuple[TopicWanted, ...]
 
 

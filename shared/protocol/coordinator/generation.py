@@ -195,7 +195,7 @@ def prepare(p: ProcessorState, now_ms: int) -> None:
         if run.topics_op is None:
             run.topics_op = p.ctx.op()
             wanted = tuple(do.TopicWanted(b.topic, b.receivers) for b in p.plan.edges)
-            p.emit(do.CreateTopics(run.topics_op, wanted))
+            p.emit(do.CreateTopics(run.topics_op, p.row.job, wanted))
         return
     if not p.mirror.caught_up:
         return  # a sink learns what to release from the mirror (S2): it must find `last` there

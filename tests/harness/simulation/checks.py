@@ -1,6 +1,6 @@
 """What must hold at every moment of a simulation, looked at as it happens; a breach is a sentence with its time.
 
-- what is released is committed, in the order of the commits, each once;
+- what is released is committed, in the order of the commits, each once; nothing is told as released before it is visible;
 - no watermark falls, on a channel and over a restore;
 - nothing is deleted that the last commit, or one that waits for its release, refers to;
 - the registry says no longer than a bound what is not so, while a coordinator could know better.
@@ -19,13 +19,16 @@ from shared.adapters.memory_broker import MemoryBroker, OpenTransaction
 from shared.adapters.virtual import VirtualClock
 from shared.model.checkpoint import CommitRow, TaskHandle
 from shared.model.ids import Epoch, Incarnation, JobId, Offset, VertexId
+from shared.model.messages import Heartbeat, Released
 from shared.model.processors import ProcessorRow
 from shared.model.time import MIN_TIME
 from shared.ports.log import LogRecord, NewRecord, TopicPartition
+from shared.ports.sink import Identity
 from shared.runtime.context import Phase
 from shared.runtime.registry import Registry
 from shared.runtime.topics import MARKERS_PREFIX
 from shared.wire.frames import decode_frame
+from shared.wire.messages import decode_report
 from tests.harness.simulation.drawing import NAME
 
 if TYPE_CHECKING:
@@ -139,6 +142,17 @@ class Checks:
             before = None if manifest.predecessor is None else Epoch(manifest.predecessor)
             self._released(manifest.identity, Epoch(manifest.epoch), before)
 
+    def moved(self, identity: str, epoch: int) -> None:
+        """S5: markers in a database move in the order of commits."""
+        if self._markers.get(identity) != epoch:
+            self._released(identity, Epoch(epoch), None)
+
+    def told_released(self, job: JobId, vertex: VertexId, index: int, epoch: Epoch) -> None:
+        """C12: what is told as released is so, for the coordinator forgets it: readers see the marker."""
+        identity = str(Identity(job, vertex, index))
+        if epoch > self._markers.get(identity, 0):
+            self.breach(f"{identity} tells {epoch} as released, its marker is {self._markers.get(identity)}")
+
     def _released(self, identity: str, epoch: Epoch, predecessor: Epoch | None) -> None:
         self._world.say(f"released {epoch} of {identity}")
         job = JobId(identity.split(".", maxsplit=1)[0])
@@ -163,9 +177,20 @@ class Checks:
         if topic == "tidemark.registry":
             for record in records:
                 self._registry.take(LogRecord(topic, 0, Offset(0), 0, record.key, record.value, record.headers))
+        elif topic == "tidemark.reports":
+            for record in records:
+                self._report(decode_report(record.value or b""))
         elif is_edge(topic):
             for record in records:
                 self._frame(at, record.value or b"")
+
+    def _report(self, report: object) -> None:
+        if isinstance(report, Released):
+            self.told_released(report.job, report.vertex, report.index, report.epoch)
+        elif isinstance(report, Heartbeat):
+            for beat in report.tasks:
+                for vertex, index, epoch in beat.released:
+                    self.told_released(beat.job, vertex, index, epoch)
 
     def _frame(self, at: TopicPartition, data: bytes) -> None:
         h = decode_frame(data).header

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from services.sink.connecting import RealSinks
 from services.sink.connectors.destination import Destination
 from services.sink.connectors.manifests import MANIFESTS, STAGED, SUMMARY
-from services.sink.connectors.sql import SqlSinkSettings, engine_of
+from services.sink.connectors.sql import MARKERS_TABLE, SqlSinkSettings, engine_of
 from services.sink.settings import SinkSettings
 from shared.language.documents import Processor
 from shared.language.stages import FileEmit
@@ -48,6 +48,9 @@ class Targets:
     def open(self) -> None:
         """Make the table; the database lives as long as a connection."""
         self.database = sqlite3.connect(f"file:simulated-{self.seed}?mode=memory&cache=shared", uri=True)
+        self.database.execute(
+            "drop table if exists results"
+        )  # connections of a run before live until they are collected
         self.database.execute(TABLE)
         self.database.commit()
 
@@ -166,6 +169,14 @@ class SimDestination:
         return self._who.book.by_chance(f"{self._who.service} file {what}", rate)
 
 
+def _markers(connection: Any) -> list[tuple[str, int]]:
+    """Of identities, as this transaction leaves them; none where another is about to change them: then this one did not."""
+    try:
+        return list(connection.execute(f"select identity, released from {MARKERS_TABLE}"))
+    except sqlite3.OperationalError:
+        return []
+
+
 def _kind(name: str) -> str:
     return {STAGED: "staged", MANIFESTS: "manifest", SUMMARY: "summary"}[name.partition("/")[0]]
 
@@ -205,7 +216,10 @@ class SimSinks(RealSinks):
                 raise Died
             if faults.away or book.by_chance(f"{service} sql commit refused", faults.weather.refused):
                 raise sqlite3.OperationalError("disk I/O error: the connection broke before the commit")
+            markers = _markers(connection)
             commit(connection)
+            for identity, epoch in markers:
+                self._watcher.moved(identity, epoch)
             if strikes(self._who, "sql commit", "after"):
                 raise Died
             if faults.deaf or book.by_chance(f"{service} sql commit ambiguous", faults.weather.lost):
