@@ -34,6 +34,7 @@ from shared.protocol.coordinator.status import status_of
 from shared.protocol.errors import LocalError
 from shared.runtime.clearing import delete
 from shared.runtime.context import Outside, ensure_topics
+from shared.runtime.creating import create
 from shared.runtime.doubt import Doubt
 from shared.runtime.fencing import Fence, token_of
 from shared.runtime.measures import Measure, of_processor
@@ -42,7 +43,6 @@ from shared.runtime.reading import reading
 from shared.runtime.storing import Write, carry_out
 from shared.runtime.telling import Teller
 from shared.runtime.told import Told
-from shared.runtime.topics import EDGE_CONFIG
 from shared.runtime.trimming import Trimmer
 from shared.runtime.undecided import Undecided
 from shared.runtime.unreadable import Unreadable, key_of, unreadable_measure
@@ -285,8 +285,8 @@ class CoordinatorDriver:
         match command:
             case do.MakePlan():
                 await self._plan(term, command)
-            case do.CreateTopics(op, job, topics):
-                await self._make_topics(term, op, job, topics)
+            case do.CreateTopics():
+                self._post(term, await create(command, self._outside))
             case do.WriteBlobs(op, wanted):
                 try:
                     refs: tuple[BlobRef, ...] = tuple([await self._outside.blobs.put(b.name, b.data) for b in wanted])
@@ -325,19 +325,6 @@ class CoordinatorDriver:
         """To the read models: what a connection is, and none of its secrets."""
         shown = None if value is None else redacted_text(value).encode()
         self._teller.tell(self._outside.topics.connections, name.encode(), shown)
-
-    async def _make_topics(self, term: int, op: do.OpId, job: JobId, topics: tuple[do.TopicWanted, ...]) -> None:
-        """Of a generation, and the job's mirror: nobody makes that later, for who stood still over a drop would leave it behind."""
-        try:
-            await self._mirror.make(job)
-            for wanted in topics:
-                await self._outside.log.create_topic(wanted.topic, wanted.partitions, EDGE_CONFIG)
-        except LogUnavailable as error:
-            self._post(term, ev.TopicsFailed(self._now(), op, str(error)))
-        except LogError as error:
-            self._post(term, ev.TopicsFailed(self._now(), op, str(error), permanent=True))
-        else:
-            self._post(term, ev.TopicsReady(self._now(), op))
 
     # --- leadership -----------------------------------------------------------------------------------------------------------
 

@@ -15,16 +15,12 @@ _DEFAULT: Final = RuntimeSettings()
 
 
 class MirrorWriter:
-    """Makes jobs' mirrors and appends rows to them; after an error the writer is opened anew."""
+    """Appends rows to jobs' mirrors; after an error the writer is opened anew."""
 
     def __init__(self, log: Log, topic_of: Callable[[JobId], str]) -> None:
         self._log = log
         self._topic_of = topic_of
         self._writer: Writer | None = None
-
-    async def make(self, job: JobId) -> None:
-        """Make a job's mirror where it is not there. LogError."""
-        await self._log.create_topic(self._topic_of(job), 1, {"retention.ms": "-1", "retention.bytes": "-1"})
 
     async def append(self, job: JobId, data: bytes, leader: LeaderToken) -> Offset:
         """Append one row; where it lies. LogError: the row may not be there."""

@@ -17,7 +17,7 @@ KEPT: Final = {"retention.ms": "-1", "retention.bytes": "-1"}
 EDGE_CONFIG: Final = {**KEPT, "segment.bytes": str(64 << 20)}
 """Of topics of edges: deleted records leave the disk a segment at a time."""
 TOLD_CONFIG: Final = {**KEPT, "segment.bytes": str(16 << 20)}
-"""Of topics that `trimming.py` keeps short."""
+"""Of topics that are kept short: those of `trimming.py`, and mirrors."""
 LATEST_CONFIG: Final = {
     "cleanup.policy": "compact",
     "segment.bytes": TOLD_CONFIG["segment.bytes"],

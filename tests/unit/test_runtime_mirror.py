@@ -20,7 +20,7 @@ def test_C9_after_an_error_the_next_row_is_appended_by_a_new_writer() -> None:
     async def story(world: VirtualWorld) -> None:
         broker, faults = MemoryBroker(world.clock), Faults()
         mirror = MirrorWriter(MemoryLog(broker, faults), lambda job: f"{job}.commits")
-        await mirror.make(JOB)
+        broker.create_topic(f"{JOB}.commits", 1)
         faults.plan("send", Fault.REFUSED)
         with pytest.raises(LogUnavailable):
             await mirror.append(JOB, b"row", LeaderToken(1))

@@ -20,6 +20,7 @@ from shared.model.messages import Ack, CommitHint, Drain, Released, TaskFailed, 
 from shared.operators.base import ARRIVAL, PART, POS, TS, WEND, WSTART
 from shared.operators.batches import documents_of
 from shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailable
+from shared.runtime.creating import create_mirror
 from shared.runtime.mirror import MirrorWriter
 from shared.wire.arrow import encode_batch
 from shared.wire.messages import encode_message
@@ -94,7 +95,7 @@ def on_bench(story: Callable[[Bench], Awaitable[None]], *, rejected_to_dlq: bool
 
     async def main(world: VirtualWorld) -> None:
         async with working(world, make=make) as stand:
-            await MirrorWriter(MemoryLog(stand.broker), TOPICS.commits).make(JOB)  # as the coordinator does
+            await create_mirror(JOB, MemoryLog(stand.broker), TOPICS)
             await story(Bench(stand, target, log, trouble))
 
     run_virtual(main)
