@@ -98,3 +98,15 @@ def copy_bytes(_context: Any, out: Any, to: Any, array: Any, place: Any, size: A
         return context.get_dummy_value()
 
     return types.void(out, types.intp, array, types.intp, types.intp), code
+
+
+@intrinsic
+def move_bytes(_context: Any, out: Any, to: Any, place: Any, size: Any) -> Any:
+    """Move so many bytes of an array of bytes from a place to another, which may lie among them; nothing is checked."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        cgutils.raw_memmove(builder, builder.gep(data, [args[1]]), builder.gep(data, [args[2]]), args[3], 1)
+        return context.get_dummy_value()
+
+    return types.void(out, types.intp, types.intp, types.intp), code

@@ -84,7 +84,7 @@ def header(text, at):
 
 
 @part
-def _skip(text, at, end, count):
+def skip(text, at, end, count):
     """The place behind so many values."""
     while count and at < end:
         tag, _, at, size, inside = header(text, at)
@@ -119,7 +119,7 @@ def _document(text, at, end, tree, cells, row, frames):
         node = child_of(tree, frames[0, depth - 1], text, name, size)
         at = name + size
         if node == 0:
-            at = _skip(text, at, end, 1)
+            at = skip(text, at, end, 1)
             continue
         begin = at
         tag, found, content, size, count = header(text, at)
@@ -127,10 +127,10 @@ def _document(text, at, end, tree, cells, row, frames):
             tag = tags.OTHER
         if tag == tags.OBJECT and tree[2][node]:
             frames[0, depth], frames[1, depth], at = node, count, content
-            put(cells, node, row, tag, found, begin, _skip(text, begin, end, 1))
+            put(cells, node, row, tag, found, begin, skip(text, begin, end, 1))
             depth += 1
             continue
-        at = _skip(text, begin, end, 1)
+        at = skip(text, begin, end, 1)
         if tag == tags.ARRAY:
             below(cells, tree, node, row, tags.SPREAD)
         put(cells, node, row, tag, found, content if tag == tags.STRING else begin, at)

@@ -26,7 +26,7 @@ ENCODED: Final = 254
 """A cell whose value lies in the compact codec."""
 DEPTH_MAX: Final = 1000
 """Of values in each other; deeper ones are the interpreter's."""
-_NAMES_MAX: Final = 4096
+NAMES_MAX: Final = 4096
 """Names of objects that are open at a time; more are the interpreter's."""
 _OPEN, _CLOSE, _LIST, _LIST_END, _COMMA, _COLON = (ord(c) for c in "{}[],:")
 _TRUE, _FALSE, _NULL = (np.frombuffer(text, dtype=np.uint8) for text in (b"true", b"false", b"null"))
@@ -61,7 +61,7 @@ def _put_cell(out, to, tag, number, text, begin, end, size):
 
 
 @part
-def _known_name(out, begin, end, names, used):
+def known_name(out, begin, end, names, used):
     """Whether a name, as it was written, is among those of its object from names[used[0]] to names[used[1]]; else it is added.
 
     Names are compared by a number of 64 bits: of two that share one the interpreter finds that they differ.
@@ -75,7 +75,7 @@ def _known_name(out, begin, end, names, used):
         found = (found ^ word) * np.uint64(0xD6E8FEB86659FD93)
         found ^= found >> np.uint64(32)
         at += 8
-    if used[1] >= _NAMES_MAX:
+    if used[1] >= NAMES_MAX:
         return True
     same = False
     for i in range(used[0], used[1]):
@@ -179,7 +179,7 @@ def _put_value(text, at, end, size, out, to, frames, names, used_before):
         if frames[0, depth - 1] == _OPEN:
             begin = to
             at, to = _put_name(text, at, end, size, out, to)
-            if at < 0 or _known_name(out, begin, to, names, used):
+            if at < 0 or known_name(out, begin, to, names, used):
                 return -1, to
     return -1, to
 
@@ -229,7 +229,7 @@ def _put_packed(text, at, end, size, out, to, frames):
 
 
 @part
-def _column_of(out, begin, end, texts, text_ends):
+def column_of(out, begin, end, texts, text_ends):
     """The column whose name, as it is written with its colon, was written; -1 if there is none."""
     low = 0
     for column in range(len(text_ends)):
@@ -303,9 +303,9 @@ def _json_row(text, at, end, size, cells, row, columns, out, to, frames, names):
             to += 1
         begin = to
         at, to = _put_name(text, at, end, size, out, to)
-        if at < 0 or at >= end or _known_name(out, begin, to, names, used):
+        if at < 0 or at >= end or known_name(out, begin, to, names, used):
             return -1
-        column, null, value = _column_of(out, begin, to, texts, text_ends), byte_at(text, at) == 110, to
+        column, null, value = column_of(out, begin, to, texts, text_ends), byte_at(text, at) == 110, to
         at, to = _put_value(text, at, end, size, out, to, frames, names, used[1])
         if at < 0:
             return -1
@@ -345,7 +345,7 @@ def _packed_row(text, at, end, size, cells, row, columns, out, to, frames):
         to = put_text(out, to, text, content, content + length, size)
         out[to] = _COLON
         at, to = content + length, to + 1
-        column, null, value = _column_of(out, begin, to, texts, text_ends), byte_at(text, at) == 0xC0, to
+        column, null, value = column_of(out, begin, to, texts, text_ends), byte_at(text, at) == 0xC0, to
         at, to = _put_packed(text, at, end, size, out, to, frames)
         if at < 0:
             return -1
@@ -377,7 +377,7 @@ def render(text, bounds, encoded, texts, text_ends, kinds, numbers, begins, ends
     of ENCODED the value, of OTHER its JSON). out: with room. offsets: shape (n + 1,), where rows begin. sure: shape (n,).
     """
     placed = np.zeros(len(text_ends) + 1, dtype=np.bool_)
-    stack, known = np.empty((4, DEPTH_MAX + 1), dtype=np.int64), np.empty(_NAMES_MAX + 1, dtype=np.uint64)
+    stack, known = np.empty((4, DEPTH_MAX + 1), dtype=np.int64), np.empty(NAMES_MAX + 1, dtype=np.uint64)
     whole, target, frames, names = borrowed(text), borrowed(out), borrowed(stack), borrowed(known)
     cells = borrowed(kinds), borrowed(numbers), borrowed(begins), borrowed(ends), borrowed(strings)
     columns = borrowed(texts), borrowed(text_ends), borrowed(placed)

@@ -221,28 +221,6 @@ def rest_of(documents: Sequence[Document]) -> pa.Array:
     return pa.array([data if data != NO_FIELDS else None for data in encode_docs(documents)], type=pa.binary())
 
 
-def materialise(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows with REST where RAW was: before a batch leaves its task, or a stage works on undeclared fields."""
-    if batch.schema.get_field_index(RAW) < 0:
-        return batch
-    nulls = {name: _undecided(batch, name).to_pylist() for name in user_columns(batch)}
-    rest = []
-    for row, text in enumerate(batch.column(RAW).to_pylist()):
-        document = _parse(text)
-        kept = {n: v for n, v in document.items() if n not in nulls or (v is None and nulls[n][row])}
-        rest.append(encode_doc(kept) if kept else None)
-    at = batch.schema.get_field_index(RAW)
-    return batch.set_column(at, REST, pa.array(rest, type=pa.binary()))
-
-
-def _undecided(batch: pa.RecordBatch, name: str) -> pa.BooleanArray:
-    """Cells of which REST says whether they are null or missing."""
-    field, column = batch.schema.field(name), batch.column(name)
-    if is_tagged(field) or empty_of(field) is not None:
-        return pa.array(np.zeros(len(column), dtype=np.bool_))
-    return column.is_null()
-
-
 def typed(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
     """An untyped batch with its declared fields in columns (B1); the documents must fit (`shared.language.schema.fit`)."""
     documents = documents_of(batch)

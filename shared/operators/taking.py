@@ -9,17 +9,10 @@ import pyarrow as pa
 
 from shared.operators.aggregation import partials_of
 from shared.operators.base import REST, WEND, WSTART, Out
-from shared.operators.batches import (
-    batch_of,
-    documents_of,
-    engine_columns,
-    one_batch,
-    select,
-    user_columns,
-    with_column,
-)
+from shared.operators.batches import engine_columns, one_batch, select, with_column
 from shared.operators.context import TaskContext
 from shared.operators.dead_letters import dead_letters
+from shared.operators.encoded import encoded
 from shared.operators.lateness import Entered, enter, in_windows, times_of
 from shared.operators.sessions import intervals, sessions_of
 from shared.operators.window_plan import ROWS_SCHEMA, WindowPlan
@@ -42,10 +35,8 @@ class Taken:
 
 def travelling(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Rows as they travel: whole documents, and the columns of ROWS_SCHEMA."""
-    engine = engine_columns(batch)
-    if user_columns(batch) or REST not in engine:
-        engine = engine_columns(batch_of(documents_of(batch), engine))
     n = batch.num_rows
+    engine = {**engine_columns(batch), REST: encoded(batch)}
     arrays = [engine[field.name] if field.name in engine else pa.nulls(n, type=field.type) for field in ROWS_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=ROWS_SCHEMA)
 

@@ -1,0 +1,144 @@
+"""The rows that a join keeps: matched in the order of their times, dropped, and put together as documents.
+
+Rows lie in slots, those of a key and side in a list in the order in which they were applied, which is that of their times. A slot's
+numbers stand side by side in `rows`, shape (slots, ROW); a key's in `keys`, shape (keys, KEYS); a document's to give out in `found`, shape
+(m, FOUND). -1 is no slot. `shared.operators.join_rows` has the rules.
+"""
+
+from typing import Final
+
+import numpy as np
+from numba import types
+
+from shared.compiled.compiling import compiled, part
+from shared.compiled.encoding import put_count
+from shared.compiled.memory import borrowed, copy_bytes
+from shared.compiled.packed import header
+
+TIME, ARRIVAL, PART, POSITION, KEY, SIDE, NUMBER, MATCHED, BEGIN, END, NEXT, BEFORE = range(12)
+ROW: Final = 12
+"""BEGIN to END: where the encoded document lies. NEXT, BEFORE: in its list. NUMBER: of its own output among those of its key and time."""
+FIRST, LAST, TIME_OF_KEY, NUMBER_OF_KEY, ROWS_OF_KEY = 0, 2, 4, 5, 6
+KEYS: Final = 7
+"""FIRST and LAST, by side: the ends of its lists. The time applied last, the last number given at it; how many rows wait or are kept."""
+LEFT, RIGHT, FOUND_TIME, FOUND_KEY, FOUND_NUMBER, FOUND_ARRIVAL = range(6)
+FOUND: Final = 6
+_NULL: Final = 0xC0
+
+_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+_INT64S: Final = types.Array(types.int64, 1, "C", readonly=True)
+_TABLE: Final = types.int64[:, ::1]
+
+
+@part
+def _append(slot, rows, keys):
+    """Put a row at the end of its list."""
+    key, side = rows[slot, KEY], rows[slot, SIDE]
+    last = keys[key, LAST + side]
+    rows[slot, BEFORE], rows[slot, NEXT] = last, -1
+    keys[key, LAST + side] = slot
+    if last >= 0:
+        rows[last, NEXT] = slot
+    else:
+        keys[key, FIRST + side] = slot
+
+
+@part
+def _find(found, made, left, right, time, key, number, arrival):
+    found[made, LEFT], found[made, RIGHT], found[made, FOUND_TIME] = left, right, time
+    found[made, FOUND_KEY], found[made, FOUND_NUMBER], found[made, FOUND_ARRIVAL] = key, number, arrival
+    return made + 1
+
+
+@compiled(types.void(_INT64S, _TABLE, _TABLE))
+def link(slots, rows, keys):
+    """Put rows into their lists, in this order."""
+    for slot in slots:
+        _append(slot, rows, keys)
+
+
+@compiled(types.UniTuple(types.int64, 2)(_INT64S, types.int64, _INT64S, _TABLE, _TABLE, _TABLE, types.int64))
+def apply(slots, begin, reach, rows, keys, found, made):
+    """Apply rows in this order, from `begin` on: each pairs with those of the other side of its key that may match.
+
+    reach: by side, how much later than such a row one of the other side may still be its match, ms. Gives (the first that
+    was not applied, for `found` has too little room for its pairs; how many are found).
+    """
+    for place in range(begin, len(slots)):
+        slot = slots[place]
+        key, side, time = rows[slot, KEY], rows[slot, SIDE], rows[slot, TIME]
+        bound, at, first, pairs = time - reach[1 - side], keys[key, LAST + 1 - side], np.int64(-1), 0
+        while at >= 0 and rows[at, TIME] >= bound:
+            first, at, pairs = at, rows[at, BEFORE], pairs + 1
+        if made + pairs > len(found):
+            return place, made
+        number = keys[key, NUMBER_OF_KEY] + 1 if keys[key, TIME_OF_KEY] == time else np.int64(0)
+        rows[slot, NUMBER], rows[slot, MATCHED] = number, pairs > 0
+        at = first
+        for _ in range(pairs):
+            rows[at, MATCHED] = 1
+            number += 1
+            left, right = (slot, at) if side == 0 else (at, slot)
+            arrival = max(rows[slot, ARRIVAL], rows[at, ARRIVAL])
+            made = _find(found, made, left, right, time, key, number, arrival)
+            at = rows[at, NEXT]
+        keys[key, TIME_OF_KEY], keys[key, NUMBER_OF_KEY] = time, number
+        _append(slot, rows, keys)
+    return len(slots), made
+
+
+@compiled(types.int64(_INT64S, types.boolean, _TABLE, _TABLE, _TABLE, types.int64))
+def expire(slots, outer, rows, keys, found, made):
+    """Drop rows of one side, the first ones of their lists; with `outer` those without a match are found, alone."""
+    for slot in slots:
+        key, side, after = rows[slot, KEY], rows[slot, SIDE], rows[slot, NEXT]
+        keys[key, FIRST + side] = after
+        if after >= 0:
+            rows[after, BEFORE] = -1
+        else:
+            keys[key, LAST + side] = -1
+        keys[key, ROWS_OF_KEY] -= 1
+        if outer and not rows[slot, MATCHED]:
+            left, right = (slot, np.int64(-1)) if side == 0 else (np.int64(-1), slot)
+            made = _find(found, made, left, right, rows[slot, TIME], key, rows[slot, NUMBER], rows[slot, ARRIVAL])
+    return made
+
+
+@compiled(types.int64(_BYTES, _INT64S, _TABLE, types.uint8[::1], types.int64, types.boolean))
+def gather(arena, slots, rows, out, to, moves):
+    """Copy the documents of rows one behind the other; the place behind them. moves: from now on they lie there."""
+    source, target = borrowed(arena), borrowed(out)
+    for slot in slots:
+        begin, size = rows[slot, BEGIN], rows[slot, END] - rows[slot, BEGIN]
+        copy_bytes(target, to, source, begin, size)
+        if moves:
+            rows[slot, BEGIN], rows[slot, END] = to, to + size
+        to += size
+    return to
+
+
+@compiled(types.void(_BYTES, _INT64S, _INT64S, _TABLE, _BYTES, types.uint8[::1], types.int64[::1]))
+def documents(arena, lefts, rights, rows, name, out, offsets):
+    """Left documents with the right ones as a field `name`, an encoded name; null, or an empty one, where there is none."""
+    source, target, field = borrowed(arena), borrowed(out), borrowed(name)
+    to = np.int64(0)
+    for place in range(len(lefts)):
+        offsets[place] = to
+        left, right = lefts[place], rights[place]
+        count, begin, end = np.int64(0), np.int64(0), np.int64(0)
+        if left >= 0:
+            _, _, begin, _, count = header(source, rows[left, BEGIN])
+            end = rows[left, END]
+        to = put_count(target, to, count + 1)
+        copy_bytes(target, to, source, begin, end - begin)
+        to += end - begin
+        copy_bytes(target, to, field, 0, len(name))
+        to += len(name)
+        if right >= 0:
+            size = rows[right, END] - rows[right, BEGIN]
+            copy_bytes(target, to, source, rows[right, BEGIN], size)
+            to += size
+        else:
+            target[to] = _NULL
+            to += 1
+    offsets[len(lefts)] = to

@@ -1,0 +1,190 @@
+"""Rows as whole documents in the compact codec, by compiled code; and what the columns of a batch say, as compiled writers take it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shared.compiled import encoding, rendering, tags
+from shared.compiled.documents import buffers
+from shared.language.values import encode_docs, encode_value
+from shared.model.values import MISSING
+from shared.operators.base import RAW, REST
+from shared.operators.batches import (
+    NO_FIELDS,
+    TIMESTAMP,
+    documents_of,
+    empty_of,
+    is_narrow,
+    is_tagged,
+    user_columns,
+    values_of,
+)
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Int64s: TypeAlias = npt.NDArray[np.int64]
+_GROWTH: Final = 3
+"""How many times as long as its JSON a value may be: a double has nine bytes."""
+_CELL_BYTES: Final = 16
+"""A number, a date, or a header."""
+_NULLS: Final = {"missing": tags.MISSING, "null": tags.NULL, None: rendering.ASK}
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """What a column says, shape (n,) each; the places are those in the column's own bytes."""
+
+    kinds: Bytes
+    numbers: Int64s
+    begins: Int64s
+    ends: Int64s
+    data: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """The documents of n rows, and what k columns say of their fields: what `rendering.render` and `encoding.encode` read."""
+
+    text: Bytes
+    bounds: Int64s
+    encoded: bool
+    names: Bytes
+    """As they are written, one behind the other."""
+    name_ends: Int64s
+    kinds: Bytes
+    """Shape (k, n), as the three that follow."""
+    numbers: Int64s
+    begins: Int64s
+    ends: Int64s
+    data: Bytes
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch, written: Callable[[str], bytes], without: Sequence[str] = ()) -> "Overlay":
+        """Of a batch, but for the fields `without`; `written`: a name as the writer has it."""
+        count = batch.num_rows
+        columns = {
+            name: _cells(batch.column(name), batch.schema.field(name))
+            for name in user_columns(batch)
+            if name not in without
+        }
+        columns.update(dict.fromkeys(without, _nothing(count)))
+        bases = np.cumsum([0, *(len(column.data) for column in columns.values())])[:-1]
+        begins, ends = (
+            _stacked([places + base for places, base in zip(every, bases, strict=True)], count)
+            for every in ([c.begins for c in columns.values()], [c.ends for c in columns.values()])
+        )
+        data = [column.data for column in columns.values()] or [np.empty(0, np.uint8)]
+        names = [written(name) for name in columns]
+        text, bounds = _documents(batch)
+        return cls(
+            text, bounds, REST in batch.schema.names, np.frombuffer(b"".join(names), np.uint8),
+            np.cumsum([len(name) for name in names], dtype=np.int64),
+            _stacked([c.kinds for c in columns.values()], count, np.uint8),
+            _stacked([c.numbers for c in columns.values()], count), begins, ends,
+            data[0] if len(data) == 1 else np.concatenate(data),
+        )  # fmt: skip
+
+    def room(self, growth: int, cell_bytes: int) -> int:
+        """Bytes that hold the rows written, where a value takes so many times the bytes that it has, or those of a cell."""
+        rows = len(self.bounds) - 1
+        names = len(self.names) + len(self.name_ends) * cell_bytes
+        return growth * (int(self.bounds[-1] - self.bounds[0]) + len(self.data)) + rows * (cell_bytes + names)
+
+
+def encoded(batch: pa.RecordBatch, without: Sequence[str] = ()) -> pa.BinaryArray:
+    """The document of each row, encoded, but for the fields `without`; shape (n,), no nulls."""
+    if REST in batch.schema.names and not user_columns(batch) and not without:
+        return batch.column(REST).fill_null(NO_FIELDS)
+    overlay, count = Overlay.of(batch, encode_value, without), batch.num_rows
+    out = np.empty(overlay.room(_GROWTH, _CELL_BYTES) + _CELL_BYTES, np.uint8)
+    offsets, sure = np.empty(count + 1, np.int64), np.ones(count, np.bool_)
+    size = encoding.encode(
+        overlay.text, overlay.bounds, overlay.encoded, overlay.names, overlay.name_ends, overlay.kinds, overlay.numbers,
+        overlay.begins, overlay.ends, overlay.data, out, offsets, sure,
+    )  # fmt: skip
+    out.resize(size, refcheck=False)
+
+    def others(rows: pa.RecordBatch) -> list[bytes]:
+        documents = documents_of(rows)
+        return encode_docs({n: v for n, v in d.items() if n not in without} for d in documents)
+
+    return with_others(offsets, out, sure, batch, others)
+
+
+def with_others(
+    offsets: Int64s,
+    out: Bytes,
+    sure: npt.NDArray[np.bool_],
+    batch: pa.RecordBatch,
+    others: Callable[[pa.RecordBatch], list[bytes]],
+) -> pa.BinaryArray:
+    """What a compiled writer has written, with what `others` makes of the rows of which it was not sure."""
+    count = len(sure)
+    found = pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(out)])
+    if bool(sure.all()):
+        return found.cast(pa.binary())
+    rows = np.flatnonzero(~sure)
+    texts = others(batch.take(pa.array(rows)))
+    order = np.arange(count, dtype=np.int64)
+    order[rows] = count + np.arange(len(rows))
+    return pa.concat_arrays([found, pa.array(texts, pa.large_binary())]).take(pa.array(order)).cast(pa.binary())
+
+
+def _documents(batch: pa.RecordBatch) -> tuple[Bytes, Int64s]:
+    """The bytes of the rows' documents, and where each lies; without documents each is an empty one."""
+    if REST in batch.schema.names:
+        rest = batch.column(REST)
+        return buffers(rest.fill_null(b"") if rest.null_count else rest)
+    if RAW in batch.schema.names:
+        return buffers(batch.column(RAW))
+    return np.frombuffer(b"{}" * batch.num_rows, dtype=np.uint8), 2 * np.arange(batch.num_rows + 1, dtype=np.int64)
+
+
+def _stacked(rows: Sequence[npt.NDArray[Any]], count: int, kind: type = np.int64) -> npt.NDArray[Any]:
+    return np.ascontiguousarray(rows, dtype=kind) if rows else np.empty((0, count), dtype=kind)
+
+
+def _nothing(count: int) -> _Cells:
+    zeros = np.zeros(count, dtype=np.int64)
+    return _Cells(np.full(count, tags.MISSING, dtype=np.uint8), zeros, zeros, zeros, np.empty(0, dtype=np.uint8))
+
+
+def _cells(column: pa.Array, field: pa.Field) -> _Cells:
+    """A column as the compiled code reads it; types that it does not know are encoded value by value."""
+    kind, count = column.type, len(column)
+    zeros, nothing = np.zeros(count, dtype=np.int64), np.empty(0, dtype=np.uint8)
+    if is_tagged(field):
+        data, bounds = buffers(column)
+        return _Cells(_kinds(column, rendering.ENCODED, tags.MISSING), zeros, bounds[:-1], bounds[1:], data)
+    empty = _NULLS[empty_of(field)]
+    if pa.types.is_string(kind):
+        data, bounds = buffers(column)
+        return _Cells(_kinds(column, tags.STRING, empty), zeros, bounds[:-1], bounds[1:], data)
+    if pa.types.is_boolean(kind):
+        return _Cells(_kinds(column, tags.BOOL, empty), _whole(column.cast(pa.int8())), zeros, zeros, nothing)
+    if pa.types.is_signed_integer(kind):
+        tag = tags.LONG if pa.types.is_int64(kind) and not is_narrow(field) else tags.INT
+        return _Cells(_kinds(column, tag, empty), _whole(column), zeros, zeros, nothing)
+    if pa.types.is_float64(kind):
+        bits = column.fill_null(0.0).to_numpy(zero_copy_only=False).view(np.int64)
+        return _Cells(_kinds(column, tags.DOUBLE, empty), bits, zeros, zeros, nothing)
+    if pa.types.is_timestamp(kind):
+        return _Cells(_kinds(column, tags.DATE, empty), _whole(column.cast(TIMESTAMP)), zeros, zeros, nothing)
+    encoded_values = [None if v is None or v is MISSING else encode_value(v) for v in values_of(column, field)]
+    cells = pa.array(encoded_values, pa.binary())
+    data, bounds = buffers(cells)
+    return _Cells(_kinds(cells, rendering.ENCODED, empty), zeros, bounds[:-1], bounds[1:], data)
+
+
+def _kinds(column: pa.Array, there: int, empty: int) -> Bytes:
+    if not column.null_count:
+        return np.full(len(column), there, dtype=np.uint8)
+    return np.where(column.is_valid().to_numpy(zero_copy_only=False), there, empty).astype(np.uint8)
+
+
+def _whole(column: pa.Array) -> Int64s:
+    numbers: Int64s = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    return numbers
