@@ -5,12 +5,14 @@ bodies, whose structs have defaults for what comes later.
 """
 
 import zlib
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
 
-from shared.model.checkpoint import CommitRow
+from shared.model.checkpoint import CommitRow, LineageEntry
+from shared.model.ids import Epoch, Generation, JobId, ProcessorName
 from shared.model.processors import ProcessorRow
 
 VERSION: Final = 1
@@ -27,8 +29,9 @@ leadership: Final = sa.Table(
     sa.Column("holder", sa.Text, nullable=False),
     sa.Column("token", sa.BigInteger, nullable=False),
     sa.Column("expires_ms", sa.BigInteger, nullable=False),
+    sa.Column("changes", sa.BigInteger, nullable=False, server_default="0"),
 )
-"""One row, `one` = 1."""
+"""One row, `one` = 1. `changes`: how many there were, of all tables: a copy of before counts fewer."""
 
 processors: Final = sa.Table(
     "tidemark_processors",
@@ -50,7 +53,9 @@ lineage: Final = sa.Table(
     sa.Column("name", sa.Text, nullable=False, index=True),
     sa.Column("restored_from", sa.BigInteger, nullable=False),
     sa.Column("plan_version", sa.BigInteger, nullable=False),
+    sa.Column("crc", sa.BigInteger),
 )
+"""`crc` of the columns that count; none in rows of before there was one."""
 
 commits: Final = sa.Table(
     "tidemark_commits",
@@ -66,8 +71,12 @@ connections: Final = sa.Table(
     metadata,
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("value", sa.Text, nullable=False),
+    sa.Column("crc", sa.BigInteger),
 )
 
+_LATER: Final = frozenset({"changes", "crc"})
+"""Columns that stores of before do not have."""
+_LINEAGE: Final = ("job", "generation", "restored_from", "plan_version")
 _CHECKED: Final = b"\xc1"
 """Before the CRC of a body: no msgpack begins with it, so that bodies without one are read, too."""
 _CRC_BYTES: Final = 4
@@ -99,12 +108,49 @@ def decode_commit(row: sa.Row[Any]) -> CommitRow:
     return found
 
 
-def check_whole(connection: sa.Connection) -> None:
-    """Make the tables where there is none. ValueError where some are there and others are not."""
-    there = set(sa.inspect(connection).get_table_names())
+def lineage_columns(job: JobId, name: ProcessorName, entry: LineageEntry) -> dict[str, Any]:
+    """A row of the lineage."""
+    columns = (job, entry.generation, entry.restored_from, entry.plan_version)
+    return dict(zip(_LINEAGE, columns, strict=True)) | {"name": name, "crc": _crc(columns)}
+
+
+def decode_lineage(row: sa.Row[Any]) -> LineageEntry:
+    """What `lineage_columns` gave. ValueError where it is not what was written."""
+    columns = (row.job, row.generation, row.restored_from, row.plan_version)
+    if row.crc not in (None, _crc(columns)) or not all(isinstance(value, int) for value in columns[1:]):
+        raise ValueError(f"the row of generation {row.generation} of job {row.job} has other columns than were written")
+    return LineageEntry(Generation(row.generation), Epoch(row.restored_from), row.plan_version)
+
+
+def connection_columns(name: str, value: str) -> dict[str, Any]:
+    """A row of the connections."""
+    return {"name": name, "value": value, "crc": _crc((name, value))}
+
+
+def decode_connection(row: sa.Row[Any]) -> tuple[str, str]:
+    """Name and value. ValueError where they are not what was written."""
+    if row.crc not in (None, _crc((row.name, row.value))):
+        raise ValueError(f"the row of connection {row.name} has another value than was written")
+    return row.name, row.value
+
+
+def make(connection: sa.Connection) -> None:
+    """Make the tables where there is none, and the columns that came later. ValueError where some tables are there and others are not."""
+    found = sa.inspect(connection)
+    there = set(found.get_table_names()) & set(metadata.tables)
     if there and (lacking := sorted(set(metadata.tables) - there)):
         raise ValueError(f"it has tables, but not {', '.join(lacking)}")
     metadata.create_all(connection)
+    for name in sorted(there):
+        known = {column["name"] for column in found.get_columns(name)}
+        for column in metadata.tables[name].columns:
+            if column.name not in known and column.name in _LATER:
+                made = sa.schema.CreateColumn(column).compile(dialect=connection.dialect)
+                connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN {made}")
+
+
+def _crc(columns: Sequence[Any]) -> int:
+    return zlib.crc32(_encode(columns))
 
 
 def _checked(body: bytes) -> bytes:

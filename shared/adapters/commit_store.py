@@ -41,14 +41,13 @@ from shared.model.checkpoint import CommitRow, LineageEntry
 from shared.model.ids import Epoch, Generation, JobId, LeaderToken
 from shared.model.processors import Expected, ProcessorRow
 from shared.ports.commits import (
-    NOBODY,
     WHAT_TO_DO,
     Ambiguous,
     Stale,
     StoreLost,
     StoreUnavailable,
     StoreUnusable,
-    tells_less,
+    counts_fewer,
 )
 
 T = TypeVar("T")
@@ -72,6 +71,8 @@ class SqlCommitStore:
         self._sqlite = self._engine.dialect.name == "sqlite"
         self._lease = LeaseWatch()
         self._file = SqliteFile(self._engine.url) if self._sqlite else None
+        self.changes = 0
+        """What this process knows to be confirmed."""
 
     async def open(self) -> None:
         """Create what is not there; check durability and version.
@@ -84,7 +85,7 @@ class SqlCommitStore:
             await (self._check_sqlite(connection) if self._sqlite else self._check_postgresql(connection))
             if not self._sqlite:
                 await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SETUP_LOCK)))
-            await connection.run_sync(schema.check_whole if self._sqlite else schema.metadata.create_all)
+            await connection.run_sync(schema.make)
             version = (await connection.execute(sa.select(schema.about.c.version))).scalar()
             leads = (await connection.execute(sa.select(schema.leadership))).all()
             if version is None and not leads:
@@ -95,15 +96,17 @@ class SqlCommitStore:
                     f"store {self._engine.url!r}: expected tables of version {schema.VERSION}, found {version};"
                     " use the program that wrote it, or another database"
                 )
-            elif len(leads) != 1 or not isinstance(leads[0].token, int) or not isinstance(leads[0].expires_ms, int):
+            elif len(leads) != 1 or not all(isinstance(value, int) for value in leads[0][2:]):
                 raise self._lost("it does not say who leads")
 
         with self._readable():
-            await self._change(make)
+            await self._change(make, counts=False)
         if self._file is not None:
             self._file.opened()
         for processor in await self.processors():
             await self.commits(processor.job, Epoch(0))
+            await self.lineage(processor.job)
+        await self.connections()
 
     async def _check_sqlite(self, connection: AsyncConnection) -> None:
         found = (await connection.exec_driver_sql("PRAGMA integrity_check(1)")).scalar()
@@ -132,13 +135,13 @@ class SqlCommitStore:
 
     # --- leadership
 
-    async def lead(self, holder: str, lease_ms: int, now_ms: int, told: LeaderToken = NOBODY) -> LeaderToken | None:
+    async def lead(self, holder: str, lease_ms: int, now_ms: int, told: int = 0) -> LeaderToken | None:
         """Take leadership if the lease is free, over or ours by name; writes the token into every processor's row."""
 
-        async def take(connection: AsyncConnection) -> LeaderToken | None:
+        async def take(connection: AsyncConnection) -> tuple[LeaderToken, int] | None:
             found = (await connection.execute(sa.select(schema.leadership).with_for_update())).one()
-            if found.token < told:
-                raise StoreLost(f"store {self._engine.url!r}: {tells_less(LeaderToken(found.token), told)}")
+            if found.changes < told:
+                raise self._older(found.changes, told)
             over = self._lease.over(LeaderToken(found.token), found.expires_ms, lease_ms, now_ms)
             if found.holder not in ("", holder) and not over:
                 return None
@@ -147,9 +150,13 @@ class SqlCommitStore:
                 sa.update(schema.leadership).values(holder=holder, token=token, expires_ms=now_ms + lease_ms)
             )
             await connection.execute(sa.update(schema.processors).values(leader=token))
-            return token
+            return token, await self._count(connection)
 
-        return await self._change(take)
+        taken = await self._change(take, counts=False)
+        if taken is None:
+            return None
+        self.changes = taken[1]
+        return taken[0]
 
     async def renew(self, token: LeaderToken, lease_ms: int, now_ms: int) -> bool:
         """Keep the lease; False if it is no longer ours."""
@@ -157,9 +164,12 @@ class SqlCommitStore:
         async def keep(connection: AsyncConnection) -> bool:
             table = schema.leadership
             kept = sa.update(table).where(table.c.token == token).values(expires_ms=now_ms + lease_ms)
-            return (await connection.execute(kept)).rowcount == 1
+            found = (await connection.execute(kept.returning(table.c.changes))).scalar()
+            if found is not None and found < self.changes:
+                raise self._older(found, self.changes)
+            return found is not None
 
-        return await self._change(keep)
+        return await self._change(keep, counts=False)
 
     # --- processors
 
@@ -190,15 +200,8 @@ class SqlCommitStore:
 
         async def begin(connection: AsyncConnection) -> None:
             await _write(connection, expected, row)
-            await connection.execute(
-                sa.insert(schema.lineage).values(
-                    job=row.job,
-                    generation=entry.generation,
-                    name=row.name,
-                    restored_from=entry.restored_from,
-                    plan_version=entry.plan_version,
-                )
-            )
+            added = schema.lineage_columns(row.job, row.name, entry)
+            await connection.execute(sa.insert(schema.lineage).values(**added))
 
         await self._change(begin)
 
@@ -234,7 +237,8 @@ class SqlCommitStore:
         """All generations, oldest first."""
         table = schema.lineage
         rows = await self._read(sa.select(table).where(table.c.job == job).order_by(table.c.generation))
-        return [LineageEntry(Generation(row.generation), Epoch(row.restored_from), row.plan_version) for row in rows]
+        with self._readable():
+            return [schema.decode_lineage(row) for row in rows]
 
     async def commits(self, job: JobId, after: Epoch) -> list[CommitRow]:
         """Commit rows above `after` that are still kept, oldest first."""
@@ -261,7 +265,9 @@ class SqlCommitStore:
     async def connections(self) -> dict[str, str]:
         """The connection registry: JSON by name."""
         table = schema.connections
-        return {row.name: row.value for row in await self._read(sa.select(table).order_by(table.c.name))}
+        rows = await self._read(sa.select(table).order_by(table.c.name))
+        with self._readable():
+            return dict(schema.decode_connection(row) for row in rows)
 
     async def put_connection(self, leader: LeaderToken, name: str, value: str | None) -> None:
         """Write or, with None, delete a connection."""
@@ -271,7 +277,7 @@ class SqlCommitStore:
             await _require_leader(connection, leader)
             await connection.execute(sa.delete(table).where(table.c.name == name))
             if value is not None:
-                await connection.execute(sa.insert(table).values(name=name, value=value))
+                await connection.execute(sa.insert(table).values(**schema.connection_columns(name, value)))
 
         await self._change(put)
 
@@ -291,6 +297,9 @@ class SqlCommitStore:
             f" {WHAT_TO_DO}"
         )
 
+    def _older(self, changes: int, confirmed: int) -> StoreLost:
+        return StoreLost(f"store {self._engine.url!r}: {counts_fewer(changes, confirmed)}")
+
     def _look(self) -> None:
         if self._file is not None and (how := self._file.changed()):
             raise self._lost(how)
@@ -306,7 +315,16 @@ class SqlCommitStore:
                 raise self._lost(how) from error
             raise StoreUnavailable(f"store {self._engine.url!r}: cannot be read now ({_said(error)})") from error
 
-    async def _change(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+    async def _count(self, connection: AsyncConnection) -> int:
+        """One more change; StoreLost where this process knows of more than there were."""
+        table = schema.leadership
+        counted = sa.update(table).values(changes=table.c.changes + 1).returning(table.c.changes)
+        changes = int((await connection.execute(counted)).scalar_one())
+        if changes <= self.changes:
+            raise self._older(changes - 1, self.changes)
+        return changes
+
+    async def _change(self, work: Callable[[AsyncConnection], Awaitable[T]], *, counts: bool = True) -> T:
         """Do the work in one transaction; see the module's rules for what each error means."""
         self._look()
         connection = self._engine.connect()
@@ -315,6 +333,8 @@ class SqlCommitStore:
                 _ = await connection.start()
                 _ = await connection.execution_options(writes=True)
                 _ = await connection.begin()
+                # First: so all that write wait in one order, at the row of the leadership.
+                changes = await self._count(connection) if counts else self.changes
                 result = await work(connection)
                 self._look()
         except IntegrityError as error:
@@ -331,6 +351,7 @@ class SqlCommitStore:
             await self._let_go(connection, broken=False)
             raise
         await self._commit(connection)
+        self.changes = max(self.changes, changes)
         return result
 
     async def _commit(self, connection: AsyncConnection) -> None:

@@ -24,7 +24,7 @@ from shared.adapters.faults import Fault, Faults
 from shared.model.checkpoint import CommitRow, LineageEntry
 from shared.model.ids import Epoch, Generation, JobId, LeaderToken, ProcessorName
 from shared.model.processors import Expected, ProcessorRow
-from shared.ports.commits import NOBODY, Ambiguous, Stale, StoreLost, StoreUnavailable, tells_less
+from shared.ports.commits import Ambiguous, Stale, StoreLost, StoreUnavailable, counts_fewer
 
 T = TypeVar("T")
 
@@ -38,6 +38,7 @@ class MemoryCommitState:
     holder: str = ""
     token: LeaderToken = _NOBODY
     expires_ms: int = 0
+    changes: int = 0
     rows: dict[ProcessorName, ProcessorRow] = field(default_factory=dict)
     lineage: dict[JobId, list[LineageEntry]] = field(default_factory=dict)
     commits: dict[JobId, dict[Epoch, CommitRow]] = field(default_factory=dict)
@@ -53,6 +54,8 @@ class MemoryCommitStore:
         self._faults = faults or Faults()
         self._late: set[asyncio.Task[None]] = set()
         self._lease = LeaseWatch()
+        self.changes = 0
+        """What this client knows to be confirmed."""
 
     async def open(self) -> None:
         """Nothing is to be made, nothing is durable."""
@@ -62,13 +65,13 @@ class MemoryCommitStore:
 
     # --- leadership
 
-    async def lead(self, holder: str, lease_ms: int, now_ms: int, told: LeaderToken = NOBODY) -> LeaderToken | None:
+    async def lead(self, holder: str, lease_ms: int, now_ms: int, told: int = 0) -> LeaderToken | None:
         """Take leadership if the lease is free, over or ours by name; every row gets the new token."""
 
         def take() -> LeaderToken | None:
             state = self._state
-            if state.token < told:
-                raise StoreLost(tells_less(state.token, told))
+            if state.changes < told:
+                raise StoreLost(counts_fewer(state.changes, told))
             over = self._lease.over(state.token, state.expires_ms, lease_ms, now_ms)
             if state.holder not in ("", holder) and not over:
                 return None
@@ -88,7 +91,7 @@ class MemoryCommitStore:
             self._state.expires_ms = now_ms + lease_ms
             return True
 
-        return await self._change(keep)
+        return await self._change(keep, counts=False)
 
     # --- processors
 
@@ -213,7 +216,18 @@ class MemoryCommitStore:
         if self._faults.draw("store.read") is not Fault.NONE:
             raise StoreUnavailable("the store did not answer; try again")
 
-    async def _change(self, change: Callable[[], T]) -> T:
+    async def _change(self, write: Callable[[], T], *, counts: bool = True) -> T:
+        counted = 0
+
+        def change() -> T:
+            nonlocal counted
+            if self._state.changes < self.changes:
+                raise StoreLost(counts_fewer(self._state.changes, self.changes))
+            result = write()
+            self._state.changes += counts
+            counted = self._state.changes
+            return result
+
         await self._faults.pause()
         fault = self._faults.draw("store.write")
         if fault is Fault.REFUSED:
@@ -227,6 +241,7 @@ class MemoryCommitStore:
         await self._faults.pause()
         if fault is Fault.LOST_ANSWER:
             raise Ambiguous("the store did not answer: take leadership anew, then read")
+        self.changes = max(self.changes, counted)
         return result
 
     async def _arrive(self, change: Callable[[], object]) -> None:

@@ -23,9 +23,6 @@ __all__ = [
 ]
 
 
-NOBODY: Final = LeaderToken(0)
-
-
 class StoreUnavailable(Exception):
     """The store cannot be reached; nothing was changed."""
 
@@ -46,12 +43,16 @@ class StoreLost(StoreUnusable):
     """The store has lost something that it had confirmed, or cannot be read any more (C8)."""
 
 
-def tells_less(token: LeaderToken, told: LeaderToken) -> str:
-    """The sentence where leaders have told of more than the store knows."""
+def counts_fewer(changes: int, confirmed: int) -> str:
+    """The sentence where a store counts fewer changes than it has confirmed."""
+    return lacks(f"counts {changes} changes, but had confirmed {confirmed}")
+
+
+def lacks(what: str) -> str:
+    """The sentence where the store contradicts what was told of it."""
     return (
-        f"the store knows of leaders up to {token}, but leader {told} has told of itself in the registry: the store was deleted, or"
-        " replaced by an older copy, and has lost the processors, connections and commits since; nothing was changed."
-        f" {WHAT_TO_DO}"
+        f"the store {what}: it was deleted, or replaced by an older copy, and has lost the processors, connections and commits"
+        f" since; nothing was changed. {WHAT_TO_DO}"
     )
 
 
@@ -64,14 +65,20 @@ WHAT_TO_DO: Final = (
 class CommitStore(Protocol):
     """Leadership, processors, lineage, commits, connections."""
 
+    @property
+    def changes(self) -> int:
+        """How many changes the store has confirmed, as far as this process knows: every call that writes, but `renew`, is one."""
+        ...
+
     async def open(self) -> None:
         """Create what is not there; check that durability is set as C8 asks."""
         ...
 
-    async def lead(self, holder: str, lease_ms: int, now_ms: int, told: LeaderToken = NOBODY) -> LeaderToken | None:
+    async def lead(self, holder: str, lease_ms: int, now_ms: int, told: int = 0) -> LeaderToken | None:
         """Take leadership if the lease is free, over or ours by name; writes the new token into every processor's row; None if held.
 
-        told: the highest token that any leader has told of. StoreLost, and nothing is changed, where the store has handed out fewer.
+        told: the most changes that any leader has told of. StoreLost, and nothing is changed, where the store counts fewer; so in
+        every later call that writes, where it counts fewer than `changes`.
         Over: by the candidate's clock, or because for `lease_ms` nobody has renewed it.
         """
         ...

@@ -110,7 +110,7 @@ class CoordinatorDriver:
         self._mirror = MirrorWriter(outside.log, outside.topics.commits)
         self._waits_for = "the store and the brokers"
         self._undecided = Undecided(outside)
-        self._teller = Teller(outside, f"coordinator {holder}", self._undecided.decided, self._broken, self._away)
+        self._teller = Teller(outside, store, holder, self._undecided.decided, self._broken, self._away)
         self._told = Told(outside)
         self._doubt = Doubt(outside.clock, self._lease_ms)
 
@@ -172,9 +172,8 @@ class CoordinatorDriver:
         self._error = self._error or error
         self._stopped.set()
         # What is lost is a sentence for its users; where it was noticed tells them nothing.
-        _log.error(
-            "coordinator.broken", error=repr(error), exc_info=None if isinstance(error, StoreUnusable) else error
-        )
+        trace = None if isinstance(error, StoreUnusable) else error
+        _log.error("coordinator.broken", error=repr(error), exc_info=trace)
 
     async def _open_store(self) -> None:
         while True:
@@ -356,7 +355,7 @@ class CoordinatorDriver:
             elif held == self._lease:
                 self._lose_lease("the store says so")
             return
-        token = await self._store.lead(self._holder, self._lease_ms, now_ms, await self._told.highest())
+        token = await self._store.lead(self._holder, self._lease_ms, now_ms, await self._told.most())
         if token is None:
             return
         self._lease, self._renewed_ms = token, asked_ms
@@ -450,6 +449,7 @@ class CoordinatorDriver:
                 has_room = self._teller.backlog() < settings.reports_waiting_max
                 if has_room and self._now() - beat_ms >= settings.heartbeat_interval_ms:
                     beat_ms = self._now()
+                    self._teller.count()
                     self._command(CoordinatorBeat(self._token))
                     echo = encode_message(Echo(self._token, beat_ms), self._wire)
                     self._teller.tell(self._outside.topics.reports, None, echo)

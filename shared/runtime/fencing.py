@@ -11,6 +11,7 @@ from shared.model.ids import LeaderToken
 from shared.ports.log import LogRecord
 
 HEADER: Final = "tidemark-leader"
+CHANGES_HEADER: Final = "tidemark-changes"
 LEADS_KEY: Final = b""
 """Key of the record with which a term begins in a compacted topic, where what it told last may be gone. No name is empty."""
 _DIGITS_MAX: Final = 18
@@ -19,15 +20,27 @@ _DIGITS_MAX: Final = 18
 Headers = tuple[tuple[str, bytes], ...]
 
 
-def signed(token: LeaderToken) -> Headers:
-    """The headers of what a leader tells."""
-    return ((HEADER, str(token).encode()),)
+def signed(token: LeaderToken, changes: int | None = None) -> Headers:
+    """The headers of what a leader tells. `changes`: of the store, as the leader knows (`CommitStore.changes`)."""
+    told: Headers = ((HEADER, str(token).encode()),)
+    if changes is not None:
+        told += ((CHANGES_HEADER, str(changes).encode()),)
+    return told
 
 
 def token_of(record: LogRecord) -> LeaderToken:
     """Of the leader that wrote a record; 0 where nothing says."""
-    value = next((value for name, value in record.headers if name == HEADER), b"")
-    return LeaderToken(int(value)) if value.isdigit() and len(value) <= _DIGITS_MAX else LeaderToken(0)
+    return LeaderToken(_number(record, HEADER))
+
+
+def changes_of(record: LogRecord) -> int:
+    """How many changes its leader knew the store to have confirmed; 0 where nothing says."""
+    return _number(record, CHANGES_HEADER)
+
+
+def _number(record: LogRecord, header: str) -> int:
+    value = next((value for name, value in record.headers if name == header), b"")
+    return int(value) if value.isdigit() and len(value) <= _DIGITS_MAX else 0
 
 
 @dataclass(slots=True)

@@ -1,12 +1,16 @@
-"""What a leader tells the others: in one order, with its token (C8). What it had not sent when its term ended is never sent."""
+"""What a leader tells the others: in one order, with its token and how many changes the store has confirmed (C8).
+
+What it had not sent when its term ended is never sent.
+"""
 
 from collections.abc import Callable
 from typing import Final
 
 from shared.model.ids import EdgeId, LeaderToken, Offset, Seq
+from shared.ports.commits import CommitStore
 from shared.ports.log import TopicPartition
 from shared.runtime.context import Outside
-from shared.runtime.fencing import LEADS_KEY, Headers, signed
+from shared.runtime.fencing import LEADS_KEY, signed
 from shared.runtime.outbox import Outbox, Parcel
 
 _PUBLISHED: Final = EdgeId("published")
@@ -18,25 +22,28 @@ class Teller:
     def __init__(
         self,
         outside: Outside,
-        name: str,
+        store: CommitStore,
+        holder: str,
         answered: Callable[[str], None],
         on_error: Callable[[BaseException], None],
         on_away: Callable[[], None] = lambda: None,
     ) -> None:
         self._outside = outside
-        self._name = name
+        self._store = store
+        self._changes_told = 0
+        self._name = f"coordinator {holder}"
         self._answered = answered
         self._on_error = on_error
         self._on_away = on_away
         self._outbox: Outbox | None = None
-        self._headers: Headers = ()
+        self._token = LeaderToken(0)
         self._seq = 0
         self._answers: dict[Seq, str] = {}
 
     def begin(self, token: LeaderToken) -> None:
         """A term begins: topics of which only the last record of a key stays say so first."""
         self.end()
-        self._headers = signed(token)
+        self._token = token
         outside = self._outside
         self._outbox = Outbox(
             outside.log, outside.clock, self._name, self._acknowledged, outside.settings, self._on_away
@@ -45,14 +52,25 @@ class Teller:
         for topic in (outside.topics.registry, outside.topics.connections):
             self.tell(topic, LEADS_KEY, str(token).encode())
 
+    def count(self) -> None:
+        """Tell in the registry how many changes there were, where nothing there has told it yet."""
+        if self._changes_told != self._store.changes:
+            self.tell(self._outside.topics.registry, LEADS_KEY, str(self._token).encode())
+
     def tell(self, topic: str, key: bytes | None, value: bytes | None, *, request: str = "") -> None:
         """Queue a record; nothing, where no term has begun. `request`: what it answers. LocalError where too many wait."""
         if self._outbox is None:
             return
+        if request:
+            self.count()
         self._seq += 1
         if request:
             self._answers[Seq(self._seq)] = request
-        parcel = Parcel(_PUBLISHED, TopicPartition(topic, 0), Seq(self._seq), value, key, self._headers)
+        changes = self._store.changes
+        if topic == self._outside.topics.registry:
+            self._changes_told = changes
+        headers = signed(self._token, changes)
+        parcel = Parcel(_PUBLISHED, TopicPartition(topic, 0), Seq(self._seq), value, key, headers)
         self._outbox.send(parcel)
 
     def backlog(self) -> int:

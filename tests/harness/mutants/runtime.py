@@ -18,6 +18,7 @@ COORDINATOR, TELLING, FENCING = (
     "shared/runtime/fencing.py",
 )
 ON_LEADERS = ("tests/integration/test_two_leaders.py",)
+ON_LOST = ("tests/unit/test_runtime_coordinator.py",)
 
 RUNTIME = (
     Mutant("F2", "what was unanswered is not sent again", OUTBOX, "            self._unsent.extendleft(parcel for parcel, _ in reversed(given_up))", "            pass", ON_DRIVER),
@@ -64,14 +65,16 @@ RUNTIME = (
     Mutant("C12", "what was told just now goes", "shared/runtime/trimming.py", "delete_records(self._seen[0])", "delete_records(ends)", ON_BOUNDS),
     Mutant("F6", "a row that no frame holds goes in one", EXCHANGE, "            if len(data) > self._inline_bytes_max:", "            if False:", ON_BOUNDS),
     Mutant("C8", "readers heed a lower token", FENCING, "        if token < self.token:", "        if False:", (*ON_LEADERS, *ON_WORKER)),
-    Mutant("C8", "tokens are not told", FENCING, "    return ((HEADER, str(token).encode()),)", "    return ()", (*ON_LEADERS, *ON_WORKER)),
+    Mutant("C8", "tokens are not told", FENCING, "    told: Headers = ((HEADER, str(token).encode()),)", "    told: Headers = ()", (*ON_LEADERS, *ON_WORKER)),
     Mutant("C8", "workers obey any leader", WORKER, "                            if self._fence.admits(record):", "                            if True:", ON_WORKER),
     Mutant("C8", "the registry takes any leader's word", "shared/runtime/registry.py", "        if not self._fence.admits(record) or record.key in (None, LEADS_KEY):\n            return None", "        if record.key in (None, LEADS_KEY):\n            return None", ON_LEADERS),
     Mutant("C8", "what was overwritten stays so", COORDINATOR, "                    await found(term, [name], overtaken=True)", "                    pass", ON_LEADERS),
     Mutant("C8", "what a dead leader left stays", COORDINATOR, "                await found(term, list(before), overtaken=False)", "                pass", ON_LEADERS),
     Mutant("C8", "a term begins without a word", TELLING, "            self.tell(topic, LEADS_KEY, str(token).encode())", "            pass", ON_LEADERS),
-    Mutant("C8", "nobody looks what leaders have told of", COORDINATOR, "now_ms, await self._told.highest())", "now_ms)", ON_LEADERS),
-    Mutant("C8", "a leader that the store still names stands down", "shared/runtime/told.py", "            if renewed:\n                raise", "            if False:\n                raise", ON_LEADERS),
+    Mutant("C8", "nobody looks what leaders have told of", COORDINATOR, "now_ms, await self._told.most())", "now_ms)", ON_LOST),
+    Mutant("C8", "a leader that the store still names stands down", "shared/runtime/told.py", "            if renewed:\n                raise", "            if False:\n                raise", ON_LOST),
+    Mutant("C8", "how many changes there were is not told before an answer", TELLING, "        if request:\n            self.count()\n", "", ON_LOST),
+    Mutant("C8", "how many changes there were is not told", TELLING, "signed(self._token, changes)", "signed(self._token)", ON_LOST),
     Mutant("C8", "requests are decided though the store cannot be asked", COORDINATOR, "self._now() - self._renewed_ms >= self._lease_ms", "False", ON_LEADERS),
     Mutant("C8", "a request goes before its answer is told", COORDINATOR, "                self._teller.tell(self._outside.topics.answers, None, answer, request=request)", "                self._teller.tell(self._outside.topics.answers, None, answer, request=request)\n                self._undecided.decided(request)", ON_LEADERS),
     Mutant("C8", "the lease runs out while a leader reads", COORDINATOR, "            if await self._store.renew(held, self._lease_ms, now_ms):", "            if self._token is None or await self._store.renew(held, self._lease_ms, now_ms):", ON_LEADERS),

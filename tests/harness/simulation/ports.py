@@ -17,7 +17,6 @@ from shared.model.checkpoint import BlobRef, CommitRow, LineageEntry
 from shared.model.ids import Epoch, Generation, JobId, LeaderToken, Offset
 from shared.model.processors import Expected, ProcessorRow
 from shared.ports.blobs import BlobError, BlobUnavailable, Note
-from shared.ports.commits import NOBODY
 from shared.ports.log import NewRecord, TopicPartition
 from shared.runtime.topics import MARKERS_PREFIX
 from shared.wire.errors import WireError
@@ -213,7 +212,7 @@ class SimStore(MemoryCommitStore):
         self._who = who
         self._watcher = watcher
 
-    async def lead(self, holder: str, lease_ms: int, now_ms: int, told: LeaderToken = NOBODY) -> LeaderToken | None:
+    async def lead(self, holder: str, lease_ms: int, now_ms: int, told: int = 0) -> LeaderToken | None:
         """See `CommitStore.lead`."""
         return await named(self._who, "store lead", super().lead(holder, lease_ms, now_ms, told))
 
