@@ -21,12 +21,14 @@ class SqliteFile:
     def __init__(self, url: sa.URL) -> None:
         self._path = Path(url.database) if url.database and url.database != ":memory:" else None
         self._identity: tuple[int, int] | None = None
+        self._bytes = 0
+        """It never shrinks: rows that are gone leave room for others."""
 
     def opened(self) -> None:
         """The file that lies there now is the one that counts. Blocks for one look; OSError."""
         if self._path is not None:
             found = self._path.stat()
-            self._identity = (found.st_dev, found.st_ino)
+            self._identity, self._bytes = (found.st_dev, found.st_ino), found.st_size
 
     def changed(self) -> str:
         """What has become of the file; "" while it is the one that was opened."""
@@ -36,11 +38,12 @@ class SqliteFile:
             found = self._path.stat()
         except FileNotFoundError:
             return "the file was deleted while it was in use"
-        return (
-            ""
-            if (found.st_dev, found.st_ino) == self._identity
-            else "another file was put in its place while it was in use"
-        )
+        if (found.st_dev, found.st_ino) != self._identity:
+            return "another file was put in its place while it was in use"
+        if found.st_size < self._bytes:
+            return "the file was cut off while it was in use"
+        self._bytes = found.st_size
+        return ""
 
 
 def damage(error: BaseException) -> str:

@@ -213,9 +213,14 @@ async def test_C8_tables_that_are_gone_are_not_made_anew(tmp_path: Path, table: 
     await store.close()
 
 
-@pytest.mark.parametrize("damage", [_deleted, _older])
+def _cut_off(db: Path, _: Path, rng: random.Random) -> None:
+    """Not so that it grows to what it was by what the log beside it still holds."""
+    os.truncate(db, rng.choice([0, 4096]))
+
+
+@pytest.mark.parametrize("damage", [_deleted, _older, _cut_off])
 async def test_C8_a_file_that_is_taken_away_while_it_is_in_use_is_a_lost_store(tmp_path: Path, damage: Damage) -> None:
-    """SQLite would go on in a file that nobody can find any more, and confirm what is gone with the process."""
+    """SQLite would go on in a file that nobody can find any more, or on pages in memory, and confirm what is gone with the process."""
     db, copy = tmp_path / "coordinator.db", tmp_path / "copy.db"
     await _filled(db, copy, random.Random(0))
     store = await _opened(db)
