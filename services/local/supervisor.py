@@ -23,19 +23,20 @@ from services.local.folder_lock import FolderLock
 from services.local.limits import limited, limited_broker
 from services.local.logs import bound, last_words
 from services.local.tether import tethered
+from services.local.vouching import Voucher, runs
 from shared.adapters.clock import SystemClock
 from shared.adapters.kafka_log import KafkaLog
 from shared.adapters.kafka_settings import KafkaSettings
 from shared.model.ids import Place, WorkerIncarnation
-from shared.model.messages import Alive, Deregister, WorkerUnwanted, WorkerWanted
-from shared.ports.log import Log, LogError, NewRecord, TopicPartition
+from shared.model.messages import WorkerUnwanted, WorkerWanted
+from shared.ports.log import Log, TopicPartition
 from shared.process.settings import read_runtime
 from shared.runtime.fencing import Fence
 from shared.runtime.reading import followed
 from shared.runtime.settings import RuntimeSettings
 from shared.runtime.topics import Topics
 from shared.runtime.unreadable import Unreadable
-from shared.wire.messages import decode_command, encode_message
+from shared.wire.messages import decode_command
 
 _log = structlog.get_logger()
 SERVICES: Final = ("coordinator", "source", "operator", "spark", "sink")
@@ -47,7 +48,6 @@ _ROOT: Final = Path(__file__).resolve().parents[2]
 BROKER: Final = "broker"
 _DOUBLINGS_MAX: Final = 16
 """Doublings of `restart_wait_ms`: past them it is above any `restart_wait_ms_max`."""
-_NOT_RUNNING: Final = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 _OWNERS: Final = 0o700
 """Mode of a folder that nobody else looks into."""
 _LOGS_LOOK_S: Final = 5.0
@@ -112,6 +112,7 @@ class LocalCluster:
         self._stop = asyncio.Event()
         self._shared: dict[str, str] = {}
         self._log: Log | None = None
+        self._voucher: Voucher | None = None
         self._beside: set[asyncio.Task[None]] = set()
         self.bootstrap = ""
         self.failure: BaseException | None = None
@@ -144,7 +145,8 @@ class LocalCluster:
         if "coordinator" in self.settings.workers:
             log = self._log = KafkaLog(KafkaSettings(bootstrap=self.bootstrap, client="tidemark-supervisor"))
             self._watch("wishes", self._follow_wishes(log))
-            self._watch("alive", self._tell_alive(log))
+            self._voucher = Voucher(log, self._topics(), self.runtime(), self._living)
+            self._watch("alive", self._voucher.run())
         return self.bootstrap
 
     def _start_beside(self, bootstrap: str) -> None:
@@ -225,41 +227,10 @@ class LocalCluster:
                 case _:
                     continue
 
-    async def _tell_ended(self, worker: WorkerIncarnation, status: int) -> None:
-        """Where another worker has room its tasks go on there at once: nobody waits for heartbeats, or for this one's next process (R1)."""
-        if self._log is None:
-            return
-        said = encode_message(Deregister(worker, f"has ended with status {status}"), self.runtime().wire)
-        try:
-            writer = await self._log.writer("supervisor")
-            try:
-                await (await writer.send(TopicPartition(self._topics().reports, 0), NewRecord(said)))
-            finally:
-                await writer.close()
-        except LogError as error:
-            _log.info("supervisor.untold", worker=worker, reason=str(error), how="its heartbeats' absence tells")
-
-    async def _tell_alive(self, log: Log) -> None:
-        """R1: a process that is slow has not ended. It cannot tell where code holds its interpreter, or all cores are busy; this can."""
-        runtime, topic = self.runtime(), TopicPartition(self._topics().reports, 0)
-        while True:
-            try:
-                writer = await log.writer("supervisor-alive")
-                try:
-                    while True:
-                        if living := self._living():
-                            await (await writer.send(topic, NewRecord(encode_message(Alive(living), runtime.wire))))
-                        await asyncio.sleep(runtime.heartbeat_interval_ms / 1000)
-                finally:
-                    await writer.close()
-            except LogError as error:
-                _log.info("supervisor.untold", reason=str(error), how="workers' own heartbeats tell")
-                await asyncio.sleep(runtime.retry_ms / 1000)
-
     def _living(self) -> tuple[WorkerIncarnation, ...]:
         """Workers whose processes run; one that was stopped (SIGSTOP) does not."""
         running = [c for c in self._children.values() if c.service in WORKERS and c.process is not None]
-        return tuple(c.incarnation for c in running if c.incarnation is not None and c.process and _runs(c.process))
+        return tuple(c.incarnation for c in running if c.incarnation is not None and c.process and runs(c.process))
 
     def _do_beside(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -334,8 +305,8 @@ class LocalCluster:
                 return
             _log.warning("supervisor.restart", place=child.place, status=status)
             self._on_restart(child.place, status)
-            if child.service in WORKERS:
-                self._do_beside(self._tell_ended(incarnation, status), f"tell the end of {child.place}")
+            if child.service in WORKERS and self._voucher is not None:
+                self._do_beside(self._voucher.ended(incarnation, status), f"tell the end of {child.place}")
             await asyncio.sleep(restart_wait_ms(self.settings, child.early_ends) / 1000)
 
     async def _keep_broker(self, broker: LocalBroker) -> None:
@@ -461,15 +432,6 @@ class LocalCluster:
 
     def _service_of(self, place: str) -> str:
         return BROKER if place == BROKER else self._children[place].service
-
-
-def _runs(process: asyncio.subprocess.Process) -> bool:
-    if process.returncode is not None:
-        return False
-    try:
-        return psutil.Process(process.pid).status() not in _NOT_RUNNING
-    except psutil.NoSuchProcess:
-        return False
 
 
 def restart_wait_ms(settings: LocalSettings, early_ends: int) -> int:

@@ -17,7 +17,8 @@ from services.local.broker import BrokerError
 from services.local.folder_lock import FolderLock
 from services.local.limits import limited
 from services.local.logs import bound
-from services.local.supervisor import Child, LocalCluster, LocalSettings, _runs, restart_wait_ms
+from services.local.supervisor import Child, LocalCluster, LocalSettings, restart_wait_ms
+from services.local.vouching import Voucher, runs
 from shared.adapters.clock import SystemClock
 from shared.adapters.memory_broker import MemoryBroker
 from shared.adapters.memory_log import MemoryLog
@@ -26,6 +27,7 @@ from shared.model.messages import Deregister
 from shared.ports.log import TopicPartition
 from shared.process.host import GIVES_UP
 from shared.runtime.reading import reading
+from shared.runtime.settings import RuntimeSettings
 from shared.runtime.topics import Topics
 from shared.wire.messages import decode_report
 
@@ -106,7 +108,8 @@ async def test_a_process_that_ended_is_told_to_the_coordinator(tmp_path: Path, m
     restarts: asyncio.Queue[str] = asyncio.Queue()
     cluster = LocalCluster(LocalSettings(data_dir=tmp_path), lambda place, _status: restarts.put_nowait(place))
     (tmp_path / "logs").mkdir()
-    log = cluster._log = MemoryLog(MemoryBroker(SystemClock()))
+    log = MemoryLog(MemoryBroker(SystemClock()))
+    cluster._voucher = Voucher(log, Topics(), RuntimeSettings(), tuple)
     reports = TopicPartition(Topics().reports, 0)
     await log.create_topic(reports.topic, 1)
     for place in names:
@@ -171,13 +174,13 @@ async def test_R1_a_process_that_runs_is_told_from_one_that_was_stopped_or_has_e
     )
     assert process.stdout is not None
     await process.stdout.readline()
-    assert _runs(process)
+    assert runs(process)
     process.send_signal(signal.SIGSTOP)
     await asyncio.to_thread(os.waitid, os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-    assert not _runs(process)
+    assert not runs(process)
     process.kill()
     await process.wait()
-    assert not _runs(process)
+    assert not runs(process)
 
 
 async def _forever(cluster: LocalCluster) -> None:

@@ -29,7 +29,8 @@ from shared.protocol.coordinator.settings import CoordinatorSettings
 from shared.runtime.client import Client, RequestRefused, RequestTimeout
 from shared.runtime.context import Outside
 from shared.runtime.coordinator import CoordinatorDriver
-from shared.runtime.fencing import LEADS_KEY, signed
+from shared.runtime.fencing import LEADS_KEY, changes_of, signed
+from shared.runtime.reading import up_to_now
 from shared.runtime.settings import RuntimeSettings
 from shared.runtime.topics import Topics
 from tests.harness.installation import NAME, installed
@@ -346,6 +347,21 @@ def test_C8_a_store_that_has_lost_what_leaders_told_of_ends_the_coordinator(puts
         assert await stand.connections_told() == told
         assert stand.state == before
         return {}
+
+    on_virtual_time(story)
+
+
+def test_C8_whoever_has_an_answer_finds_its_change_counted_in_the_registry() -> None:
+    """So a backup from before it is noticed, however soon it is put back."""
+
+    async def story(stand: Stand) -> dict[str, "asyncio.Task[None]"]:
+        tasks = {"coordinator-0": stand.start("coordinator-0")}
+        await stand.client.ready(10_000)
+        for number in range(5):
+            await stand.client.put_connection(f"c-{number}", {"type": "file"})
+            told = [changes_of(record) async for record in up_to_now(stand.log, TopicPartition(Topics().registry, 0))]
+            assert max(told) == stand.state.changes
+        return tasks
 
     on_virtual_time(story)
 

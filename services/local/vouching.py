@@ -1,0 +1,75 @@
+"""Who starts a worker's process tells the coordinator that it runs, and at once when it has ended (R1).
+
+The process cannot itself: where code holds its interpreter, or all cores are busy, its heartbeats stay away though nothing
+has happened to it.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import psutil
+import structlog
+
+from shared.model.ids import WorkerIncarnation
+from shared.model.messages import Alive, Deregister, Report
+from shared.ports.log import Log, LogError, NewRecord, TopicPartition
+from shared.runtime.settings import RuntimeSettings
+from shared.runtime.topics import Topics
+from shared.wire.messages import encode_message
+
+_log = structlog.get_logger()
+_NOT_RUNNING: Final = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+
+
+class Voucher:
+    """Of the workers that one process has started. `living`: those that run now."""
+
+    def __init__(
+        self, log: Log, topics: Topics, settings: RuntimeSettings, living: Callable[[], Sequence[WorkerIncarnation]]
+    ) -> None:
+        self._log = log
+        self._topic = TopicPartition(topics.reports, 0)
+        self._settings = settings
+        self._living = living
+
+    async def run(self) -> None:
+        """Tell of them for ever, as often as they do themselves; outages are waited out."""
+        while True:
+            try:
+                writer = await self._log.writer("supervisor-alive")
+                try:
+                    while True:
+                        if living := tuple(self._living()):
+                            await (await writer.send(self._topic, self._record(Alive(living))))
+                        await asyncio.sleep(self._settings.heartbeat_interval_ms / 1000)
+                finally:
+                    await writer.close()
+            except LogError as error:
+                _log.info("supervisor.untold", reason=str(error), how="workers' own heartbeats tell")
+                await asyncio.sleep(self._settings.retry_ms / 1000)
+
+    async def ended(self, worker: WorkerIncarnation, status: int) -> None:
+        """Where another worker has room its tasks go on there at once: nobody waits for heartbeats, or for this one's next process."""
+        try:
+            writer = await self._log.writer("supervisor")
+            try:
+                said = self._record(Deregister(worker, f"has ended with status {status}"))
+                await (await writer.send(self._topic, said))
+            finally:
+                await writer.close()
+        except LogError as error:
+            _log.info("supervisor.untold", worker=worker, reason=str(error), how="its heartbeats' absence tells")
+
+    def _record(self, report: Report) -> NewRecord:
+        return NewRecord(encode_message(report, self._settings.wire))
+
+
+def runs(process: asyncio.subprocess.Process) -> bool:
+    """Whether it has not ended, and was not stopped (SIGSTOP)."""
+    if process.returncode is not None:
+        return False
+    try:
+        return psutil.Process(process.pid).status() not in _NOT_RUNNING
+    except psutil.NoSuchProcess:
+        return False
