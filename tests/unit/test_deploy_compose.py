@@ -82,6 +82,12 @@ def test_a_container_that_stays_is_watched_and_ends_in_good_order(name: str) -> 
     assert int(service["stop_grace_period"].removesuffix("s")) >= 30
 
 
+@pytest.mark.parametrize("name", [*SERVICES, *STORES])
+def test_whoever_waits_for_a_container_waits_through_a_slow_start(name: str) -> None:
+    """On a machine that is busy a broker takes minutes; `up` gives up on all that depend on what is called unhealthy meanwhile."""
+    assert int(COMPOSE["services"][name]["healthcheck"]["start_period"].removesuffix("s")) >= 600
+
+
 def test_nothing_is_written_that_either_compose_lacks() -> None:
     """docker-compose 1.29 and `docker compose` 2 both take every key, condition and variable."""
     assert {key for key in COMPOSE if not key.startswith("x-")} == {"services", "volumes"}

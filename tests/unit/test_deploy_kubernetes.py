@@ -79,6 +79,8 @@ def test_a_pod_is_confined_watched_and_ends_in_good_order(name: str) -> None:
     assert found["resources"]["limits"]["memory"]
     probes = {probe: found[probe]["httpGet"]["path"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")}
     assert probes == {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
+    starts = found["startupProbe"]
+    assert starts["periodSeconds"] * starts["failureThreshold"] >= 600, "a start on a node that is busy"
     mounted, volumes = {m["name"] for m in found["volumeMounts"]}, {v["name"]: v for v in spec["volumes"]}
     assert mounted == volumes.keys()
     claims = {v["persistentVolumeClaim"]["claimName"] for v in volumes.values() if "persistentVolumeClaim" in v}
