@@ -19,8 +19,7 @@ from shared.adapters.clock import SystemClock
 from shared.adapters.kafka_log import KafkaLog
 from shared.model.messages import ProcessorStatus
 from shared.ports.log import Log, TopicPartition
-from shared.process.outside import kafka_settings
-from shared.process.settings import read_settings
+from shared.process.settings import kafka_settings, read_settings
 from shared.runtime.client import Client
 from shared.runtime.topics import Topics
 

@@ -25,8 +25,7 @@ from shared.adapters.kafka_settings import KafkaSettings
 from shared.ports.clock import Clock, Executor
 from shared.ports.log import Log
 from shared.process.listening import Connections
-from shared.process.outside import kafka_settings
-from shared.process.settings import ProcessSettings, ProcessSettingsError
+from shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings
 from shared.process.token import read_token
 from shared.process.web import UNPACKS
 from shared.runtime.client import Client

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from shared.model.positive import check_positive
 from shared.planning import Engine
-from shared.process.outside import kafka_settings
-from shared.process.settings import ProcessSettings, ProcessSettingsError, settings_of
+from shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings, settings_of
 from shared.runtime.settings import HEADER_BYTES_MAX
 
 LOOPBACK = "127.0.0.1"

@@ -6,8 +6,8 @@ from functools import partial
 from services.coordinator.planning import plan_for_coordinator
 from shared.adapters.commit_store import SqlCommitStore
 from shared.computation.bundle import bundle_of
-from shared.process.outside import kafka_settings, make_outside
-from shared.process.settings import ProcessSettings, ProcessSettingsError, settings_of
+from shared.process.outside import make_outside
+from shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings, settings_of
 from shared.protocol.coordinator.machine import CoordinatorMachine
 from shared.protocol.coordinator.settings import CoordinatorSettings
 from shared.runtime.coordinator import CoordinatorDriver

@@ -18,8 +18,7 @@ from shared.adapters.executor import AsyncExecutor
 from shared.adapters.kafka_log import KafkaLog
 from shared.ports.clock import Clock, Executor
 from shared.ports.log import Log, LogError, NewRecord
-from shared.process.outside import kafka_settings
-from shared.process.settings import ProcessSettings, ProcessSettingsError
+from shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings
 from shared.process.token import read_token
 from shared.process.web import (
     BAD_REQUEST,

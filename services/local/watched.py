@@ -15,8 +15,7 @@ from services.local.tether import tethered
 from services.local.vouching import Voucher, runs
 from shared.adapters.kafka_log import KafkaLog
 from shared.process.host import USAGE_STATUS, configure_logs
-from shared.process.outside import kafka_settings
-from shared.process.settings import ProcessSettings, ProcessSettingsError, read_settings
+from shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings, read_settings
 from shared.runtime.settings import SettingsError
 from shared.runtime.topics import Topics
 

@@ -7,8 +7,7 @@ from services.sink.connectors.kafka import KafkaSinkSettings
 from services.sink.connectors.sql import SqlSinkSettings
 from services.sink.connectors.staging import StagingSettings
 from shared.model.positive import check_positive
-from shared.process.outside import kafka_settings
-from shared.process.settings import ProcessSettings, ProcessSettingsError, settings_of
+from shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings, settings_of
 from shared.runtime.settings import HEADER_BYTES_MAX
 
 

@@ -13,8 +13,6 @@ import ctypes
 import os
 from typing import Final
 
-import pyarrow as pa
-
 M_TRIM_THRESHOLD: Final = -1  # malloc.h
 M_MMAP_THRESHOLD: Final = -3
 M_ARENA_MAX: Final = -8
@@ -58,5 +56,7 @@ def arrow_on_heaps() -> bool:
     """
     if "ARROW_DEFAULT_MEMORY_POOL" in os.environ:
         return False
+    import pyarrow as pa  # noqa: PLC0415 - half the memory of a process that has no columns
+
     pa.set_memory_pool(pa.system_memory_pool())
     return True

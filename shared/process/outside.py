@@ -8,25 +8,14 @@ from shared.adapters.clock import SystemClock
 from shared.adapters.directory_blobs import DirectoryBlobs
 from shared.adapters.executor import AsyncExecutor
 from shared.adapters.kafka_log import KafkaLog
-from shared.adapters.kafka_settings import KafkaSettings, settings_from
 from shared.adapters.store_settings import BlobSettings
 from shared.language.patterns import keep_patterns
 from shared.ports.blobs import BlobStore
 from shared.ports.clock import Executor
 from shared.process.killing import killing_at
-from shared.process.settings import ProcessSettings, ProcessSettingsError
+from shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings
 from shared.runtime.context import Outside
 from shared.runtime.topics import Topics
-
-
-def kafka_settings(settings: ProcessSettings) -> KafkaSettings:
-    """Of the cluster of Tidemark's own topics. ProcessSettingsError."""
-    try:
-        return settings_from(
-            settings.kafka_config, "TIDEMARK_KAFKA_CONFIG", bootstrap=settings.kafka, client=settings.place
-        )
-    except ValueError as error:
-        raise ProcessSettingsError(str(error)) from error
 
 
 def open_blobs(place: str, executor: Executor, settings: BlobSettings) -> BlobStore:

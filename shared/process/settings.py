@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
+from shared.adapters.kafka_settings import KafkaSettings, settings_from
 from shared.adapters.store_settings import BlobSettings, StoreSettings
 from shared.model.ids import WorkerIncarnation
 from shared.runtime.settings import RuntimeSettings
@@ -118,6 +119,16 @@ def read_settings(environment: Mapping[str, str] | None = None) -> ProcessSettin
         kill_at=text("KILL_AT", ""),
         log_format=log_format,
     )
+
+
+def kafka_settings(settings: ProcessSettings) -> KafkaSettings:
+    """Of the cluster of Tidemark's own topics. ProcessSettingsError."""
+    try:
+        return settings_from(
+            settings.kafka_config, "TIDEMARK_KAFKA_CONFIG", bootstrap=settings.kafka, client=settings.place
+        )
+    except ValueError as error:
+        raise ProcessSettingsError(str(error)) from error
 
 
 def read_runtime(environment: Mapping[str, str]) -> RuntimeSettings:

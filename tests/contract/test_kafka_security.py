@@ -37,8 +37,7 @@ from shared.model.ids import Offset
 from shared.model.messages import StartProcessor
 from shared.ports.log import LogDenied, LogRecord, NewRecord, TopicPartition
 from shared.process.connections import Connections
-from shared.process.outside import kafka_settings
-from shared.process.settings import ProcessSettingsError, read_settings
+from shared.process.settings import ProcessSettingsError, kafka_settings, read_settings
 from shared.protocol.coordinator.settings import CoordinatorSettings
 from shared.runtime.context import Service
 from shared.runtime.topics import Topics
