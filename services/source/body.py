@@ -6,7 +6,7 @@ the worker from saying that it is alive. Heartbeats tell meanwhile what was true
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -302,17 +302,7 @@ class SourceTaskBody:
         until = self._own[batch.split].until
         if until is None or int(batch.positions[-1]) < until:
             return batch
-        n = int(np.searchsorted(batch.positions, until))
-        return replace(
-            batch,
-            positions=batch.positions[:n],
-            timestamps_ms=batch.timestamps_ms[:n],
-            values=batch.values.slice(0, n),
-            keys=batch.keys.slice(0, n) if batch.keys is not None else None,
-            unread={row: why for row, why in batch.unread.items() if row < n},
-            orders=None if batch.orders is None else batch.orders[:n],
-            steps=(),
-        )
+        return batch.rows(0, int(np.searchsorted(batch.positions, until)))
 
     def _through(self, outs: Sequence[Out]) -> list[Out]:
         done: list[Out] = []
@@ -350,6 +340,10 @@ class SourceTaskBody:
     def on_receivers(self, split: SplitId, highest_ms: int) -> None:
         """See `SourceFront.on_receivers`."""
         self._front.on_receivers(split, highest_ms)
+
+    def held_rows(self, merge_above: int) -> int:
+        """See `SourceBody.held_rows`."""
+        return self._chain.held_rows(merge_above)
 
     def held_back(self, monotonic_ms: int) -> None:
         """The clock of idleness stands still from here until the next `take`."""

@@ -100,6 +100,10 @@ class StartSources(Struct, frozen=True, tag=True):
 
     job: JobId
     generation: Generation
+    target_ms: int = 0
+    """What an epoch may take behind its barrier (F9); 0: any time."""
+    first_rows: int = 0
+    """Of a source task's first epoch."""
 
 
 class StartCheckpoint(Struct, frozen=True, tag=True):
@@ -109,6 +113,10 @@ class StartCheckpoint(Struct, frozen=True, tag=True):
     generation: Generation
     epoch: Epoch
     committed: Epoch
+    ended: Epoch = NO_EPOCH
+    """An epoch of which the time is known (F9)."""
+    took_ms: int = 0
+    """From its start until it was released, or until now."""
 
 
 class AbortCheckpoint(Struct, frozen=True, tag=True):

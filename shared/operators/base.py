@@ -90,6 +90,15 @@ class Filling(Protocol):
 
 
 @runtime_checkable
+class Gathering(Protocol):
+    """An operator that holds rows for the next barrier."""
+
+    def held_rows(self, merge_above: int) -> int:
+        """How many; beyond `merge_above` those that can be merged are merged before they are counted."""
+        ...
+
+
+@runtime_checkable
 class Kinded(Protocol):
     """An operator that stands for one of another kind, whose state it keeps."""
 

@@ -17,7 +17,7 @@ from shared.model.held import Hold, Why
 from shared.model.ids import StatePart
 from shared.model.plan import OUT
 from shared.model.time import MIN_TIME
-from shared.operators.base import Filling, Holding, Kinded, Operator, Out
+from shared.operators.base import Filling, Gathering, Holding, Kinded, Operator, Out
 
 _OTHER: Final[Why] = "operator"
 
@@ -98,6 +98,10 @@ class Chain:
                 stage, why = operator.held_by() if isinstance(operator, Holding) else (type(operator).__name__, _OTHER)
                 found.append(Hold(stage, why, given_ms, reached_ms))
         return found
+
+    def held_rows(self, merge_above: int) -> int:
+        """What operators hold for the next barrier."""
+        return sum(o.held_rows(merge_above) for o in self.operators if isinstance(o, Gathering))
 
     def full(self) -> bool:
         """Whether an operator is."""

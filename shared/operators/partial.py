@@ -110,6 +110,12 @@ class PartialAggregate:
         """PA4."""
         return self._plan.spec.stage.name, "epoch"
 
+    def held_rows(self, merge_above: int) -> int:
+        """Partials that are held (PA4), merged first if they would be more than `merge_above`."""
+        if self._held_rows > max(merge_above, self._compact_rows):
+            self._merge_held()
+        return self._held_rows
+
     def next_processing_time(self) -> int:
         """Never."""
         return MAX_TIME
@@ -178,11 +184,14 @@ class PartialAggregate:
             self._held_rows += table.num_rows
         outs = list(letters)
         if self._held_rows > max(2 * self._compact_rows, self.context.unmerged_groups_max):
-            self._held = [self._merged()]
-            self._held_rows = self._compact_rows = self._held[0].num_rows
+            self._merge_held()
         if self._held_rows > self.context.held_groups_max:
             outs += self.before_barrier()
         return outs
+
+    def _merge_held(self) -> None:
+        self._held = [self._merged()]
+        self._held_rows = self._compact_rows = self._held[0].num_rows
 
     def _merged(self) -> pa.Table:
         return merged(self._plan, pa.concat_tables(self._held))

@@ -1,7 +1,7 @@
 """A source's connector: reads splits, each in its own order, and says where it stands."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -40,6 +40,19 @@ class RawBatch:
     """Shape (n,): what orders the records among those of the split (D11), below 2^52; None: their positions do."""
     steps: tuple[Any, ...] = ()
     """For scripted tests only: watermark, processing-time and idle steps behind these rows."""
+
+    def rows(self, begin: int, end: int) -> "RawBatch":
+        """Those of the rows, without the steps behind the last."""
+        return replace(
+            self,
+            positions=self.positions[begin:end],
+            timestamps_ms=self.timestamps_ms[begin:end],
+            values=self.values.slice(begin, end - begin),
+            keys=None if self.keys is None else self.keys.slice(begin, end - begin),
+            unread={row - begin: why for row, why in self.unread.items() if begin <= row < end},
+            orders=None if self.orders is None else self.orders[begin:end],
+            steps=(),
+        )
 
 
 @dataclass(frozen=True, slots=True)

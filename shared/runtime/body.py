@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 from shared.model.checkpoint import BlobRef, KnownSplit
 from shared.model.frames import Body, Segment
 from shared.model.held import Hold
-from shared.model.ids import Epoch, SplitId, StatePart
+from shared.model.ids import Epoch, Offset, SplitId, StatePart
 from shared.model.plan import Port
 from shared.operators.base import Out
 from shared.ports.source import RawBatch, SplitStatus
@@ -120,6 +120,38 @@ class Fetched:
     added: Mapping[SplitId, KnownSplit] = field(default_factory=dict)
     """Splits that the task was told to read; they are read from here on."""
 
+    @property
+    def rows(self) -> int:
+        """Of all batches."""
+        return sum(len(batch.positions) for batch in self.batches)
+
+    def divided(self, rows_max: int) -> tuple["Fetched", "Fetched | None"]:
+        """The first rows, at most so many, with where each of their splits stands behind them; and what is left, None if nothing is.
+
+        A script's steps are not divided. A split whose rows are divided is not at its end behind the first of them.
+        """
+        if self.paced or self.rows <= rows_max:
+            return self, None
+        first, rest, room = [], [], rows_max
+        for batch in self.batches:
+            count = min(room, len(batch.positions))
+            room -= count
+            if count:
+                first.append(batch.rows(0, count))
+            if count < len(batch.positions):
+                rest.append(batch.rows(count, len(batch.positions)))
+        stands = {b.split: Offset(int(b.positions[0])) for b in reversed(rest)}
+        begun = {b.split for b in first}
+        before = [
+            status
+            if status.split not in stands
+            else SplitStatus(status.split, stands[status.split], at_end=False, finished=False, more=True)
+            for status in self.statuses
+            if status.split in begun
+        ]
+        behind = [status for status in self.statuses if status.split in stands or status.split not in begun]
+        return Fetched(first, before, added=self.added), Fetched(rest, behind)
+
 
 @runtime_checkable
 class SourceBody(TaskBody, Protocol):
@@ -165,6 +197,10 @@ class SourceBody(TaskBody, Protocol):
 
     def on_receivers(self, split: SplitId, highest_ms: int) -> None:
         """The highest watermark that a receiver reported after it had read the split's return, ms."""
+        ...
+
+    def held_rows(self, merge_above: int) -> int:
+        """Rows that are held for the next barrier; beyond `merge_above` those that can be merged are merged before they are counted."""
         ...
 
     def held_back(self, monotonic_ms: int) -> None:

@@ -442,8 +442,10 @@ class SourceDriver(TaskDriver):
 
     async def _take_fetched(self) -> None:
         clock = self.wiring.clock
-        fetched = self._fetched.popleft()
-        if not fetched.paced:
+        fetched, rest = self._fetched.popleft().divided(self.machine.pace.room_rows())
+        if rest is not None:
+            self._fetched.appendleft(rest)
+        elif not fetched.paced:
             self._room.set()
         now_ms = max(clock.now_ms(), self.machine.processing_time_ms)
         began_ms = clock.monotonic_ms()
@@ -455,7 +457,10 @@ class SourceDriver(TaskDriver):
         self.meter.oldest_ms = oldest_work(fetched)
         self.returns.note(self.source.returned(), self.machine.sender.epoch)
         emissions = await self.wiring.exchange.emissions(outs, self.machine.sender.epoch)
-        produced = ev.Produced(emissions, self.source.output_watermark(), self.source.idle(), self.source.ended())
+        held_rows = self.source.held_rows(self.machine.pace.window_rows)
+        produced = ev.Produced(
+            emissions, self.source.output_watermark(), self.source.idle(), self.source.ended(), fetched.rows, held_rows
+        )
         settle_ms = self.source.settle_ms() if fetched.paced else None
         if settle_ms is not None:
             if settle_ms:

@@ -268,9 +268,11 @@ class Worker:
         match command:
             case StartSources():
                 hosted.phase = "running"
+                driver.post(ev.SourcesStarted(command.target_ms, command.first_rows))
                 if isinstance(driver, SourceDriver):
                     driver.start_input()
-            case StartCheckpoint(_, _, epoch, committed):
+            case StartCheckpoint(_, _, epoch, committed, ended, took_ms):
+                driver.post(ev.EpochTook(ended, took_ms))
                 driver.post(ev.InputHeld(held=False))
                 driver.post(ev.CheckpointStarted(epoch, committed))
             case AbortCheckpoint(_, _, epoch):
@@ -422,7 +424,7 @@ class Worker:
         clock, settings = self._outside.clock, self._outside.settings
         while True:
             await clock.sleep_ms(settings.tick_interval_ms if self._tasks else settings.heartbeat_interval_ms)
-            event = ev.Ticked(clock.now_ms())
+            event = ev.Ticked(clock.now_ms(), clock.monotonic_ms())
             for hosted in self._tasks.values():
                 if hosted.driver is not None:
                     hosted.driver.post(event)

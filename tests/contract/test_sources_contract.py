@@ -8,6 +8,7 @@ import pytest
 
 from shared.model.ids import Offset, SplitId
 from shared.ports.source import RawBatch, Source
+from shared.runtime.body import Fetched
 from tests.contract.sources_worlds import (
     DocumentLanes,
     FileLanes,
@@ -111,6 +112,23 @@ async def test_C6_a_restart_resumes_exactly_from_any_status(world: World) -> Non
         positions = {s.split: s.next_position for s in source.status()}
         rest = await drain(await opened(world, positions))
         assert sorted(numbers(given + rest).values()) == sorted(world.lanes)
+
+
+async def test_C2_a_fetch_may_be_divided_anywhere(world: World) -> None:
+    """Rows of a fetch in pieces: behind each piece a fresh source goes on from its statuses, and gives exactly the rows of the others."""
+    source = await opened(world)
+    given: list[RawBatch] = []
+    positions = {status.split: status.next_position for status in source.status()}
+    while not all(status.at_end for status in source.status()):
+        rest: Fetched | None = Fetched(await source.fetch(1 << 20, 5), source.status())
+        while rest is not None:
+            piece, rest = rest.divided(4)
+            given += piece.batches
+            positions |= {status.split: status.next_position for status in piece.statuses}
+            behind = await drain(await opened(world, positions))
+            assert sorted(numbers([*given, *behind]).values()) == sorted(world.lanes)
+            divided = {batch.split for batch in (rest.batches if rest else ())}
+            assert not any(s.at_end or s.finished for s in piece.statuses if s.split in divided)
 
 
 async def test_d11_ordinals_and_splits_agree_between_tasks(world: World) -> None:

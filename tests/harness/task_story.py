@@ -350,10 +350,11 @@ class Produces(Action):
     idle: bool = False
     ended: bool = False
     partition: int = 0
+    held_rows: int = 0
 
     def act(self, story: Story) -> None:
         emissions = tuple(emission(name, self.partition) for name in self.names)
-        story.handle(ev.Produced(emissions, self.watermark, self.idle, self.ended))
+        story.handle(ev.Produced(emissions, self.watermark, self.idle, self.ended, len(self.names), self.held_rows))
 
 
 @dataclass(frozen=True)
@@ -395,6 +396,17 @@ class Expect(Action):
 
 
 @dataclass(frozen=True)
+class Room(Action):
+    """So many rows of input may be taken now."""
+
+    rows: int
+
+    def act(self, story: Story) -> None:
+        found = story.machine.pace.room_rows()
+        assert found == self.rows, f"expected room for {self.rows} rows, found {found}"
+
+
+@dataclass(frozen=True)
 class MayRead(Action):
     """Whether the machine lets the driver read."""
 
@@ -419,9 +431,14 @@ def committed(epoch: int) -> Event:
     return Event(ev.CheckpointCommitted(Epoch(epoch)))
 
 
-def ticked(now_ms: int) -> Event:
+def ticked(now_ms: int, monotonic_ms: int = 0) -> Event:
     """Time goes on."""
-    return Event(ev.Ticked(now_ms))
+    return Event(ev.Ticked(now_ms, monotonic_ms))
+
+
+def took(epoch: int, took_ms: int) -> Event:
+    """The coordinator has said how long an epoch took."""
+    return Event(ev.EpochTook(Epoch(epoch), took_ms))
 
 
 def play(

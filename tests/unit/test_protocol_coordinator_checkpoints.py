@@ -13,6 +13,7 @@ from shared.model.messages import (
     CheckpointWanted,
     CommitHint,
     StartCheckpoint,
+    StartSources,
     StopTasks,
 )
 from shared.protocol.coordinator import commands as do
@@ -306,6 +307,56 @@ def test_F8_a_task_may_ask_for_a_checkpoint() -> None:
     world.report(worker, CheckpointWanted(worker.incarnation, task.assign.job, task.assign.generation))
     world.settle()
     assert len(epochs_of(world)) == 1
+
+
+def _told(world: World) -> list[tuple[int, int]]:
+    return [(c.ended, c.took_ms) for c in world.said(StartCheckpoint) if isinstance(c, StartCheckpoint)]
+
+
+def test_F9_each_start_tells_how_long_an_epoch_took() -> None:
+    """It is the last one that was released everywhere, from its start to its release."""
+    world = started()
+    world.acking = lambda task: task.assign.vertex != "emit"
+    world.pass_ms(1_500)
+    world.releasing = False
+    world.acking = lambda _: True
+    worker, task = world.holder("emit")
+    world._snapshot(worker, task, StartCheckpoint(task.assign.job, task.assign.generation, Epoch(1), Epoch(0)))
+    world.pass_ms(300)
+    world.releasing = True
+    world.pass_ms(1_500)
+    (ended, took_ms), *_ = [told for told in _told(world) if told != (0, 0)]
+    assert ended == 1
+    assert 600 <= took_ms <= 1_000
+
+
+def test_F9_a_release_that_goes_on_for_too_long_is_told() -> None:
+    """Beyond the target a start tells how long it has been until now, and the next one more."""
+    world = started(CoordinatorSettings(epoch_target_ms=2_000))
+    world.releasing = False
+    world.pass_ms(6_500)
+    told = _told(world)
+    assert told[:3] == [(0, 0)] * 3
+    assert [ended for ended, _ in told[3:]] == [1] * len(told[3:])
+    assert [ms for _, ms in told[3:]] == sorted({ms for _, ms in told[3:]})
+    assert told[3][1] > 2_000
+
+
+def test_F9_sources_hear_of_target_and_first_epoch() -> None:
+    """The interval counts where it is longer, a third of the time-out at the most; after failures the first epoch is smaller."""
+    for interval_ms, target_ms in ((1_000, 5_000), (9_000, 9_000), (50_000, 20_000)):
+        world = started(CoordinatorSettings(checkpoint_interval_ms=interval_ms))
+        (start,) = world.said(StartSources)
+        assert isinstance(start, StartSources)
+        assert (start.target_ms, start.first_rows) == (target_ms, 10_000)
+    world = started()
+    for _ in range(3):
+        world.fail("count")
+        world.pass_ms(5_000)
+        if world.row.failures:
+            break
+    starts = [c for c in world.said(StartSources) if isinstance(c, StartSources)]
+    assert starts[1].first_rows == 1_000
 
 
 def test_kept_survives_its_bytes() -> None:

@@ -412,6 +412,9 @@ class Source(WaitingBody):
 
     def held_back(self, monotonic_ms: int) -> None: ...
 
+    def held_rows(self, merge_above: int) -> int:
+        return 0
+
     def returned(self) -> dict[Any, int]:
         return {}
 

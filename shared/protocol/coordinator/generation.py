@@ -22,6 +22,7 @@ from shared.model.processors import ProcessorRow
 from shared.protocol.coordinator import commands as do
 from shared.protocol.coordinator.checkpoints import Numbers
 from shared.protocol.coordinator.mirror import Mirror
+from shared.protocol.coordinator.pace import EpochTimes, first_rows, target_ms
 from shared.protocol.coordinator.plans import SINK, bind, own_identities, rebound, sinks_of
 from shared.protocol.coordinator.record import RELEASE, RUN, Identity, Kept, OldJob, RemovedSink
 from shared.protocol.coordinator.splits import SOURCE, own_splits, unlisted
@@ -171,6 +172,7 @@ def begun(p: ProcessorState, began: Began, now_ms: int) -> None:
         p.released.clear()
         p.mirror = Mirror()
     p.lineage.append(began.entry)
+    p.times = EpochTimes()
     p.numbers = Numbers(began.block.given, began.block.end)
     p.run = Run(p.kept.purpose, works_of(p.plan, p.kept), since_ms=now_ms)
     p.phase = Phase.PREPARING
@@ -274,9 +276,15 @@ def _go(p: ProcessorState, now_ms: int) -> None:
         p.phase = Phase.RELEASING
         return
     p.phase = Phase.RUNNING
-    p.tell(StartSources(p.row.job, p.row.generation))
+    target = target_ms(p.settings, interval_ms(p))
+    p.tell(StartSources(p.row.job, p.row.generation, target, first_rows(p.settings, p.row.failures)))
     if p.row.desired == "stopped" or p.kept.pending is not None:
         p.leave_behind = p.row.last
+
+
+def interval_ms(p: ProcessorState) -> int:
+    """From the start of a checkpoint to that of the next, ms."""
+    return p.kept.interval_ms or p.settings.checkpoint_interval_ms
 
 
 # --- ADOPTING: a new leader, a generation that may be running ---------------------------------------------------------

@@ -6,7 +6,8 @@ from shared.model.ids import Epoch
 from shared.model.messages import AbortCheckpoint, CommitHint, HoldInput, StartCheckpoint
 from shared.protocol.coordinator import commands as do
 from shared.protocol.coordinator.checkpoints import CommitPermit, Flight, Numbers, pack
-from shared.protocol.coordinator.generation import begin, end, leave
+from shared.protocol.coordinator.generation import begin, end, interval_ms, leave
+from shared.protocol.coordinator.pace import target_ms
 from shared.protocol.coordinator.plans import own_identities
 from shared.protocol.coordinator.splits import short_of_end
 from shared.protocol.coordinator.state import Committed, Doom, ProcessorState, Reserved
@@ -18,7 +19,7 @@ def running(p: ProcessorState, now_ms: int) -> None:
     if final and not p.unreleased():
         end(p, "FINISHED", "")  # E1: END is covered everywhere, committed and released
         return
-    _hold(p)
+    _hold(p, now_ms)
     if p.leave_behind is not None and (final or p.row.last > p.leave_behind):
         _leave_at_checkpoint(p, now_ms)
         return
@@ -63,9 +64,11 @@ def _leave_at_checkpoint(p: ProcessorState, now_ms: int) -> None:
 # --- one checkpoint in flight -----------------------------------------------------------------------------------------
 
 
-def _hold(p: ProcessorState) -> None:
+def _hold(p: ProcessorState, now_ms: int) -> None:
     """Sources wait while too many commits wait for their release (C11, F8)."""
-    held = len(p.unreleased()) > p.settings.unreleased_max
+    waiting = p.unreleased()
+    p.times.look(waiting, now_ms)
+    held = len(waiting) > p.settings.unreleased_max
     if held != p.held:
         p.held = held
         p.tell(HoldInput(p.row.job, p.row.generation, held=held))
@@ -74,14 +77,18 @@ def _hold(p: ProcessorState) -> None:
 def _due(p: ProcessorState, now_ms: int) -> bool:
     if p.held:
         return False  # C11
-    if p.checkpoint_wanted or p.leave_behind is not None:
+    if p.leave_behind is not None:
         return True
+    if p.checkpoint_wanted:
+        # F9: an epoch that is full follows another whose release may go on, and no more than that one, for as long as the target.
+        longest_ms = target_ms(p.settings, interval_ms(p))
+        return len(p.unreleased()) <= 1 or now_ms >= (p.last_start_ms or 0) + longest_ms
     return now_ms >= next_start_ms(p)
 
 
 def next_start_ms(p: ProcessorState) -> int:
     """When the interval since the last start is over."""
-    return (p.last_start_ms or 0) + (p.kept.interval_ms or p.settings.checkpoint_interval_ms)
+    return (p.last_start_ms or 0) + interval_ms(p)
 
 
 def _start(p: ProcessorState, now_ms: int) -> None:
@@ -95,7 +102,8 @@ def _start(p: ProcessorState, now_ms: int) -> None:
     p.flight = Flight(epoch, p.row.last, now_ms, p.run.acking)
     p.last_start_ms = now_ms
     p.checkpoint_wanted = False
-    p.tell(StartCheckpoint(p.row.job, p.row.generation, epoch, p.row.last))
+    told = p.times.told(target_ms(p.settings, interval_ms(p)), now_ms)
+    p.tell(StartCheckpoint(p.row.job, p.row.generation, epoch, p.row.last, *told))
 
 
 def reserved(p: ProcessorState, block: Reserved) -> None:
@@ -171,6 +179,7 @@ def committed(p: ProcessorState, commit: Committed, now_ms: int) -> None:
     """The commit is durable: now, and not before, others may hear of it (C9)."""
     if p.flight is not None:
         p.epoch_ms = now_ms - p.flight.started_ms
+        p.times.committed(commit.commit.epoch, p.epoch_ms, now_ms)
     permit = CommitPermit.of_done(commit.commit)
     p.commits.append(permit.row)
     p.take_permit(permit)

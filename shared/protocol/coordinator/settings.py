@@ -19,6 +19,11 @@ class CoordinatorSettings:
     checkpoint_interval_ms: int = 1_000
     """From start to start; a plan's own interval goes before it."""
     checkpoint_timeout_ms: int = 60_000
+    epoch_target_ms: int = 5_000
+    """What an epoch may take from its start until it is released: sources bound its rows by what earlier ones took (F9). A longer interval
+    counts instead, and a third of the checkpoint time-out at the most."""
+    first_epoch_rows: int = 10_000
+    """Rows of a source's first epoch, of which nothing is measured yet; a tenth after each generation in a row without a commit (F9)."""
     checkpoint_timeouts_max: int = 3
     """So many time-outs in a row fail the generation (C10)."""
     restore_timeout_ms: int = 60_000

@@ -28,6 +28,7 @@ from shared.protocol.coordinator.checkpoints import CommitPermit, Flight, Number
 from shared.protocol.coordinator.commands import CoordinatorCommand, OpId
 from shared.protocol.coordinator.events import PlannedPipeline
 from shared.protocol.coordinator.mirror import Mirror
+from shared.protocol.coordinator.pace import EpochTimes
 from shared.protocol.coordinator.plans import own_identities, sinks_of
 from shared.protocol.coordinator.record import (
     Identity,
@@ -271,6 +272,7 @@ class ProcessorState:
     checkpoint_wanted: bool = False
     epoch_ms: int = 0
     """From start to commit of the last committed checkpoint."""
+    times: EpochTimes = field(default_factory=EpochTimes)
     leave_behind: Epoch | None = None
     """A stop or a change of plan waits for a commit above this one."""
     stop_since_ms: int | None = None

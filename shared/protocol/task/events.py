@@ -46,6 +46,10 @@ class Produced:
     output_watermark_ms: int
     idle: bool
     ended: bool
+    taken_rows: int = 0
+    """Of the input."""
+    held_rows: int = 0
+    """Held for the next barrier (F9)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,22 @@ class CheckpointStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class SourcesStarted:
+    """Sources may take input: what an epoch may take behind its barrier, and rows of the first one (F9)."""
+
+    target_ms: int
+    first_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochTook:
+    """How long an epoch took, or has taken, from its start until it was released (F9)."""
+
+    epoch: Epoch
+    took_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointAborted:
     """The coordinator has given up checkpoint `epoch`."""
 
@@ -118,6 +138,7 @@ class Ticked:
     """Time goes on: wall clock, ms (W5 makes it never fall)."""
 
     now_ms: int
+    monotonic_ms: int = 0
 
 
 Event = (
@@ -129,6 +150,8 @@ Event = (
     | BrokerAcked
     | ReadUpTo
     | CheckpointStarted
+    | SourcesStarted
+    | EpochTook
     | CheckpointAborted
     | CheckpointCommitted
     | InputHeld

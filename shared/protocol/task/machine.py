@@ -8,6 +8,7 @@
 | --- | --- |
 | F1 F3 L1 L2 C3 C4 C5 | receiver.py |
 | F4 F7 F8 | sender.py |
+| F9 | pace.py |
 | C2 | `_begin` (a source cuts between two reads) |
 | C6 C7 | `_snapshot_taken`, `_try_acknowledge` |
 | W1 W3 W5 | `_settle`, `_done`, `_ticked` |
@@ -29,6 +30,7 @@ from shared.model.time import MAX_TIME, MIN_TIME
 from shared.protocol.errors import LocalError, PeerError, require
 from shared.protocol.task import commands as do
 from shared.protocol.task import events as ev
+from shared.protocol.task.pace import Pace
 from shared.protocol.task.receiver import (
     ChannelReceiver,
     Deliver,
@@ -72,8 +74,12 @@ class TaskMachine:
     committed: Epoch = NO_EPOCH
     drops: dict[str, int] = field(default_factory=dict)
     """Frames that did not count, by reason."""
+    pace: Pace = field(default_factory=Pace)
+    """A source's."""
     _input_held: bool = False
     _asked: bool = False
+    _asked_for: Epoch = NO_EPOCH
+    """The last epoch that was full, and for whose end was asked (F9)."""
     _ticket: int = 0
     _work: Work | None = None
     _agenda: deque[AgendaItem] = field(default_factory=deque)
@@ -96,7 +102,8 @@ class TaskMachine:
             return False
         if not self.is_source:
             return self._work is None or self._taking()
-        return self._work is None and not self.ended and not self._input_held and not self.sender.held_back_by_commits()
+        held = self._input_held or self.sender.held_back_by_commits() or self.pace.full()
+        return self._work is None and not self.ended and not held
 
     def next_processing_ms(self) -> int:
         """When processing time next has something to do, ms; MAX_TIME for never."""
@@ -138,12 +145,18 @@ class TaskMachine:
                 if self.is_source:
                     self._agenda.append(Begin(event.epoch, event.committed))
             case ev.CheckpointAborted():
+                self.pace.aborted(event.epoch)
                 self._end_checkpoint(event.epoch)
+            case ev.SourcesStarted():
+                self.pace.begin(event.target_ms, event.first_rows)
+            case ev.EpochTook():
+                self.pace.took(event.epoch, event.took_ms)
             case ev.CheckpointCommitted():
                 self._learn_commit(event.epoch)
             case ev.InputHeld():
                 self._input_held = event.held
             case ev.Ticked():
+                self.pace.now_ms = max(self.pace.now_ms, event.monotonic_ms)
                 self._ticked(event.now_ms)
             case _:
                 message = f"{self.sender.task}: unknown event {event!r}"
@@ -283,6 +296,8 @@ class TaskMachine:
     def _done(self, event: ev.Done) -> None:
         work = self._answered(event.ticket)
         self._emit(event.emissions, event.output_watermark_ms)
+        if self.is_source:
+            self.pace.produced(0, _rows_of(event.emissions), 0 if isinstance(work, Flushing) else self.pace.held_rows)
         self._next_processing_ms = event.next_processing_ms
         match work:
             case Applying(channel, watermark_ms):
@@ -326,6 +341,7 @@ class TaskMachine:
         if not self.is_source or self._work is not None or self.ended:
             message = f"{self.sender.task}: input produced while it may not be read"
             raise LocalError(message)
+        self.pace.produced(event.taken_rows, _rows_of(event.emissions), event.held_rows)
         self._emit(event.emissions, event.output_watermark_ms)
         if event.ended:
             self._end_output()
@@ -346,6 +362,8 @@ class TaskMachine:
             message = f"{self.sender.task}: SnapshotTaken answers {work}"
             raise LocalError(message)
         self._out += self.sender.barriers(work.epoch, work.committed)
+        if self.is_source:
+            self.pace.barrier(work.epoch)
         protocol = TaskProtocolState(
             inputs=tuple(partition.state() for partition in self.receiver.partitions.values()),
             outputs=self.sender.state(),
@@ -402,11 +420,17 @@ class TaskMachine:
             self.committed = epoch
             self._asked = False
             self.sender.committed(epoch)
+            self.pace.committed(epoch)
 
     def _ask_for_checkpoint(self) -> None:
-        """F8: a source that is held back asks, once a commit."""
-        if self.is_source and not self.stopped and not self._asked and self.sender.held_back_by_commits():
+        """F8: a source that is held back asks, once a commit; F9: one whose epoch is full, once an epoch."""
+        if not self.is_source or self.stopped:
+            return
+        if not self._asked and self.sender.held_back_by_commits():
             self._asked = True
+            self._out.append(do.AskCheckpoint())
+        elif self._asked_for < self.sender.epoch and self.pace.full():
+            self._asked_for = self.sender.epoch
             self._out.append(do.AskCheckpoint())
 
     def _ticked(self, now_ms: int) -> None:
@@ -421,6 +445,7 @@ class TaskMachine:
         """Raise LocalError where the machine contradicts itself; for tests, after every event."""
         self.receiver.validate()
         self.sender.validate()
+        self.pace.validate(str(self.sender.task))
         taking = self._work.epoch if isinstance(self._work, Flushing | Copying) else None
         frames = [item for item in self._agenda if not isinstance(item, Begin)]
         aligning = self.receiver.aligning
@@ -441,3 +466,7 @@ class TaskMachine:
             "idle and ended are told as they are": self.sender.idle == self.idle and self.sender.ended == self.ended,
         }
         require(str(self.sender.task), claims)
+
+
+def _rows_of(emissions: tuple[ev.Emission, ...]) -> int:
+    return sum(body.rows for emission in emissions for body in emission.bodies)

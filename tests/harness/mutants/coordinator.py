@@ -14,6 +14,8 @@ SPLITS, ON_SPLITS = AT + "splits.py", ("tests/unit/test_protocol_coordinator_spl
 ON_RETENTION = ("tests/unit/test_protocol_coordinator_retention.py",)
 ON_SILENCE = ("tests/unit/test_protocol_coordinator_silence.py",)
 ON_CODE = ("tests/unit/test_protocol_coordinator_code.py",)
+EPOCH_TIMES = "shared/protocol/coordinator/pace.py"
+ON_PACE = ("tests/property/test_protocol_pace.py",)
 ON_BUNDLE = ("tests/unit/test_computation_bundle.py",)
 
 COORDINATOR = (
@@ -22,8 +24,13 @@ COORDINATOR = (
     Mutant("C1", "a generation counts on in the old block", GENERATION, "    p.numbers = Numbers(began.block.given, began.block.end)", "    p.numbers = Numbers(p.row.last, p.row.reserved)", ON_CHECKPOINTS),
     Mutant("C1", "a new leader aborts nothing", GENERATION, "        if p.row.reserved > p.row.last:", "        if False:", ON_CHECKPOINTS),
     Mutant("C5", "acks of any checkpoint count", PROCESSOR, "if p.flight is not None and p.flight.epoch == epoch:", "if p.flight is not None:", ON_CHECKPOINTS),
-    Mutant("C5", "the start names nothing committed", RUNNING, "    p.tell(StartCheckpoint(p.row.job, p.row.generation, epoch, p.row.last))", "    p.tell(StartCheckpoint(p.row.job, p.row.generation, epoch, Epoch(0)))", ON_CHECKPOINTS),
+    Mutant("C5", "the start names nothing committed", RUNNING, "    p.tell(StartCheckpoint(p.row.job, p.row.generation, epoch, p.row.last, *told))", "    p.tell(StartCheckpoint(p.row.job, p.row.generation, epoch, Epoch(0), *told))", ON_CHECKPOINTS),
     Mutant("C5", "the commit names another predecessor than the barriers", CHECKPOINTS, "        return CommitRow(job, self.epoch, self.committed, generation, handles, final)", "        return CommitRow(job, self.epoch, NO_EPOCH, generation, handles, final)", ON_CHECKPOINTS),
+    Mutant("F9", "no time is told", RUNNING, "epoch, p.row.last, *told))", "epoch, p.row.last))", ON_CHECKPOINTS),
+    Mutant("F9", "the release is not part of an epoch's time", EPOCH_TIMES, "        return took_ms + now_ms - max(since_ms, self._released_at_ms)", "        return took_ms", (*ON_CHECKPOINTS, *ON_PACE)),
+    Mutant("F9", "an epoch waits for others' releases in its own time", EPOCH_TIMES, "max(since_ms, self._released_at_ms)", "since_ms", ON_PACE),
+    Mutant("F9", "a release that goes on is not told", EPOCH_TIMES, "so_far_ms := self._so_far_ms(oldest, now_ms)) > target_ms:", "so_far_ms := self._so_far_ms(oldest, now_ms)) < 0:", ON_PACE),
+    Mutant("F9", "after a failure the first epoch is as large", EPOCH_TIMES, " // int(_SHRINKS**failures)", "", ON_CHECKPOINTS),
     Mutant("C7", "most acks are enough", CHECKPOINTS, "        return len(self.acks) == len(self.tasks)", "        return len(self.acks) >= len(self.tasks) - 1", ON_CHECKPOINTS),
     Mutant("C7", "anybody's ack counts", PROCESSOR, "        if p.run.holders.get(task) != report.worker and not (", "        if False and not (", ON_CHECKPOINTS),
     Mutant("C7", "rows grow without a bound", CHECKPOINTS, "        excess = self.inline_bytes() - limit_bytes\n", "        excess = 0\n", ON_CHECKPOINTS),

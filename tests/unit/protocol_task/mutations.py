@@ -2,6 +2,7 @@
 
 from tests.unit.protocol_task.mutations_checkpoints import CHECKPOINTS
 from tests.unit.protocol_task.mutations_frames import FRAMES
+from tests.unit.protocol_task.mutations_pace import PACE
 from tests.unit.protocol_task.mutations_time import TIME
 
-MUTATIONS = (*FRAMES, *CHECKPOINTS, *TIME)
+MUTATIONS = (*FRAMES, *CHECKPOINTS, *PACE, *TIME)

@@ -104,7 +104,7 @@ FRAMES = (
         "            self._asked = False\n",
         "            self._asked = True\n",
     ),
-    Mutation("F8", "C11 does not hold", MACHINE, "not self._input_held", "True"),
+    Mutation("F8", "C11 does not hold", MACHINE, "held = self._input_held or", "held ="),
     Mutation(
         "L1",
         "the next generation alone is the ceiling",

@@ -1,0 +1,57 @@
+"""How long epochs take behind their barriers, and what sources are told of it (F9)."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from shared.model.ids import NO_EPOCH, Epoch
+from shared.protocol.coordinator.settings import CoordinatorSettings
+
+_SHRINKS = 10
+"""With each generation that ends without a commit the first epoch of the next has so many times fewer rows."""
+_TIMEOUTS = 3
+"""An epoch aims at this part of the checkpoint time-out at most."""
+
+
+@dataclass(slots=True)
+class EpochTimes:
+    """Of one generation. An epoch takes from its start to its commit, and the time of its release, but not the wait for earlier ones."""
+
+    ended: Epoch = NO_EPOCH
+    """The last that is released everywhere."""
+    ended_ms: int = 0
+    """How long it took."""
+    _waiting: dict[Epoch, tuple[int, int]] = field(default_factory=dict)
+    """Committed, not yet released: how long until the commit, and when that was. As many as C11 lets wait."""
+    _released_at_ms: int = 0
+
+    def committed(self, epoch: Epoch, took_ms: int, now_ms: int) -> None:
+        """The epoch is committed, so long after its start."""
+        self._waiting[epoch] = took_ms, now_ms
+
+    def look(self, unreleased: Collection[Epoch], now_ms: int) -> None:
+        """What no sink has still to release has ended by now."""
+        for epoch in [e for e in self._waiting if e not in unreleased]:
+            self.ended, self.ended_ms = epoch, self._so_far_ms(epoch, now_ms)
+            self._released_at_ms = now_ms
+            del self._waiting[epoch]
+
+    def told(self, target_ms: int, now_ms: int) -> tuple[Epoch, int]:
+        """An epoch and its time: one whose release takes too long by now, else the last that ended."""
+        oldest = min(self._waiting, default=NO_EPOCH)
+        if oldest != NO_EPOCH and (so_far_ms := self._so_far_ms(oldest, now_ms)) > target_ms:
+            return oldest, so_far_ms
+        return self.ended, self.ended_ms
+
+    def _so_far_ms(self, epoch: Epoch, now_ms: int) -> int:
+        took_ms, since_ms = self._waiting[epoch]
+        return took_ms + now_ms - max(since_ms, self._released_at_ms)
+
+
+def target_ms(settings: CoordinatorSettings, interval_ms: int) -> int:
+    """What an epoch may take behind its barrier, ms."""
+    return min(max(settings.epoch_target_ms, interval_ms), settings.checkpoint_timeout_ms // _TIMEOUTS)
+
+
+def first_rows(settings: CoordinatorSettings, failures: int) -> int:
+    """Rows of a source's first epoch, after so many generations in a row without a commit."""
+    return max(1, settings.first_epoch_rows // int(_SHRINKS**failures))

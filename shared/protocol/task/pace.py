@@ -1,0 +1,144 @@
+"""How many rows a source may put into an epoch, so that what follows works them off in time (F9).
+
+The coordinator tells how long an epoch took from its start until it was released everywhere. From its rows and that time comes how many
+rows would have taken the target. What an epoch costs without any rows (a job of Spark, a slow commit of a target) is told apart by two
+epochs of different sizes: fewer rows would not make it shorter, so rows may always take as long as that.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from shared.model.ids import NO_EPOCH, Epoch
+from shared.protocol.errors import require
+
+_GROWTH: Final = 4
+"""The next epoch has at most so many times the rows of one that was fast."""
+_DIFFERENT: Final = 1.25
+"""How far two epochs differ in size where their times say what one costs without rows."""
+_REMEMBERED: Final = 0.9
+"""Of what an epoch costs without rows, with each that says nothing of it: so sizes change until one does."""
+_ANY_ROWS: Final = 2**62
+_EPOCHS_MAX: Final = 64
+"""Epochs whose rows are remembered until their time is told: more than may wait for their release (C11)."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """Of one source task. Rows are those that it sends, partial results of windows included."""
+
+    target_ms: int = 0
+    """What an epoch may take behind its barrier; 0: nobody has said it yet, and there is no bound."""
+    window_rows: int = 0
+    """Of an epoch, at the most; never below 1."""
+    sent_rows: int = 0
+    """Sent since the last barrier, and those of checkpoints that were aborted."""
+    held_rows: int = 0
+    """Waiting for the next barrier inside of the task."""
+    now_ms: int = 0
+    """Monotonic, as of the last tick."""
+    _fan_out: float = 1.0
+    """Rows that one row of the input became, last; at least 1."""
+    _fixed_ms: float = 0.0
+    """What an epoch takes without rows, as far as it is known."""
+    _compared: tuple[int, int] = (0, 0)
+    """Rows and time of the epoch with which the next of another size is compared."""
+    _flight: Epoch = NO_EPOCH
+    """Its barrier is sent; it is neither committed nor aborted."""
+    _flight_since_ms: int = 0
+    _rows: dict[Epoch, int] = field(default_factory=dict)
+    """By epoch, of those behind whose barriers this task stands."""
+
+    def begin(self, target_ms: int, window_rows: int) -> None:
+        """The coordinator has said what an epoch may take, and with how many rows to begin; a repeat changes nothing."""
+        if not self.target_ms and target_ms:
+            self.target_ms, self.window_rows = target_ms, max(1, window_rows)
+
+    def full(self) -> bool:
+        """Whether no input is to be taken before the next barrier."""
+        return self.target_ms > 0 and self.sent_rows + self.held_rows >= self._bound_rows()
+
+    def room_rows(self) -> int:
+        """How many rows of input may be taken now, at least 1 while it is not full."""
+        if not self.target_ms:
+            return _ANY_ROWS
+        left = self._bound_rows() - self.sent_rows - self.held_rows
+        return max(1, int(left / self._fan_out)) if left > 0 else 0
+
+    def produced(self, taken_rows: int, sent_rows: int, held_rows: int) -> None:
+        """So many rows of input became so many that were sent; of all that came before so many are held now."""
+        more = sent_rows + held_rows - self.held_rows
+        if taken_rows:
+            self._fan_out = max(1.0, more / taken_rows)
+        self.sent_rows += sent_rows
+        self.held_rows = held_rows
+
+    def barrier(self, epoch: Epoch) -> None:
+        """The epoch ends here."""
+        self._rows[epoch] = self.sent_rows + self._rows.pop(self._flight, 0)
+        while len(self._rows) > _EPOCHS_MAX:
+            del self._rows[next(iter(self._rows))]
+        self._flight, self._flight_since_ms = epoch, self.now_ms
+        self.sent_rows = self.held_rows = 0
+
+    def committed(self, epoch: Epoch) -> None:
+        """Checkpoint `epoch` is committed."""
+        if self._flight <= epoch:
+            self._flight = NO_EPOCH
+
+    def aborted(self, epoch: Epoch) -> None:
+        """Checkpoint `epoch` has been given up: its rows are the next one's, and it was too large if it took so long."""
+        if NO_EPOCH < self._flight <= epoch:
+            self.window_rows = self._bound_rows()
+            self.sent_rows += self._rows.pop(self._flight, 0)
+            self._flight = NO_EPOCH
+
+    def took(self, epoch: Epoch, took_ms: int) -> None:
+        """The epoch took so long from its start until it was released, or has taken so long and goes on."""
+        for older in [e for e in self._rows if e < epoch]:
+            del self._rows[older]
+        rows = self._rows.get(epoch, 0)
+        if not rows or not self.target_ms:
+            return
+        self._learn_fixed(rows, took_ms)
+        fit = self._fitting(rows, took_ms)
+        self.window_rows = min(self.window_rows, fit) if fit < rows else max(self.window_rows, fit)
+
+    def _bound_rows(self) -> int:
+        """The window; but where the epoch before has been under way beyond the target, what its time until now lets expect."""
+        rows = self._rows.get(self._flight, 0)
+        elapsed_ms = self.now_ms - self._flight_since_ms
+        if self._flight == NO_EPOCH or not rows or elapsed_ms <= self.target_ms:
+            return self.window_rows
+        return min(self.window_rows, self._fitting(rows, elapsed_ms))
+
+    def _fitting(self, rows: int, took_ms: int) -> int:
+        """How many rows would have taken the target."""
+        spare_ms = max(self.target_ms - self._fixed_ms, self._fixed_ms)
+        work_ms = took_ms - self._fixed_ms
+        if work_ms * _GROWTH <= spare_ms:
+            return _GROWTH * rows
+        return max(1, int(rows * spare_ms / work_ms))
+
+    def _learn_fixed(self, rows: int, took_ms: int) -> None:
+        before_rows, before_ms = self._compared
+        if _alike(rows, before_rows):
+            self._fixed_ms = min(self._fixed_ms * _REMEMBERED, took_ms)
+            if not _alike(took_ms, before_ms):
+                self._compared = rows, took_ms
+            return
+        self._compared = rows, took_ms
+        if before_rows:
+            each_ms = max(0.0, (took_ms - before_ms) / (rows - before_rows))
+            self._fixed_ms = min(took_ms, before_ms, max(0.0, took_ms - each_ms * rows))
+
+    def validate(self, task: str) -> None:
+        """Raise LocalError where it contradicts itself."""
+        claims = {
+            "an epoch has room for a row (F9)": not self.target_ms or self._bound_rows() >= 1,
+            "rows are counted (F9)": self.sent_rows >= 0 and self.held_rows >= 0,
+        }
+        require(task, claims)
+
+
+def _alike(one: int, other: int) -> bool:
+    return max(one, other) < _DIFFERENT * min(one, other)
