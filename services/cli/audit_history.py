@@ -79,8 +79,8 @@ async def _mirrored(job: JobId, log: Log, topics: Topics) -> list[Commit]:
     begin = (await log.begin_offsets([partition]))[partition]
     if begin > 0:
         message = (
-            f"topic {topic}: rows below offset {begin} are gone: the coordinator keeps the last mirror_rows_kept of them, and what an"
-            " audit would begin with is older"
+            f"topic {topic}: rows below offset {begin} are gone: a job that has committed more than mirror_rows_kept of the coordinator"
+            " keeps no history, and an audit needs all of it"
         )
         raise NotAuditable(message)
     found: dict[Epoch, Commit] = {}

@@ -109,7 +109,7 @@ async def topic_output(log: Log, stage: KafkaEmit, what: Releases) -> Output:
     foreign = await _foreign(log, what, named)
     for topic, found in records.items():
         begins = await _begins(log, topic)
-        others = foreign.get(topic, []) if topic in named else None
+        others = foreign.get(topic, []) if topic in named and foreign is not None else None
         _assign(output, what.vertex, found, [r for r in own if r[0].topic == topic], begins, others)
     return output
 
@@ -130,7 +130,7 @@ def _marked(identity: Identity, markers: Sequence[tuple[Marker, str]], what: Rel
 async def _markers(log: Log, topic: str) -> list[tuple[Marker, str]]:
     partition = TopicPartition(topic, 0)
     if topic not in await log.list_topics():
-        message = f"topic {topic}: the markers of this release identity are not there; they are kept for ever"
+        message = f"topic {topic}: the markers of this release identity are not there; they stay while the job lives"
         raise NotAuditable(message)
     begin = (await log.begin_offsets([partition]))[partition]
     found: list[tuple[Marker, str]] = []
@@ -141,17 +141,19 @@ async def _markers(log: Log, topic: str) -> list[tuple[Marker, str]]:
             message = f"topic {topic} offset {record.offset}: {error}"
             raise AuditFailed(message) from error
     if begin > 0 or not found:
-        message = f"topic {topic}: markers below offset {begin} are gone; they are kept for ever"
+        message = f"topic {topic}: markers below offset {begin} are gone: the sink keeps markers_kept of them"
         raise NotAuditable(message)
     return found
 
 
-async def _foreign(log: Log, what: Releases, topics: set[str]) -> dict[str, list[WrittenRange]]:
-    """What others wrote under markers into these topics: earlier jobs, other sinks."""
+async def _foreign(log: Log, what: Releases, topics: set[str]) -> dict[str, list[WrittenRange]] | None:
+    """What others wrote under markers into these topics: earlier jobs, other sinks. None where some of them tell no more of all."""
     mine = f"{TOPIC_PREFIX}{what.job}.{what.vertex}."
     found: dict[str, list[WrittenRange]] = defaultdict(list)
     for topic in sorted(await log.list_topics()):
         if topic.startswith(TOPIC_PREFIX) and not topic.startswith(mine):
+            if any((await _begins(log, topic)).values()):
+                return None
             async for record in committed_records(log, topic):
                 for written in decode_marker(TopicPartition(topic, 0), record.value or b"").written:
                     if written.topic in topics:

@@ -3,7 +3,8 @@
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -24,7 +25,7 @@ from shared.model.ids import Epoch, Offset
 from shared.model.values import Document, Long
 from shared.operators.batches import batch_of as documents_batch
 from shared.operators.keygroups import key_group
-from shared.ports.log import Fenced, Log, NewRecord, RecordColumns, TopicPartition
+from shared.ports.log import Fenced, Log, LogDenied, NewRecord, RecordColumns, TopicPartition
 from shared.ports.sink import MarkerAhead, TargetRefused, TargetUnavailable
 from tests.contract.sinks_support import IDENTITY, Task, World, batch_of, row_of
 from tests.contract.sinks_targets import KafkaWorld, expression
@@ -43,7 +44,7 @@ async def markers(log: Log) -> list[Marker]:
     """All committed markers of the identity."""
     end = (await log.end_offsets([MARKERS]))[MARKERS]
     reader = await log.reader(committed_only=True)
-    await reader.assign({MARKERS: Offset(0)})
+    await reader.assign(await log.begin_offsets([MARKERS]))
     found = []
     while reader.position(MARKERS) < end:
         found += [msgspec.json.decode(r.value or b"", type=Marker) for r in await reader.fetch(1000, 10)]
@@ -167,15 +168,45 @@ async def test_S3_silence_is_not_the_end_of_the_markers() -> None:
 
 
 async def test_S3_deleted_markers_are_refused() -> None:
-    """A markers topic that does not begin at 0 has lost markers: nothing is written on a guess."""
+    """A markers topic that had records and has no marker has lost them: nothing is written on a guess."""
     target = KafkaWorld()
     world = World(target)
     task = Task(world)
     await task.start()
     await task.epoch()
-    await target.log.delete_records({MARKERS: Offset(1)})
+    await target.log.delete_records(await target.log.end_offsets([MARKERS]))
     with pytest.raises(TargetRefused, match="begins at offset"):
         await target.sink().open(IDENTITY, world.last)
+
+
+class Forbidding(MemoryLog):
+    """A cluster on which the sink may delete nothing."""
+
+    async def delete_records(self, before: Mapping[TopicPartition, Offset]) -> None:
+        raise LogDenied(f"deleting of {list(before)}: not allowed")
+
+
+@pytest.mark.parametrize("log", [MemoryLog, Forbidding])
+async def test_S3_of_a_long_history_the_newest_marker_alone_stays(
+    monkeypatch: pytest.MonkeyPatch, log: type[MemoryLog]
+) -> None:
+    """All stay up to the bound, for audits; then one does, and says all there is to know. A cluster that forbids it keeps them."""
+    monkeypatch.setattr("services.sink.connectors.kafka._TRIM_EVERY", 1)
+    target = KafkaWorld(log(MemoryBroker(SystemClock())))
+    target.settings = replace(target.settings, markers_kept=20)
+    world = World(target)
+    task = Task(world)
+    await task.start()
+    kept = []
+    for _ in range(12):
+        await task.epoch()
+        kept.append(len(await markers(target.log)))
+    assert kept[:4] == [3, 5, 7, 9]
+    assert kept[-1] == (25 if log is Forbidding else 1)
+    again = Task(world)
+    await again.start()
+    await again.epoch()
+    await world.complete()
 
 
 async def test_S3_another_division_of_a_half_released_commit_is_refused() -> None:

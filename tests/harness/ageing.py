@@ -60,6 +60,8 @@ class Cost:
     """Entries that the store still has, of all processors."""
     retained: int
     """Commit rows that it still has."""
+    mirrored: int
+    """Rows that are still in their mirrors."""
 
 
 class History:
@@ -179,6 +181,7 @@ async def _cost(world: VirtualWorld, there: Installed, first: Leader, second: Le
         read[0],
         sum(map(len, there.store.lineage.values())),
         sum(map(len, there.store.commits.values())),
+        sum(len(there.broker._topics[Topics().commits(row.job)][0].stored) for row in store.rows.values()),
     )
 
 

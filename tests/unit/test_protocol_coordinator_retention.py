@@ -3,9 +3,9 @@
 
 from msgspec import structs
 
-from shared.model.checkpoint import BlobRef, CommitRow, PartHandle, TaskHandle, TaskProtocolState
+from shared.model.checkpoint import BlobRef, CommitRow, MirrorRow, PartHandle, TaskHandle, TaskProtocolState
 from shared.model.held import Wait
-from shared.model.ids import TASK_PART, Epoch, Generation, JobId, VertexId
+from shared.model.ids import TASK_PART, Epoch, Generation, JobId, Offset, VertexId
 from shared.model.messages import (
     AbortCheckpoint,
     HoldInput,
@@ -13,6 +13,7 @@ from shared.model.messages import (
 )
 from shared.protocol.coordinator import commands as do
 from shared.protocol.coordinator import events as ev
+from shared.protocol.coordinator.mirror import Mirror
 from shared.protocol.coordinator.retention import blob_may_go, blobs_kept
 from shared.protocol.coordinator.settings import CoordinatorSettings
 from tests.unit.protocol_coordinator_support import NAME
@@ -256,3 +257,17 @@ def test_C12_log_records_go_below_the_lowest_offset_to_resume_from() -> None:
     world.releasing = True
     world.pass_ms(3_000)
     assert max(world.floors.values()) >= 40
+
+
+def test_C9_a_mirror_is_whole_or_has_what_somebody_must_read() -> None:
+    """An audit needs a job's history from its begin: up to a bound all of it stays, then what sinks and leaders begin with alone."""
+    job, mirror, begin = JobId("j"), Mirror(), Offset(0)
+    for number in range(1, 8):
+        mirror.add(MirrorRow(job, Epoch(number), Epoch(number - 1), Generation(1), ()))
+        assert mirror.next(0) is not None
+        mirror.acknowledged(Epoch(number), Offset(number - 1))
+        begin = mirror.begin(Epoch(max(1, number - 2)), Offset(0))
+        assert begin == max(0, number - 3), "the third from the end waits for its release"
+        assert mirror.to_trim(begin, 5) == (None if number < 6 else begin)
+        mirror.trimmed = mirror.to_trim(begin, 5) or mirror.trimmed
+    assert mirror.to_trim(begin, 5) is None

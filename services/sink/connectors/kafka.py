@@ -11,8 +11,10 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import Final
 
 import pyarrow as pa
+import structlog
 from msgspec import structs
 
 from services.sink.connectors.kafkamarkers import (
@@ -31,7 +33,7 @@ from services.sink.connectors.markers import check_open, is_due
 from services.sink.connectors.staging import Part, PartStore, Staging
 from shared.language.stages.sinks import KafkaEmit
 from shared.model.checkpoint import MirrorRow
-from shared.model.ids import Epoch
+from shared.model.ids import Epoch, Offset
 from shared.model.positive import check_positive
 from shared.ports.clock import Clock
 from shared.ports.log import (
@@ -46,6 +48,10 @@ from shared.ports.log import (
 )
 from shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailable
 
+_report = structlog.get_logger()
+_TRIM_EVERY: Final = 1_000
+"""Transactions, so that a year of them asks the cluster seldom; the topic is longer than `markers_kept` by so many at the most."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSinkSettings:
@@ -55,6 +61,8 @@ class KafkaSinkSettings:
     """Records of one transaction; also what is held in memory before it is staged."""
     part_records_max: int = 100_000
     """Records of one transaction; a single record above `part_bytes_max` is a part by itself."""
+    markers_kept: int = 400_000
+    """Offsets of an identity's markers topic up to which all stay, for audits; beyond it only the newest marker does."""
     reading: MarkerReading = field(default_factory=MarkerReading)
 
     def __post_init__(self) -> None:
@@ -90,6 +98,8 @@ class KafkaSink:
         self._fenced: Fenced | None = None
         self._part = 0
         """Which part is being released, from 1."""
+        self._until_trim = _TRIM_EVERY
+        """Transactions until older markers are looked at."""
 
     async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
         """See `Sink.open`. Initialising the producer fences earlier holders. May be repeated after TargetUnavailable."""
@@ -242,9 +252,23 @@ class KafkaSink:
                 await transaction.send_batch(partition, some)
         if records:
             marker = structs.replace(marker, written=ranges_of(await transaction.written()))
-        await transaction.send_batch(markers_of(identity), [marker_record(marker)])
+        place = markers_of(identity)
+        await transaction.send_batch(place, [marker_record(marker)])
+        self._until_trim -= 1
+        written = await transaction.written() if self._until_trim <= 0 else ()
         await transaction.commit()
         self._marker = marker
+        for newest in (w.first for w in written if w.partition == place):
+            self._until_trim = _TRIM_EVERY
+            if newest >= self._settings.markers_kept:
+                await self._trim(place, newest)
+
+    async def _trim(self, place: TopicPartition, newest: Offset) -> None:
+        """Let go of all markers in front of one that is committed. A cluster that does not allow it keeps them."""
+        try:
+            await self._log.delete_records({place: newest})
+        except LogError as error:
+            _report.warning("sink.markers_stay", topic=place.topic, reason=str(error))
 
     @asynccontextmanager
     async def _on_target(self, doing: str) -> AsyncIterator[None]:

@@ -2,9 +2,10 @@
 
 Each identity has a markers topic of its own with one partition: so that no two identities can ever share a partition or change it,
 whatever the numbers of tasks do, and without anyone who assigns. The topic lies in the cluster of the output (a transaction cannot
-span two), is kept for ever, and is not compacted: compaction could keep a marker that a later, aborted one hides.
+span two), has no retention, and is not compacted: compaction could keep a marker that a later, aborted one hides.
 
-Every transaction writes one marker as its last record. The newest committed marker says all there is to know.
+Every transaction writes one marker as its last record. The newest committed marker says all there is to know; older ones serve audits
+alone, and go all together, by the sink's own order and up to a marker that is committed.
 """
 
 import re
@@ -19,10 +20,10 @@ from shared.model.ids import Epoch, Offset
 from shared.model.positive import check_positive
 from shared.ports.log import Log, NewRecord, TopicPartition, Written
 from shared.ports.sink import Identity, TargetRefused, TargetUnavailable
-from shared.runtime.topics import MARKERS_PREFIX
+from shared.runtime.topics import MARKERS_PREFIX, TOLD_CONFIG
 
 TOPIC_PREFIX: Final = MARKERS_PREFIX
-TOPIC_CONFIG: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+TOPIC_CONFIG: Final = {"cleanup.policy": "delete", **TOLD_CONFIG}
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -112,15 +113,15 @@ async def last_marker(log: Log, place: TopicPartition, reading: MarkerReading) -
     """
     end = (await log.end_offsets([place]))[place]
     begin = (await log.begin_offsets([place]))[place]
-    if begin > 0:
-        raise TargetRefused(
-            f"topic {place.topic}: begins at offset {begin}, expected 0: markers were deleted, so what is released is not known;"
-            " its retention must be unlimited. Start without state"
-        )
     tail = reading.tail_records
     while True:
         start = Offset(max(begin, end - tail))
         found = await _newest(log, place, start, end, reading)
+        if found is None and start == begin > 0:
+            raise TargetRefused(
+                f"topic {place.topic}: begins at offset {begin} and has no marker: they were deleted, so what is released is not known;"
+                " its retention must be unlimited. Start without state"
+            )
         if found is not None or start == begin:
             return found
         tail *= 8

@@ -58,10 +58,12 @@ class Mirror:
         return self.rows[0][1] if self.rows and self.rows[0][0] <= needed else known
 
     def to_trim(self, begin: Offset, rows_kept: int) -> Offset | None:
-        """Below which offset rows may go: nobody but an audit has a use for them, and that for so many; None for nothing new."""
+        """Below which offset rows may go; None for nothing new. An audit alone has a use for them, and needs all of a job's, or none.
+
+        begin: durable, so that whoever leads or releases begins there or behind it. rows_kept: so many rows of a job stay for audits.
+        """
         newest = self.rows[-1][1] if self.rows else begin
-        before = Offset(min(begin, newest - rows_kept))
-        return before if before > self.trimmed else None
+        return begin if newest >= rows_kept and begin > self.trimmed else None
 
     def failed(self, epoch: Epoch, retry_at_ms: int) -> None:
         """Whether the broker has the row is not known: append it again, later."""

@@ -43,8 +43,8 @@ class CoordinatorSettings:
     """Of the splits of a source's task, as its assignment lists them; a source with more makes the processor FAILED (I1)."""
     mirror_bytes_max: int = 900_000
     """Of a row of the mirror: what sinks staged and where sources stand. A checkpoint that needs more makes the processor FAILED (C9)."""
-    mirror_rows_kept: int = 1_000_000
-    """Commits whose rows stay in the mirror for audits, besides those that sinks have to release; older ones go (C9)."""
+    mirror_rows_kept: int = 100_000
+    """Rows of a job's mirror up to which all stay, for audits; beyond it only those that sinks have still to release do (C9)."""
     numbers_block: int = 64
     """Checkpoint numbers reserved at a time (C1)."""
     stop_release_wait_ms: int = 30_000

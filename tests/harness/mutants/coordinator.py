@@ -48,6 +48,8 @@ COORDINATOR = (
     Mutant("C9", "a mirror above the store is overlooked", PROCESSOR, "        if stored.mirrored > p.row.last:", "        if False:", ON_CHECKPOINTS),
     Mutant("C9", "a marker above the store is overlooked", PROCESSOR, "        if marker > p.row.last:\n            self._ahead", "        if False:\n            self._ahead", ON_CHECKPOINTS),
     Mutant("C9", "the mirror has other handles than sinks'", CHECKPOINTS, "            if h.vertex in sinks\n", "", ON_CHECKPOINTS),
+    Mutant("C9", "a part of a history stays for audits", MIRROR, "        return begin if newest >= rows_kept and begin > self.trimmed else None", "        return Offset(newest - rows_kept) if newest - rows_kept > self.trimmed else None", ON_RETENTION),
+    Mutant("C9", "what waits for its release is cut off", MIRROR, "        return begin if newest >= rows_kept and begin > self.trimmed else None", "        return newest if newest >= rows_kept else None", ON_RETENTION),
     Mutant("C9", "digests are left out", CHECKPOINTS, "sha256(h.staged).hexdigest())", '"")', ON_CHECKPOINTS),
     Mutant("C10", "no time-out", RUNNING, "        if now_ms - flight.started_ms > p.settings.checkpoint_timeout_ms:", "        if False:", ON_RETENTION),
     Mutant("C10", "nobody hears of the abort", RUNNING, "    p.tell(AbortCheckpoint(p.row.job, p.row.generation, flight.epoch))\n", "", ON_RETENTION),
