@@ -26,6 +26,7 @@ from shared.operators.batches import batch_of, concat, documents_of, one_batch, 
 from shared.operators.context import TaskContext
 from shared.operators.dead_letters import Failure, dead_letters
 from shared.operators.errors import OperatorError
+from shared.operators.grouping import groups_of, numbers_of
 from shared.operators.keygroups import murmur2_column
 from shared.operators.program import through
 from shared.operators.rows import environments
@@ -107,7 +108,23 @@ def _times(plan: WindowPlan, ready: pa.RecordBatch) -> pa.Array:
 
 def sorted_by(ready: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
     """Indices in the order of these columns, ascending, nulls first, as Spark sorts."""
-    return pc.sort_indices(ready, sort_keys=[(name, "ascending", "at_start") for name in columns])
+    ranked = [numbers for name in columns for numbers in _ranked(ready.column(name))]
+    told = [column for column in ranked if column.min() < column.max()] or ranked[:1]
+    return pa.array(np.lexsort(told[::-1]))
+
+
+def _ranked(column: pa.Array) -> tuple[Int64s, ...]:
+    """Numbers that, one behind the other, stand in the order of the cells, equal ones for equal cells; shape (n,) each."""
+    if not (pa.types.is_string(column.type) or pa.types.is_binary(column.type)):
+        numbers = numbers_of(column)
+        if not column.null_count:
+            return (numbers,)
+        return column.is_valid().to_numpy(zero_copy_only=False).astype(np.int64), numbers
+    groups = groups_of([column], len(column))
+    order = pc.array_sort_indices(column.take(pa.array(groups.firsts)), null_placement="at_start")
+    ranks = np.empty(len(order), dtype=np.int64)
+    ranks[order.to_numpy()] = np.arange(len(order))
+    return (ranks[groups.codes],)
 
 
 def _engine(plan: WindowPlan, ready: pa.RecordBatch, processing_ms: int) -> dict[str, pa.Array]:

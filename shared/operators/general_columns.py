@@ -13,8 +13,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shared.language.accumulators.base import AnyImplementation, OrderKey, TooManyValues
+from shared.language.accumulators.bulk import Given
 from shared.language.accumulators.spec import Accumulator
 from shared.language.accumulators.table import accumulator_input
 from shared.language.expressions.ast import Expr, FieldPath, Literal, ObjectExpr
@@ -22,13 +24,14 @@ from shared.language.expressions.errors import ExpressionError
 from shared.language.fields import reads
 from shared.language.kernels.expressions import expression_paths
 from shared.language.stages import Group
-from shared.model.values import MISSING, Value
+from shared.model.values import INT32_MAX, INT32_MIN, MISSING, Value
 from shared.operators.base import ARRIVAL, PART, POS, TS
-from shared.operators.batches import values_of
+from shared.operators.batches import is_narrow, is_tagged, values_of
 from shared.operators.cells import tagged
 from shared.operators.context import Topics
 from shared.operators.dead_letters import Failure
 from shared.operators.frame import Computed, Frame
+from shared.operators.grouping import groups_of, together
 from shared.operators.window_plan import WindowPlan
 
 Int64s = npt.NDArray[np.int64]
@@ -54,6 +57,28 @@ class Column:
             return [self.constant] * len(rows)
         return values_of(self.cells.array.take(pa.array(rows)), self.cells.field)
 
+    def given(self, rows: Int64s, op: str) -> Given:
+        """The values of these rows as the accumulator wants them: to most null is as good as missing."""
+        column = None
+        if op not in _TELLING and not self.listed:
+            column = self._column(rows)
+        return Given(column, lambda: _taken(op, self.values(rows)))
+
+    def _column(self, rows: Int64s) -> pa.Array | None:
+        """As numbers or dates of one type; None where they have another form."""
+        if self.cells is None:
+            plain = type(self.constant) is int and INT32_MIN <= self.constant <= INT32_MAX
+            return pa.array(np.full(len(rows), self.constant, dtype=np.int32)) if plain else None
+        array, named = self.cells.array, self.cells.field
+        if is_tagged(named) or not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
+            return None
+        if is_narrow(named):
+            bounds = pc.min_max(array).as_py()
+            if bounds["min"] is None or not INT32_MIN <= bounds["min"] <= bounds["max"] <= INT32_MAX:
+                return None
+            array = array.cast(pa.int32())
+        return array.take(pa.array(rows))
+
 
 @dataclass(frozen=True, slots=True)
 class Members:
@@ -65,7 +90,7 @@ class Members:
     """By group: the `_id` of its first row."""
     bounds: Sequence[int]
     """Where groups begin, and, last, where the last one ends."""
-    inputs: Sequence[Sequence[Value]]
+    inputs: Sequence[Given]
     """By accumulator: what each row adds."""
     places: Sequence[Int64s]
     """The parts of the rows' order keys."""
@@ -101,20 +126,20 @@ def members(
     for number, accumulator in refusing.items():
         _refused(accumulator, inputs[number], places, errors)
     failures = [Failure(row, e.reason, e.code, e.path or group.path) for row, e in sorted(errors.items())]
-    codes = codes_of([rows.column(name) for name in window] + _coded(key.values(), rows.num_rows))
-    order = np.lexsort((*reversed(places), codes))
+    groups = groups_of([rows.column(name) for name in window] + _coded(key.values(), rows.num_rows), rows.num_rows)
+    order = np.lexsort(places[::-1])
     if errors:
         kept = np.ones(rows.num_rows, dtype=np.bool_)
         kept[list(errors)] = False
         order = order[kept[order]]
-    sorted_codes = codes[order]
-    starts = np.flatnonzero(np.concatenate(([True], sorted_codes[1:] != sorted_codes[:-1]))[: len(order)])
+    order, bounds = together(groups, order)
+    starts = bounds[:-1][np.diff(bounds) > 0]  # a group may have lost all its rows
     taken, firsts = pa.array(order), order[starts]
     found = Members(
         list(zip(*(rows.column(name).take(pa.array(firsts)).to_pylist() for name in window), strict=True)),
         _ids({name: column.values(firsts) for name, column in key.items()}),
         [*starts.tolist(), len(order)],
-        [_taken(field.accumulator, column.values(order)) for field, column in zip(group.fields, inputs, strict=True)],
+        [column.given(order, field.accumulator.op) for field, column in zip(group.fields, inputs, strict=True)],
         [column[order] for column in places],
         [rows.column(name).take(taken).to_pylist() for name in plan.extras],
     )
@@ -131,9 +156,9 @@ def _ids(parts: Mapping[str, Sequence[Value]]) -> list[Value]:
     ]
 
 
-def _taken(accumulator: Accumulator, values: Sequence[Value]) -> Sequence[Value]:
+def _taken(op: str, values: Sequence[Value]) -> Sequence[Value]:
     """As accumulators want them: for most of them null is as good as missing, and known to their forms in bulk."""
-    if accumulator.op in _TELLING or MISSING not in map(_missing, values):
+    if op in _TELLING or MISSING not in map(_missing, values):
         return values
     return [None if value is MISSING else value for value in values]
 
@@ -207,17 +232,6 @@ def _refused(
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
-
-
-def codes_of(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Int64s:
-    """Equal cells in all columns, equal code, from 0 on; null is a value. Shape (n,)."""
-    codes: Int64s = np.zeros(len(columns[0]), dtype=np.int64)
-    for each in columns:
-        column = each.combine_chunks() if isinstance(each, pa.ChunkedArray) else each
-        coded = column.dictionary_encode(null_encoding="encode")
-        own = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        _, codes = np.unique(codes * (len(coded.dictionary) + 1) + own, return_inverse=True)
-    return codes
 
 
 def _coded(columns: Iterable[Column], size: int) -> list[pa.Array]:

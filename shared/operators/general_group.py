@@ -24,7 +24,8 @@ from shared.operators.batches import one_batch
 from shared.operators.context import Topics
 from shared.operators.dead_letters import Failure
 from shared.operators.errors import OperatorError
-from shared.operators.general_columns import REFUSING, codes_of, members
+from shared.operators.general_columns import REFUSING, members
+from shared.operators.grouping import groups_of
 from shared.operators.sessions import assign_sessions
 from shared.operators.typed_group import ROWS
 from shared.operators.window_plan import ID, ORDER, SESSION, SESSION_KEY, WindowPlan, state_column
@@ -97,13 +98,13 @@ def without_extents(merged: pa.RecordBatch) -> pa.RecordBatch:
 def merge(plan: WindowPlan, table: pa.Table) -> pa.Table:
     """Partial rows of one window and key become one, where the first of them stood; a row that is alone is not looked into."""
     table = table.select(plan.partial_schema.names).combine_chunks()
-    codes = codes_of([table.column(name) for name in (*_window_columns(plan), KEY)])
-    together = np.bincount(codes)[codes] > 1 if len(codes) else np.zeros(0, dtype=np.bool_)
+    groups = groups_of([table.column(name) for name in (*_window_columns(plan), KEY)], table.num_rows)
+    together = np.bincount(groups.codes, minlength=1)[groups.codes] > 1
     if not together.any():
         return table
     mask = pa.array(together)
     both = pa.concat_tables([table.filter(pc.invert(mask)), _merged(plan, table.filter(mask))])
-    firsts = np.flatnonzero(together)[np.sort(np.unique(codes[together], return_index=True)[1])]
+    firsts = groups.firsts[together[groups.firsts]]
     return both.take(pa.array(np.argsort(np.concatenate((np.flatnonzero(~together), firsts)), kind="stable")))
 
 

@@ -194,6 +194,8 @@ class PartialAggregate:
         self._held_rows = self._compact_rows = self._held[0].num_rows
 
     def _merged(self) -> pa.Table:
+        if len(self._held) == 1 and self._plan.mode == "typed":
+            return self._held[0]  # of one window and key there is one row
         return merged(self._plan, pa.concat_tables(self._held))
 
 

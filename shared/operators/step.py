@@ -134,7 +134,9 @@ class Step:
                 failed=counts.failed + taken.failed,
             )
             (rows if self.plan.mode == "rows" else tables).append(taken.table)
-        partials = merged(self.plan, pa.concat_tables(tables)) if tables else None
+        partials = pa.concat_tables(tables) if tables else None
+        if len(tables) > 1 or given.rows:  # what one sender gives, and what is open, is merged
+            partials = None if partials is None else merged(self.plan, partials)
         kept = pa.concat_tables(rows) if rows else None
         if kept is not None and self.plan.sessions:
             kept = assign_sessions(kept)

@@ -12,7 +12,7 @@ and how the merged columns become the user's. Its rules:
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,17 +23,16 @@ from shared.language.expressions.ast import Expr, FieldPath, ObjectExpr
 from shared.language.expressions.ast import Literal as Constant
 from shared.language.schema import Field, FieldTypeName, Schema
 from shared.language.stages import Group, GroupField
-from shared.model.values import INT64_MAX, INT64_MIN
 from shared.operators.base import REST, WEND, WSTART
 from shared.operators.batches import ARROW_TYPES, NARROW, rest_of
-
-Merge: TypeAlias = Literal["sum", "min", "max"]
-Array: TypeAlias = pa.Array | pa.ChunkedArray
+from shared.operators.grouping import Merge, groups_of, one_array
 
 ROWS: Final = "__n"
 """int64: how many rows a partial stands for."""
 _CONSTANT_MAX: Final = 2**31
 """Constants whose sums over a batch stay within 64 bits."""
+_EXACT_MAX: Final = 2**53
+"""Below this a double tells whole numbers apart."""
 _LOW_BITS: Final = 32
 _LOW_MASK: Final = 2**32 - 1
 _KEYS: Final[frozenset[FieldTypeName]] = frozenset({"string", "int", "long", "bool", "date"})
@@ -205,7 +204,7 @@ def _low(name: str) -> Callable[[pa.RecordBatch], pa.Array]:
 
 def partials(group: TypedGroup, batch: pa.RecordBatch, extra: Mapping[str, Merge]) -> pa.Table:
     """Rows, with WSTART and WEND, aggregated by window and key; `extra`: further columns of the rows and how they merge."""
-    columns: dict[str, pa.Array] = {WSTART: batch.column(WSTART), WEND: batch.column(WEND)}
+    columns: dict[str, pa.Array] = {name: batch.column(name) for name in (WSTART, WEND)}
     for key in group.keys:
         columns[key.column] = batch.column(key.field.name)
     hows: dict[str, Merge] = {}
@@ -213,22 +212,25 @@ def partials(group: TypedGroup, batch: pa.RecordBatch, extra: Mapping[str, Merge
         for column in aggregate.columns:
             columns[column.name] = column.source(batch)
             hows[column.name] = column.how
-    for name, how in extra.items():
-        columns[name], hows[name] = batch.column(name), how
-    table = pa.table(columns)
-    by = [WSTART, WEND, *group.key_columns]
-    grouped = table.group_by(by, use_threads=False).aggregate([([], "count_all"), *((n, h) for n, h in hows.items())])
-    names = {"count_all": ROWS, **{f"{n}_{h}": n for n, h in hows.items()}}
-    return grouped.rename_columns([names.get(n, n) for n in grouped.column_names]).select([*by, ROWS, *hows])
+    columns.update({name: batch.column(name) for name in extra})
+    return _reduced(group, pa.table(columns), {**hows, **extra})
 
 
 def merge(group: TypedGroup, table: pa.Table, extra: Mapping[str, Merge]) -> pa.Table:
     """Partial rows of one window and key become one; `table` has the columns of `partials`."""
-    hows = {**group.merges, **extra}
-    by = [WSTART, WEND, *group.key_columns]
-    grouped = table.group_by(by, use_threads=False).aggregate(list(hows.items()))
-    names = {f"{n}_{h}": n for n, h in hows.items()}
-    return grouped.rename_columns([names.get(n, n) for n in grouped.column_names]).select([*by, *hows])
+    return _reduced(group, table, {**group.merges, **extra})
+
+
+def _reduced(group: TypedGroup, table: pa.Table, hows: Mapping[str, Merge]) -> pa.Table:
+    """A row for each window and key; windows of one start have one end."""
+    groups = groups_of([table.column(name) for name in (WSTART, *group.key_columns)], table.num_rows)
+    columns = {}
+    firsts = pa.array(groups.firsts)
+    for name in (WSTART, WEND, *group.key_columns):
+        columns[name] = one_array(table.column(name)).take(firsts)
+    columns[ROWS] = groups.counts()
+    columns.update({name: groups.reduced(table.column(name), how) for name, how in hows.items()})
+    return pa.table(columns)
 
 
 # --- finishing --------------------------------------------------------------------------------------------------------
@@ -256,7 +258,7 @@ def _finish_key(
     found: list[tuple[pa.Field, pa.Array]],
     loose: dict[int, dict[str, Any]],
 ) -> None:
-    columns = [_one(merged.column(k.column)) for k in group.keys]
+    columns = [one_array(merged.column(k.column)) for k in group.keys]
     if len(group.keys) > 1 or (group.keys and group.keys[0].name):
         fields = [pa.field(k.name, k.type) for k in group.keys]
         whole = pa.StructArray.from_arrays(columns, fields=fields)
@@ -270,10 +272,10 @@ def _finish_key(
 
 
 def _finish_one(aggregate: Aggregate, merged: pa.RecordBatch) -> tuple[pa.Array, dict[int, Any]]:
-    cells = [_one(merged.column(c.name)) for c in aggregate.columns]
+    cells = [one_array(merged.column(c.name)) for c in aggregate.columns]
     match aggregate.kind:
         case "rows":
-            return pc.multiply(_one(merged.column(ROWS)), aggregate.factor), {}
+            return pc.multiply(one_array(merged.column(ROWS)), aggregate.factor), {}
         case "sum":
             return cells[0], {}
         case "wide_sum":
@@ -285,15 +287,17 @@ def _finish_one(aggregate: Aggregate, merged: pa.RecordBatch) -> tuple[pa.Array,
 
 
 def _wide(high: npt.NDArray[np.int64], low: npt.NDArray[np.int64]) -> tuple[pa.Array, dict[int, Any]]:
-    totals = [h * 2**_LOW_BITS + low_ for h, low_ in zip(high.tolist(), low.tolist(), strict=True)]
-    beyond = {i: float(t) for i, t in enumerate(totals) if not INT64_MIN <= t <= INT64_MAX}
-    return pa.array([None if i in beyond else t for i, t in enumerate(totals)], type=pa.int64()), beyond
+    carried = high + (low >> _LOW_BITS)
+    beyond = (carried < -(2**31)) | (carried >= 2**31)
+    totals = (carried << _LOW_BITS) + (low & _LOW_MASK)
+    rows = np.flatnonzero(beyond).tolist()
+    exact = {row: float(int(high[row]) * 2**_LOW_BITS + int(low[row])) for row in rows}
+    return pa.array(totals, mask=beyond if rows else None), exact
 
 
 def _average(totals: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> tuple[pa.Array, dict[int, Any]]:
-    cells = [t / c if c else None for t, c in zip(totals.tolist(), counts.tolist(), strict=True)]
-    return pa.array(cells, type=pa.float64()), {i: None for i, c in enumerate(cells) if c is None}
-
-
-def _one(column: Array) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    empty = counts == 0
+    cells = totals / np.where(empty, 1, counts)
+    for row in np.flatnonzero(np.abs(totals) >= _EXACT_MAX).tolist():  # a double may not hold the total
+        cells[row] = int(totals[row]) / int(counts[row])
+    return pa.array(cells, mask=empty), dict.fromkeys(np.flatnonzero(empty).tolist())

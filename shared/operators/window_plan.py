@@ -16,9 +16,10 @@ from shared.language.schema import Schema
 from shared.language.stages import Count, Group, InnerStage, Limit, SessionWindow, Sort, Stateless
 from shared.model.time import MIN_TIME, minus
 from shared.operators.base import ARRIVAL, KEY, PART, POS, REST, SRCKEY, TS, WEND, WSTART
+from shared.operators.grouping import Merge
 from shared.operators.schemas import after
 from shared.operators.specs import WindowSpec
-from shared.operators.typed_group import ROWS, Merge, TypedGroup
+from shared.operators.typed_group import ROWS, TypedGroup
 from shared.operators.typed_group import plan as plan_typed
 
 Mode = Literal["typed", "general", "rows"]

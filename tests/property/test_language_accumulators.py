@@ -3,11 +3,12 @@
 from itertools import pairwise
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.language.accumulators.bulk import adder
+from shared.language.accumulators.bulk import Given, adder
 from shared.language.accumulators.numbers import pack_int
 from shared.language.accumulators.parse import ACCUMULATOR_NAMES, parse_accumulator
 from shared.language.accumulators.table import accumulator_input, implementation
@@ -17,6 +18,8 @@ from shared.language.problems import Problems
 from shared.language.values import encode_value, sort_key
 from shared.language.values.totals import Total
 from shared.model.values import Date, long
+from shared.operators.batches import is_tagged
+from shared.operators.cells import column_of
 from tests.property.language_strategies import NUMBERS, VALUES
 
 _ARGUMENTS: dict[str, Any] = {
@@ -138,7 +141,14 @@ def test_values_in_bulk_are_values_one_by_one(name: str, values: list[Any], cuts
     how = implementation(_accumulator(name))
     bounds = sorted({0, len(values), *(cut for cut in cuts if cut < len(values))})
     orders = [(i // 3, 0, i) for i in range(len(values))]
-    add = adder(how, values, bounds, lambda: orders)
+    field, column = column_of(values)
+    typed = not is_tagged(field) and column.type in (pa.int32(), pa.int64(), pa.float64())
+    forms = [Given(None, lambda: values), *([Given(column, lambda: values)] if typed else [])]
+    for given_values in forms:
+        _check_bulk(how, values, bounds, orders, adder(how, given_values, bounds, lambda: orders))
+
+
+def _check_bulk(how: Any, values: list[Any], bounds: list[int], orders: list[Any], add: Any) -> None:
     for group, (begin, end) in enumerate(pairwise(bounds)):
         alone = how.init()
         for value, order in zip(values[begin:end], orders[begin:end], strict=True):

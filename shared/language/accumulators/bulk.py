@@ -4,10 +4,13 @@ A form in bulk is there for values of one type without surprises; whatever else 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from shared.language.accumulators.base import AnyImplementation, OrderKey
 from shared.language.accumulators.extremes import Extremes
@@ -16,25 +19,52 @@ from shared.language.accumulators.sketches import ApproxCountDistinct, Percentil
 from shared.language.kernels.totals import units_by_group
 from shared.language.values.numbers import DOUBLE, INT, LONG
 from shared.language.values.totals import Total
-from shared.model.values import INT32_MAX, INT32_MIN, Date, Long, Value
+from shared.model.values import Date, Long, Value
 
 Add: TypeAlias = Callable[[Any, int], Any]
 """A state, and the number of a group whose values it takes in; the state with them."""
 Bounds: TypeAlias = Sequence[int]
 """Where groups begin, and, last, where the last one ends: group i has the values from bounds[i] to bounds[i + 1]."""
+_TYPES: Final[dict[type, pa.DataType]] = {int: pa.int32(), Long: pa.int64(), float: pa.float64()}
 _NO_ORDER: Final[OrderKey] = (0, 0, 0)
 _NONE: Final = type(None)
 _SMALL: Final = 16
 """Groups of so few values are counted one by one: arrays would be slower."""
 
 
+@dataclass(frozen=True)
+class Given:
+    """What rows add, group after group."""
+
+    column: pa.Array | None
+    """Values of one type, and nulls: int32 ints, int64 longs, float64 doubles, timestamps dates; None where they have another form."""
+    _listed: Callable[[], Sequence[Value]]
+
+    @cached_property
+    def listed(self) -> Sequence[Value]:
+        """The values."""
+        return self._listed()
+
+    @cached_property
+    def numbers(self) -> pa.Array | None:
+        """The values as a column, where they are numbers of one type, or nulls."""
+        if self.column is not None:
+            return self.column if self.column.type in _TYPES.values() else None
+        kinds = set(map(type, self.listed)) - {_NONE}
+        kind = _TYPES.get(next(iter(kinds))) if len(kinds) == 1 else None
+        try:
+            return None if kind is None else pa.array(self.listed, kind)
+        except (pa.ArrowInvalid, OverflowError):  # ints beyond 32 bits are longs
+            return None
+
+
 def adder(
-    accumulator: AnyImplementation, values: Sequence[Value], bounds: Bounds, orders: Callable[[], Sequence[OrderKey]]
+    accumulator: AnyImplementation, given: Given, bounds: Bounds, orders: Callable[[], Sequence[OrderKey]]
 ) -> Add:
     """How the values of groups are added; `orders` gives their order keys, for accumulators that ask for them."""
     bulk = _BULK.get(type(accumulator))
-    found = None if bulk is None else bulk(accumulator, values, bounds)
-    return _one_by_one(accumulator, values, bounds, orders) if found is None else found
+    found = None if bulk is None else bulk(accumulator, given, bounds)
+    return _one_by_one(accumulator, given.listed, bounds, orders) if found is None else found
 
 
 def _one_by_one(
@@ -50,42 +80,33 @@ def _one_by_one(
     return add
 
 
-def _count(_: Count, __: Sequence[Value], bounds: Bounds) -> Add:
+def _count(_: Count, __: Given, bounds: Bounds) -> Add:
     return lambda state, group: state + bounds[group + 1] - bounds[group]
 
 
 # --- totals -----------------------------------------------------------------------------------------------------------
 
 
-def _total(_: TotalOf, values: Sequence[Value], bounds: Bounds) -> Add | None:
-    kinds = set(map(type, values))
-    there = np.array([value is not None for value in values], dtype=np.int64) if _NONE in kinds else None
-    kinds.discard(_NONE)
-    filled = values if there is None else [0 if value is None else value for value in values]
-    counts = np.diff(bounds) if there is None else np.add.reduceat(there, bounds[:-1])
-    if kinds == {float}:
-        return _doubles(np.array(filled, dtype=np.float64), bounds, counts.tolist())
-    if kinds and kinds <= {int, Long}:
-        return _wholes(filled, kinds, bounds, counts.tolist())
-    return None
-
-
-def _wholes(values: Sequence[int], kinds: set[type], bounds: Bounds, counts: Sequence[int]) -> Add | None:
-    """Sums of whole numbers that are all ints, or all longs."""
-    least, most = min(values), max(values)
-    if max(-least, most) * len(values) >= 2**62:
+def _total(_: TotalOf, given: Given, bounds: Bounds) -> Add | None:
+    cells = given.numbers
+    if cells is None or not len(cells):
         return None
-    if kinds == {int} and least >= INT32_MIN and most <= INT32_MAX:
-        wide = INT
-    elif kinds == {Long}:
-        wide = LONG
-    else:
+    counts = np.diff(bounds)
+    if cells.null_count:
+        there = cells.is_valid().to_numpy(zero_copy_only=False)
+        counts = np.add.reduceat(there.astype(np.int64), bounds[:-1])
+    if pa.types.is_floating(cells.type):
+        return _doubles(cells.fill_null(0.0).to_numpy(zero_copy_only=False), bounds, counts.tolist())
+    numbers = cells.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    if max(-int(numbers.min()), int(numbers.max())) * len(numbers) >= 2**62:
         return None
-    sums: list[int] = np.add.reduceat(np.array(values, dtype=np.int64), bounds[:-1]).tolist()
+    wide = INT if pa.types.is_int32(cells.type) else LONG
+    sums: list[int] = np.add.reduceat(numbers, bounds[:-1]).tolist()
+    of_group = counts.tolist()
 
     def add(state: Total, group: int) -> Total:
-        if counts[group]:
-            state.merge(Total(count=counts[group], wide=wide, whole=sums[group]))
+        if of_group[group]:
+            state.merge(Total(count=of_group[group], wide=wide, whole=sums[group]))
         return state
 
     return add
@@ -108,30 +129,59 @@ def _doubles(values: npt.NDArray[np.float64], bounds: Bounds, counts: Sequence[i
 # --- extremes, sketches -----------------------------------------------------------------------------------------------
 
 
-def _extreme(accumulator: Extremes, values: Sequence[Value], bounds: Bounds) -> Add | None:
+def _extreme(accumulator: Extremes, given: Given, bounds: Bounds) -> Add | None:
     """The least or greatest value of a group, where equal values are the same, but for zeros."""
-    kinds = set(map(type, values)) - {_NONE}
-    if accumulator.most != 1 or kinds not in ({int}, {float}, {str}, {Date}):
+    if accumulator.most != 1:
         return None
-    if kinds == {float} and any(value != value for value in values):  # noqa: PLR0124 - NaN
+    if given.numbers is not None:
+        return _extreme_number(accumulator, given.numbers, bounds)
+    values = given.listed
+    if set(map(type, values)) - {_NONE} not in ({str}, {Date}):
         return None
     first = max if accumulator.greatest else min
 
     def add(state: list[Any], group: int) -> list[Any]:
-        given = [value for value in values[bounds[group] : bounds[group + 1]] if value is not None]
-        best = first(given, default=None)
+        some: list[Any] = [value for value in values[bounds[group] : bounds[group + 1]] if value is not None]
+        return accumulator.add(state, first(some), _NO_ORDER) if some else state
+
+    return add
+
+
+def _extreme_number(accumulator: Extremes, cells: pa.Array, bounds: Bounds) -> Add | None:
+    """Of doubles without NaN, and of ints; a long of 32 bits and an int are different values."""
+    if pa.types.is_int64(cells.type) or not len(cells):
+        return None
+    there = cells.is_valid().to_numpy(zero_copy_only=False)
+    numbers = cells.fill_null(0).to_numpy(zero_copy_only=False)
+    if bool((numbers != numbers).any()):  # noqa: PLR0124 - NaN
+        return None
+    kind = np.float64 if numbers.dtype.kind == "f" else np.int64
+    bound = np.inf if kind is np.float64 else np.iinfo(np.int64).max
+    far = np.where(there, numbers.astype(kind), -bound if accumulator.greatest else bound)
+    best = (np.maximum if accumulator.greatest else np.minimum).reduceat(far, bounds[:-1]).tolist()
+    any_there = np.logical_or.reduceat(there, bounds[:-1]).tolist()
+
+    def add(state: list[Any], group: int) -> list[Any]:
+        if not any_there[group]:
+            return state
+        rows = slice(bounds[group], bounds[group + 1])
         # Zeros are equal and may differ in their signs.
-        for value in (value for value in given if value == 0) if best == 0 else [best]:
+        zeros = numbers[rows][(numbers[rows] == 0) & there[rows]].tolist() if best[group] == 0 else [best[group]]
+        for value in zeros:
             state = accumulator.add(state, value, _NO_ORDER)
         return state
 
     return add
 
 
-def _quantiles(accumulator: Percentiles, values: Sequence[Value], bounds: Bounds) -> Add | None:
-    if not set(map(type, values)) <= {int, float, Long}:
+def _quantiles(accumulator: Percentiles, given: Given, bounds: Bounds) -> Add | None:
+    cells = given.numbers
+    if cells is None and not set(map(type, given.listed)) <= {int, float, Long}:
         return None
-    numbers = np.array(list(map(float, values)), dtype=np.float64) + 0.0
+    if cells is not None and cells.null_count:
+        return None
+    plain = given.listed if cells is None else cells.to_numpy()
+    numbers = np.array(plain, dtype=np.float64) + 0.0
     if bool(np.isnan(numbers).any()):
         return None
 
@@ -150,9 +200,9 @@ def _quantiles(accumulator: Percentiles, values: Sequence[Value], bounds: Bounds
     return add
 
 
-def _distinct(_: ApproxCountDistinct, values: Sequence[Value], bounds: Bounds) -> Add | None:
-    kinds = set(map(type, values))
-    if kinds not in ({str}, {int}):
+def _distinct(_: ApproxCountDistinct, given: Given, bounds: Bounds) -> Add | None:
+    values = given.listed
+    if set(map(type, values)) not in ({str}, {int}):
         return None
     hashes = {value: hash_of(value) for value in set(values)}
 
@@ -164,7 +214,7 @@ def _distinct(_: ApproxCountDistinct, values: Sequence[Value], bounds: Bounds) -
     return add
 
 
-_BULK: Final[dict[type, Callable[[Any, Sequence[Value], Bounds], Add | None]]] = {
+_BULK: Final[dict[type, Callable[[Any, Given, Bounds], Add | None]]] = {
     Count: _count,
     TotalOf: _total,
     Extremes: _extreme,
