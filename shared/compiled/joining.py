@@ -57,6 +57,33 @@ def link(slots, rows, keys):
         _append(slot, rows, keys)
 
 
+@part
+def _before(rows, left, right):
+    """Whether a row is applied before another one of its time; bytes and arrivals aside."""
+    for field in (SIDE, PART, POSITION, KEY):
+        if rows[left, field] != rows[right, field]:
+            return rows[left, field] < rows[right, field]
+    return False
+
+
+@compiled(types.void(types.int64[::1], _TABLE, types.int64))
+def sort_runs(slots, rows, most):
+    """Sort rows of one time by side, partition, position and key, where there are few of them; slots: by time."""
+    begin = 0
+    while begin < len(slots):
+        end = begin + 1
+        while end < len(slots) and rows[slots[end], TIME] == rows[slots[begin], TIME]:
+            end += 1
+        if end - begin <= most:
+            for place in range(begin + 1, end):
+                slot, at = slots[place], place
+                while at > begin and _before(rows, slot, slots[at - 1]):
+                    slots[at] = slots[at - 1]
+                    at -= 1
+                slots[at] = slot
+        begin = end
+
+
 @compiled(types.UniTuple(types.int64, 2)(_INT64S, types.int64, _INT64S, _TABLE, _TABLE, _TABLE, types.int64))
 def apply(slots, begin, reach, rows, keys, found, made):
     """Apply rows in this order, from `begin` on: each pairs with those of the other side of its key that may match.

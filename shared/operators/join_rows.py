@@ -47,6 +47,10 @@ ROW_BYTES: Final = 256
 _SMALL_ROWS: Final = 4096
 """Runs of fewer rows become one when there are many."""
 _RUNS: Final = 256
+_FEW_ROWS: Final = 64
+"""Rows of one time are sorted by compiled code up to so many."""
+_SPAN_MAX: Final = 2**62
+"""Numbers below it do not overflow."""
 _GIVEN_BYTES: Final = 1 << 28
 """Of documents in one batch that is given out."""
 _STORED: Final = (TIME, ARRIVAL, PART, POSITION, SIDE, NUMBER, MATCHED)
@@ -261,7 +265,14 @@ class JoinRows:
         rank = np.empty(len(names), dtype=np.int64)
         rank[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
         ranks = rank[np.searchsorted(found.keys, rows[:, FOUND_KEY])]
-        order = np.lexsort((rows[:, FOUND_NUMBER], ranks, rows[:, FOUND_TIME]))
+        times, numbers = rows[:, FOUND_TIME], rows[:, FOUND_NUMBER]
+        if len(rows) and (int(times.max()) - int(times.min()) + 1) * len(names) < _SPAN_MAX:
+            ranks_in_time = (times - times.min()) * len(names) + ranks
+        else:
+            ranks_in_time = np.unique(times, return_inverse=True)[1] * len(names) + ranks
+        order = np.argsort(ranks_in_time, kind="stable")  # what pairs gave is in the order of their numbers
+        if ((np.diff(ranks_in_time[order]) == 0) & (np.diff(numbers[order]) < 0)).any():
+            order = np.lexsort((numbers, ranks_in_time))
         return rows[order], pa.array(sorted(names), pa.binary()).take(pa.array(ranks[order]))
 
     def documents(self, ordered: Int64s, name: bytes) -> Iterable[tuple[slice, pa.BinaryArray]]:
@@ -349,13 +360,19 @@ class JoinRows:
 
     def _in_order(self, slots: Int64s) -> Int64s:
         """Rows in the order in which they are applied: time, side, partition, position, bytes, arrival."""
-        rows = self._rows[slots]
-        columns = [rows[:, field] for field in (TIME, SIDE, PART, POSITION, KEY)]
-        order = np.lexsort(columns[::-1])
-        slots = slots[order]
+        joining.sort_runs(slots, self._rows, _FEW_ROWS)
+        columns = [self._rows[slots, field] for field in (TIME, SIDE, PART, POSITION, KEY)]
+        times = columns[0]
+        begins = np.flatnonzero(np.diff(times, prepend=MIN_TIME))
+        sizes = np.diff(begins, append=len(slots))
+        for many in np.flatnonzero(sizes > _FEW_ROWS).tolist():
+            some = slice(begins[many], begins[many] + sizes[many])
+            slots[some] = slots[some][np.lexsort([column[some] for column in columns[:0:-1]])]
+            for column, field in zip(columns[1:], (SIDE, PART, POSITION, KEY), strict=True):
+                column[some] = self._rows[slots[some], field]
         same = np.ones(max(0, len(slots) - 1), dtype=np.bool_)
         for column in columns:
-            same &= np.diff(column[order]) == 0
+            same &= np.diff(column) == 0
         for place in np.flatnonzero(same & ~np.concatenate(([False], same[:-1]))).tolist() if same.any() else ():
             end = place + 1
             while end <= len(same) and same[end - 1]:
