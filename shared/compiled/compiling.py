@@ -5,6 +5,8 @@
   run. It is for any processor of the architecture, and fits the text of this whole room: a file that changes makes all of it stale.
 - CC3 Where it is not there, or stale, it is compiled anew and kept if the folder can be written; if not, the process uses what it compiled.
 - CC4 Compiled functions release the interpreter's lock. They raise nothing: what they find is data.
+- CC5 They make no arrays: `borrowed` counts no holder, so what it lends has to be their caller's. Of an array of their own nobody would
+  know that it is still in use, and another thread would get its memory.
 """
 
 import functools

@@ -37,7 +37,8 @@ def read(values: pa.BinaryArray, paths: Sequence[Path], *, trusted: bool = False
     if values.null_count:
         sure &= values.is_valid().to_numpy(zero_copy_only=False)
     cells = _cells(tree, len(values))
-    json.read(text, bounds, *tree.arrays, *cells, sure, trusted)
+    room = np.empty((3, json.DEPTH_MAX + 1), dtype=np.int64), np.empty(json.UNESCAPED_BYTES, dtype=np.uint8)
+    json.read(text, bounds, *tree.arrays, *cells, sure, trusted, *room)
     return Documents(sure, _columns(tree, cells, text, "json"))
 
 
@@ -46,7 +47,7 @@ def read_packed(values: pa.BinaryArray, paths: Sequence[Path]) -> Mapping[Path, 
     tree = _tree(tuple(sorted(set(paths))))
     text, bounds = buffers(values.fill_null(b"") if values.null_count else values)
     cells = _cells(tree, len(values))
-    packed.read(text, bounds, *tree.arrays, *cells)
+    packed.read(text, bounds, *tree.arrays, *cells, np.empty((2, tree.size + 1), dtype=np.int64))
     return _columns(tree, cells, text, "packed")
 
 

@@ -15,7 +15,7 @@ from shared.compiled.compiling import compiled, part, rare
 from shared.compiled.json import first_kind, scalar, typed
 from shared.compiled.memory import borrowed, byte_at, copy_bytes, move_bytes
 from shared.compiled.packed import header, skip
-from shared.compiled.rendering import ASK, DEPTH_MAX, NAMES_MAX, column_of, known_name
+from shared.compiled.rendering import ASK, DEPTH_MAX, column_of, known_name
 from shared.compiled.scanning import QUOTE, copy_string, skip_space, string_end
 
 _OPEN, _CLOSE, _LIST, _COMMA, _COLON = (ord(c) for c in "{}[,:")
@@ -302,12 +302,14 @@ _INT64_ROWS: Final = types.Array(types.int64, 2, "C", readonly=True)
         *(_BYTES, _INT64S, types.boolean, _BYTES, _INT64S),
         *(types.Array(types.uint8, 2, "C", readonly=True), _INT64_ROWS, _INT64_ROWS, _INT64_ROWS, _BYTES),
         *(types.uint8[::1], types.int64[::1], types.boolean[::1]),
+        *(types.boolean[::1], types.int64[:, ::1], types.uint64[::1]),
     )
 )
-def encode(text, bounds, encoded, texts, text_ends, kinds, numbers, begins, ends, strings, out, offsets, sure):
+def encode(
+    text, bounds, encoded, texts, text_ends, kinds, numbers, begins, ends, strings, out, offsets, sure,
+    placed, stack, known,
+):  # fmt: skip
     """As `rendering.render`, into the codec; texts: the encoded names of the columns. No kind of a cell is OTHER."""
-    placed = np.zeros(len(text_ends) + 1, dtype=np.bool_)
-    stack, known = np.empty((6, DEPTH_MAX + 1), dtype=np.int64), np.empty(NAMES_MAX + 1, dtype=np.uint64)
     whole, target, frames, names = borrowed(text), borrowed(out), borrowed(stack), borrowed(known)
     cells = borrowed(kinds), borrowed(numbers), borrowed(begins), borrowed(ends), borrowed(strings)
     columns = borrowed(texts), borrowed(text_ends), borrowed(placed)

@@ -31,6 +31,8 @@ from shared.compiled.scanning import (
 
 DEPTH_MAX: Final = 180
 """Arrays and documents in each other, as the interpreter bounds them by default."""
+UNESCAPED_BYTES: Final = 1024
+"""Of a name that has escapes; of a longer one the interpreter says which it is."""
 _OPEN, _CLOSE, _LIST, _LIST_END, _COMMA, _COLON, _DOLLAR = (ord(c) for c in "{}[],:$")
 _OBJECT: Final = 1
 _MAY_BE_TYPED: Final = 2
@@ -416,18 +418,20 @@ _INT32S: Final = types.Array(types.int32, 1, "C", readonly=True)
     types.void(
         *(_BYTES, _INT64S, _BYTES, _INT64S, _INT64S, _INT64S, _INT64S),
         *(types.uint8[:, ::1], types.int64[:, ::1], types.int32[:, ::1], types.int32[:, ::1]),
-        *(types.boolean[::1], types.boolean),
+        *(types.boolean[::1], types.boolean, types.int64[:, ::1], types.uint8[::1]),
     )
 )
-def read(text, bounds, names, name_ends, child, sibling, last, kinds, values, begins, ends, sure, trusted):
+def read(
+    text, bounds, names, name_ends, child, sibling, last, kinds, values, begins, ends, sure, trusted, stack, unescaped
+):  # fmt: skip
     """Read the documents text[bounds[i]:bounds[i + 1]], of which `sure` is true; the cells of all others stay as they are.
 
     names to last: the tree of paths (`documents.Tree`) of m nodes. kinds, values, begins, ends: shape (m + 1, n), by node and document: tag
-    (0 at first), value, and the place of the value's text; the first row of each is not used. sure: shape (n,).
+    (0 at first), value, and the place of the value's text; the first row of each is not used. sure: shape (n,). stack, unescaped: room to
+    work in, shape (3, DEPTH_MAX + 1) and (UNESCAPED_BYTES,).
     """
     tree = borrowed(names), borrowed(name_ends), borrowed(child), borrowed(sibling), borrowed(last)
     cells = borrowed(kinds), borrowed(values), borrowed(begins), borrowed(ends)
-    stack, unescaped = np.empty((3, DEPTH_MAX + 1), dtype=np.int64), np.empty(1024, dtype=np.uint8)
     frames, scratch, whole = borrowed(stack), borrowed(unescaped), borrowed(text)
     for row in range(len(bounds) - 1):
         if sure[row]:

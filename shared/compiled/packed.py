@@ -142,14 +142,16 @@ _BYTES, _INT64S = types.Array(types.uint8, 1, "C", readonly=True), types.Array(t
 @compiled(
     types.void(
         *(_BYTES, _INT64S, _BYTES, _INT64S, _INT64S, _INT64S, _INT64S),
-        *(types.uint8[:, ::1], types.int64[:, ::1], types.int32[:, ::1], types.int32[:, ::1]),
+        *(types.uint8[:, ::1], types.int64[:, ::1], types.int32[:, ::1], types.int32[:, ::1], types.int64[:, ::1]),
     )
 )
-def read(text, bounds, names, name_ends, child, sibling, last, kinds, values, begins, ends):
-    """As `json.read`, of encoded documents; one of no bytes has no fields. The place of a string is that of its characters."""
+def read(text, bounds, names, name_ends, child, sibling, last, kinds, values, begins, ends, stack):
+    """As `json.read`, of encoded documents; one of no bytes has no fields. The place of a string is that of its characters.
+
+    stack: room to work in, shape (2, m + 2).
+    """
     tree = borrowed(names), borrowed(name_ends), borrowed(child), borrowed(sibling), borrowed(last)
     cells = borrowed(kinds), borrowed(values), borrowed(begins), borrowed(ends)
-    stack = np.empty((2, len(child) + 1), dtype=np.int64)
     frames, whole = borrowed(stack), borrowed(text)
     for row in range(len(bounds) - 1):
         if bounds[row] < bounds[row + 1]:

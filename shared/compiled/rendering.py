@@ -10,6 +10,7 @@
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 from numba import types
 
 from shared.compiled import tags
@@ -358,6 +359,15 @@ def _packed_row(text, at, end, size, cells, row, columns, out, to, frames):
     return _rest(cells, row, columns, out, to, frames)
 
 
+def room_to_work(columns: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
+    """What `render` and `encoding.encode` work in, for so many columns (CC5)."""
+    return (
+        np.empty(columns + 1, np.bool_),
+        np.empty((6, DEPTH_MAX + 1), np.int64),
+        np.empty(NAMES_MAX + 1, np.uint64),
+    )
+
+
 _BYTES, _INT64S = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.int64, 1, "C", readonly=True)
 _INT64_ROWS: Final = types.Array(types.int64, 2, "C", readonly=True)
 
@@ -367,17 +377,20 @@ _INT64_ROWS: Final = types.Array(types.int64, 2, "C", readonly=True)
         *(_BYTES, _INT64S, types.boolean, _BYTES, _INT64S),
         *(types.Array(types.uint8, 2, "C", readonly=True), _INT64_ROWS, _INT64_ROWS, _INT64_ROWS, _BYTES),
         *(types.uint8[::1], types.int64[::1], types.boolean[::1]),
+        *(types.boolean[::1], types.int64[:, ::1], types.uint64[::1]),
     )
 )
-def render(text, bounds, encoded, texts, text_ends, kinds, numbers, begins, ends, strings, out, offsets, sure):
+def render(
+    text, bounds, encoded, texts, text_ends, kinds, numbers, begins, ends, strings, out, offsets, sure,
+    placed, stack, known,
+):  # fmt: skip
     """Write the rows one behind the other; how many bytes they take. A row of which `sure` becomes false is empty (R3).
 
     text, bounds: the documents, JSON or `encoded`. texts, text_ends: the names of k columns, as they are written, with colons. kinds to
     ends: shape (k, n): what the columns say of the fields: tag, value, and place in `strings` (of a string its characters,
-    of ENCODED the value, of OTHER its JSON). out: with room. offsets: shape (n + 1,), where rows begin. sure: shape (n,).
+    of ENCODED the value, of OTHER its JSON). out: with room. offsets: shape (n + 1,), where rows begin. sure: shape (n,). placed, stack,
+    known: to work in, see `room_to_work`.
     """
-    placed = np.zeros(len(text_ends) + 1, dtype=np.bool_)
-    stack, known = np.empty((4, DEPTH_MAX + 1), dtype=np.int64), np.empty(NAMES_MAX + 1, dtype=np.uint64)
     whole, target, frames, names = borrowed(text), borrowed(out), borrowed(stack), borrowed(known)
     cells = borrowed(kinds), borrowed(numbers), borrowed(begins), borrowed(ends), borrowed(strings)
     columns = borrowed(texts), borrowed(text_ends), borrowed(placed)

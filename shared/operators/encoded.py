@@ -103,7 +103,7 @@ def encoded(batch: pa.RecordBatch, without: Sequence[str] = ()) -> pa.BinaryArra
     offsets, sure = np.empty(count + 1, np.int64), np.ones(count, np.bool_)
     size = encoding.encode(
         overlay.text, overlay.bounds, overlay.encoded, overlay.names, overlay.name_ends, overlay.kinds, overlay.numbers,
-        overlay.begins, overlay.ends, overlay.data, out, offsets, sure,
+        overlay.begins, overlay.ends, overlay.data, out, offsets, sure, *rendering.room_to_work(len(overlay.name_ends)),
     )  # fmt: skip
     out.resize(size, refcheck=False)
 
@@ -186,5 +186,6 @@ def _kinds(column: pa.Array, there: int, empty: int) -> Bytes:
 
 
 def _whole(column: pa.Array) -> Int64s:
-    numbers: Int64s = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    cells = column.cast(pa.int64())
+    numbers: Int64s = (cells.fill_null(0) if cells.null_count else cells).to_numpy(zero_copy_only=False)
     return numbers

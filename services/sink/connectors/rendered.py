@@ -24,7 +24,7 @@ def rendered(batch: pa.RecordBatch) -> pa.BinaryArray:
     out, offsets, sure = np.empty(room, np.uint8), np.empty(count + 1, np.int64), np.ones(count, np.bool_)
     size = rendering.render(
         overlay.text, overlay.bounds, overlay.encoded, overlay.names, overlay.name_ends, overlay.kinds, overlay.numbers,
-        overlay.begins, overlay.ends, overlay.data, out, offsets, sure,
+        overlay.begins, overlay.ends, overlay.data, out, offsets, sure, *rendering.room_to_work(len(overlay.name_ends)),
     )  # fmt: skip
     out.resize(size, refcheck=False)
     return with_others(offsets, out, sure, batch, lambda rows: [render_json(each) for each in documents_of(rows)])
