@@ -53,18 +53,18 @@ $(PACKAGES): requirements-build.lock requirements-dev.lock pyproject.toml
 
 $(COMPILED): $(PACKAGES) $(wildcard shared/compiled/*.py)
 	@echo 'Setting up: readers and writers are compiled (half a minute)'
-	@$(BIN)/python -m shared.compiled
+	@$(BIN)/python -m tidemark.shared.compiled
 	@touch $@
 
 $(JARS): deploy/broker/jars.lock | $(PACKAGES)
 	@echo 'Setting up: the jars of the Kafka broker (42 MiB)'
-	@$(BIN)/python -m services.local.jars
+	@$(BIN)/python -m tidemark.services.local.jars
 	@mkdir -p $(@D)
 	@touch $@
 
 $(CLASSES): $(PACKAGES) $(JARS)
 	@echo 'Setting up: archives of the classes that the broker and Spark load, which halve the time of their starts'
-	@for package in services.local spark_stages; do \
+	@for package in tidemark.services.local spark_stages; do \
 	  $(BIN)/python -m $$package.archive 2>> $(LOG) || { echo 'All that was printed: $(LOG)' >&2; exit 1; }; done
 	@touch $@
 
@@ -75,12 +75,12 @@ demo: setup ## a year of New York departures through all of it; results in out/d
 .PHONY: weather
 weather: setup ## two streams joined: departures with the weather of their hour; results in out/weather/delays/
 	@rm -rf out/weather
-	@$(BIN)/python -m deploy.pipelines.weather.data out/weather/data
+	@$(BIN)/python -m tidemark.deploy.pipelines.weather.data out/weather/data
 	@DATA=$(CURDIR)/out/weather/data OUT=$(CURDIR)/out/weather $(BIN)/tidemark run deploy/pipelines/weather/pipeline.yaml --data out/weather/run
 
 define EXAMPLE
 @rm -rf out/$@
-@$(BIN)/python -m deploy.pipelines.$@.data out/$@/data
+@$(BIN)/python -m tidemark.deploy.pipelines.$@.data out/$@/data
 @DATA=$(CURDIR)/out/$@/data OUT=$(CURDIR)/out/$@ $(BIN)/tidemark run deploy/pipelines/$@/pipeline.yaml --data out/$@/run
 endef
 
@@ -147,7 +147,7 @@ age: setup ## what it costs to lead, restore and list processors that committed 
 
 .PHONY: fresh
 fresh: setup ## the demo in a fresh Debian 12 and a fresh Debian 13, made by debootstrap (root; ARGS='--suite trixie make test')
-	$(BIN)/python -m deploy.verification.fresh $(ARGS)
+	$(BIN)/python -m tidemark.deploy.verification.fresh $(ARGS)
 
 .PHONY: format
 format: setup ## let ruff lay out the code

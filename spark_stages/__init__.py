@@ -1,1 +1,1 @@
-"""The steps of windows on Spark DataFrames: pure, and row for row what `shared.operators.step` gives on Arrow."""
+"""The steps of windows on Spark DataFrames: pure, and row for row what `tidemark.shared.operators.step` gives on Arrow."""

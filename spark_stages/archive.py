@@ -1,6 +1,6 @@
 """Writes the archive of the classes that Spark loads (the JVM's class data sharing): with it a session is there in half the time.
 
-`python -m spark_stages.archive`: a session runs jobs of the shapes that steps have, and its JVM writes what it has loaded as it ends. A JVM
+`python -m tidemark.spark_stages.archive`: a session runs jobs of the shapes that steps have, and its JVM writes what it has loaded as it ends. A JVM
 of another version, or with other jars, leaves an archive aside and loads classes as ever; so does one that finds none.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark code gives it
 
-from spark_stages.session import LOCAL, OPTIONS, archive_path, open_session
-from spark_stages.warmup import warm_up
+from tidemark.spark_stages.session import LOCAL, OPTIONS, archive_path, open_session
+from tidemark.spark_stages.warmup import warm_up
 
 
 def write_archive(path: Path) -> bool:

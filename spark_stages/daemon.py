@@ -10,7 +10,7 @@ import pandas as pd  # noqa: F401 - Spark's worker loads it with its first task
 import pyspark.worker  # noqa: F401 - as above
 from pyspark.daemon import manager
 
-import spark_stages.executing  # noqa: F401 - to have it loaded before the first worker is forked
+import tidemark.spark_stages.executing  # noqa: F401 - to have it loaded before the first worker is forked
 
 if __name__ == "__main__":
     gc.collect()

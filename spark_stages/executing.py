@@ -20,17 +20,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark import TaskContext as SparkTask
 
-from shared.model.time import MIN_TIME
-from shared.operators.aggregation import merged
-from shared.operators.base import TS, WEND, WSTART
-from shared.operators.batches import one_batch
-from shared.operators.closing import close
-from shared.operators.context import TaskContext
-from shared.operators.sessions import assign_sessions
-from shared.operators.specs import WindowSpec
-from shared.operators.window_plan import ROWS_SCHEMA, WindowPlan
-from spark_stages.manifest import StateSegment
-from spark_stages.segments import STATE, Written, read_segment, write_segment, written_rows
+from tidemark.shared.model.time import MIN_TIME
+from tidemark.shared.operators.aggregation import merged
+from tidemark.shared.operators.base import TS, WEND, WSTART
+from tidemark.shared.operators.batches import one_batch
+from tidemark.shared.operators.closing import close
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.sessions import assign_sessions
+from tidemark.shared.operators.specs import WindowSpec
+from tidemark.shared.operators.window_plan import ROWS_SCHEMA, WindowPlan
+from tidemark.spark_stages.manifest import StateSegment
+from tidemark.spark_stages.segments import STATE, Written, read_segment, write_segment, written_rows
 
 
 class SegmentDiffers(Exception):

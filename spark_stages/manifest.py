@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from shared.model.time import MIN_TIME
+from tidemark.shared.model.time import MIN_TIME
 
 
 class StateSegment(Struct, frozen=True):

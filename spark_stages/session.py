@@ -36,7 +36,7 @@ OPTIONS: Final = "spark.driver.extraJavaOptions"
 LOCAL: Final[Mapping[str, str]] = {
     # Steps are many and short: the second compiler would take more time than the steps, and never be done.
     OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
-    "spark.python.daemon.module": "spark_stages.daemon",
+    "spark.python.daemon.module": "tidemark.spark_stages.daemon",
 }
 """Of local mode, where driver and executor are one JVM beside everything else of the machine."""
 LOCAL_ADDRESS: Final[Mapping[str, str]] = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "127.0.0.1"}

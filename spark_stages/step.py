@@ -17,16 +17,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark code gives it
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.operators.base import WEND
-from shared.operators.context import NOWHERE, TaskContext
-from shared.operators.sessions import INTERVALS, INTERVALS_SCHEMA
-from shared.operators.step import Times
-from shared.operators.taking import NO_SESSIONS
-from shared.operators.typed_group import ROWS
-from shared.operators.window_plan import ROWS_SCHEMA, SESSION, WindowPlan
-from spark_stages.bounds import DEFAULTS
-from spark_stages.executing import (
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.operators.base import WEND
+from tidemark.shared.operators.context import NOWHERE, TaskContext
+from tidemark.shared.operators.sessions import INTERVALS, INTERVALS_SCHEMA
+from tidemark.shared.operators.step import Times
+from tidemark.shared.operators.taking import NO_SESSIONS
+from tidemark.shared.operators.typed_group import ROWS
+from tidemark.shared.operators.window_plan import ROWS_SCHEMA, SESSION, WindowPlan
+from tidemark.spark_stages.bounds import DEFAULTS
+from tidemark.spark_stages.executing import (
     DIFFERING_DDL,
     WORK_PROPERTY,
     Order,
@@ -38,8 +38,8 @@ from spark_stages.executing import (
     packed,
     told,
 )
-from spark_stages.manifest import StageState, StateSegment
-from spark_stages.segments import STATE, WRITTEN_DDL
+from tidemark.spark_stages.manifest import StageState, StateSegment
+from tidemark.spark_stages.segments import STATE, WRITTEN_DDL
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class SparkStep:
     def open_sessions(
         self, state: StageState, added: Sequence[StateSegment], closed_ms: int, keys: Sequence[bytes]
     ) -> pa.Table:
-        """The open sessions of these keys (`shared.operators.sessions.intervals`); a job where there is a segment to look at."""
+        """The open sessions of these keys (`tidemark.shared.operators.sessions.intervals`); a job where there is a segment to look at."""
         segments = [s for s in (*state.segments, *added) if s.max_end_ms > closed_ms]
         if not segments:
             return NO_SESSIONS

@@ -12,6 +12,6 @@ def warm_up(session: SparkSession) -> None:
 
 
 def _load(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    import spark_stages.executing  # noqa: F401, PLC0415 - to have it loaded where the steps will run
+    import tidemark.spark_stages.executing  # noqa: F401, PLC0415 - to have it loaded where the steps will run
 
     yield from batches

@@ -18,8 +18,8 @@ import pytest_asyncio
 import structlog
 from hypothesis import HealthCheck, settings
 
-from services.local.broker import LocalBroker
-from services.local.broker_settings import BrokerSettings
+from tidemark.services.local.broker import LocalBroker
+from tidemark.services.local.broker_settings import BrokerSettings
 
 _numbers = itertools.count()
 

@@ -15,25 +15,60 @@ LONG_FUNCTION = "def long() -> None:\n" + "    step()\n" * 70
 
 # Rule, a file that it binds, a snippet that breaks it, one that does not.
 SNIPPETS = [
-    ("import direction", "shared/model/a.py", "from shared.ports import log", "from shared.model import ids"),
-    ("import direction", "shared/runtime/a.py", "import shared.adapters.clock", "import shared.ports.clock"),
+    (
+        "import direction",
+        "shared/model/a.py",
+        "from tidemark.shared.ports import log",
+        "from tidemark.shared.model import ids",
+    ),
+    (
+        "import direction",
+        "shared/runtime/a.py",
+        "import tidemark.shared.adapters.clock",
+        "import tidemark.shared.ports.clock",
+    ),
     (
         "import direction",
         "shared/adapters/a.py",
-        "from shared.protocol.task import x",
-        "from shared.wire import frames",
+        "from tidemark.shared.protocol.task import x",
+        "from tidemark.shared.wire import frames",
     ),
-    ("import direction", "shared/computation/a.py", "from shared.operators import x", "from shared.model import x"),
+    (
+        "import direction",
+        "shared/computation/a.py",
+        "from tidemark.shared.operators import x",
+        "from tidemark.shared.model import x",
+    ),
     (
         "import direction",
         "shared/operators/a.py",
         "from shared.computation_x import y",
-        "from shared.computation import y",
+        "from tidemark.shared.computation import y",
     ),
-    ("import direction", "services/sink/a.py", "from services.source import x", "from services.sink.body import x"),
-    ("import direction", "services/sink/a.py", "from spark_stages import x", "from shared.runtime import x"),
-    ("import direction", "spark_stages/a.py", "from shared.language import x", "from shared.operators import x"),
-    ("import direction", "deploy/pipelines/a.py", "from shared.runtime import x", "from shared.computation import x"),
+    (
+        "import direction",
+        "services/sink/a.py",
+        "from tidemark.services.source import x",
+        "from tidemark.services.sink.body import x",
+    ),
+    (
+        "import direction",
+        "services/sink/a.py",
+        "from tidemark.spark_stages import x",
+        "from tidemark.shared.runtime import x",
+    ),
+    (
+        "import direction",
+        "spark_stages/a.py",
+        "from tidemark.shared.language import x",
+        "from tidemark.shared.operators import x",
+    ),
+    (
+        "import direction",
+        "deploy/pipelines/a.py",
+        "from tidemark.shared.runtime import x",
+        "from tidemark.shared.computation import x",
+    ),
     ("queue without a bound", "shared/runtime/a.py", "q = asyncio.Queue()", "q = asyncio.Queue(settings.waiting_max)"),
     ("queue without a bound", "shared/language/a.py", "@cache\ndef f(x): ...", "@lru_cache(maxsize=9)\ndef f(x): ..."),
     (

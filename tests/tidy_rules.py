@@ -30,20 +30,26 @@ _SHARED: Final = (
 )  # fmt: skip
 _ALL_SHARED: Final = frozenset(f"shared.{name}" for name in _SHARED)
 MAY_IMPORT: Final[dict[str, frozenset[str]]] = {
-    "shared.model": frozenset(),
-    "shared.compiled": frozenset({"shared.model"}),
-    "shared.protocol": frozenset({"shared.model"}),
-    "shared.wire": frozenset({"shared.model"}),
-    "shared.language": frozenset({"shared.model", "shared.compiled"}),
-    "shared.computation": frozenset({"shared.model", "shared.language"}),
-    "shared.operators": frozenset({"shared.model", "shared.compiled", "shared.language", "shared.computation"}),
-    "shared.planning": frozenset({"shared.model", "shared.language", "shared.operators"}),
-    "shared.ports": frozenset({"shared.model"}),
-    "shared.adapters": frozenset({"shared.model", "shared.compiled", "shared.wire", "shared.ports"}),
-    "shared.runtime": _ALL_SHARED - {"shared.adapters", "shared.process"},
-    "shared.process": _ALL_SHARED,
-    "spark_stages": frozenset({"shared.model", "shared.operators"}),
-    "deploy": frozenset({"shared.computation", "shared.language"}),
+    "tidemark.shared.model": frozenset(),
+    "tidemark.shared.compiled": frozenset({"tidemark.shared.model"}),
+    "tidemark.shared.protocol": frozenset({"tidemark.shared.model"}),
+    "tidemark.shared.wire": frozenset({"tidemark.shared.model"}),
+    "tidemark.shared.language": frozenset({"tidemark.shared.model", "tidemark.shared.compiled"}),
+    "tidemark.shared.computation": frozenset({"tidemark.shared.model", "tidemark.shared.language"}),
+    "tidemark.shared.operators": frozenset(
+        {"tidemark.shared.model", "tidemark.shared.compiled", "tidemark.shared.language", "tidemark.shared.computation"}
+    ),
+    "tidemark.shared.planning": frozenset(
+        {"tidemark.shared.model", "tidemark.shared.language", "tidemark.shared.operators"}
+    ),
+    "tidemark.shared.ports": frozenset({"tidemark.shared.model"}),
+    "tidemark.shared.adapters": frozenset(
+        {"tidemark.shared.model", "tidemark.shared.compiled", "tidemark.shared.wire", "tidemark.shared.ports"}
+    ),
+    "tidemark.shared.runtime": _ALL_SHARED - {"tidemark.shared.adapters", "tidemark.shared.process"},
+    "tidemark.shared.process": _ALL_SHARED,
+    "spark_stages": frozenset({"tidemark.shared.model", "tidemark.shared.operators"}),
+    "deploy": frozenset({"tidemark.shared.computation", "tidemark.shared.language"}),
 }
 # The harness runs a computation as the operator would.
 HARNESS: Final = "shared/computation/harness"
@@ -134,11 +140,11 @@ def import_directions(source: Source) -> Iterator[Found]:
     package = package_of(source.path)
     allowed = {package}
     if package.startswith("services."):
-        allowed |= _ALL_SHARED | ({"spark_stages"} if package == "services.spark" else set())
+        allowed |= _ALL_SHARED | ({"spark_stages"} if package == "tidemark.services.spark" else set())
     elif package in MAY_IMPORT:
         allowed |= MAY_IMPORT[package]
     if source.path.startswith(HARNESS):
-        allowed.add("shared.operators")
+        allowed.add("tidemark.shared.operators")
     for line, module in imports(source.tree):
         if module.split(".")[0] in OURS and not any(f"{module}.".startswith(f"{name}.") for name in allowed):
             yield Found(line, f"{package} imports {module}")

@@ -17,7 +17,7 @@ RUN python3 -m venv /opt/tidemark \
 COPY services/__init__.py services/__init__.py
 COPY services/local services/local
 COPY deploy/broker/jars.lock deploy/broker/jars.lock
-RUN /opt/tidemark/bin/python -m services.local.jars --cache cache/kafka --into /opt/kafka/jars
+RUN /opt/tidemark/bin/python -m tidemark.services.local.jars --cache cache/kafka --into /opt/kafka/jars
 
 FROM ${JAVA_IMAGE}
 RUN groupadd --gid 10001 kafka \

@@ -21,7 +21,7 @@ COPY spark_stages spark_stages
 COPY deploy deploy
 RUN /opt/tidemark/bin/pip install --no-deps --no-build-isolation .
 # Compiled once: the root of a container is read-only.
-RUN cd / && /opt/tidemark/bin/python -m shared.compiled
+RUN cd / && /opt/tidemark/bin/python -m tidemark.shared.compiled
 
 FROM ${PYTHON_IMAGE}
 # The folders exist in the image, so that a new volume on one of them belongs to the service's user.

@@ -21,7 +21,7 @@ COPY spark_stages spark_stages
 COPY deploy deploy
 RUN /opt/tidemark/bin/pip install --no-deps --no-build-isolation .
 # Compiled once: the root of a container is read-only.
-RUN cd / && /opt/tidemark/bin/python -m shared.compiled
+RUN cd / && /opt/tidemark/bin/python -m tidemark.shared.compiled
 
 FROM ${PYTHON_IMAGE}
 # Where JAVA_IMAGE keeps its Java.
@@ -42,7 +42,7 @@ ENV TIDEMARK_SERVICE=spark \
     SPARK_LOCAL_DIRS=/tmp/spark \
     TIDEMARK_SPARK_CLASSES=/opt/tidemark/classes/spark.jsa
 # What its JVM loads, kept: a worker is there in half the time.
-RUN python -m spark_stages.archive && rm -rf /tmp/spark
+RUN python -m tidemark.spark_stages.archive && rm -rf /tmp/spark
 USER 10001:10001
 WORKDIR /tmp
 STOPSIGNAL SIGTERM

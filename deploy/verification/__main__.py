@@ -1,4 +1,4 @@
-"""`python -m deploy.verification`: does the compose installation keep its promises? Everything is really run; 0 if all of it held.
+"""`python -m tidemark.deploy.verification`: does the compose installation keep its promises? Everything is really run; 0 if all of it held.
 
 1. build every image from the commit's files; print their digests;
 2. up: the job runs; containers are confined as the file says; each service tells liveness, readiness and metrics;
@@ -18,19 +18,21 @@ import time
 from pathlib import Path
 from typing import Final
 
-from deploy.verification import story
-from deploy.verification.context import ROOT, make_context
-from deploy.verification.engine import own_engine
-from deploy.verification.installation import Installation, Wrong
-from deploy.verification.shell import CommandFailed, Record, Shell
-from deploy.verification.standins import make_standins
+from tidemark.deploy.verification import story
+from tidemark.deploy.verification.context import ROOT, make_context
+from tidemark.deploy.verification.engine import own_engine
+from tidemark.deploy.verification.installation import Installation, Wrong
+from tidemark.deploy.verification.shell import CommandFailed, Record, Shell
+from tidemark.deploy.verification.standins import make_standins
 
 _PROJECT: Final = "tidemark-verification"
 
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.verification", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tidemark.deploy.verification", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("--work", type=Path, default=ROOT / "out" / "verification", help="what is fetched and found")
     parser.add_argument("--compose", default="docker-compose", help="the command: 'docker-compose' or 'docker compose'")
     parser.add_argument("--seconds", type=int, default=900, help="how long the year is fed")

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from deploy.verification.shell import Shell
+from tidemark.deploy.verification.shell import Shell
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -24,7 +24,7 @@ def make_context(shell: Shell, folder: Path, cache: Path) -> Path:
     for lock in ("requirements-build.lock", "requirements.lock"):
         words = ("-m", "pip", "download", "--quiet", "--require-hashes", "--no-build-isolation", "--dest", wheels)
         here.run(sys.executable, *words, "--find-links", wheels, "--requirement", lock, timeout_s=1800)
-    here.run(sys.executable, "-m", "services.local.jars", "--cache", cache / "kafka")
+    here.run(sys.executable, "-m", "tidemark.services.local.jars", "--cache", cache / "kafka")
     shutil.copytree(wheels, folder / "deploy" / "images" / "cache", dirs_exist_ok=True)
     shutil.copytree(cache / "kafka", folder / "deploy" / "images" / "cache" / "kafka")
     shell.record.say(f"build context: commit {commit}")

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from deploy.verification.shell import CommandFailed, Record, Shell
+from tidemark.deploy.verification.shell import CommandFailed, Record, Shell
 
 _READY_S: Final = 120
 _STOP_S: Final = 60

@@ -1,4 +1,4 @@
-"""`python -m deploy.verification.fresh`: does a clone work on a machine that has nothing but Debian's Python and Java?
+"""`python -m tidemark.deploy.verification.fresh`: does a clone work on a machine that has nothing but Debian's Python and Java?
 
 For each suite a root folder is made by debootstrap (kept for the next time), the commit is cloned into it, and the README's first command
 run inside, with mounts and processes of its own. Status 0 if it ended with 0 in each.
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from deploy.verification.context import ROOT
-from deploy.verification.shell import CommandFailed, Record, Shell
+from tidemark.deploy.verification.context import ROOT
+from tidemark.deploy.verification.shell import CommandFailed, Record, Shell
 
 SUITES: Final = ("bookworm", "trixie")
 """Debian 12: Python 3.11 and Java 17; Debian 13: Python 3.13 and Java 21."""
@@ -29,7 +29,7 @@ _TIMEOUT_S: Final = 3_600
 def main(arguments: Sequence[str]) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m deploy.verification.fresh", description=(__doc__ or "").split("\n")[0]
+        prog="python -m tidemark.deploy.verification.fresh", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--work", type=Path, default=ROOT / "out" / "fresh", help="the roots, and what was printed")
     parser.add_argument("--suite", action="append", help=f"a suite of Debian; all of {', '.join(SUITES)} without it")

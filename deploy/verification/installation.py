@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from deploy.verification.shell import CommandFailed, Shell
+from tidemark.deploy.verification.shell import CommandFailed, Shell
 
 SERVICES: Final = ("coordinator", "source", "operator", "spark", "sink", "control", "gateway")
 JOB: Final = "departures"

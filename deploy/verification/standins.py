@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deploy.verification.shell import Shell
+from tidemark.deploy.verification.shell import Shell
 
 _SUITE: Final = "bookworm"
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

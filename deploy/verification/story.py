@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.verification.context import ROOT
-from deploy.verification.installation import JOB, SERVICES, Installation, Wrong, ensure
-from deploy.verification.shell import CommandFailed, Shell
+from tidemark.deploy.verification.context import ROOT
+from tidemark.deploy.verification.installation import JOB, SERVICES, Installation, Wrong, ensure
+from tidemark.deploy.verification.shell import CommandFailed, Shell
 
 _KEPT: Final = ("kafka", "postgres")
 _SCALE: Final = {"source": 2, "operator": 3, "sink": 2}

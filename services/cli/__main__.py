@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from services.cli import control, departures_commands
-from services.cli.folders import DEMO, RUN, chosen
-from services.cli.saying import finish, log_to_file
-from shared.model.ids import ProcessorName
+from tidemark.services.cli import control, departures_commands
+from tidemark.services.cli.folders import DEMO, RUN, chosen
+from tidemark.services.cli.saying import finish, log_to_file
+from tidemark.shared.model.ids import ProcessorName
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 DataDir = Annotated[Path, typer.Option("--data", help="Where broker, state and logs of this machine lie.")]
@@ -34,7 +34,7 @@ def demo_command(
     ] = [],  # noqa: B006
 ) -> None:
     """Stream a year of New York departures through every part; find the blizzard; check nothing was lost."""
-    from services.cli.demo import DemoSettings, demo
+    from tidemark.services.cli.demo import DemoSettings, demo
 
     log_to_file(data)
     settings = DemoSettings(
@@ -58,7 +58,7 @@ def run_command(
     port: Port = 0,
 ) -> None:
     """Run a pipeline on this machine until it ends or Ctrl-C; run again on the same folder, it goes on where it was."""
-    from services.cli.run import run
+    from tidemark.services.cli.run import run
 
     log_to_file(data)
     finish(run(file, data, control.numbers("--tasks", tasks), port))
@@ -77,7 +77,7 @@ def process_command(
     verbose: Annotated[bool, typer.Option("--verbose", help="Log what the services do.")] = False,  # noqa: FBT002
 ) -> None:
     """Try a pipeline out, in this process, without a broker: output as JSON lines, dead letters on standard error."""
-    from services.cli.process import process
+    from tidemark.services.cli.process import process
 
     _exit_with(process(file, engine, limit=limit, dlq=dlq, cases=cases, out=out, verbose=verbose))
 
@@ -88,7 +88,7 @@ def validate_command(
     here: Annotated[bool, typer.Option(help="Also what a run on this machine refuses: variables, classes.")] = True,  # noqa: FBT002
 ) -> None:
     """Check a document: all errors at once, with their places; status 1 if there are any. It connects to nothing."""
-    from services.cli.explain import validate
+    from tidemark.services.cli.explain import validate
 
     _exit_with(validate(file, here=here))
 
@@ -100,7 +100,7 @@ def explain_command(
     mermaid: Annotated[bool, typer.Option("--mermaid", help="The physical plan as a mermaid diagram.")] = False,  # noqa: FBT002
 ) -> None:
     """Show how a pipeline runs: its stages, the vertices and edges, each task's operators."""
-    from services.cli.explain import explain
+    from tidemark.services.cli.explain import explain
 
     _exit_with(explain(file, engine, mermaid=mermaid))
 
@@ -121,7 +121,7 @@ def audit_command(
 
     Exit 1 at the first discrepancy, 3 where something needed is gone, or an output cannot be checked: there is no statement about that.
     """
-    from services.cli.audit import Audited, NotAuditable, audit_local
+    from tidemark.services.cli.audit import Audited, NotAuditable, audit_local
 
     found: list[Audited] = []
 
@@ -153,7 +153,7 @@ def redrive_command(
     """Take late records through the windows that they missed: corrections with old and new values, each once."""
     import msgspec
 
-    from services.cli.redrive import Redriven, redrive_local
+    from tidemark.services.cli.redrive import Redriven, redrive_local
 
     found: list[Redriven] = []
 
@@ -174,7 +174,7 @@ def ps_command(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:
     """List the processes that run on a folder, with service, tasks and process id."""
-    from services.cli.ps import processes
+    from tidemark.services.cli.ps import processes
 
     found: list[dict[str, Any]] = []
 

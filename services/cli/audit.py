@@ -18,38 +18,38 @@ from typing import Any, get_args
 
 import msgspec
 
-from services.cli.audit_expected import Expected, expected_at_topic, expected_in_files, line_of_document
-from services.cli.audit_history import AuditFailed, Commit, NotAuditable, first_offset, read_history
-from services.cli.audit_input import unread
-from services.cli.audit_lines import Line
-from services.cli.audit_outputs import Output, Releases, file_output, topic_output
-from services.cli.audit_report import Audited, AuditedEpoch
-from services.cli.audit_tables import TableRead, Unread, compare, read_table, table_output
-from services.cli.audit_writers import Writer, no_writers, stages_into
-from services.cli.collect import held_records
-from services.cli.recompute import EpochDone, SplitRecords, Stand, recompute
-from services.local.supervisor import LocalCluster, LocalSettings, is_running, read_environment, read_state
-from services.sink.connecting import stage_of
-from shared.adapters.commit_store import SqlCommitStore
-from shared.adapters.directory_blobs import DirectoryBlobs
-from shared.adapters.executor import AsyncExecutor
-from shared.adapters.kafka_log import KafkaLog
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.language.documents import InvalidDocument, Processor, all_stages, parse, resolve
-from shared.language.stages import FileEmit, Join, KafkaEmit, KafkaSource, Lookup, Merge, Union
-from shared.model.ids import NO_EPOCH, ProcessorName, SplitId, VertexId
-from shared.model.processors import ProcessorRow
-from shared.model.values import Document
-from shared.operators.context import Topics as SourceTopics
-from shared.operators.context import topics_told
-from shared.operators.dead_letters import LATE
-from shared.operators.source_front import Status
-from shared.planning import DeadLetterHead, WriteHead, plan_processor
-from shared.ports.blobs import BlobStore
-from shared.ports.commits import CommitStore
-from shared.ports.log import Log, TopicPartition
-from shared.protocol.coordinator.record import decode_plan
-from shared.runtime.topics import Topics
+from tidemark.services.cli.audit_expected import Expected, expected_at_topic, expected_in_files, line_of_document
+from tidemark.services.cli.audit_history import AuditFailed, Commit, NotAuditable, first_offset, read_history
+from tidemark.services.cli.audit_input import unread
+from tidemark.services.cli.audit_lines import Line
+from tidemark.services.cli.audit_outputs import Output, Releases, file_output, topic_output
+from tidemark.services.cli.audit_report import Audited, AuditedEpoch
+from tidemark.services.cli.audit_tables import TableRead, Unread, compare, read_table, table_output
+from tidemark.services.cli.audit_writers import Writer, no_writers, stages_into
+from tidemark.services.cli.collect import held_records
+from tidemark.services.cli.recompute import EpochDone, SplitRecords, Stand, recompute
+from tidemark.services.local.supervisor import LocalCluster, LocalSettings, is_running, read_environment, read_state
+from tidemark.services.sink.connecting import stage_of
+from tidemark.shared.adapters.commit_store import SqlCommitStore
+from tidemark.shared.adapters.directory_blobs import DirectoryBlobs
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, parse, resolve
+from tidemark.shared.language.stages import FileEmit, Join, KafkaEmit, KafkaSource, Lookup, Merge, Union
+from tidemark.shared.model.ids import NO_EPOCH, ProcessorName, SplitId, VertexId
+from tidemark.shared.model.processors import ProcessorRow
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.context import Topics as SourceTopics
+from tidemark.shared.operators.context import topics_told
+from tidemark.shared.operators.dead_letters import LATE
+from tidemark.shared.operators.source_front import Status
+from tidemark.shared.planning import DeadLetterHead, WriteHead, plan_processor
+from tidemark.shared.ports.blobs import BlobStore
+from tidemark.shared.ports.commits import CommitStore
+from tidemark.shared.ports.log import Log, TopicPartition
+from tidemark.shared.protocol.coordinator.record import decode_plan
+from tidemark.shared.runtime.topics import Topics
 
 __all__ = ["AuditFailed", "Audited", "NotAuditable", "audit", "audit_local"]
 

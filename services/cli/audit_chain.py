@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from services.cli.audit_history import AuditFailed, Commit, Identity
-from shared.model.ids import NO_EPOCH, Epoch
+from tidemark.services.cli.audit_history import AuditFailed, Commit, Identity
+from tidemark.shared.model.ids import NO_EPOCH, Epoch
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,23 +13,23 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from services.cli.audit_lines import Line, line_of, line_of_record
-from services.cli.recompute import Accept
-from services.sink.connectors.filerows import Encoding, RowBuffer
-from services.sink.connectors.formats import text_of
-from services.sink.connectors.kafkarecords import RecordMaker, Takes, key_bytes
-from services.sink.connectors.kafkatopics import Topics
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.language.expressions.ast import Literal
-from shared.language.expressions.environment import Environment
-from shared.language.expressions.interpreter import evaluate
-from shared.language.stages import FileEmit, KafkaEmit
-from shared.language.stages.source import Connection
-from shared.language.values import ExtendedJsonError, parse_json, render_json, to_json
-from shared.model.values import MISSING, Binary, Date, Document, Long, ObjectId
-from shared.ports.log import Log
-from shared.ports.sink import Rejected
-from shared.runtime.internal import is_internal
+from tidemark.services.cli.audit_lines import Line, line_of, line_of_record
+from tidemark.services.cli.recompute import Accept
+from tidemark.services.sink.connectors.filerows import Encoding, RowBuffer
+from tidemark.services.sink.connectors.formats import text_of
+from tidemark.services.sink.connectors.kafkarecords import RecordMaker, Takes, key_bytes
+from tidemark.services.sink.connectors.kafkatopics import Topics
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.language.expressions.ast import Literal
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.language.stages import FileEmit, KafkaEmit
+from tidemark.shared.language.stages.source import Connection
+from tidemark.shared.language.values import ExtendedJsonError, parse_json, render_json, to_json
+from tidemark.shared.model.values import MISSING, Binary, Date, Document, Long, ObjectId
+from tidemark.shared.ports.log import Log
+from tidemark.shared.ports.sink import Rejected
+from tidemark.shared.runtime.internal import is_internal
 
 _TAKES: Final = {
     "message_bytes_max": "record_bytes_max",

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 
 from msgspec import MsgspecError
 
-from services.cli.collect import committed_records
-from shared.model.checkpoint import BlobRef, CommitRow, MirrorRow, SplitStand
-from shared.model.ids import NO_EPOCH, Epoch, Generation, JobId, Offset, SplitId, VertexId
-from shared.model.processors import ProcessorRow
-from shared.ports.blobs import BlobError, BlobStore
-from shared.ports.commits import CommitStore
-from shared.ports.log import Log, TopicPartition
-from shared.protocol.coordinator.checkpoints import CommitPermit
-from shared.runtime.exchange import digest_of
-from shared.runtime.topics import Topics
-from shared.wire.errors import WireError
-from shared.wire.messages import decode_mirror_row, decode_stands
+from tidemark.services.cli.collect import committed_records
+from tidemark.shared.model.checkpoint import BlobRef, CommitRow, MirrorRow, SplitStand
+from tidemark.shared.model.ids import NO_EPOCH, Epoch, Generation, JobId, Offset, SplitId, VertexId
+from tidemark.shared.model.processors import ProcessorRow
+from tidemark.shared.ports.blobs import BlobError, BlobStore
+from tidemark.shared.ports.commits import CommitStore
+from tidemark.shared.ports.log import Log, TopicPartition
+from tidemark.shared.protocol.coordinator.checkpoints import CommitPermit
+from tidemark.shared.runtime.exchange import digest_of
+from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.wire.errors import WireError
+from tidemark.shared.wire.messages import decode_mirror_row, decode_stands
 
 Identity = tuple[VertexId, int]
 

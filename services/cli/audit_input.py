@@ -6,13 +6,13 @@ discrepancy, and is named all the same: nobody should take silence for "all of i
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from services.cli.audit_history import AuditFailed, Commit, NotAuditable, first_offset
-from shared.language.stages import KafkaSource
-from shared.model.checkpoint import KnownSplit
-from shared.model.ids import Offset, SplitId
-from shared.model.processors import ProcessorRow
-from shared.ports.log import Log, TopicPartition
-from shared.protocol.coordinator.record import decode_kept
+from tidemark.services.cli.audit_history import AuditFailed, Commit, NotAuditable, first_offset
+from tidemark.shared.language.stages import KafkaSource
+from tidemark.shared.model.checkpoint import KnownSplit
+from tidemark.shared.model.ids import Offset, SplitId
+from tidemark.shared.model.processors import ProcessorRow
+from tidemark.shared.ports.log import Log, TopicPartition
+from tidemark.shared.protocol.coordinator.record import decode_kept
 
 
 def listed_splits(row: ProcessorRow) -> dict[SplitId, KnownSplit]:

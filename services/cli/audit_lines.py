@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from shared.operators.dead_letters import WOULD_REFUSE
+from tidemark.shared.operators.dead_letters import WOULD_REFUSE
 
 Line = str
 """A document as canonical JSON text: what is compared."""

@@ -19,16 +19,16 @@ import msgspec
 import pyarrow as pa
 from msgspec import structs
 
-from services.cli.audit_chain import Step, released_steps
-from services.cli.audit_expected import table_line
-from services.cli.audit_history import AuditFailed, Commit, Identity, NotAuditable
-from services.cli.audit_lines import Line, line_of, line_of_record
-from services.cli.collect import committed_records, held_records
-from services.sink.connectors.deltacolumns import RESCUED
-from services.sink.connectors.destination import Destination, LocalDestination
-from services.sink.connectors.kafkamarkers import TOPIC_PREFIX, Marker, WrittenRange, decode_marker, markers_of
-from services.sink.connectors.manifests import SUMMARY, Manifest, manifest_name, summary_of, visible_name
-from services.sink.connectors.released import (
+from tidemark.services.cli.audit_chain import Step, released_steps
+from tidemark.services.cli.audit_expected import table_line
+from tidemark.services.cli.audit_history import AuditFailed, Commit, Identity, NotAuditable
+from tidemark.services.cli.audit_lines import Line, line_of, line_of_record
+from tidemark.services.cli.collect import committed_records, held_records
+from tidemark.services.sink.connectors.deltacolumns import RESCUED
+from tidemark.services.sink.connectors.destination import Destination, LocalDestination
+from tidemark.services.sink.connectors.kafkamarkers import TOPIC_PREFIX, Marker, WrittenRange, decode_marker, markers_of
+from tidemark.services.sink.connectors.manifests import SUMMARY, Manifest, manifest_name, summary_of, visible_name
+from tidemark.services.sink.connectors.released import (
     Discrepancy,
     ReleasedFile,
     large_files,
@@ -36,17 +36,17 @@ from services.sink.connectors.released import (
     released_manifests,
     small_file_is_gone,
 )
-from services.sink.connectors.staging import FileList, StagedFile, decode_handle
-from services.source.connectors.parquetcells import documents_of_batch
-from shared.language.expressions.ast import Literal
-from shared.language.stages import FileEmit, KafkaEmit
-from shared.language.values import parse_json
-from shared.model.ids import NO_EPOCH, Epoch, JobId, Offset, VertexId
-from shared.model.values import Document
-from shared.ports.log import Log, LogRecord, TopicPartition
-from shared.ports.sink import Identity as ReleaseIdentity
-from shared.ports.sink import TargetRefused
-from shared.runtime.exchange import digest_of
+from tidemark.services.sink.connectors.staging import FileList, StagedFile, decode_handle
+from tidemark.services.source.connectors.parquetcells import documents_of_batch
+from tidemark.shared.language.expressions.ast import Literal
+from tidemark.shared.language.stages import FileEmit, KafkaEmit
+from tidemark.shared.language.values import parse_json
+from tidemark.shared.model.ids import NO_EPOCH, Epoch, JobId, Offset, VertexId
+from tidemark.shared.model.values import Document
+from tidemark.shared.ports.log import Log, LogRecord, TopicPartition
+from tidemark.shared.ports.sink import Identity as ReleaseIdentity
+from tidemark.shared.ports.sink import TargetRefused
+from tidemark.shared.runtime.exchange import digest_of
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from shared.model.ids import Epoch, SplitId, VertexId
+from tidemark.shared.model.ids import Epoch, SplitId, VertexId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,12 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.pool import StaticPool
 
-from services.cli.collect import TooMuchHeld
-from services.cli.settings import cli_settings
-from services.sink.connectors.sqlvalues import RowMaker, makes_itself
-from services.sink.connectors.sqlwrites import MergeWriter
-from shared.language.stages import Merge
-from shared.model.values import Document
+from tidemark.services.cli.collect import TooMuchHeld
+from tidemark.services.cli.settings import cli_settings
+from tidemark.services.sink.connectors.sqlvalues import RowMaker, makes_itself
+from tidemark.services.sink.connectors.sqlwrites import MergeWriter
+from tidemark.shared.language.stages import Merge
+from tidemark.shared.model.values import Document
 
 Row = tuple[str | None, ...]
 """Values of the compared columns, in their order."""

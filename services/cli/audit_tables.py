@@ -21,23 +21,23 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from services.cli.audit_history import AuditFailed, Commit, NotAuditable
-from services.cli.audit_lines import Line, line_of
-from services.cli.audit_outputs import Output, Releases
-from services.cli.audit_scratch import Row, filled, folded, rows_of
-from services.cli.collect import TooMuchHeld
-from services.cli.recompute import EpochDone
-from services.sink.connectors.sql import MARKERS_TABLE, engine_at, staged_rows
-from services.sink.connectors.sqltable import place_of, target_table
-from services.sink.connectors.sqlvalues import Misfit, RowMaker
-from services.sink.connectors.staging import PartStore, decode_handle
-from shared.language.stages import Merge
-from shared.language.values import decode_doc, to_json
-from shared.model.ids import NO_EPOCH, Epoch, JobId, VertexId
-from shared.model.values import Document
-from shared.operators.batches import documents_of
-from shared.ports.blobs import BlobStore
-from shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailable
+from tidemark.services.cli.audit_history import AuditFailed, Commit, NotAuditable
+from tidemark.services.cli.audit_lines import Line, line_of
+from tidemark.services.cli.audit_outputs import Output, Releases
+from tidemark.services.cli.audit_scratch import Row, filled, folded, rows_of
+from tidemark.services.cli.collect import TooMuchHeld
+from tidemark.services.cli.recompute import EpochDone
+from tidemark.services.sink.connectors.sql import MARKERS_TABLE, engine_at, staged_rows
+from tidemark.services.sink.connectors.sqltable import place_of, target_table
+from tidemark.services.sink.connectors.sqlvalues import Misfit, RowMaker
+from tidemark.services.sink.connectors.staging import PartStore, decode_handle
+from tidemark.shared.language.stages import Merge
+from tidemark.shared.language.values import decode_doc, to_json
+from tidemark.shared.model.ids import NO_EPOCH, Epoch, JobId, VertexId
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.ports.blobs import BlobStore
+from tidemark.shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailable
 
 Key = tuple[Any, ...]
 _SHOWN: Final = 200

@@ -11,7 +11,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from shared.model.ids import JobId
+from tidemark.shared.model.ids import JobId
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
-from services.cli.settings import cli_settings
-from shared.adapters.clock import SystemClock
-from shared.model.ids import Offset
-from shared.ports.log import Log, LogRecord, LogUnavailable, TopicPartition
-from shared.runtime.reading import up_to_now
-from shared.runtime.settings import RuntimeSettings
+from tidemark.services.cli.settings import cli_settings
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.log import Log, LogRecord, LogUnavailable, TopicPartition
+from tidemark.shared.runtime.reading import up_to_now
+from tidemark.shared.runtime.settings import RuntimeSettings
 
 _RECORD_BYTES: Final = 512
 """What a record in memory takes besides its key and value: an estimate."""

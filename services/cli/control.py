@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from services.cli.reading import Unreadable, read_document
-from services.cli.remote import RemoteFailed, find, path_of
-from shared.language.problems import InvalidDocument
+from tidemark.services.cli.reading import Unreadable, read_document
+from tidemark.services.cli.remote import RemoteFailed, find, path_of
+from tidemark.shared.language.problems import InvalidDocument
 
 Name = Annotated[str, typer.Argument(help="The processor.")]
 File = Annotated[Path, typer.Argument(help="The processor's document, YAML or JSON.")]
@@ -153,7 +153,7 @@ def create_command(
     """Register a processor."""
     with failing():
         text = read_document(file)
-        from shared.language.documents.load import load
+        from tidemark.shared.language.documents.load import load
 
         tree, _ = load(text)
         called = name or (tree.get("name") if isinstance(tree, dict) else "") or file.stem

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from services.cli.recompute import Positions, SplitRecords, Stand, recompute
-from shared.language.documents import Processor
-from shared.language.stages import KafkaSource, Sink, Stage, Stateless, Window
-from shared.language.values import canonical_key, render_json
-from shared.model.ids import Epoch, SplitId
-from shared.model.values import Document
-from shared.operators.context import Topics
-from shared.operators.dead_letters import LATE
+from tidemark.services.cli.recompute import Positions, SplitRecords, Stand, recompute
+from tidemark.shared.language.documents import Processor
+from tidemark.shared.language.stages import KafkaSource, Sink, Stage, Stateless, Window
+from tidemark.shared.language.values import canonical_key, render_json
+from tidemark.shared.model.ids import Epoch, SplitId
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.context import Topics
+from tidemark.shared.operators.dead_letters import LATE
 
 _WINDOW = "__window"
 Key = tuple[bytes, bytes]

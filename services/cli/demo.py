@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deploy.pipelines.departures.data import Feed, departures
-from services.cli.collect import committed_records, write_lines
-from services.cli.feed import Fed, feed
-from services.cli.folders import DEMO
-from services.cli.installation import Installation, installation
-from services.cli.view import Seen, View
-from services.local.broker_settings import FREE_PORT
-from services.local.memory import PeakMemory
-from services.sink.connectors.released import read_released
-from shared.adapters.kafka_log import KafkaLog
-from shared.model.ids import ProcessorName
-from shared.model.messages import ProcessorStatus, StopProcessor
+from tidemark.deploy.pipelines.departures.data import Feed, departures
+from tidemark.services.cli.collect import committed_records, write_lines
+from tidemark.services.cli.feed import Fed, feed
+from tidemark.services.cli.folders import DEMO
+from tidemark.services.cli.installation import Installation, installation
+from tidemark.services.cli.view import Seen, View
+from tidemark.services.local.broker_settings import FREE_PORT
+from tidemark.services.local.memory import PeakMemory
+from tidemark.services.sink.connectors.released import read_released
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.model.ids import ProcessorName
+from tidemark.shared.model.messages import ProcessorStatus, StopProcessor
 
 NAME = ProcessorName("departures")
 TOPIC, ALERTS, LATE = "departures", "departures.alerts", "departures.late"
@@ -101,7 +101,9 @@ async def demo(settings: DemoSettings, year: Feed | None = None) -> ProcessorSta
             raise DemoFailed(message)
         summary = await collect(installed.log, settings.out, len(year.partitions), status, took)
         write_summary(settings.out, {**summary, "peak_memory_bytes": memory.bytes})
-    from deploy.pipelines.departures.report import build  # plots take a while to load: no other command waits for them
+    from tidemark.deploy.pipelines.departures.report import (
+        build,  # plots take a while to load: no other command waits for them
+    )
 
     await asyncio.to_thread(build, settings.out)
     return status

@@ -8,20 +8,20 @@ from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
 
-from deploy.pipelines.departures.data import PARTITIONS, departures
-from services.cli.control import failing
-from services.cli.demo import DOCUMENT, NAME, TOPIC, DemoFailed, collect, make_topics, write_summary
-from services.cli.feed import Fed, feed
-from services.cli.folders import RUN
-from services.cli.remote import find, path_of
-from services.cli.saying import finish
-from shared.adapters.clock import SystemClock
-from shared.adapters.kafka_log import KafkaLog
-from shared.model.messages import ProcessorStatus
-from shared.ports.log import Log, TopicPartition
-from shared.process.settings import kafka_settings, read_settings
-from shared.runtime.client import Client
-from shared.runtime.topics import Topics
+from tidemark.deploy.pipelines.departures.data import PARTITIONS, departures
+from tidemark.services.cli.control import failing
+from tidemark.services.cli.demo import DOCUMENT, NAME, TOPIC, DemoFailed, collect, make_topics, write_summary
+from tidemark.services.cli.feed import Fed, feed
+from tidemark.services.cli.folders import RUN
+from tidemark.services.cli.remote import find, path_of
+from tidemark.services.cli.saying import finish
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.model.messages import ProcessorStatus
+from tidemark.shared.ports.log import Log, TopicPartition
+from tidemark.shared.process.settings import kafka_settings, read_settings
+from tidemark.shared.runtime.client import Client
+from tidemark.shared.runtime.topics import Topics
 
 _IDLE = ("CREATED", "STOPPED", "FAILED")
 _PLACE = "TIDEMARK_PLACE"
@@ -126,7 +126,7 @@ def collect_year(out: Path) -> None:
             write_summary(out, await collect(log, out, PARTITIONS, status))
 
     finish(work())
-    from deploy.pipelines.departures.report import build  # as in demo.py
+    from tidemark.deploy.pipelines.departures.report import build  # as in demo.py
 
     build(out)
     sys.stdout.write((out / "summary.json").read_text())

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from services.cli.control import numbers
+from tidemark.services.cli.control import numbers
 
 app = typer.Typer(help="The year of departures on an installation elsewhere.", no_args_is_help=True)
 
@@ -22,7 +22,7 @@ def start_command(
     ] = [],  # noqa: B006 - typer reads it, nothing changes it
 ) -> None:
     """Make the topics, register the processor, start it."""
-    from services.cli.departures import start
+    from tidemark.services.cli.departures import start
 
     start(numbers("--tasks", tasks))
 
@@ -33,7 +33,7 @@ def feed_command(
     until: Annotated[float, typer.Option(min=0, max=1, help="The part of the year to stop at.")] = 1.0,
 ) -> None:
     """Send what the topic does not hold yet of the year, in order."""
-    from services.cli.departures import feed_year
+    from tidemark.services.cli.departures import feed_year
 
     feed_year(seconds, until)
 
@@ -41,7 +41,7 @@ def feed_command(
 @app.command("drain")
 def drain_command() -> None:
     """End the input where the topic ends now, close all windows, wait until everything is released."""
-    from services.cli.departures import drain
+    from tidemark.services.cli.departures import drain
 
     drain()
 
@@ -51,6 +51,6 @@ def collect_command(
     out: Annotated[Path, typer.Option(envvar="OUT", help="The folder that the sink writes to; the rest goes beside.")],
 ) -> None:
     """Write alerts, late flights, the figures and the report beside the counts, as `tidemark demo` leaves them."""
-    from services.cli.departures import collect_year
+    from tidemark.services.cli.departures import collect_year
 
     collect_year(out)

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from services.cli.reading import Unreadable, read_document
-from shared.language.documents import InvalidDocument, Processor, parse
-from shared.model.plan import PhysicalPlan
-from shared.planning import Engine, PlanError, plan_processor
-from shared.runtime.internal import check_topics
+from tidemark.services.cli.reading import Unreadable, read_document
+from tidemark.shared.language.documents import InvalidDocument, Processor, parse
+from tidemark.shared.model.plan import PhysicalPlan
+from tidemark.shared.planning import Engine, PlanError, plan_processor
+from tidemark.shared.runtime.internal import check_topics
 
 if TYPE_CHECKING:
-    from shared.planning.describe import StageText
+    from tidemark.shared.planning.describe import StageText
 
 
 def validate(file: Path, *, here: bool = True) -> int:
@@ -22,7 +22,7 @@ def validate(file: Path, *, here: bool = True) -> int:
     if found is None:
         return 1
     processor, _ = found
-    from services.cli.foreseen import BROKER_VARIABLE, connection_names, refused_by_a_run
+    from tidemark.services.cli.foreseen import BROKER_VARIABLE, connection_names, refused_by_a_run
 
     errors = list(refused_by_a_run(processor, {BROKER_VARIABLE: "", **os.environ})) if here else []
     warnings = [str(warning) for warning in processor.warnings]
@@ -63,7 +63,7 @@ def _planned(file: Path, engine: Engine) -> tuple[Processor, PhysicalPlan] | Non
 
 def phases(processor: Processor, plan: PhysicalPlan) -> Iterator[str]:
     """The text, line by line."""
-    from shared.planning.describe import edge_text, lifted, logical, operators, vertex_text
+    from tidemark.shared.planning.describe import edge_text, lifted, logical, operators, vertex_text
 
     yield "1 · stages"
     for stage in logical(processor):

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
-from shared.model.ids import Offset
-from shared.ports.log import Log, NewRecord, TopicPartition
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.log import Log, NewRecord, TopicPartition
 
 _SLICES_PER_S = 20
 """How smoothly the demo is fed."""

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from shared.language.documents import InvalidDocument, Processor, all_stages, resolve
-from shared.language.problems import DocumentError, join
-from shared.language.stages.relational import Compute
-from shared.planning import PlanError, plan_processor
+from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, resolve
+from tidemark.shared.language.problems import DocumentError, join
+from tidemark.shared.language.stages.relational import Compute
+from tidemark.shared.planning import PlanError, plan_processor
 
 BROKER_VARIABLE: Final = "KAFKA"
 """What the local installation itself sets, for documents."""
@@ -60,7 +60,7 @@ def _unloadable(computations: list[Compute]) -> Iterator[DocumentError]:
     places = [join(stage.path, "class") for stage in computations]
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "services.cli.foreseen"],
+            [sys.executable, "-m", "tidemark.services.cli.foreseen"],
             input=json.dumps(asked, default=str),
             env={**os.environ, "PYTHONPATH": os.pathsep.join(_search())},
             capture_output=True,
@@ -94,8 +94,8 @@ _MARK: Final = "\1tidemark:"
 
 def main() -> int:
     """The child: an answer a class, in their order, each as soon as it is known."""
-    from shared.computation.loading import load_computation
-    from shared.computation.problems import ComputationError
+    from tidemark.shared.computation.loading import load_computation
+    from tidemark.shared.computation.problems import ComputationError
 
     for each in json.loads(sys.stdin.read()):
         reason = ""

@@ -16,43 +16,43 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from services.cli.reading import no_file
-from services.cli.settings import cli_settings
-from services.coordinator.planning import plan_for_coordinator
-from services.operator.service import OperatorService
-from services.sink.connectors.memory import MemorySink, MemoryTarget
-from services.sink.service import SinkService
-from services.source.connecting import file_source, files_of, own_documents
-from services.source.service import SourceService
-from shared.adapters.blobs import MemoryBlobs
-from shared.adapters.directory_blobs import DirectoryBlobs
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_commit_store import MemoryCommitStore
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.virtual import SimulationStuck, VirtualWorld, run_virtual
-from shared.language.documents import Processor
-from shared.language.stages import DocumentsSource, FileSource, KafkaSource, ProcessingTimeStep, ScriptSource
-from shared.language.stages import Source as SourceStage
-from shared.model.ids import Place, ProcessorName, VertexId, WorkerIncarnation
-from shared.model.messages import CreateProcessor, StartProcessor, TaskFailed
-from shared.model.values import Document
-from shared.operators.batches import documents_of
-from shared.planning import DeadLetterHead, Engine, Head
-from shared.ports.blobs import BlobStore
-from shared.ports.clock import Clock
-from shared.ports.log import Log, TopicPartition
-from shared.ports.sink import Sink as SinkPort
-from shared.ports.source import Source
-from shared.process.connections import Connections
-from shared.protocol.coordinator.machine import CoordinatorMachine
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from shared.runtime.client import Client, RequestRefused
-from shared.runtime.context import Outside, Service, TaskContext
-from shared.runtime.coordinator import CoordinatorDriver
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.topics import Topics
-from shared.runtime.worker import Worker
-from shared.wire.messages import decode_report
+from tidemark.services.cli.reading import no_file
+from tidemark.services.cli.settings import cli_settings
+from tidemark.services.coordinator.planning import plan_for_coordinator
+from tidemark.services.operator.service import OperatorService
+from tidemark.services.sink.connectors.memory import MemorySink, MemoryTarget
+from tidemark.services.sink.service import SinkService
+from tidemark.services.source.connecting import file_source, files_of, own_documents
+from tidemark.services.source.service import SourceService
+from tidemark.shared.adapters.blobs import MemoryBlobs
+from tidemark.shared.adapters.directory_blobs import DirectoryBlobs
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import SimulationStuck, VirtualWorld, run_virtual
+from tidemark.shared.language.documents import Processor
+from tidemark.shared.language.stages import DocumentsSource, FileSource, KafkaSource, ProcessingTimeStep, ScriptSource
+from tidemark.shared.language.stages import Source as SourceStage
+from tidemark.shared.model.ids import Place, ProcessorName, VertexId, WorkerIncarnation
+from tidemark.shared.model.messages import CreateProcessor, StartProcessor, TaskFailed
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.planning import DeadLetterHead, Engine, Head
+from tidemark.shared.ports.blobs import BlobStore
+from tidemark.shared.ports.clock import Clock
+from tidemark.shared.ports.log import Log, TopicPartition
+from tidemark.shared.ports.sink import Sink as SinkPort
+from tidemark.shared.ports.source import Source
+from tidemark.shared.process.connections import Connections
+from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.runtime.client import Client, RequestRefused
+from tidemark.shared.runtime.context import Outside, Service, TaskContext
+from tidemark.shared.runtime.coordinator import CoordinatorDriver
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.runtime.worker import Worker
+from tidemark.shared.wire.messages import decode_report
 
 _FETCH_RECORDS = 100
 """Reports of a try-out that are looked at together, until the first failure."""

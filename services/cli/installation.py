@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from services.cli.settings import cli_settings
-from services.coordinator.planning import tasks_of
-from services.local.broker import BrokerError
-from services.local.broker_settings import FREE_PORT, Port
-from services.local.supervisor import WORKERS, LocalCluster, LocalSettings
-from shared.adapters.clock import SystemClock
-from shared.adapters.kafka_log import KafkaLog
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.language.documents.load import load
-from shared.model.ids import ProcessorName
-from shared.model.messages import CreateProcessor, ModifyProcessor, ProcessorStatus, StartProcessor
-from shared.model.plan import PhysicalPlan
-from shared.runtime.client import Client, RequestRefused
-from shared.runtime.topics import Topics
+from tidemark.services.cli.settings import cli_settings
+from tidemark.services.coordinator.planning import tasks_of
+from tidemark.services.local.broker import BrokerError
+from tidemark.services.local.broker_settings import FREE_PORT, Port
+from tidemark.services.local.supervisor import WORKERS, LocalCluster, LocalSettings
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.language.documents.load import load
+from tidemark.shared.model.ids import ProcessorName
+from tidemark.shared.model.messages import CreateProcessor, ModifyProcessor, ProcessorStatus, StartProcessor
+from tidemark.shared.model.plan import PhysicalPlan
+from tidemark.shared.runtime.client import Client, RequestRefused
+from tidemark.shared.runtime.topics import Topics
 
 Begun: TypeAlias = Literal["created", "resumed", "changed", "finished"]
 """What a run found: nothing of that name, or one to go on with, with the same document or another, or one that had finished."""

@@ -12,17 +12,17 @@ from typing import IO, TYPE_CHECKING, Any
 
 import structlog
 
-from services.cli.in_memory import Outcome, TryOut, try_out
-from services.cli.reading import Unreadable, read_document
-from shared.language.documents import InvalidDocument, parse
-from shared.language.values import render_json, to_json
-from shared.model.ids import ProcessorName
-from shared.model.values import Document
-from shared.planning import Engine, PlanError, plan_processor
-from shared.runtime.context import Service
+from tidemark.services.cli.in_memory import Outcome, TryOut, try_out
+from tidemark.services.cli.reading import Unreadable, read_document
+from tidemark.shared.language.documents import InvalidDocument, parse
+from tidemark.shared.language.values import render_json, to_json
+from tidemark.shared.model.ids import ProcessorName
+from tidemark.shared.model.values import Document
+from tidemark.shared.planning import Engine, PlanError, plan_processor
+from tidemark.shared.runtime.context import Service
 
 if TYPE_CHECKING:
-    from services.spark.service import KeptSession  # pyspark is loaded when it is asked for
+    from tidemark.services.spark.service import KeptSession  # pyspark is loaded when it is asked for
 
 _USAGE = 2
 _NAMELESS = ProcessorName("process")
@@ -59,7 +59,7 @@ class Runner:
 
     @staticmethod
     def _service(session: "KeptSession") -> Callable[[], Service]:
-        from services.spark.service import SparkService
+        from tidemark.services.spark.service import SparkService
 
         return lambda: SparkService(session, keeps=True)
 
@@ -70,7 +70,7 @@ def runner(engine: Engine) -> Iterator[Runner]:
     if engine == "local":
         yield Runner(engine)
         return
-    from services.spark.service import KeptSession
+    from tidemark.services.spark.service import KeptSession
 
     session = KeptSession("local[2]")
     try:

@@ -4,13 +4,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-from services.local.supervisor import is_running, read_environment, read_state
-from shared.adapters.clock import SystemClock
-from shared.adapters.kafka_log import KafkaLog
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.process.settings import read_runtime
-from shared.runtime.client import Client
-from shared.runtime.topics import Topics
+from tidemark.services.local.supervisor import is_running, read_environment, read_state
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.process.settings import read_runtime
+from tidemark.shared.runtime.client import Client
+from tidemark.shared.runtime.topics import Topics
 
 
 class NothingRuns(Exception):

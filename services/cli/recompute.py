@@ -13,23 +13,23 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from services.cli.settings import cli_settings
-from shared.language.documents import Processor
-from shared.model.ids import NO_EPOCH, Epoch, SplitId, VertexId
-from shared.model.plan import OUT, PhysicalPlan
-from shared.model.time import MIN_TIME
-from shared.model.values import Document
-from shared.operators.base import PART, POS, WM, Out
-from shared.operators.batches import documents_of, with_column
-from shared.operators.build import build_chain, build_front
-from shared.operators.chain import Chain
-from shared.operators.context import TaskContext, Topics
-from shared.operators.dead_letters import WOULD_REFUSE, Failure, dead_letters
-from shared.operators.source_front import SourceFront, Status
-from shared.operators.specs import FrontSpec
-from shared.planning import plan_processor
-from shared.ports.sink import Rejected
-from shared.ports.source import RawBatch
+from tidemark.services.cli.settings import cli_settings
+from tidemark.shared.language.documents import Processor
+from tidemark.shared.model.ids import NO_EPOCH, Epoch, SplitId, VertexId
+from tidemark.shared.model.plan import OUT, PhysicalPlan
+from tidemark.shared.model.time import MIN_TIME
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.base import PART, POS, WM, Out
+from tidemark.shared.operators.batches import documents_of, with_column
+from tidemark.shared.operators.build import build_chain, build_front
+from tidemark.shared.operators.chain import Chain
+from tidemark.shared.operators.context import TaskContext, Topics
+from tidemark.shared.operators.dead_letters import WOULD_REFUSE, Failure, dead_letters
+from tidemark.shared.operators.source_front import SourceFront, Status
+from tidemark.shared.operators.specs import FrontSpec
+from tidemark.shared.planning import plan_processor
+from tidemark.shared.ports.sink import Rejected
+from tidemark.shared.ports.source import RawBatch
 
 Accept = Callable[[pa.RecordBatch], Sequence[Rejected]]
 """Which rows a target would refuse."""

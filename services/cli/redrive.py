@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from services.cli.audit import Installation, local_installation, source_records, topics_of
-from services.cli.audit_history import read_history
-from services.cli.collect import Held, committed_records
-from services.cli.corrections import (
+from tidemark.services.cli.audit import Installation, local_installation, source_records, topics_of
+from tidemark.services.cli.audit_history import read_history
+from tidemark.services.cli.collect import Held, committed_records
+from tidemark.services.cli.corrections import (
     CannotRedrive,
     Records,
     corrections,
@@ -23,13 +23,13 @@ from services.cli.corrections import (
     windowed,
     windows_of,
 )
-from services.cli.recompute import Stand
-from services.cli.settings import cli_settings
-from shared.language.documents import KafkaDlq, Processor, parse
-from shared.language.values import parse_json, render_json
-from shared.model.ids import JobId, ProcessorName
-from shared.model.values import Document
-from shared.ports.log import Log, NewRecord, TopicPartition
+from tidemark.services.cli.recompute import Stand
+from tidemark.services.cli.settings import cli_settings
+from tidemark.shared.language.documents import KafkaDlq, Processor, parse
+from tidemark.shared.language.values import parse_json, render_json
+from tidemark.shared.model.ids import JobId, ProcessorName
+from tidemark.shared.model.values import Document
+from tidemark.shared.ports.log import Log, NewRecord, TopicPartition
 
 
 class Redriven(msgspec.Struct, frozen=True):

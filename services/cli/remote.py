@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from services.cli.settings import cli_settings
-from services.local.address import ADDRESS_FILE
+from tidemark.services.cli.settings import cli_settings
+from tidemark.services.local.address import ADDRESS_FILE
 
 
 class RemoteFailed(Exception):

@@ -10,26 +10,26 @@ from pathlib import Path
 
 from rich.console import Console
 
-from services.cli.folders import STORE
-from services.cli.foreseen import BROKER_VARIABLE, named_connections, refused_by_a_run
-from services.cli.installation import Begun, ChangeRefused, Installation, installation, workers_of
-from services.cli.reading import no_file, read_document
-from services.cli.view import View
-from services.local.address import ADDRESS_FILE
-from services.local.broker_settings import FREE_PORT
-from services.local.supervisor import CONTROL, TOKEN_FILE
-from services.source.connecting import files_of
-from services.source.connectors.filecursors import Files
-from services.source.settings import SourceSettings
-from shared.language.documents import FileDlq, InvalidDocument, KafkaDlq, Processor, parse, resolve
-from shared.language.documents.model import TableDlq
-from shared.language.expressions.ast import Literal
-from shared.language.stages import FileEmit, FileSource, KafkaEmit
-from shared.model.ids import ProcessorName
-from shared.model.messages import ProcessorStatus, StopProcessor
-from shared.planning import plan_processor
-from shared.process.connections import Connections, NoFileSystem
-from shared.process.settings import read_runtime
+from tidemark.services.cli.folders import STORE
+from tidemark.services.cli.foreseen import BROKER_VARIABLE, named_connections, refused_by_a_run
+from tidemark.services.cli.installation import Begun, ChangeRefused, Installation, installation, workers_of
+from tidemark.services.cli.reading import no_file, read_document
+from tidemark.services.cli.view import View
+from tidemark.services.local.address import ADDRESS_FILE
+from tidemark.services.local.broker_settings import FREE_PORT
+from tidemark.services.local.supervisor import CONTROL, TOKEN_FILE
+from tidemark.services.source.connecting import files_of
+from tidemark.services.source.connectors.filecursors import Files
+from tidemark.services.source.settings import SourceSettings
+from tidemark.shared.language.documents import FileDlq, InvalidDocument, KafkaDlq, Processor, parse, resolve
+from tidemark.shared.language.documents.model import TableDlq
+from tidemark.shared.language.expressions.ast import Literal
+from tidemark.shared.language.stages import FileEmit, FileSource, KafkaEmit
+from tidemark.shared.model.ids import ProcessorName
+from tidemark.shared.model.messages import ProcessorStatus, StopProcessor
+from tidemark.shared.planning import plan_processor
+from tidemark.shared.process.connections import Connections, NoFileSystem
+from tidemark.shared.process.settings import read_runtime
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 _ADDRESS_POLL_S = 0.2

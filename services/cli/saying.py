@@ -16,24 +16,24 @@ import typer
 # Their messages are written for people: place, expectation, finding, remedy. By name: whose module no command has loaded, none has raised.
 SAID: Final = frozenset(
     {
-        "services.cli.audit_history.AuditFailed",
-        "services.cli.collect.TooMuchHeld",
-        "services.cli.corrections.CannotRedrive",
-        "services.cli.demo.DemoFailed",
-        "services.cli.folders.NoInstallation",
-        "services.cli.ps.NothingRuns",
-        "services.cli.reading.Unreadable",
-        "services.cli.run.RunFailed",
-        "services.local.broker.BrokerError",
-        "shared.language.problems.InvalidDocument",
-        "shared.planning.physical.PlanError",
-        "shared.ports.blobs.BlobError",
-        "shared.ports.commits.StoreUnavailable",
-        "shared.ports.commits.StoreUnusable",
-        "shared.ports.log.LogError",
-        "shared.process.settings.ProcessSettingsError",
-        "shared.runtime.client.RequestRefused",
-        "shared.runtime.client.RequestTimeout",
+        "tidemark.services.cli.audit_history.AuditFailed",
+        "tidemark.services.cli.collect.TooMuchHeld",
+        "tidemark.services.cli.corrections.CannotRedrive",
+        "tidemark.services.cli.demo.DemoFailed",
+        "tidemark.services.cli.folders.NoInstallation",
+        "tidemark.services.cli.ps.NothingRuns",
+        "tidemark.services.cli.reading.Unreadable",
+        "tidemark.services.cli.run.RunFailed",
+        "tidemark.services.local.broker.BrokerError",
+        "tidemark.shared.language.problems.InvalidDocument",
+        "tidemark.shared.planning.physical.PlanError",
+        "tidemark.shared.ports.blobs.BlobError",
+        "tidemark.shared.ports.commits.StoreUnavailable",
+        "tidemark.shared.ports.commits.StoreUnusable",
+        "tidemark.shared.ports.log.LogError",
+        "tidemark.shared.process.settings.ProcessSettingsError",
+        "tidemark.shared.runtime.client.RequestRefused",
+        "tidemark.shared.runtime.client.RequestTimeout",
     }
 )
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -69,8 +69,8 @@ def log_to_file(data_dir: Path) -> None:
     """Send what is logged in this process to `logs/cli.log` of an installation's folder."""
     import structlog
 
-    from shared.adapters.clock import SystemClock
-    from shared.process.repeats import Repeats
+    from tidemark.shared.adapters.clock import SystemClock
+    from tidemark.shared.process.repeats import Repeats
 
     handler = _LogFile(data_dir / "logs" / "cli.log", encoding="utf-8", delay=True)
     # A full disk takes no more lines; the command goes on, and says so itself.

@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shared.model.positive import check_positive
-from shared.process.settings import read_table, settings_of
+from tidemark.shared.model.positive import check_positive
+from tidemark.shared.process.settings import read_table, settings_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,17 +15,17 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from services.cli.feed import Fed
-from services.cli.installation import Installation
-from services.cli.settings import cli_settings
-from services.control.stats import late
-from shared.adapters.clock import SystemClock
-from shared.adapters.kafka_log import KafkaLog
-from shared.model.ids import ProcessorName, VertexId
-from shared.model.messages import Heartbeat, TaskBeat
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.ports.log import TopicPartition
-from shared.runtime.reading import followed
+from tidemark.services.cli.feed import Fed
+from tidemark.services.cli.installation import Installation
+from tidemark.services.cli.settings import cli_settings
+from tidemark.services.control.stats import late
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.model.ids import ProcessorName, VertexId
+from tidemark.shared.model.messages import Heartbeat, TaskBeat
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.ports.log import TopicPartition
+from tidemark.shared.runtime.reading import followed
 
 _LOOK_S = 0.5
 """How often what is shown is measured."""

@@ -19,15 +19,15 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from services.control.commands import Command, Commands
-from services.control.events import Events
-from services.control.settings import ControlSettings
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.language.redaction import redacted_command
-from shared.ports.clock import Clock, Executor, Handle
-from shared.ports.log import Log, LogError, NewRecord, TopicPartition
-from shared.process.web import NO_ANSWER, TOO_MANY, UNAVAILABLE, Problem
-from shared.runtime.topics import Topics
+from tidemark.services.control.commands import Command, Commands
+from tidemark.services.control.events import Events
+from tidemark.services.control.settings import ControlSettings
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.language.redaction import redacted_command
+from tidemark.shared.ports.clock import Clock, Executor, Handle
+from tidemark.shared.ports.log import Log, LogError, NewRecord, TopicPartition
+from tidemark.shared.process.web import NO_ANSWER, TOO_MANY, UNAVAILABLE, Problem
+from tidemark.shared.runtime.topics import Topics
 
 _log = structlog.get_logger()
 _AGAIN: Final = frozenset({TOO_MANY, UNAVAILABLE, NO_ANSWER})

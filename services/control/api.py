@@ -8,22 +8,22 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from services.control import commands as do
-from services.control import routes
-from services.control.logs import lines_of
-from services.control.openapi import describe
-from services.control.readmodel import ReadModel
-from services.control.settings import ControlSettings
-from services.control.stats import SCALE_MAX, shown_time, shown_watermark, stats_of
-from shared.language.documents import InvalidDocument
-from shared.language.documents.load import load
-from shared.language.redaction import redacted_document
-from shared.model.ids import ProcessorName
-from shared.model.messages import ProcessorStatus
-from shared.model.time import MIN_TIME
-from shared.ports.clock import Clock, Executor
-from shared.process.web import BAD_REQUEST, NOT_FOUND, UNAVAILABLE, Problem, broker_away
-from shared.runtime.watermark import explain_watermark
+from tidemark.services.control import commands as do
+from tidemark.services.control import routes
+from tidemark.services.control.logs import lines_of
+from tidemark.services.control.openapi import describe
+from tidemark.services.control.readmodel import ReadModel
+from tidemark.services.control.settings import ControlSettings
+from tidemark.services.control.stats import SCALE_MAX, shown_time, shown_watermark, stats_of
+from tidemark.shared.language.documents import InvalidDocument
+from tidemark.shared.language.documents.load import load
+from tidemark.shared.language.redaction import redacted_document
+from tidemark.shared.model.ids import ProcessorName
+from tidemark.shared.model.messages import ProcessorStatus
+from tidemark.shared.model.time import MIN_TIME
+from tidemark.shared.ports.clock import Clock, Executor
+from tidemark.shared.process.web import BAD_REQUEST, NOT_FOUND, UNAVAILABLE, Problem, broker_away
+from tidemark.shared.runtime.watermark import explain_watermark
 
 STALE_HEADER: Final = "Tidemark-Stale"
 REQUEST_HEADER: Final = "Idempotency-Key"
@@ -70,7 +70,7 @@ class Api:
 
     async def page(self, _request: web.Request, _body: Any) -> web.Response:
         """The page, whole in one file."""
-        text = files("services.control").joinpath("page.html").read_text()
+        text = files("tidemark.services.control").joinpath("page.html").read_text()
         policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
         return web.Response(text=text, content_type="text/html", headers={"Content-Security-Policy": policy})
 

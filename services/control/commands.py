@@ -11,15 +11,15 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from services.control.errors import invalid_document
-from services.control.readmodel import ReadModel
-from services.control.settings import ControlSettings
-from shared.language.documents import InvalidDocument, parse
-from shared.language.documents.connections import read_connections
-from shared.language.expressions.scope import Scope
-from shared.language.problems import Problems
-from shared.model.ids import Epoch, Offset, ProcessorName, VertexId
-from shared.model.messages import (
+from tidemark.services.control.errors import invalid_document
+from tidemark.services.control.readmodel import ReadModel
+from tidemark.services.control.settings import ControlSettings
+from tidemark.shared.language.documents import InvalidDocument, parse
+from tidemark.shared.language.documents.connections import read_connections
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import Problems
+from tidemark.shared.model.ids import Epoch, Offset, ProcessorName, VertexId
+from tidemark.shared.model.messages import (
     CreateProcessor,
     DropProcessor,
     ModifyProcessor,
@@ -29,11 +29,11 @@ from shared.model.messages import (
     StartProcessor,
     StopProcessor,
 )
-from shared.planning import PlanError, plan_processor
-from shared.ports.log import LogError
-from shared.process.web import BAD_REQUEST, CONFLICT, NO_ANSWER, NOT_FOUND, TOO_MANY, Problem, broker_away
-from shared.runtime.client import Client, RequestRefused, RequestTimeout
-from shared.runtime.internal import check_topics
+from tidemark.shared.planning import PlanError, plan_processor
+from tidemark.shared.ports.log import LogError
+from tidemark.shared.process.web import BAD_REQUEST, CONFLICT, NO_ANSWER, NOT_FOUND, TOO_MANY, Problem, broker_away
+from tidemark.shared.runtime.client import Client, RequestRefused, RequestTimeout
+from tidemark.shared.runtime.internal import check_topics
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 Document: TypeAlias = str | dict[str, Any]

@@ -1,7 +1,7 @@
 """Errors of documents as answers."""
 
-from shared.language.documents import InvalidDocument
-from shared.process.web import UNPROCESSABLE, Problem
+from tidemark.shared.language.documents import InvalidDocument
+from tidemark.shared.process.web import UNPROCESSABLE, Problem
 
 
 def invalid_document(error: InvalidDocument) -> Problem:

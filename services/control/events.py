@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 import structlog
 
-from services.control.readmodel import ReadModel
-from services.control.settings import ControlSettings
-from services.control.stats import late, shown_time
-from shared.model.messages import ProcessorStatus
-from shared.ports.clock import Clock, Executor, Handle
-from shared.ports.log import Log, LogError, NewRecord, TopicPartition, Writer
-from shared.runtime.topics import Topics
+from tidemark.services.control.readmodel import ReadModel
+from tidemark.services.control.settings import ControlSettings
+from tidemark.services.control.stats import late, shown_time
+from tidemark.shared.model.messages import ProcessorStatus
+from tidemark.shared.ports.clock import Clock, Executor, Handle
+from tidemark.shared.ports.log import Log, LogError, NewRecord, TopicPartition, Writer
+from tidemark.shared.runtime.topics import Topics
 
 _log = structlog.get_logger()
 _PAUSE_MS = 100

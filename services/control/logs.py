@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from shared.language.redaction import redacted
-from shared.model.messages import ProcessorStatus
+from tidemark.shared.language.redaction import redacted
+from tidemark.shared.model.messages import ProcessorStatus
 
 
 def lines_of(folder: Path, status: ProcessorStatus, limit: int, bytes_max: int) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from services.control.routes import Route
+from tidemark.services.control.routes import Route
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _ERROR = {

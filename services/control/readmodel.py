@@ -9,17 +9,17 @@ from typing import Any
 
 import structlog
 
-from services.control.settings import ControlSettings
-from shared.model.ids import Offset, Place, ProcessorName, TaskId
-from shared.model.messages import Heartbeat, ProcessorStatus, TaskBeat
-from shared.ports.clock import Clock, Executor, Handle
-from shared.ports.log import Log, LogError, LogRecord, OffsetOutOfRange, TopicPartition
-from shared.runtime.reading import reading
-from shared.runtime.registry import Connections, Registry
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.topics import Topics
-from shared.runtime.unreadable import Unreadable
-from shared.wire.messages import decode_report
+from tidemark.services.control.settings import ControlSettings
+from tidemark.shared.model.ids import Offset, Place, ProcessorName, TaskId
+from tidemark.shared.model.messages import Heartbeat, ProcessorStatus, TaskBeat
+from tidemark.shared.ports.clock import Clock, Executor, Handle
+from tidemark.shared.ports.log import Log, LogError, LogRecord, OffsetOutOfRange, TopicPartition
+from tidemark.shared.runtime.reading import reading
+from tidemark.shared.runtime.registry import Connections, Registry
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.runtime.unreadable import Unreadable
+from tidemark.shared.wire.messages import decode_report
 
 _log = structlog.get_logger()
 

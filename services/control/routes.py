@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from aiohttp import web
 from msgspec import Struct
 
-from services.control.commands import Document, Whole
+from tidemark.services.control.commands import Document, Whole
 
 Handler = Callable[[web.Request, Any], Awaitable[web.StreamResponse]]
 """(request, its decoded body or None) → answer; raises Problem."""

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from services.control.api import Api
-from services.control.routes import ROUTES, Handler, Route
-from shared.process.web import BAD_REQUEST, Next, Problem, answering, crowded, guard, read_body
+from tidemark.services.control.api import Api
+from tidemark.services.control.routes import ROUTES, Handler, Route
+from tidemark.shared.process.web import BAD_REQUEST, Next, Problem, answering, crowded, guard, read_body
 
 
 def application(api: Api, token: str, *outer: Any) -> web.Application:

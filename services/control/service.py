@@ -11,28 +11,28 @@ from pathlib import Path
 import structlog
 from aiohttp import web
 
-from services.control.agents import Agents
-from services.control.api import Api
-from services.control.commands import Commands
-from services.control.events import Events
-from services.control.readmodel import ReadModel
-from services.control.server import application
-from services.control.settings import ControlSettings, control_settings
-from shared.adapters.clock import SystemClock
-from shared.adapters.executor import AsyncExecutor
-from shared.adapters.kafka_log import KafkaLog
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.ports.clock import Clock, Executor
-from shared.ports.log import Log
-from shared.process.listening import Connections
-from shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings
-from shared.process.token import read_token
-from shared.process.web import UNPACKS
-from shared.runtime.client import Client
-from shared.runtime.measures import Measure
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.topics import Topics
-from shared.runtime.unreadable import unreadable_measure
+from tidemark.services.control.agents import Agents
+from tidemark.services.control.api import Api
+from tidemark.services.control.commands import Commands
+from tidemark.services.control.events import Events
+from tidemark.services.control.readmodel import ReadModel
+from tidemark.services.control.server import application
+from tidemark.services.control.settings import ControlSettings, control_settings
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.ports.clock import Clock, Executor
+from tidemark.shared.ports.log import Log
+from tidemark.shared.process.listening import Connections
+from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings
+from tidemark.shared.process.token import read_token
+from tidemark.shared.process.web import UNPACKS
+from tidemark.shared.runtime.client import Client
+from tidemark.shared.runtime.measures import Measure
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.runtime.unreadable import unreadable_measure
 
 _log = structlog.get_logger()
 

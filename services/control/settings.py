@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from shared.model.positive import check_positive
-from shared.planning import Engine
-from shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings, settings_of
-from shared.runtime.settings import HEADER_BYTES_MAX
+from tidemark.shared.model.positive import check_positive
+from tidemark.shared.planning import Engine
+from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings, settings_of
+from tidemark.shared.runtime.settings import HEADER_BYTES_MAX
 
 LOOPBACK = "127.0.0.1"
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from shared.model.held import SplitHeld
-from shared.model.ids import TaskId, VertexId
-from shared.model.messages import ProcessorStatus, TaskBeat
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.operators.base import MAX_OPEN, MIN_OPEN
-from shared.runtime.watermark import Explained
+from tidemark.shared.model.held import SplitHeld
+from tidemark.shared.model.ids import TaskId, VertexId
+from tidemark.shared.model.messages import ProcessorStatus, TaskBeat
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.operators.base import MAX_OPEN, MIN_OPEN
+from tidemark.shared.runtime.watermark import Explained
 
 SLOW_MS = 10_000
 """Work that waits longer makes a system slow."""

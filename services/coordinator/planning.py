@@ -6,21 +6,21 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from shared.computation.bundle import Bundle
-from shared.computation.problems import ComputationError
-from shared.language.documents import InvalidDocument, Processor, parse, refusals
-from shared.language.documents.load import load
-from shared.model.ids import VertexId
-from shared.model.messages import KEY_GROUPS, RunningPlan
-from shared.model.plan import PhysicalPlan, Vertex
-from shared.operators.specs import ComputeSpec, StepSpec
-from shared.operators.window_plan import WindowPlan
-from shared.planning import Engine, PlanError, StepHead, plan_processor
-from shared.planning.names import keep_names, names_of
-from shared.protocol.coordinator.events import PlannedEdge, PlannedPipeline, PlannedVertex
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from shared.runtime.coordinator import PlanRefusal
-from shared.runtime.internal import check_topics
+from tidemark.shared.computation.bundle import Bundle
+from tidemark.shared.computation.problems import ComputationError
+from tidemark.shared.language.documents import InvalidDocument, Processor, parse, refusals
+from tidemark.shared.language.documents.load import load
+from tidemark.shared.model.ids import VertexId
+from tidemark.shared.model.messages import KEY_GROUPS, RunningPlan
+from tidemark.shared.model.plan import PhysicalPlan, Vertex
+from tidemark.shared.operators.specs import ComputeSpec, StepSpec
+from tidemark.shared.operators.window_plan import WindowPlan
+from tidemark.shared.planning import Engine, PlanError, StepHead, plan_processor
+from tidemark.shared.planning.names import keep_names, names_of
+from tidemark.shared.protocol.coordinator.events import PlannedEdge, PlannedPipeline, PlannedVertex
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.runtime.coordinator import PlanRefusal
+from tidemark.shared.runtime.internal import check_topics
 
 
 def plan_for_coordinator(  # noqa: PLR0913 - a document, what there was, and what an installation sets

@@ -3,15 +3,15 @@
 import uuid
 from functools import partial
 
-from services.coordinator.planning import plan_for_coordinator
-from shared.adapters.commit_store import SqlCommitStore
-from shared.computation.bundle import bundle_of
-from shared.process.outside import make_outside
-from shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings, settings_of
-from shared.protocol.coordinator.machine import CoordinatorMachine
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from shared.runtime.coordinator import CoordinatorDriver
-from shared.runtime.settings import HEADER_BYTES_MAX
+from tidemark.services.coordinator.planning import plan_for_coordinator
+from tidemark.shared.adapters.commit_store import SqlCommitStore
+from tidemark.shared.computation.bundle import bundle_of
+from tidemark.shared.process.outside import make_outside
+from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings, settings_of
+from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.runtime.coordinator import CoordinatorDriver
+from tidemark.shared.runtime.settings import HEADER_BYTES_MAX
 
 
 def coordinator_settings(settings: ProcessSettings) -> CoordinatorSettings:

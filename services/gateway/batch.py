@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from shared.ports.log import NewRecord
-from shared.process.web import BAD_REQUEST, TOO_LARGE, Problem
+from tidemark.shared.ports.log import NewRecord
+from tidemark.shared.process.web import BAD_REQUEST, TOO_LARGE, Problem
 
 LINES: Final = ("application/x-ndjson", "application/jsonlines", "application/jsonl")
 JSON: Final = "application/json"

@@ -10,17 +10,17 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from services.gateway.batch import Shape, records_of
-from services.gateway.settings import GatewaySettings, gateway_settings
-from services.gateway.writing import BatchWriter, NotKnown, NotWritten, Refused
-from shared.adapters.clock import SystemClock
-from shared.adapters.executor import AsyncExecutor
-from shared.adapters.kafka_log import KafkaLog
-from shared.ports.clock import Clock, Executor
-from shared.ports.log import Log, LogError, NewRecord
-from shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings
-from shared.process.token import read_token
-from shared.process.web import (
+from tidemark.services.gateway.batch import Shape, records_of
+from tidemark.services.gateway.settings import GatewaySettings, gateway_settings
+from tidemark.services.gateway.writing import BatchWriter, NotKnown, NotWritten, Refused
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.ports.clock import Clock, Executor
+from tidemark.shared.ports.log import Log, LogError, NewRecord
+from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings
+from tidemark.shared.process.token import read_token
+from tidemark.shared.process.web import (
     BAD_REQUEST,
     NOT_FOUND,
     TOO_LARGE,
@@ -34,8 +34,8 @@ from shared.process.web import (
     guard,
     read_body,
 )
-from shared.runtime.internal import is_internal
-from shared.runtime.measures import Measure
+from tidemark.shared.runtime.internal import is_internal
+from tidemark.shared.runtime.measures import Measure
 
 _log = structlog.get_logger()
 _RETRY: Final = {"Retry-After": "1"}

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from shared.model.positive import check_positive
-from shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings, settings_of
-from shared.runtime.settings import HEADER_BYTES_MAX
+from tidemark.shared.model.positive import check_positive
+from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings, settings_of
+from tidemark.shared.runtime.settings import HEADER_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

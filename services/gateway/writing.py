@@ -10,9 +10,9 @@ from operator import attrgetter
 
 import structlog
 
-from shared.adapters.kafka_partitions import partition_of_key
-from shared.ports.clock import Clock
-from shared.ports.log import (
+from tidemark.shared.adapters.kafka_partitions import partition_of_key
+from tidemark.shared.ports.clock import Clock
+from tidemark.shared.ports.log import (
     Fenced,
     Log,
     LogDenied,

@@ -1,6 +1,6 @@
 """An archive of the classes that the broker loads (the JVM's class data sharing): with it a start takes half the processor time.
 
-`python -m services.local.archive` writes it: a broker on a folder of its own is started, written to and read from, and its JVM writes what
+`python -m tidemark.services.local.archive` writes it: a broker on a folder of its own is started, written to and read from, and its JVM writes what
 it has loaded as it ends. A JVM of another version, or with other jars, leaves an archive aside and loads classes as ever; so does one that
 finds none.
 """
@@ -14,8 +14,8 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from services.local.broker import BrokerError, LocalBroker
-from services.local.broker_settings import BrokerSettings, archive_path
+from tidemark.services.local.broker import BrokerError, LocalBroker
+from tidemark.services.local.broker_settings import BrokerSettings, archive_path
 
 _TOPIC: Final = "archive"
 _DUMP_TIMEOUT_S: Final = 120.0

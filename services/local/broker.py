@@ -8,7 +8,7 @@ Rules kept here:
 4. What stands in the way (no Java, a taken port, a full disk, another broker on the data) is said in one sentence with
    the remedy, before the start where it can be known before.
 
-``python -m services.local.broker --data DIR [--port N]`` runs one in the foreground.
+``python -m tidemark.services.local.broker --data DIR [--port N]`` runs one in the foreground.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import psutil
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
-from services.local.broker_settings import (
+from tidemark.services.local.broker_settings import (
     FREE_PORT,
     LOOPBACK,
     NODE_ID,
@@ -44,9 +44,9 @@ from services.local.broker_settings import (
     java_arguments,
     server_properties,
 )
-from services.local.jars import JarsError, ensure_jars
-from services.local.java import JavaError, find_java
-from services.local.tether import tethered
+from tidemark.services.local.jars import JarsError, ensure_jars
+from tidemark.services.local.java import JavaError, find_java
+from tidemark.services.local.tether import tethered
 
 _MAIN_CLASS: Final = "kafka.Kafka"
 _FORMAT_CLASS: Final = "kafka.tools.StorageTool"
@@ -394,7 +394,9 @@ async def run_in_foreground(settings: BrokerSettings) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m services.local.broker", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tidemark.services.local.broker", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("--data", type=Path, required=True, help="data folder; made if it is not there")
     parser.add_argument("--port", type=int, default=FREE_PORT, help="0 (default): the one it had before, or a free one")
     options = parser.parse_args(arguments)

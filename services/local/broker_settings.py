@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NewType
 
-from services.local.jars import default_cache
+from tidemark.services.local.jars import default_cache
 
 Port = NewType("Port", int)
 

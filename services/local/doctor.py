@@ -42,7 +42,7 @@ REASONS = (
 def check() -> list[str]:
     """What is missing for a set-up, a sentence each; nothing when all is there."""
     sys.path.insert(0, str(ROOT))
-    from services.local.hints import to_install_python  # noqa: PLC0415 - the script's own folder is on the path, not the root
+    from tidemark.services.local.hints import to_install_python  # noqa: PLC0415 - the script's own folder is on the path, not the root
 
     if not PYTHON_MIN <= sys.version_info[:2] <= PYTHON_MAX:
         return [
@@ -64,7 +64,7 @@ def check() -> list[str]:
 
 def java_findings() -> list[str]:
     """What is wrong with the machine's Java; the same check that the broker makes at each start."""
-    from services.local.java import JavaError, find_java  # noqa: PLC0415 - an older Python cannot read that file
+    from tidemark.services.local.java import JavaError, find_java  # noqa: PLC0415 - an older Python cannot read that file
 
     try:
         find_java()

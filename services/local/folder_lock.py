@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import IO
 
-from services.local.broker import BrokerError
+from tidemark.services.local.broker import BrokerError
 
 _NAME = "lock"
 

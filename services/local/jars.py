@@ -8,7 +8,7 @@ Rules kept here:
    (jgo's own settings).
 3. All that is fetched lies below one folder, by default inside the project, so that removing it undoes the set-up.
 
-``python -m services.local.jars`` fetches what is missing; with ``--relock`` it resolves ``ENDPOINT`` anew and writes the
+``python -m tidemark.services.local.jars`` fetches what is missing; with ``--relock`` it resolves ``ENDPOINT`` anew and writes the
 lock, which is how the broker's version is raised; with ``--into DIR`` it puts the verified jars, and no others, into a
 folder.
 """
@@ -103,7 +103,7 @@ def _parse_line(line: str, place: str) -> LockedJar:
     if len(parts) != _COORDINATE_PARTS or algorithm != "sha256" or len(value) != hashlib.sha256().digest_size * 2:
         raise JarsError(
             f"{place}: expected 'group:artifact:version sha256:HEX', found {line!r}; "
-            "write the file anew with: python -m services.local.jars --relock"
+            "write the file anew with: python -m tidemark.services.local.jars --relock"
         )
     return LockedJar(parts[0], parts[1], parts[2], Sha256(value))
 
@@ -163,7 +163,7 @@ def relock(lock: Path = LOCK_PATH) -> int:
         raise JarsError(f"jgo resolved {ENDPOINT} but wrote no lock file; its version may have changed")
     rows = sorted(f"{jar.groupId}:{jar.artifactId}:{jar.version} sha256:{jar.sha256}" for jar in resolved.dependencies)
     head = (
-        "# The jars of the local Kafka broker and their digests. Written by: python -m services.local.jars --relock\n"
+        "# The jars of the local Kafka broker and their digests. Written by: python -m tidemark.services.local.jars --relock\n"
         f"# From: {ENDPOINT}\n"
     )
     lock.parent.mkdir(parents=True, exist_ok=True)
@@ -182,7 +182,9 @@ def copy_jars(jars: Sequence[Path], folder: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fetch and verify; the exit status is 0 when all jars are there."""
-    parser = argparse.ArgumentParser(prog="python -m services.local.jars", description="Fetch the broker's jars.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tidemark.services.local.jars", description="Fetch the broker's jars."
+    )
     parser.add_argument("--cache", type=Path, default=default_cache(), help="folder to keep them in")
     parser.add_argument("--into", type=Path, help="folder to copy them into, for an image")
     parser.add_argument("--relock", action="store_true", help="resolve anew and write the lock first")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from services.local.hints import to_install_java
+from tidemark.services.local.hints import to_install_java
 
 JAVA_MAJOR_MIN: Final = 17
 _VERSION_TIMEOUT_S: Final = 30

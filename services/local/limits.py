@@ -5,8 +5,8 @@ from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from services.local.broker_settings import BrokerSettings
-from shared.process.settings import ProcessSettingsError, read_table
+from tidemark.services.local.broker_settings import BrokerSettings
+from tidemark.shared.process.settings import ProcessSettingsError, read_table
 
 T = TypeVar("T")
 PLACE = "TIDEMARK_LOCAL"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from shared.process.host import GIVES_UP
+from tidemark.shared.process.host import GIVES_UP
 
 _log = structlog.get_logger()
 

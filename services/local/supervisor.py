@@ -16,27 +16,27 @@ from typing import IO, Any, Final
 import psutil
 import structlog
 
-from services.local.address import ADDRESS_FILE
-from services.local.broker import BrokerError, LocalBroker
-from services.local.broker_settings import FREE_PORT, BrokerSettings, Port
-from services.local.folder_lock import FolderLock
-from services.local.limits import limited, limited_broker
-from services.local.logs import bound, last_words
-from services.local.tether import tethered
-from services.local.vouching import Voucher, runs
-from shared.adapters.clock import SystemClock
-from shared.adapters.kafka_log import KafkaLog
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.model.ids import Place, WorkerIncarnation
-from shared.model.messages import WorkerUnwanted, WorkerWanted
-from shared.ports.log import Log, TopicPartition
-from shared.process.settings import read_runtime
-from shared.runtime.fencing import Fence
-from shared.runtime.reading import followed
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.topics import Topics
-from shared.runtime.unreadable import Unreadable
-from shared.wire.messages import decode_command
+from tidemark.services.local.address import ADDRESS_FILE
+from tidemark.services.local.broker import BrokerError, LocalBroker
+from tidemark.services.local.broker_settings import FREE_PORT, BrokerSettings, Port
+from tidemark.services.local.folder_lock import FolderLock
+from tidemark.services.local.limits import limited, limited_broker
+from tidemark.services.local.logs import bound, last_words
+from tidemark.services.local.tether import tethered
+from tidemark.services.local.vouching import Voucher, runs
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.model.ids import Place, WorkerIncarnation
+from tidemark.shared.model.messages import WorkerUnwanted, WorkerWanted
+from tidemark.shared.ports.log import Log, TopicPartition
+from tidemark.shared.process.settings import read_runtime
+from tidemark.shared.runtime.fencing import Fence
+from tidemark.shared.runtime.reading import followed
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.runtime.unreadable import Unreadable
+from tidemark.shared.wire.messages import decode_command
 
 _log = structlog.get_logger()
 SERVICES: Final = ("coordinator", "source", "operator", "spark", "sink")

@@ -11,12 +11,12 @@ from typing import Final
 import psutil
 import structlog
 
-from shared.model.ids import WorkerIncarnation
-from shared.model.messages import Alive, Deregister, Report
-from shared.ports.log import Log, LogError, NewRecord, TopicPartition
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.topics import Topics
-from shared.wire.messages import encode_message
+from tidemark.shared.model.ids import WorkerIncarnation
+from tidemark.shared.model.messages import Alive, Deregister, Report
+from tidemark.shared.ports.log import Log, LogError, NewRecord, TopicPartition
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.wire.messages import encode_message
 
 _log = structlog.get_logger()
 _NOT_RUNNING: Final = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)

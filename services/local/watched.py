@@ -1,4 +1,4 @@
-"""`python -m services.local.watched PROGRAM ARGUMENT…`: runs a worker's program, vouches for it, and ends as it does.
+"""`python -m tidemark.services.local.watched PROGRAM ARGUMENT…`: runs a worker's program, vouches for it, and ends as it does.
 
 In a container nobody else sees that a worker's process runs while it cannot say so itself, or that it has ended. Settings are
 the worker's own.
@@ -11,13 +11,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from services.local.tether import tethered
-from services.local.vouching import Voucher, runs
-from shared.adapters.kafka_log import KafkaLog
-from shared.process.host import USAGE_STATUS, configure_logs
-from shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings, read_settings
-from shared.runtime.settings import SettingsError
-from shared.runtime.topics import Topics
+from tidemark.services.local.tether import tethered
+from tidemark.services.local.vouching import Voucher, runs
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.process.host import USAGE_STATUS, configure_logs
+from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings, read_settings
+from tidemark.shared.runtime.settings import SettingsError
+from tidemark.shared.runtime.topics import Topics
 
 _TELL_S: Final = 3.0
 """For the word of its end: whoever starts the container again does not wait for a broker that is away."""

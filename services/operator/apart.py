@@ -13,22 +13,22 @@ from typing import Final
 import pyarrow as pa
 from msgspec import msgpack
 
-from services.operator.asking import SAID, Allowed, Answer, Entering, Left, Question, Said, batch_from, send
-from services.operator.child import ToBuild
-from services.operator.deaths import Deaths
-from services.operator.rockskeys import Scratch
-from services.operator.settings import OperatorSettings
-from shared.computation import problems
-from shared.computation.problems import ComputationError
-from shared.model.frames import Content
-from shared.model.held import Why
-from shared.model.ids import StatePart
-from shared.operators.base import Out
-from shared.operators.context import TaskContext
-from shared.operators.errors import OperatorError
-from shared.operators.specs import ComputeSpec
-from shared.ports.children import Child, ChildEnded, Children
-from shared.runtime.settings import RuntimeSettings
+from tidemark.services.operator.asking import SAID, Allowed, Answer, Entering, Left, Question, Said, batch_from, send
+from tidemark.services.operator.child import ToBuild
+from tidemark.services.operator.deaths import Deaths
+from tidemark.services.operator.rockskeys import Scratch
+from tidemark.services.operator.settings import OperatorSettings
+from tidemark.shared.computation import problems
+from tidemark.shared.computation.problems import ComputationError
+from tidemark.shared.model.frames import Content
+from tidemark.shared.model.held import Why
+from tidemark.shared.model.ids import StatePart
+from tidemark.shared.operators.base import Out
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.errors import OperatorError
+from tidemark.shared.operators.specs import ComputeSpec
+from tidemark.shared.ports.children import Child, ChildEnded, Children
+from tidemark.shared.runtime.settings import RuntimeSettings
 
 _KINDS: Final[Mapping[str, type[Exception]]] = {
     "OperatorError": OperatorError,

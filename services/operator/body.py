@@ -11,20 +11,20 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from services.operator.lookups import Lookups
-from services.operator.settings import OperatorSettings
-from services.operator.users import Users
-from shared.model.frames import Body
-from shared.model.held import Hold
-from shared.model.ids import Epoch, StatePart
-from shared.model.plan import OUT
-from shared.model.time import MIN_TIME
-from shared.operators.base import GROUP, Operator, Out
-from shared.operators.chain import Chain
-from shared.operators.passing import Passing
-from shared.runtime.body import Copied
-from shared.runtime.context import TaskContext
-from shared.runtime.exchange import load_body
+from tidemark.services.operator.lookups import Lookups
+from tidemark.services.operator.settings import OperatorSettings
+from tidemark.services.operator.users import Users
+from tidemark.shared.model.frames import Body
+from tidemark.shared.model.held import Hold
+from tidemark.shared.model.ids import Epoch, StatePart
+from tidemark.shared.model.plan import OUT
+from tidemark.shared.model.time import MIN_TIME
+from tidemark.shared.operators.base import GROUP, Operator, Out
+from tidemark.shared.operators.chain import Chain
+from tidemark.shared.operators.passing import Passing
+from tidemark.shared.runtime.body import Copied
+from tidemark.shared.runtime.context import TaskContext
+from tidemark.shared.runtime.exchange import load_body
 
 T = TypeVar("T")
 _DEFAULTS: Final = OperatorSettings()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import msgpack
 
-from services.operator.asking import (
+from tidemark.services.operator.asking import (
     ALLOWED,
     QUESTION,
     Allowed,
@@ -20,15 +20,15 @@ from services.operator.asking import (
     batch_from,
     send,
 )
-from services.operator.rockskeys import Stores
-from shared.language.patterns import keep_patterns
-from shared.model.ids import StatePart
-from shared.operators.base import Out
-from shared.operators.cold_keys import Cooling
-from shared.operators.compute import ComputeOperator
-from shared.operators.context import TaskContext
-from shared.operators.specs import ComputeSpec
-from shared.process.allocator import arrow_on_heaps, keep_freed
+from tidemark.services.operator.rockskeys import Stores
+from tidemark.shared.language.patterns import keep_patterns
+from tidemark.shared.model.ids import StatePart
+from tidemark.shared.operators.base import Out
+from tidemark.shared.operators.cold_keys import Cooling
+from tidemark.shared.operators.compute import ComputeOperator
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.specs import ComputeSpec
+from tidemark.shared.process.allocator import arrow_on_heaps, keep_freed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

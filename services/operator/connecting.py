@@ -1,13 +1,13 @@
 """From a document's `$lookup` to the table that it asks."""
 
-from services.operator.tables.files import FileTable
-from services.operator.tables.held import HeldTable
-from services.operator.tables.sql import SqlTable, engine_of
-from shared.language.documents import Processor
-from shared.language.stages import InlineTable, Lookup
-from shared.ports.tables import Table, TableRefused
-from shared.process.connections import Connections, filesystem_at
-from shared.runtime.context import Outside
+from tidemark.services.operator.tables.files import FileTable
+from tidemark.services.operator.tables.held import HeldTable
+from tidemark.services.operator.tables.sql import SqlTable, engine_of
+from tidemark.shared.language.documents import Processor
+from tidemark.shared.language.stages import InlineTable, Lookup
+from tidemark.shared.ports.tables import Table, TableRefused
+from tidemark.shared.process.connections import Connections, filesystem_at
+from tidemark.shared.runtime.context import Outside
 
 
 def table_of(connections: Connections, outside: Outside, processor: Processor, stage: Lookup) -> Table:

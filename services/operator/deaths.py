@@ -17,11 +17,11 @@ from typing import Final
 import msgspec
 import structlog
 
-from shared.model.ids import Epoch
-from shared.model.messages import Assign
-from shared.ports.blobs import BlobError, BlobStore, BlobUnavailable, Note
-from shared.runtime.exchange import blob_name
-from shared.runtime.settings import DeathSettings
+from tidemark.shared.model.ids import Epoch
+from tidemark.shared.model.messages import Assign
+from tidemark.shared.ports.blobs import BlobError, BlobStore, BlobUnavailable, Note
+from tidemark.shared.runtime.exchange import blob_name
+from tidemark.shared.runtime.settings import DeathSettings
 
 _log = structlog.get_logger()
 _NOTE: Final = "calls-"

@@ -13,15 +13,15 @@ from itertools import islice
 import pyarrow as pa
 import structlog
 
-from shared.language.apply.narrowing import Wanted
-from shared.language.stages import CachedLookup, Lookup
-from shared.model.tables import Found
-from shared.operators.base import Out
-from shared.operators.context import TaskContext as OperatorContext
-from shared.operators.lookup import LookupRows
-from shared.ports.clock import Clock
-from shared.ports.tables import Table, TableRefused, TableUnavailable
-from shared.runtime.settings import LookupSettings
+from tidemark.shared.language.apply.narrowing import Wanted
+from tidemark.shared.language.stages import CachedLookup, Lookup
+from tidemark.shared.model.tables import Found
+from tidemark.shared.operators.base import Out
+from tidemark.shared.operators.context import TaskContext as OperatorContext
+from tidemark.shared.operators.lookup import LookupRows
+from tidemark.shared.ports.clock import Clock
+from tidemark.shared.ports.tables import Table, TableRefused, TableUnavailable
+from tidemark.shared.runtime.settings import LookupSettings
 
 _log = structlog.get_logger()
 

@@ -12,8 +12,8 @@ from typing import Final, TypeVar, cast
 
 from rocksdict import Options, Rdict, WriteOptions
 
-from shared.model.ids import KeyGroup
-from shared.operators.errors import OperatorError
+from tidemark.shared.model.ids import KeyGroup
+from tidemark.shared.operators.errors import OperatorError
 
 WRITE_BUFFERS: Final = 2
 """While one is written to the disk the other is filled."""

@@ -3,30 +3,30 @@
 import tempfile
 from pathlib import Path
 
-from services.operator import child
-from services.operator.apart import Computations
-from services.operator.body import OperatorBody
-from services.operator.connecting import table_of
-from services.operator.deaths import Deaths
-from services.operator.lookups import Lookups
-from services.operator.rockskeys import Scratch
-from services.operator.settings import OperatorSettings, operator_settings
-from services.operator.users import Users
-from shared.adapters.children import ForkedChildren
-from shared.language.documents import parse
-from shared.model.ids import Place
-from shared.operators.build import build_chain, build_operator
-from shared.operators.cold_keys import Cooling
-from shared.operators.specs import ComputeSpec, KeyBySpec
-from shared.planning import LookupHead
-from shared.ports.children import Children
-from shared.process.allocator import arrow_on_heaps
-from shared.process.connections import Connections
-from shared.process.outside import make_outside
-from shared.process.settings import ProcessSettings
-from shared.runtime.body import TaskBody
-from shared.runtime.context import TaskContext
-from shared.runtime.worker import Worker
+from tidemark.services.operator import child
+from tidemark.services.operator.apart import Computations
+from tidemark.services.operator.body import OperatorBody
+from tidemark.services.operator.connecting import table_of
+from tidemark.services.operator.deaths import Deaths
+from tidemark.services.operator.lookups import Lookups
+from tidemark.services.operator.rockskeys import Scratch
+from tidemark.services.operator.settings import OperatorSettings, operator_settings
+from tidemark.services.operator.users import Users
+from tidemark.shared.adapters.children import ForkedChildren
+from tidemark.shared.language.documents import parse
+from tidemark.shared.model.ids import Place
+from tidemark.shared.operators.build import build_chain, build_operator
+from tidemark.shared.operators.cold_keys import Cooling
+from tidemark.shared.operators.specs import ComputeSpec, KeyBySpec
+from tidemark.shared.planning import LookupHead
+from tidemark.shared.ports.children import Children
+from tidemark.shared.process.allocator import arrow_on_heaps
+from tidemark.shared.process.connections import Connections
+from tidemark.shared.process.outside import make_outside
+from tidemark.shared.process.settings import ProcessSettings
+from tidemark.shared.runtime.body import TaskBody
+from tidemark.shared.runtime.context import TaskContext
+from tidemark.shared.runtime.worker import Worker
 
 
 class OperatorService:

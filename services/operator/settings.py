@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from shared.model.positive import check_positive
-from shared.process.settings import ProcessSettings, settings_of
+from tidemark.shared.model.positive import check_positive
+from tidemark.shared.process.settings import ProcessSettings, settings_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

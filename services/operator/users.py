@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from services.operator.apart import Computations
-from services.operator.deaths import Deaths
-from services.operator.rockskeys import Stores
-from shared.operators.cold_keys import Cooling
-from shared.operators.context import TaskContext
-from shared.ports.clock import Executor
+from tidemark.services.operator.apart import Computations
+from tidemark.services.operator.deaths import Deaths
+from tidemark.services.operator.rockskeys import Stores
+from tidemark.shared.operators.cold_keys import Cooling
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.ports.clock import Executor
 
 
 @dataclass(frozen=True, slots=True)

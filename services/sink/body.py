@@ -13,28 +13,28 @@ import msgspec
 import pyarrow as pa
 import structlog
 
-from services.sink.connectors.staging import blobs_of
-from services.sink.settings import SinkSettings
-from shared.language.values.extended_json import to_json
-from shared.model.checkpoint import MirrorRow, ReleaseHandle
-from shared.model.frames import Body
-from shared.model.held import Wait
-from shared.model.ids import Epoch, Offset, StatePart, VertexId
-from shared.model.time import MAX_TIME
-from shared.operators.base import Out
-from shared.operators.batches import documents_of
-from shared.operators.dead_letters import WOULD_REFUSE, Failure, dead_letters
-from shared.planning import WriteHead
-from shared.ports.clock import Handle
-from shared.ports.log import LogUnavailable, TopicPartition
-from shared.ports.sink import Identity, Sink, TargetRefused, TargetUnavailable
-from shared.protocol.release import ReleaseMachine, ReleaseNow
-from shared.runtime.body import Copied
-from shared.runtime.context import TaskContext
-from shared.runtime.exchange import digest_of, load_body
-from shared.runtime.mirror import within
-from shared.runtime.reading import reading
-from shared.wire.messages import decode_mirror_row
+from tidemark.services.sink.connectors.staging import blobs_of
+from tidemark.services.sink.settings import SinkSettings
+from tidemark.shared.language.values.extended_json import to_json
+from tidemark.shared.model.checkpoint import MirrorRow, ReleaseHandle
+from tidemark.shared.model.frames import Body
+from tidemark.shared.model.held import Wait
+from tidemark.shared.model.ids import Epoch, Offset, StatePart, VertexId
+from tidemark.shared.model.time import MAX_TIME
+from tidemark.shared.operators.base import Out
+from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.operators.dead_letters import WOULD_REFUSE, Failure, dead_letters
+from tidemark.shared.planning import WriteHead
+from tidemark.shared.ports.clock import Handle
+from tidemark.shared.ports.log import LogUnavailable, TopicPartition
+from tidemark.shared.ports.sink import Identity, Sink, TargetRefused, TargetUnavailable
+from tidemark.shared.protocol.release import ReleaseMachine, ReleaseNow
+from tidemark.shared.runtime.body import Copied
+from tidemark.shared.runtime.context import TaskContext
+from tidemark.shared.runtime.exchange import digest_of, load_body
+from tidemark.shared.runtime.mirror import within
+from tidemark.shared.runtime.reading import reading
+from tidemark.shared.wire.messages import decode_mirror_row
 
 T = TypeVar("T")
 _log = structlog.get_logger()

@@ -6,24 +6,24 @@ from urllib.parse import urlparse
 
 import sqlalchemy as sa
 
-from services.sink.connectors.destination import Destination, LocalDestination
-from services.sink.connectors.filerows import Encoding
-from services.sink.connectors.files import FileSink
-from services.sink.connectors.kafka import KafkaSink
-from services.sink.connectors.kafkarecords import Takes
-from services.sink.connectors.objects import ObjectDestination
-from services.sink.connectors.sql import SqlSink, engine_at
-from services.sink.connectors.staging import PartStore
-from services.sink.settings import SinkSettings
-from shared.language.documents import FileDlq, KafkaDlq, Processor
-from shared.language.expressions.ast import Literal
-from shared.language.stages import FileEmit, KafkaEmit, Merge, Sink
-from shared.model.ids import Epoch, VertexId
-from shared.planning import DeadLetterHead, Head, WriteHead
-from shared.ports.sink import Sink as SinkPort
-from shared.process.connections import Connections, check_room, filesystem_at
-from shared.runtime.context import TaskContext
-from shared.runtime.exchange import blob_name
+from tidemark.services.sink.connectors.destination import Destination, LocalDestination
+from tidemark.services.sink.connectors.filerows import Encoding
+from tidemark.services.sink.connectors.files import FileSink
+from tidemark.services.sink.connectors.kafka import KafkaSink
+from tidemark.services.sink.connectors.kafkarecords import Takes
+from tidemark.services.sink.connectors.objects import ObjectDestination
+from tidemark.services.sink.connectors.sql import SqlSink, engine_at
+from tidemark.services.sink.connectors.staging import PartStore
+from tidemark.services.sink.settings import SinkSettings
+from tidemark.shared.language.documents import FileDlq, KafkaDlq, Processor
+from tidemark.shared.language.expressions.ast import Literal
+from tidemark.shared.language.stages import FileEmit, KafkaEmit, Merge, Sink
+from tidemark.shared.model.ids import Epoch, VertexId
+from tidemark.shared.planning import DeadLetterHead, Head, WriteHead
+from tidemark.shared.ports.sink import Sink as SinkPort
+from tidemark.shared.process.connections import Connections, check_room, filesystem_at
+from tidemark.shared.runtime.context import TaskContext
+from tidemark.shared.runtime.exchange import blob_name
 
 
 class SinkConnectors(Protocol):

@@ -2,19 +2,19 @@
 
 from functools import partial
 
-from services.sink.body import SinkBody
-from services.sink.connecting import RealSinks, SinkConnectors
-from services.sink.settings import SinkSettings, sink_settings
-from shared.language.documents import parse
-from shared.model.ids import Place
-from shared.planning import DeadLetterHead
-from shared.process.allocator import arrow_on_heaps
-from shared.process.connections import Connections
-from shared.process.outside import make_outside
-from shared.process.settings import ProcessSettings
-from shared.runtime.body import TaskBody
-from shared.runtime.context import TaskContext
-from shared.runtime.worker import Worker
+from tidemark.services.sink.body import SinkBody
+from tidemark.services.sink.connecting import RealSinks, SinkConnectors
+from tidemark.services.sink.settings import SinkSettings, sink_settings
+from tidemark.shared.language.documents import parse
+from tidemark.shared.model.ids import Place
+from tidemark.shared.planning import DeadLetterHead
+from tidemark.shared.process.allocator import arrow_on_heaps
+from tidemark.shared.process.connections import Connections
+from tidemark.shared.process.outside import make_outside
+from tidemark.shared.process.settings import ProcessSettings
+from tidemark.shared.runtime.body import TaskBody
+from tidemark.shared.runtime.context import TaskContext
+from tidemark.shared.runtime.worker import Worker
 
 
 class SinkService:

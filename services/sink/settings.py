@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, field
 
-from services.sink.connectors.files import FileSinkSettings
-from services.sink.connectors.kafka import KafkaSinkSettings
-from services.sink.connectors.sql import SqlSinkSettings
-from services.sink.connectors.staging import StagingSettings
-from shared.model.positive import check_positive
-from shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings, settings_of
-from shared.runtime.settings import HEADER_BYTES_MAX
+from tidemark.services.sink.connectors.files import FileSinkSettings
+from tidemark.services.sink.connectors.kafka import KafkaSinkSettings
+from tidemark.services.sink.connectors.sql import SqlSinkSettings
+from tidemark.services.sink.connectors.staging import StagingSettings
+from tidemark.shared.model.positive import check_positive
+from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings, settings_of
+from tidemark.shared.runtime.settings import HEADER_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

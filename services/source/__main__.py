@@ -1,8 +1,8 @@
-"""`python -m services.source`: a worker of this service. Settings come from the environment (shared/process)."""
+"""`python -m tidemark.services.source`: a worker of this service. Settings come from the environment (shared/process)."""
 
 import sys
 
-from services.source.service import build
-from shared.process.host import serve
+from tidemark.services.source.service import build
+from tidemark.shared.process.host import serve
 
 sys.exit(serve(build))

@@ -13,23 +13,23 @@ import msgspec
 import numpy as np
 import structlog
 
-from services.source.settings import SourceSettings
-from services.source.steps import Silence, Steps
-from shared.model.checkpoint import KnownSplit, SplitStand
-from shared.model.frames import Body
-from shared.model.held import Hold, SplitHeld
-from shared.model.ids import FIRST_OFFSET, Epoch, Offset, SplitId, StatePart, split_part
-from shared.model.plan import OUT
-from shared.model.time import MIN_TIME
-from shared.operators.base import Out
-from shared.operators.chain import Chain
-from shared.operators.source_front import SourceFront
-from shared.ports.clock import Clock
-from shared.ports.log import LogUnavailable
-from shared.ports.source import NotesOffsets, RawBatch, Source, SplitStatus
-from shared.runtime.body import Copied, Fetched
-from shared.runtime.context import TaskContext
-from shared.wire.messages import encode_stands
+from tidemark.services.source.settings import SourceSettings
+from tidemark.services.source.steps import Silence, Steps
+from tidemark.shared.model.checkpoint import KnownSplit, SplitStand
+from tidemark.shared.model.frames import Body
+from tidemark.shared.model.held import Hold, SplitHeld
+from tidemark.shared.model.ids import FIRST_OFFSET, Epoch, Offset, SplitId, StatePart, split_part
+from tidemark.shared.model.plan import OUT
+from tidemark.shared.model.time import MIN_TIME
+from tidemark.shared.operators.base import Out
+from tidemark.shared.operators.chain import Chain
+from tidemark.shared.operators.source_front import SourceFront
+from tidemark.shared.ports.clock import Clock
+from tidemark.shared.ports.log import LogUnavailable
+from tidemark.shared.ports.source import NotesOffsets, RawBatch, Source, SplitStatus
+from tidemark.shared.runtime.body import Copied, Fetched
+from tidemark.shared.runtime.context import TaskContext
+from tidemark.shared.wire.messages import encode_stands
 
 _log = structlog.get_logger()
 _POSITION = "position|"

@@ -3,24 +3,24 @@
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
-from services.source.connectors.files import FileSource, FileSourceSettings
-from services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
-from services.source.connectors.script import DocumentsSource, ScriptSource
-from services.source.settings import SourceSettings
-from services.source.steps import ClockNotSettable, looks_at_time
-from shared.adapters.kafka_raw import RawReader
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.language.documents import Processor
-from shared.language.stages import DocumentsSource as DocumentsStage
-from shared.language.stages import FileSource as FileStage
-from shared.language.stages import KafkaSource as KafkaStage
-from shared.language.stages import ScriptSource as ScriptStage
-from shared.language.stages import Source as SourceStage
-from shared.ports.clock import Clock
-from shared.ports.source import Source
-from shared.process.connections import Connections, filesystem_at
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from shared.runtime.context import Outside
+from tidemark.services.source.connectors.files import FileSource, FileSourceSettings
+from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
+from tidemark.services.source.connectors.script import DocumentsSource, ScriptSource
+from tidemark.services.source.settings import SourceSettings
+from tidemark.services.source.steps import ClockNotSettable, looks_at_time
+from tidemark.shared.adapters.kafka_raw import RawReader
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.language.documents import Processor
+from tidemark.shared.language.stages import DocumentsSource as DocumentsStage
+from tidemark.shared.language.stages import FileSource as FileStage
+from tidemark.shared.language.stages import KafkaSource as KafkaStage
+from tidemark.shared.language.stages import ScriptSource as ScriptStage
+from tidemark.shared.language.stages import Source as SourceStage
+from tidemark.shared.ports.clock import Clock
+from tidemark.shared.ports.source import Source
+from tidemark.shared.process.connections import Connections, filesystem_at
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.runtime.context import Outside
 
 _GATHERINGS: Final = 10
 """Of an epoch."""

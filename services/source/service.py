@@ -1,21 +1,21 @@
 """Wiring of a source worker's process: from the document's `$source` to a connector."""
 
-from services.source.body import SourceTaskBody
-from services.source.connecting import RealSources, SourceConnectors
-from services.source.settings import SourceSettings, source_settings
-from services.source.steps import Steps, looks_at_time, rows_close, sets_clock
-from shared.language.documents import Processor, parse
-from shared.language.stages import DocumentsSource, FileSource, KafkaSource, ScriptSource, Source
-from shared.model.ids import Place
-from shared.operators.build import build_chain
-from shared.operators.source_front import SourceFront
-from shared.operators.specs import FrontSpec
-from shared.process.connections import Connections
-from shared.process.outside import make_outside
-from shared.process.settings import ProcessSettings
-from shared.runtime.body import TaskBody
-from shared.runtime.context import TaskContext
-from shared.runtime.worker import Worker
+from tidemark.services.source.body import SourceTaskBody
+from tidemark.services.source.connecting import RealSources, SourceConnectors
+from tidemark.services.source.settings import SourceSettings, source_settings
+from tidemark.services.source.steps import Steps, looks_at_time, rows_close, sets_clock
+from tidemark.shared.language.documents import Processor, parse
+from tidemark.shared.language.stages import DocumentsSource, FileSource, KafkaSource, ScriptSource, Source
+from tidemark.shared.model.ids import Place
+from tidemark.shared.operators.build import build_chain
+from tidemark.shared.operators.source_front import SourceFront
+from tidemark.shared.operators.specs import FrontSpec
+from tidemark.shared.process.connections import Connections
+from tidemark.shared.process.outside import make_outside
+from tidemark.shared.process.settings import ProcessSettings
+from tidemark.shared.runtime.body import TaskBody
+from tidemark.shared.runtime.context import TaskContext
+from tidemark.shared.runtime.worker import Worker
 
 
 class SourceService:

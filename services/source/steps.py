@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.source.connectors.script import split_of
-from shared.language.documents import Processor, all_stages
-from shared.language.stages import (
+from tidemark.services.source.connectors.script import split_of
+from tidemark.shared.language.documents import Processor, all_stages
+from tidemark.shared.language.stages import (
     CachedLookup,
     Compute,
     IdleStep,
@@ -22,9 +22,9 @@ from shared.language.stages import (
     WatermarkStep,
     Window,
 )
-from shared.model.ids import SplitId
-from shared.operators.source_front import SourceFront
-from shared.ports.source import RawBatch
+from tidemark.shared.model.ids import SplitId
+from tidemark.shared.operators.source_front import SourceFront
+from tidemark.shared.ports.source import RawBatch
 
 
 class ClockNotSettable(Exception):

@@ -1,8 +1,8 @@
-"""`python -m services.spark`: a worker of this service. Settings come from the environment (shared/process)."""
+"""`python -m tidemark.services.spark`: a worker of this service. Settings come from the environment (shared/process)."""
 
 import sys
 
-from services.spark.service import build
-from shared.process.host import serve
+from tidemark.services.spark.service import build
+from tidemark.shared.process.host import serve
 
 sys.exit(serve(build))

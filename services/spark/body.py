@@ -12,23 +12,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from shared.model.checkpoint import BlobRef
-from shared.model.frames import Body, Inline, Segment
-from shared.model.held import Hold, Why
-from shared.model.ids import TASK_PART, Epoch, StatePart
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.operators.base import MAX_OPEN, MIN_OPEN, WEND, WSTART, Out
-from shared.operators.context import TaskContext as OperatorContext
-from shared.operators.sessions import intervals
-from shared.operators.step import Times
-from shared.operators.taking import NO_SESSIONS, take_rows
-from shared.operators.window_plan import SESSION, WindowPlan
-from shared.runtime.body import Announced, Copied
-from shared.runtime.context import TaskContext
-from shared.runtime.exchange import blob_name, load_body, parquet_bytes
-from shared.wire.arrow import decode_batch
-from spark_stages.manifest import StageState, StateSegment
-from spark_stages.step import SparkResult, SparkStep
+from tidemark.shared.model.checkpoint import BlobRef
+from tidemark.shared.model.frames import Body, Inline, Segment
+from tidemark.shared.model.held import Hold, Why
+from tidemark.shared.model.ids import TASK_PART, Epoch, StatePart
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.operators.base import MAX_OPEN, MIN_OPEN, WEND, WSTART, Out
+from tidemark.shared.operators.context import TaskContext as OperatorContext
+from tidemark.shared.operators.sessions import intervals
+from tidemark.shared.operators.step import Times
+from tidemark.shared.operators.taking import NO_SESSIONS, take_rows
+from tidemark.shared.operators.window_plan import SESSION, WindowPlan
+from tidemark.shared.runtime.body import Announced, Copied
+from tidemark.shared.runtime.context import TaskContext
+from tidemark.shared.runtime.exchange import blob_name, load_body, parquet_bytes
+from tidemark.shared.wire.arrow import decode_batch
+from tidemark.spark_stages.manifest import StageState, StateSegment
+from tidemark.spark_stages.step import SparkResult, SparkStep
 
 _log = structlog.get_logger()
 

@@ -6,20 +6,20 @@ from dataclasses import dataclass, fields
 import structlog
 from pyspark.sql import SparkSession
 
-from services.spark.body import SparkBody
-from shared.model.ids import Place
-from shared.operators.context import TaskContext as OperatorContext
-from shared.operators.window_plan import WindowPlan
-from shared.planning import StepHead
-from shared.process.outside import make_outside
-from shared.process.settings import ProcessSettings, settings_of
-from shared.runtime.body import TaskBody
-from shared.runtime.context import TaskContext
-from shared.runtime.worker import Worker
-from spark_stages.bounds import StepBounds
-from spark_stages.session import forget_session, has_ended, open_session
-from spark_stages.step import SparkStep
-from spark_stages.warmup import warm_up
+from tidemark.services.spark.body import SparkBody
+from tidemark.shared.model.ids import Place
+from tidemark.shared.operators.context import TaskContext as OperatorContext
+from tidemark.shared.operators.window_plan import WindowPlan
+from tidemark.shared.planning import StepHead
+from tidemark.shared.process.outside import make_outside
+from tidemark.shared.process.settings import ProcessSettings, settings_of
+from tidemark.shared.runtime.body import TaskBody
+from tidemark.shared.runtime.context import TaskContext
+from tidemark.shared.runtime.worker import Worker
+from tidemark.spark_stages.bounds import StepBounds
+from tidemark.spark_stages.session import forget_session, has_ended, open_session
+from tidemark.spark_stages.step import SparkStep
+from tidemark.spark_stages.warmup import warm_up
 
 _log = structlog.get_logger()
 

@@ -15,13 +15,13 @@ import fsspec
 from fsspec.asyn import sync
 from fsspec.implementations.memory import MemoryFileSystem
 
-from shared.adapters.creating import create_object
-from shared.adapters.faults import Fault, Faults
-from shared.adapters.listing import listing_of
-from shared.adapters.store_settings import BlobSettings
-from shared.model.checkpoint import BlobRef
-from shared.ports.blobs import BlobError, BlobStore, BlobUnavailable, Note
-from shared.ports.clock import Executor
+from tidemark.shared.adapters.creating import create_object
+from tidemark.shared.adapters.faults import Fault, Faults
+from tidemark.shared.adapters.listing import listing_of
+from tidemark.shared.adapters.store_settings import BlobSettings
+from tidemark.shared.model.checkpoint import BlobRef
+from tidemark.shared.ports.blobs import BlobError, BlobStore, BlobUnavailable, Note
+from tidemark.shared.ports.clock import Executor
 
 T = TypeVar("T")
 

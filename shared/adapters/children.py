@@ -19,7 +19,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Final
 
-from shared.ports.children import ChildEnded
+from tidemark.shared.ports.children import ChildEnded
 
 Work = Callable[[Connection], None]
 """What a child does with its end of the connection, until that is closed."""

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from shared.model.checkpoint import CommitRow, LineageEntry
-from shared.model.ids import LeaderToken
-from shared.model.processors import Expected, ProcessorRow
+from tidemark.shared.model.checkpoint import CommitRow, LineageEntry
+from tidemark.shared.model.ids import LeaderToken
+from tidemark.shared.model.processors import Expected, ProcessorRow
 
 
 @dataclass(slots=True)

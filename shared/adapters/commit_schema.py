@@ -11,9 +11,9 @@ from typing import Any, Final
 import msgspec
 import sqlalchemy as sa
 
-from shared.model.checkpoint import CommitRow, LineageEntry
-from shared.model.ids import Epoch, Generation, JobId, ProcessorName
-from shared.model.processors import ProcessorRow
+from tidemark.shared.model.checkpoint import CommitRow, LineageEntry
+from tidemark.shared.model.ids import Epoch, Generation, JobId, ProcessorName
+from tidemark.shared.model.processors import ProcessorRow
 
 VERSION: Final = 1
 """Of these tables. Another version in a store is refused."""

@@ -26,8 +26,8 @@ from sqlalchemy import event
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from shared.adapters import commit_schema as schema
-from shared.adapters.commit_rules import (
+from tidemark.shared.adapters import commit_schema as schema
+from tidemark.shared.adapters.commit_rules import (
     LeaseWatch,
     check_commit,
     check_new_generation,
@@ -35,12 +35,12 @@ from shared.adapters.commit_rules import (
     leads_no_longer,
     stale,
 )
-from shared.adapters.sqlite_file import SqliteFile, damage
-from shared.adapters.store_settings import StoreSettings
-from shared.model.checkpoint import CommitRow, LineageEntry
-from shared.model.ids import Epoch, Generation, JobId, LeaderToken
-from shared.model.processors import Expected, ProcessorRow
-from shared.ports.commits import (
+from tidemark.shared.adapters.sqlite_file import SqliteFile, damage
+from tidemark.shared.adapters.store_settings import StoreSettings
+from tidemark.shared.model.checkpoint import CommitRow, LineageEntry
+from tidemark.shared.model.ids import Epoch, Generation, JobId, LeaderToken
+from tidemark.shared.model.processors import Expected, ProcessorRow
+from tidemark.shared.ports.commits import (
     WHAT_TO_DO,
     Ambiguous,
     Stale,

@@ -16,13 +16,13 @@ from typing import Final
 
 import fsspec
 
-from shared.adapters.blobs import FsspecBlobs, check_name, digest_of
-from shared.adapters.creating import link_file
-from shared.adapters.listing import raise_unless_gone
-from shared.adapters.store_settings import BlobSettings
-from shared.model.checkpoint import BlobRef
-from shared.ports.blobs import BlobError, Note
-from shared.ports.clock import Executor
+from tidemark.shared.adapters.blobs import FsspecBlobs, check_name, digest_of
+from tidemark.shared.adapters.creating import link_file
+from tidemark.shared.adapters.listing import raise_unless_gone
+from tidemark.shared.adapters.store_settings import BlobSettings
+from tidemark.shared.model.checkpoint import BlobRef
+from tidemark.shared.ports.blobs import BlobError, Note
+from tidemark.shared.ports.clock import Executor
 
 _TEMPORARY: Final = ".tmp"
 _LEFT_OVER_S: Final = 24 * 3600

@@ -9,14 +9,14 @@ from aiokafka import errors
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from shared.adapters.kafka_client import KAFKA_ERRORS, apart, require_topics, translated
-from shared.adapters.kafka_denied import why_not
-from shared.adapters.kafka_reader import KafkaReader, partition_name, theirs
-from shared.adapters.kafka_rules import RULES, rules_of
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.adapters.kafka_topics import describe_topics
-from shared.model.ids import Offset
-from shared.ports.log import LogError, LogUnavailable, TopicFound, TopicPartition, TopicRules
+from tidemark.shared.adapters.kafka_client import KAFKA_ERRORS, apart, require_topics, translated
+from tidemark.shared.adapters.kafka_denied import why_not
+from tidemark.shared.adapters.kafka_reader import KafkaReader, partition_name, theirs
+from tidemark.shared.adapters.kafka_rules import RULES, rules_of
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.adapters.kafka_topics import describe_topics
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.log import LogError, LogUnavailable, TopicFound, TopicPartition, TopicRules
 
 T = TypeVar("T")
 

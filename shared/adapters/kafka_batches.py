@@ -14,9 +14,9 @@ import pyarrow as pa
 from aiokafka.record.memory_records import MemoryRecords
 from crc32c import crc32c
 
-from shared.adapters.kafka_unpacking import UNPACK, UNPACKED_BYTES_MAX, BatchCut, Unpacking, unpacked
-from shared.compiled import kafka
-from shared.compiled.columns import bitmap
+from tidemark.shared.adapters.kafka_unpacking import UNPACK, UNPACKED_BYTES_MAX, BatchCut, Unpacking, unpacked
+from tidemark.shared.compiled import kafka
+from tidemark.shared.compiled.columns import bitmap
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 _SMALL_BYTES: Final = 1024

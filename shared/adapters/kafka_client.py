@@ -14,7 +14,7 @@ from typing import Any, Final
 from aiokafka import errors
 from aiokafka.protocol.metadata import MetadataRequest
 
-from shared.ports.log import Fenced, LogError, LogUnavailable
+from tidemark.shared.ports.log import Fenced, LogError, LogUnavailable
 
 _FENCED: Final = (errors.ProducerFenced, errors.InvalidProducerEpoch, errors.TransactionCoordinatorFenced)
 _PASSING: Final = (

@@ -11,9 +11,9 @@ from typing import Any, Final
 from aiokafka import errors
 from aiokafka.conn import collect_hosts, create_conn
 
-from shared.adapters.kafka_client import translated
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.ports.log import LogDenied, LogError
+from tidemark.shared.adapters.kafka_client import translated
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.ports.log import LogDenied, LogError
 
 _DENIALS: Final = (
     errors.SaslAuthenticationFailed,

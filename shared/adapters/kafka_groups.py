@@ -5,11 +5,11 @@ from typing import Any
 
 import aiokafka
 
-from shared.adapters.kafka_client import KAFKA_ERRORS, stop_consumer, translated
-from shared.adapters.kafka_reader import theirs
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.model.ids import Offset
-from shared.ports.log import TopicPartition
+from tidemark.shared.adapters.kafka_client import KAFKA_ERRORS, stop_consumer, translated
+from tidemark.shared.adapters.kafka_reader import theirs
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.log import TopicPartition
 
 
 class KafkaGroups:

@@ -3,15 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from shared.adapters.kafka_admin import KafkaAdmin
-from shared.adapters.kafka_client import quiet_library_log
-from shared.adapters.kafka_groups import KafkaGroups
-from shared.adapters.kafka_reader import KafkaReader
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.adapters.kafka_transactions import KafkaTransactionalWriter
-from shared.adapters.kafka_writer import KafkaWriter, Producer
-from shared.model.ids import Offset
-from shared.ports.log import LogError, TopicFound, TopicPartition, TopicRules
+from tidemark.shared.adapters.kafka_admin import KafkaAdmin
+from tidemark.shared.adapters.kafka_client import quiet_library_log
+from tidemark.shared.adapters.kafka_groups import KafkaGroups
+from tidemark.shared.adapters.kafka_reader import KafkaReader
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.adapters.kafka_transactions import KafkaTransactionalWriter
+from tidemark.shared.adapters.kafka_writer import KafkaWriter, Producer
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.log import LogError, TopicFound, TopicPartition, TopicRules
 
 _Part = KafkaReader | KafkaWriter | KafkaTransactionalWriter
 P = TypeVar("P", KafkaReader, KafkaWriter, KafkaTransactionalWriter)

@@ -11,9 +11,9 @@ import pyarrow as pa
 from aiokafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
 from crc32c import crc32c
 
-from shared.compiled import kafka, kafka_packing
-from shared.compiled.documents import buffers
-from shared.ports.log import RecordColumns
+from tidemark.shared.compiled import kafka, kafka_packing
+from tidemark.shared.compiled.documents import buffers
+from tidemark.shared.ports.log import RecordColumns
 
 Uint8s: TypeAlias = npt.NDArray[np.uint8]
 Int64s: TypeAlias = npt.NDArray[np.int64]

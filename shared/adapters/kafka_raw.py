@@ -17,12 +17,12 @@ import pyarrow as pa
 from aiokafka import errors
 from aiokafka.consumer.fetcher import READ_COMMITTED, FetchResult
 
-from shared.adapters.kafka_batches import BrokenBatch, PartitionAnswer, Records
-from shared.adapters.kafka_client import KAFKA_ERRORS
-from shared.adapters.kafka_reader import KafkaReader
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.model.ids import Offset
-from shared.ports.log import TopicPartition
+from tidemark.shared.adapters.kafka_batches import BrokenBatch, PartitionAnswer, Records
+from tidemark.shared.adapters.kafka_client import KAFKA_ERRORS
+from tidemark.shared.adapters.kafka_reader import KafkaReader
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.log import TopicPartition
 
 Int64s = npt.NDArray[np.int64]
 

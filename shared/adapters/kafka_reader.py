@@ -11,11 +11,11 @@ from typing import Any
 import aiokafka
 from aiokafka import errors
 
-from shared.adapters.kafka_client import KAFKA_ERRORS, Heard, require_topics, stop_consumer, translated
-from shared.adapters.kafka_denied import why_not
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.model.ids import Offset
-from shared.ports.log import LogError, LogRecord, LogUnavailable, OffsetOutOfRange, TopicPartition
+from tidemark.shared.adapters.kafka_client import KAFKA_ERRORS, Heard, require_topics, stop_consumer, translated
+from tidemark.shared.adapters.kafka_denied import why_not
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.log import LogError, LogRecord, LogUnavailable, OffsetOutOfRange, TopicPartition
 
 
 def partition_name(partition: TopicPartition) -> str:

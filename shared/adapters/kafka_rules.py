@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from shared.ports.log import TopicRules
+from tidemark.shared.ports.log import TopicRules
 
 _BYTES: Final = "max.message.bytes"
 _CLEANUP: Final = "cleanup.policy"

@@ -22,7 +22,7 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
-from shared.ports.log import LogUnavailable, TopicFound
+from tidemark.shared.ports.log import LogUnavailable, TopicFound
 
 _ID_BYTES: Final = 16
 """Of a topic's id: Kafka's format."""

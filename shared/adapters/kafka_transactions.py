@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from shared.adapters.kafka_client import KAFKA_ERRORS, translated
-from shared.adapters.kafka_packed import PackedBatch, packed
-from shared.adapters.kafka_reader import partition_name
-from shared.adapters.kafka_writer import Producer
-from shared.compiled.documents import buffers
-from shared.model.ids import Offset
-from shared.ports.log import LogError, LogUnavailable, NewRecord, RecordColumns, TopicPartition, Written
+from tidemark.shared.adapters.kafka_client import KAFKA_ERRORS, translated
+from tidemark.shared.adapters.kafka_packed import PackedBatch, packed
+from tidemark.shared.adapters.kafka_reader import partition_name
+from tidemark.shared.adapters.kafka_writer import Producer
+from tidemark.shared.compiled.documents import buffers
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.log import LogError, LogUnavailable, NewRecord, RecordColumns, TopicPartition, Written
 
 
 class KafkaTransaction:

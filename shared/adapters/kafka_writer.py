@@ -13,12 +13,12 @@ from typing import Any
 
 import aiokafka
 
-from shared.adapters.kafka_client import KAFKA_ERRORS, discard, require_topics, seal, translated
-from shared.adapters.kafka_denied import why_not
-from shared.adapters.kafka_reader import partition_name
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.model.ids import Offset
-from shared.ports.log import LogError, LogUnavailable, NewRecord, TopicPartition
+from tidemark.shared.adapters.kafka_client import KAFKA_ERRORS, discard, require_topics, seal, translated
+from tidemark.shared.adapters.kafka_denied import why_not
+from tidemark.shared.adapters.kafka_reader import partition_name
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.log import LogError, LogUnavailable, NewRecord, TopicPartition
 
 
 class Producer:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-from shared.model.ids import Offset
-from shared.ports.clock import Clock
-from shared.ports.log import (
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.clock import Clock
+from tidemark.shared.ports.log import (
     Fenced,
     LogError,
     LogRecord,

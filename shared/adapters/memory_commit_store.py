@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from shared.adapters.commit_rules import (
+from tidemark.shared.adapters.commit_rules import (
     LeaseWatch,
     check_commit,
     check_new_generation,
@@ -20,11 +20,11 @@ from shared.adapters.commit_rules import (
     leads_no_longer,
     stale,
 )
-from shared.adapters.faults import Fault, Faults
-from shared.model.checkpoint import CommitRow, LineageEntry
-from shared.model.ids import Epoch, Generation, JobId, LeaderToken, ProcessorName
-from shared.model.processors import Expected, ProcessorRow
-from shared.ports.commits import Ambiguous, Stale, StoreLost, StoreUnavailable, counts_fewer
+from tidemark.shared.adapters.faults import Fault, Faults
+from tidemark.shared.model.checkpoint import CommitRow, LineageEntry
+from tidemark.shared.model.ids import Epoch, Generation, JobId, LeaderToken, ProcessorName
+from tidemark.shared.model.processors import Expected, ProcessorRow
+from tidemark.shared.ports.commits import Ambiguous, Stale, StoreLost, StoreUnavailable, counts_fewer
 
 T = TypeVar("T")
 

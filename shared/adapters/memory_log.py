@@ -11,11 +11,19 @@ from collections import deque
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Final
 
-from shared.adapters.faults import Fault, Faults, Operation
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_transactions import MemoryTransactionalWriter, again
-from shared.model.ids import Offset
-from shared.ports.log import LogError, LogRecord, LogUnavailable, NewRecord, TopicFound, TopicPartition, TopicRules
+from tidemark.shared.adapters.faults import Fault, Faults, Operation
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_transactions import MemoryTransactionalWriter, again
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.log import (
+    LogError,
+    LogRecord,
+    LogUnavailable,
+    NewRecord,
+    TopicFound,
+    TopicPartition,
+    TopicRules,
+)
 
 BUFFER_RECORDS_MAX: Final = 1000
 """Records that a writer holds unacknowledged, by default; `send` waits beyond that."""

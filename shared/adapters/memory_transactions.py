@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from contextvars import Context
 from typing import Literal
 
-from shared.adapters.faults import Fault, Faults
-from shared.adapters.memory_broker import MemoryBroker
-from shared.model.ids import Offset
-from shared.ports.log import LogError, LogUnavailable, NewRecord, TopicPartition, Written
+from tidemark.shared.adapters.faults import Fault, Faults
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.log import LogError, LogUnavailable, NewRecord, TopicPartition, Written
 
 
 def again(error: LogError) -> LogError:

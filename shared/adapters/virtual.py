@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from shared.adapters.executor import Spawner
+from tidemark.shared.adapters.executor import Spawner
 
 T = TypeVar("T")
 

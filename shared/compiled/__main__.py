@@ -1,7 +1,7 @@
-"""`python -m shared.compiled` compiles all that this room has, and keeps it: `make setup` and the images do so once."""
+"""`python -m tidemark.shared.compiled` compiles all that this room has, and keeps it: `make setup` and the images do so once."""
 
 from importlib import import_module
 from pathlib import Path
 
 for module in sorted(Path(__file__).parent.glob("[a-z]*.py")):
-    import_module(f"shared.compiled.{module.stem}")
+    import_module(f"tidemark.shared.compiled.{module.stem}")

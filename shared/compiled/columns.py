@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shared.compiled import tags
+from tidemark.shared.compiled import tags
 
 Uint8s: TypeAlias = npt.NDArray[np.uint8]
 Int32s: TypeAlias = npt.NDArray[np.int32]
@@ -32,7 +32,7 @@ class Tagged:
     """What n documents have at one path."""
 
     tags: Uint8s
-    """Shape (n,), see `shared.compiled.tags`."""
+    """Shape (n,), see `tidemark.shared.compiled.tags`."""
     numbers: Int64s
     """Shape (n,): of BOOL 0 or 1, of INT and LONG the number, of DOUBLE its bits, of DATE UTC ms, of STRING its size in bytes."""
     begins: Int32s

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from shared.compiled.compiling import part, rare
-from shared.compiled.memory import double_bits, high_product, leading_zeros
+from tidemark.shared.compiled.compiling import part, rare
+from tidemark.shared.compiled.memory import double_bits, high_product, leading_zeros
 
 _LOWEST: Final = -342
 _HIGHEST: Final = 308

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shared.compiled import json, packed, tags
-from shared.compiled.columns import Bools, Int64s, Path, Tagged, Uint8s, bitmap
+from tidemark.shared.compiled import json, packed, tags
+from tidemark.shared.compiled.columns import Bools, Int64s, Path, Tagged, Uint8s, bitmap
 
 SIZE_MAX_BYTES: Final = 64 * 1024 * 1024
 """Of a document; the plain interpreter says why a larger one is none."""

@@ -1,6 +1,6 @@
 """Rows to documents in the compact codec: what stands in a document's own text, or in the codec, with some top-level fields from columns.
 
-- E1 What is written is, byte for byte, what `shared.language.values.encode_doc` makes of the documents.
+- E1 What is written is, byte for byte, what `tidemark.shared.language.values.encode_doc` makes of the documents.
 - E2 A row that this code does not surely write (typed values that it does not know, names that stand twice) is marked; the interpreter
   writes it.
 """
@@ -10,13 +10,13 @@ from typing import Final
 import numpy as np
 from numba import types
 
-from shared.compiled import tags
-from shared.compiled.compiling import compiled, part, rare
-from shared.compiled.json import first_kind, scalar, typed
-from shared.compiled.memory import borrowed, byte_at, copy_bytes, move_bytes
-from shared.compiled.packed import header, skip
-from shared.compiled.rendering import ASK, DEPTH_MAX, column_of, known_name
-from shared.compiled.scanning import QUOTE, copy_string, skip_space, string_end
+from tidemark.shared.compiled import tags
+from tidemark.shared.compiled.compiling import compiled, part, rare
+from tidemark.shared.compiled.json import first_kind, scalar, typed
+from tidemark.shared.compiled.memory import borrowed, byte_at, copy_bytes, move_bytes
+from tidemark.shared.compiled.packed import header, skip
+from tidemark.shared.compiled.rendering import ASK, DEPTH_MAX, column_of, known_name
+from tidemark.shared.compiled.scanning import QUOTE, copy_string, skip_space, string_end
 
 _OPEN, _CLOSE, _LIST, _COMMA, _COLON = (ord(c) for c in "{}[,:")
 _NULL: Final = 0xC0

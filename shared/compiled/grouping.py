@@ -5,8 +5,8 @@ from typing import Final
 import numpy as np
 from numba import types
 
-from shared.compiled.compiling import compiled, part
-from shared.compiled.memory import borrowed, byte_at, word_at
+from tidemark.shared.compiled.compiling import compiled, part
+from tidemark.shared.compiled.memory import borrowed, byte_at, word_at
 
 _BYTES, _INT64S = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.int64, 1, "C", readonly=True)
 _BOOLS: Final = types.Array(types.boolean, 1, "C", readonly=True)

@@ -2,7 +2,7 @@
 
 Rows lie in slots, those of a key and side in a list in the order in which they were applied, which is that of their times. A slot's
 numbers stand side by side in `rows`, shape (slots, ROW); a key's in `keys`, shape (keys, KEYS); a document's to give out in `found`, shape
-(m, FOUND). -1 is no slot. `shared.operators.join_rows` has the rules.
+(m, FOUND). -1 is no slot. `tidemark.shared.operators.join_rows` has the rules.
 """
 
 from typing import Final
@@ -10,10 +10,10 @@ from typing import Final
 import numpy as np
 from numba import types
 
-from shared.compiled.compiling import compiled, part
-from shared.compiled.encoding import put_count
-from shared.compiled.memory import borrowed, copy_bytes
-from shared.compiled.packed import header
+from tidemark.shared.compiled.compiling import compiled, part
+from tidemark.shared.compiled.encoding import put_count
+from tidemark.shared.compiled.memory import borrowed, copy_bytes
+from tidemark.shared.compiled.packed import header
 
 TIME, ARRIVAL, PART, POSITION, KEY, SIDE, NUMBER, MATCHED, BEGIN, END, NEXT, BEFORE = range(12)
 ROW: Final = 12

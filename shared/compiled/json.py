@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 from numba import types
 
-from shared.compiled import tags
-from shared.compiled.compiling import compiled, part, rare
-from shared.compiled.memory import borrowed, byte_at, double_bits
-from shared.compiled.scanning import (
+from tidemark.shared.compiled import tags
+from tidemark.shared.compiled.compiling import compiled, part, rare
+from tidemark.shared.compiled.memory import borrowed, byte_at, double_bits
+from tidemark.shared.compiled.scanning import (
     BACKSLASH,
     MINUS,
     PLUS,

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from shared.compiled.compiling import compiled, part
-from shared.compiled.memory import borrowed, byte_at, copy_bytes, word_at
+from tidemark.shared.compiled.compiling import compiled, part
+from tidemark.shared.compiled.memory import borrowed, byte_at, copy_bytes, word_at
 
 HEADER_BYTES: Final = 61
 """Of a batch, before its first record."""

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 from numba import types
 
-from shared.compiled.compiling import compiled, part
-from shared.compiled.memory import borrowed, copy_bytes
+from tidemark.shared.compiled.compiling import compiled, part
+from tidemark.shared.compiled.memory import borrowed, copy_bytes
 
 RECORD_BYTES_MAX: Final = 40
 """Of a record, beside its key, its value and its headers: its length, times, places and the lengths within."""

@@ -1,4 +1,4 @@
-"""One pass over documents in the compact codec (`shared.language.values.codec`): what stands at the paths that are asked for.
+"""One pass over documents in the compact codec (`tidemark.shared.language.values.codec`): what stands at the paths that are asked for.
 
 The codec is MessagePack; a `bin` holds a typed value, its first byte says which. Our own code wrote the documents: nothing is checked but
 that no byte outside of a document is looked at.
@@ -9,11 +9,11 @@ from typing import Final
 import numpy as np
 from numba import types
 
-from shared.compiled import tags
-from shared.compiled.compiling import compiled, part, rare
-from shared.compiled.json import below, child_of, put
-from shared.compiled.memory import borrowed, byte_at
-from shared.compiled.scanning import character
+from tidemark.shared.compiled import tags
+from tidemark.shared.compiled.compiling import compiled, part, rare
+from tidemark.shared.compiled.json import below, child_of, put
+from tidemark.shared.compiled.memory import borrowed, byte_at
+from tidemark.shared.compiled.scanning import character
 
 _MAP: Final = 12
 """Beside the tags of cells: what a header may say."""

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from shared.compiled import tags
-from shared.compiled.compiling import compiled, part, rare
-from shared.compiled.json import first_kind, scalar, typed
-from shared.compiled.memory import borrowed, byte_at, copy_bytes, word_at
-from shared.compiled.packed import header, is_text
-from shared.compiled.scanning import QUOTE, skip_space, string_end
-from shared.compiled.writing import put_all, put_date, put_double, put_text, put_unescaped, put_whole
+from tidemark.shared.compiled import tags
+from tidemark.shared.compiled.compiling import compiled, part, rare
+from tidemark.shared.compiled.json import first_kind, scalar, typed
+from tidemark.shared.compiled.memory import borrowed, byte_at, copy_bytes, word_at
+from tidemark.shared.compiled.packed import header, is_text
+from tidemark.shared.compiled.scanning import QUOTE, skip_space, string_end
+from tidemark.shared.compiled.writing import put_all, put_date, put_double, put_text, put_unescaped, put_whole
 
 ASK: Final = 255
 """A cell of which the document says whether it is null or missing; it says nothing else of the field (B1)."""

@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from shared.compiled import tags
-from shared.compiled.compiling import part, rare
-from shared.compiled.decimals import double_of
-from shared.compiled.memory import byte_at, trailing_zeros, word_at
+from tidemark.shared.compiled import tags
+from tidemark.shared.compiled.compiling import part, rare
+from tidemark.shared.compiled.decimals import double_of
+from tidemark.shared.compiled.memory import byte_at, trailing_zeros, word_at
 
 QUOTE, BACKSLASH, MINUS, PLUS, DOT, ZERO, SPACE = (ord(c) for c in '"\\-+.0 ')
 SIGN: Final = -(2**63)

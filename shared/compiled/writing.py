@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from shared.compiled.compiling import part, rare
-from shared.compiled.memory import byte_at, copy_bytes, high_product, trailing_zeros, word_at
-from shared.compiled.scanning import BACKSLASH, QUOTE, SIGN, SPACE, code_point, odd_bytes, put_character
+from tidemark.shared.compiled.compiling import part, rare
+from tidemark.shared.compiled.memory import byte_at, copy_bytes, high_product, trailing_zeros, word_at
+from tidemark.shared.compiled.scanning import BACKSLASH, QUOTE, SIGN, SPACE, code_point, odd_bytes, put_character
 
 _DAY_MS: Final = 86_400_000
 """A unit."""

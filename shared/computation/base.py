@@ -16,10 +16,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
 
-from shared.computation.problems import StateError
-from shared.computation.records import Record, Timer
-from shared.computation.timers import Timers
-from shared.model.values import Document
+from tidemark.shared.computation.problems import StateError
+from tidemark.shared.computation.records import Record, Timer
+from tidemark.shared.computation.timers import Timers
+from tidemark.shared.model.values import Document
 
 S = TypeVar("S")
 C = TypeVar("C")

@@ -27,7 +27,7 @@ from typing import Final
 
 import msgspec
 
-from shared.computation.problems import ComputationError
+from tidemark.shared.computation.problems import ComputationError
 
 PRODUCT: Final = frozenset({"shared", "services", "spark_stages"})
 """Packages that every worker has."""

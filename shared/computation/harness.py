@@ -7,7 +7,7 @@
     harness.end()
     assert harness.documents == [...]
 
-It runs what a task runs (`shared.operators.computation`), without services. `Chain` joins several, so that what one yields is
+It runs what a task runs (`tidemark.shared.operators.computation`), without services. `Chain` joins several, so that what one yields is
 what the next one gets, watermarks included.
 """
 
@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from shared.computation.base import Computation
-from shared.computation.loading import make_computation
-from shared.computation.records import Order, Record
-from shared.language.limits import DEFAULTS, Limits
-from shared.model.ids import KeyGroup
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.model.values import Document
-from shared.operators.computation import Applied, Failure, KeyedComputation, Output, Row, row_of
+from tidemark.shared.computation.base import Computation
+from tidemark.shared.computation.loading import make_computation
+from tidemark.shared.computation.records import Order, Record
+from tidemark.shared.language.limits import DEFAULTS, Limits
+from tidemark.shared.model.ids import KeyGroup
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.computation import Applied, Failure, KeyedComputation, Output, Row, row_of
 
 KeyOf = str | Callable[[Document], Any]
 """The key of a document: the name of a top-level field, or a function."""

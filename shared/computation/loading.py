@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from shared.computation.base import Computation
-from shared.computation.bundle import import_from
-from shared.computation.problems import ComputationError, ConfigError
-from shared.computation.state import StateCodec
+from tidemark.shared.computation.base import Computation
+from tidemark.shared.computation.bundle import import_from
+from tidemark.shared.computation.problems import ComputationError, ConfigError
+from tidemark.shared.computation.state import StateCodec
 
 
 def load_computation(path: str, config: Mapping[str, Any] | None = None, code: bytes = b"") -> Computation[Any, Any]:
@@ -32,7 +32,9 @@ def load_computation(path: str, config: Mapping[str, Any] | None = None, code: b
     kind = getattr(module, class_name, None)
     if not isinstance(kind, type) or not issubclass(kind, Computation):
         found = "nothing of that name" if kind is None else f"a {type(kind).__name__} that is no Computation"
-        raise ComputationError(f"class {path!r}: expected a subclass of shared.computation.Computation, found {found}")
+        raise ComputationError(
+            f"class {path!r}: expected a subclass of tidemark.shared.computation.Computation, found {found}"
+        )
     return make_computation(kind, config)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from shared.computation.problems import StateError
-from shared.language.limits import DEFAULTS
-from shared.model.values import Date, Long
+from tidemark.shared.computation.problems import StateError
+from tidemark.shared.language.limits import DEFAULTS
+from tidemark.shared.model.values import Date, Long
 
 """Encoded state that one key may have."""
 

@@ -13,10 +13,10 @@ import heapq
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from shared.computation.problems import TimerError
-from shared.computation.records import Domain
-from shared.language.limits import DEFAULTS
-from shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.computation.problems import TimerError
+from tidemark.shared.computation.records import Domain
+from tidemark.shared.language.limits import DEFAULTS
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 
 _SLACK: Final = 16
 NAME_MAX: Final = 200

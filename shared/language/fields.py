@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from shared.language.expressions.ast import Expr, fields_used
-from shared.language.query.match import fields_used as query_fields
-from shared.language.stages import (
+from tidemark.shared.language.expressions.ast import Expr, fields_used
+from tidemark.shared.language.query.match import fields_used as query_fields
+from tidemark.shared.language.stages import (
     AddFields,
     Branch,
     Computed,

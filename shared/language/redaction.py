@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from shared.language.documents.connections import REFERENCE
-from shared.language.documents.load import load
-from shared.language.problems import InvalidDocument
+from tidemark.shared.language.documents.connections import REFERENCE
+from tidemark.shared.language.documents.load import load
+from tidemark.shared.language.problems import InvalidDocument
 
 HIDDEN: Final = "***"
 _SECRET: Final = re.compile(

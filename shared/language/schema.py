@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, Literal, get_args
 
-from shared.language.problems import Problems, join
-from shared.language.values.types import type_name
-from shared.model.values import INT64_MAX, INT64_MIN, MISSING, Document, Value, long
+from tidemark.shared.language.problems import Problems, join
+from tidemark.shared.language.values.types import type_name
+from tidemark.shared.model.values import INT64_MAX, INT64_MIN, MISSING, Document, Value, long
 
 FieldTypeName = Literal["string", "int", "long", "double", "decimal", "bool", "date"]
 FIELD_TYPES: Final[tuple[FieldTypeName, ...]] = get_args(FieldTypeName)

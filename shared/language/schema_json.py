@@ -7,16 +7,16 @@ place (a source first, defined variables, projections that do not mix) is said b
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shared.language.documents.connections import SETTINGS
-from shared.language.documents.kinds import closed_schema
-from shared.language.documents.parse import DOCUMENT_OPTIONS
-from shared.language.documents.pipeline import STAGES
-from shared.language.documents.specs import StageSpec
-from shared.language.documents.windows import INNER
-from shared.language.expressions.forms import FORMS
-from shared.language.expressions.library import OPERATORS
-from shared.language.query.parse import QUERY_OPERATORS
-from shared.language.values.extended_json import SPECIAL
+from tidemark.shared.language.documents.connections import SETTINGS
+from tidemark.shared.language.documents.kinds import closed_schema
+from tidemark.shared.language.documents.parse import DOCUMENT_OPTIONS
+from tidemark.shared.language.documents.pipeline import STAGES
+from tidemark.shared.language.documents.specs import StageSpec
+from tidemark.shared.language.documents.windows import INNER
+from tidemark.shared.language.expressions.forms import FORMS
+from tidemark.shared.language.expressions.library import OPERATORS
+from tidemark.shared.language.query.parse import QUERY_OPERATORS
+from tidemark.shared.language.values.extended_json import SPECIAL
 
 DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 

@@ -6,7 +6,7 @@ that is added changes the bytes, and so the digest, of no row that was written b
 
 from msgspec import Struct
 
-from shared.model.ids import Epoch, Generation, JobId, Offset, Seq, SplitId, StatePart, VertexId
+from tidemark.shared.model.ids import Epoch, Generation, JobId, Offset, Seq, SplitId, StatePart, VertexId
 
 
 class BlobRef(Struct, frozen=True, omit_defaults=True):
@@ -82,7 +82,7 @@ class TaskHandle(Struct, frozen=True, omit_defaults=True):
     staged: bytes = b""
     """A sink's handle of the epoch's staged output, opaque; b"" for an epoch without output and for other tasks."""
     positions: bytes = b""
-    """Where a source's splits stood at its barrier (`shared.wire.messages`: tuple of SplitStand); b"" for other tasks."""
+    """Where a source's splits stood at its barrier (`tidemark.shared.wire.messages`: tuple of SplitStand); b"" for other tasks."""
 
 
 class SplitStand(Struct, frozen=True, omit_defaults=True):

@@ -1,4 +1,4 @@
-"""Frames: what services write to each other on edges (protocol, section 2). `shared.wire.frames` has their bytes.
+"""Frames: what services write to each other on edges (protocol, section 2). `tidemark.shared.wire.frames` has their bytes.
 
 Markers (`WatermarkFrame`, `BarrierFrame`, `EndFrame`) go to every partition of an edge, behind the data they speak about.
 """
@@ -6,7 +6,7 @@ Markers (`WatermarkFrame`, `BarrierFrame`, `EndFrame`) go to every partition of 
 from dataclasses import dataclass
 from typing import Literal
 
-from shared.model.ids import Epoch, Generation, Incarnation, JobId, Seq, TaskId
+from tidemark.shared.model.ids import Epoch, Generation, Incarnation, JobId, Seq, TaskId
 
 Content = Literal["rows", "partials"]
 """What a body holds: documents, or partial aggregates of windows."""

@@ -1,6 +1,6 @@
 """Messages of the control plane: the coordinator's commands, the workers' reports, the users' requests.
 
-Tagged msgspec structs: `shared.wire.messages` has their bytes. Messages may be repeated or late; whoever reads one
+Tagged msgspec structs: `tidemark.shared.wire.messages` has their bytes. Messages may be repeated or late; whoever reads one
 compares worker incarnation, job and generation first (R2).
 """
 
@@ -8,9 +8,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from shared.model.checkpoint import KnownSplit, LineageEntry, TaskHandle
-from shared.model.held import Wait
-from shared.model.ids import (
+from tidemark.shared.model.checkpoint import KnownSplit, LineageEntry, TaskHandle
+from tidemark.shared.model.held import Wait
+from tidemark.shared.model.ids import (
     NO_EPOCH,
     EdgeId,
     Epoch,
@@ -25,7 +25,7 @@ from shared.model.ids import (
     VertexId,
     WorkerIncarnation,
 )
-from shared.model.time import MIN_TIME
+from tidemark.shared.model.time import MIN_TIME
 
 KEY_GROUPS: Final = 128
 """Of a plan, unless it says otherwise: kept with the processor, so that its state has an owner whatever the numbers of tasks are."""

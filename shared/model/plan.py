@@ -1,14 +1,14 @@
 """The physical plan: vertices, run as tasks by services, and the edges between them.
 
-Made by `shared.planning` from a document, deterministically: a worker plans again what the coordinator planned.
-What a vertex does is a tuple of operator specs, frozen data from the language; `shared.planning.tasks` builds the
+Made by `tidemark.shared.planning` from a document, deterministically: a worker plans again what the coordinator planned.
+What a vertex does is a tuple of operator specs, frozen data from the language; `tidemark.shared.planning.tasks` builds the
 operators of one task from them.
 """
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shared.model.ids import EdgeId, VertexId
+from tidemark.shared.model.ids import EdgeId, VertexId
 
 Service = Literal["source", "operator", "spark", "sink"]
 Partitioning = Literal["key", "spread", "single", "copy"]
@@ -38,7 +38,7 @@ class Edge:
 class Vertex:
     """A node: `head` is what only this service does (read, step, release), `chain` are fused pure operators.
 
-    head: a spec of `shared.planning.specs` (source, step or sink) or None. chain: operator specs, applied in order.
+    head: a spec of `tidemark.shared.planning.specs` (source, step or sink) or None. chain: operator specs, applied in order.
     """
 
     id: VertexId

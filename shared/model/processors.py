@@ -1,8 +1,8 @@
-"""A processor's one row in the store, and what a change of it expects (C8). `shared.ports.commits` reads and writes it."""
+"""A processor's one row in the store, and what a change of it expects (C8). `tidemark.shared.ports.commits` reads and writes it."""
 
 from msgspec import Struct
 
-from shared.model.ids import Epoch, Generation, JobId, LeaderToken, ProcessorName
+from tidemark.shared.model.ids import Epoch, Generation, JobId, LeaderToken, ProcessorName
 
 
 class Expected(Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from shared.model.values import Document
+from tidemark.shared.model.values import Document
 
 
 class Found(NamedTuple):

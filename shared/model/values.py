@@ -8,7 +8,7 @@ Rules:
 - V2 Values are never changed in place: who changes a document builds a new one that may share parts with the old.
 - V3 `MISSING` is what an absent field evaluates to; it never stands inside a list or a dict.
 - V4 Types are told apart with `type(v) is …`, never with `isinstance` or `==`: `Date(5) == 5 == Long(5)` for Python.
-  `shared.language.values` has the comparison, equality and keys that MongoDB defines.
+  `tidemark.shared.language.values` has the comparison, equality and keys that MongoDB defines.
 """
 
 from collections.abc import Mapping

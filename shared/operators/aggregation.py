@@ -5,16 +5,16 @@ from collections.abc import Set as AbstractSet
 
 import pyarrow as pa
 
-from shared.language.schema import Schema
-from shared.language.stages import Unwind
-from shared.operators import general_group, typed_group
-from shared.operators.base import PART, POS, TS, WEND, WSTART, Out
-from shared.operators.batches import declared_columns, one_batch, typed, typed_fields
-from shared.operators.context import TaskContext
-from shared.operators.dead_letters import Failure, dead_letters
-from shared.operators.program import through
-from shared.operators.sessions import assign_sessions
-from shared.operators.window_plan import WindowPlan
+from tidemark.shared.language.schema import Schema
+from tidemark.shared.language.stages import Unwind
+from tidemark.shared.operators import general_group, typed_group
+from tidemark.shared.operators.base import PART, POS, TS, WEND, WSTART, Out
+from tidemark.shared.operators.batches import declared_columns, one_batch, typed, typed_fields
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.dead_letters import Failure, dead_letters
+from tidemark.shared.operators.program import through
+from tidemark.shared.operators.sessions import assign_sessions
+from tidemark.shared.operators.window_plan import WindowPlan
 
 
 def partials_of(plan: WindowPlan, rows: pa.RecordBatch, context: TaskContext) -> tuple[pa.Table, list[Out], int]:

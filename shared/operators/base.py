@@ -12,10 +12,10 @@ from typing import Final, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from shared.model.frames import Content
-from shared.model.held import Why
-from shared.model.ids import StatePart
-from shared.model.plan import Port
+from tidemark.shared.model.frames import Content
+from tidemark.shared.model.held import Why
+from tidemark.shared.model.ids import StatePart
+from tidemark.shared.model.plan import Port
 
 TS: Final = "__ts"
 """int64: event time, ms."""

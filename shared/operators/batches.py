@@ -22,10 +22,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.schema import FieldTypeName, Schema
-from shared.language.values import decode_doc, decode_value, encode_doc, encode_docs, parse_json
-from shared.model.values import MISSING, Binary, Date, Document, long
-from shared.operators.base import ENGINE_PREFIX, RAW, REST
+from tidemark.shared.language.schema import FieldTypeName, Schema
+from tidemark.shared.language.values import decode_doc, decode_value, encode_doc, encode_docs, parse_json
+from tidemark.shared.model.values import MISSING, Binary, Date, Document, long
+from tidemark.shared.operators.base import ENGINE_PREFIX, RAW, REST
 
 TIMESTAMP: Final = pa.timestamp("ms", tz="UTC")
 NO_FIELDS: Final = encode_doc({})
@@ -222,7 +222,7 @@ def rest_of(documents: Sequence[Document]) -> pa.Array:
 
 
 def typed(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
-    """An untyped batch with its declared fields in columns (B1); the documents must fit (`shared.language.schema.fit`)."""
+    """An untyped batch with its declared fields in columns (B1); the documents must fit (`tidemark.shared.language.schema.fit`)."""
     documents = documents_of(batch)
     columns: dict[str, pa.Array] = {}
     for field in typed_fields(schema):

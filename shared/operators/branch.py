@@ -9,13 +9,13 @@ from typing import Final
 
 import pyarrow as pa
 
-from shared.model.frames import Content
-from shared.model.plan import OUT
-from shared.operators.base import PLACE, PLACE_BITS, POS, Out
-from shared.operators.batches import int64s, with_column
-from shared.operators.errors import OperatorError
-from shared.operators.passing import Passing
-from shared.operators.specs import BranchSpec
+from tidemark.shared.model.frames import Content
+from tidemark.shared.model.plan import OUT
+from tidemark.shared.operators.base import PLACE, PLACE_BITS, POS, Out
+from tidemark.shared.operators.batches import int64s, with_column
+from tidemark.shared.operators.errors import OperatorError
+from tidemark.shared.operators.passing import Passing
+from tidemark.shared.operators.specs import BranchSpec
 
 BRANCHES_MAX: Final = 2**11
 """Streams that may flow together."""

@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 
-from shared.operators.base import Operator
-from shared.operators.branch import Branch
-from shared.operators.chain import Chain
-from shared.operators.compute import ComputeOperator
-from shared.operators.context import NOWHERE, TaskContext
-from shared.operators.errors import OperatorError
-from shared.operators.join import JoinOperator
-from shared.operators.keyby import KeyBy
-from shared.operators.partial import PartialAggregate
-from shared.operators.source_front import SourceFront
-from shared.operators.specs import (
+from tidemark.shared.operators.base import Operator
+from tidemark.shared.operators.branch import Branch
+from tidemark.shared.operators.chain import Chain
+from tidemark.shared.operators.compute import ComputeOperator
+from tidemark.shared.operators.context import NOWHERE, TaskContext
+from tidemark.shared.operators.errors import OperatorError
+from tidemark.shared.operators.join import JoinOperator
+from tidemark.shared.operators.keyby import KeyBy
+from tidemark.shared.operators.partial import PartialAggregate
+from tidemark.shared.operators.source_front import SourceFront
+from tidemark.shared.operators.specs import (
     BranchSpec,
     ComputeSpec,
     FrontSpec,
@@ -24,9 +24,9 @@ from shared.operators.specs import (
     StepSpec,
     TapSpec,
 )
-from shared.operators.stateless import StatelessStages
-from shared.operators.step_operator import StepOperator
-from shared.operators.tap import Tap
+from tidemark.shared.operators.stateless import StatelessStages
+from tidemark.shared.operators.step_operator import StepOperator
+from tidemark.shared.operators.tap import Tap
 
 
 def build_operator(spec: OperatorSpec, context: TaskContext = NOWHERE) -> Operator:

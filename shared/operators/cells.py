@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.kernels.base import ARROW, Bools, Column, ColumnType, doubted, filled, nulls_of, without
-from shared.language.values import encode_docs, type_name
-from shared.model.values import INT32_MAX, INT32_MIN, MISSING, Date, Long, Missing, Value
-from shared.operators.batches import TAGGED_FIELD, Empty, column_field, values_of
-from shared.operators.batches import column_of as arrow_of
+from tidemark.shared.language.kernels.base import ARROW, Bools, Column, ColumnType, doubted, filled, nulls_of, without
+from tidemark.shared.language.values import encode_docs, type_name
+from tidemark.shared.model.values import INT32_MAX, INT32_MIN, MISSING, Date, Long, Missing, Value
+from tidemark.shared.operators.batches import TAGGED_FIELD, Empty, column_field, values_of
+from tidemark.shared.operators.batches import column_of as arrow_of
 
 _TYPES: Final[Mapping[type, ColumnType]] = {
     str: "string", int: "int", Long: "long", float: "double", bool: "bool", Date: "date", dict: "object",

@@ -12,12 +12,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from shared.model.frames import Content
-from shared.model.held import Hold, Why
-from shared.model.ids import StatePart
-from shared.model.plan import OUT
-from shared.model.time import MIN_TIME
-from shared.operators.base import Filling, Gathering, Holding, Kinded, Operator, Out
+from tidemark.shared.model.frames import Content
+from tidemark.shared.model.held import Hold, Why
+from tidemark.shared.model.ids import StatePart
+from tidemark.shared.model.plan import OUT
+from tidemark.shared.model.time import MIN_TIME
+from tidemark.shared.operators.base import Filling, Gathering, Holding, Kinded, Operator, Out
 
 _OTHER: Final[Why] = "operator"
 

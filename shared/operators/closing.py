@@ -12,25 +12,37 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.accumulators.base import OrderKey, TooManyValues
-from shared.language.apply import apply_count, apply_group, apply_limit, apply_sort
-from shared.language.expressions.environment import Environment
-from shared.language.expressions.errors import ExpressionError
-from shared.language.stages import Count, Group, InnerStage, Limit, Sort, Stateless
-from shared.model.plan import OUT
-from shared.model.time import MIN_TIME
-from shared.model.values import Document
-from shared.operators import general_group, typed_group
-from shared.operators.base import ARRIVAL, EVENT, NO_SPLIT, NO_SPLIT_LEAST, PART, POS, SRCKEY, TS, WEND, WSTART, Out
-from shared.operators.batches import batch_of, concat, documents_of, one_batch, with_column
-from shared.operators.context import TaskContext
-from shared.operators.dead_letters import Failure, dead_letters
-from shared.operators.errors import OperatorError
-from shared.operators.grouping import groups_of, numbers_of
-from shared.operators.keygroups import murmur2_column
-from shared.operators.program import through
-from shared.operators.rows import environments
-from shared.operators.window_plan import FIRST, LAST, SESSION, SESSION_KEY, WindowPlan
+from tidemark.shared.language.accumulators.base import OrderKey, TooManyValues
+from tidemark.shared.language.apply import apply_count, apply_group, apply_limit, apply_sort
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.errors import ExpressionError
+from tidemark.shared.language.stages import Count, Group, InnerStage, Limit, Sort, Stateless
+from tidemark.shared.model.plan import OUT
+from tidemark.shared.model.time import MIN_TIME
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators import general_group, typed_group
+from tidemark.shared.operators.base import (
+    ARRIVAL,
+    EVENT,
+    NO_SPLIT,
+    NO_SPLIT_LEAST,
+    PART,
+    POS,
+    SRCKEY,
+    TS,
+    WEND,
+    WSTART,
+    Out,
+)
+from tidemark.shared.operators.batches import batch_of, concat, documents_of, one_batch, with_column
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.dead_letters import Failure, dead_letters
+from tidemark.shared.operators.errors import OperatorError
+from tidemark.shared.operators.grouping import groups_of, numbers_of
+from tidemark.shared.operators.keygroups import murmur2_column
+from tidemark.shared.operators.program import through
+from tidemark.shared.operators.rows import environments
+from tidemark.shared.operators.window_plan import FIRST, LAST, SESSION, SESSION_KEY, WindowPlan
 
 Int64s = npt.NDArray[np.int64]
 _POSITIVE = 0x7FFFFFFF

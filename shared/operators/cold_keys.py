@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from shared.model.ids import KeyGroup
+from tidemark.shared.model.ids import KeyGroup
 
 
 class ColdKeys(Protocol):

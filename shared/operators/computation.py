@@ -29,23 +29,23 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from shared.computation.base import Computation
-from shared.computation.problems import DeathError, TimerError
-from shared.computation.records import Order, Record, Timer
-from shared.computation.state import StateCodec
-from shared.computation.timers import Pending
-from shared.language.limits import DEFAULTS, Limits
-from shared.language.values import canonical_key, encode_value
-from shared.model.ids import KeyGroup
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.model.values import Document
-from shared.operators import computation_batch
-from shared.operators.cold_keys import Cooling
-from shared.operators.computation_keys import Key, Keys, OrderKey, Waiting
-from shared.operators.context import NOWHERE
-from shared.operators.due import Due
-from shared.operators.errors import OperatorError
-from shared.operators.guard import CallGuard
+from tidemark.shared.computation.base import Computation
+from tidemark.shared.computation.problems import DeathError, TimerError
+from tidemark.shared.computation.records import Order, Record, Timer
+from tidemark.shared.computation.state import StateCodec
+from tidemark.shared.computation.timers import Pending
+from tidemark.shared.language.limits import DEFAULTS, Limits
+from tidemark.shared.language.values import canonical_key, encode_value
+from tidemark.shared.model.ids import KeyGroup
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators import computation_batch
+from tidemark.shared.operators.cold_keys import Cooling
+from tidemark.shared.operators.computation_keys import Key, Keys, OrderKey, Waiting
+from tidemark.shared.operators.context import NOWHERE
+from tidemark.shared.operators.due import Due
+from tidemark.shared.operators.errors import OperatorError
+from tidemark.shared.operators.guard import CallGuard
 
 
 class Row(NamedTuple):

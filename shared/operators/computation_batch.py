@@ -5,11 +5,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from shared.computation.base import Computation
-from shared.computation.problems import ComputationError
-from shared.language.values import encode_doc
-from shared.model.values import Date, Document
-from shared.operators.computation_keys import Key, Waiting
+from tidemark.shared.computation.base import Computation
+from tidemark.shared.computation.problems import ComputationError
+from tidemark.shared.language.values import encode_doc
+from tidemark.shared.model.values import Date, Document
+from tidemark.shared.operators.computation_keys import Key, Waiting
 
 TIMESTAMP: Final = "timestamp"
 

@@ -15,14 +15,14 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from shared.computation.problems import StateError
-from shared.computation.state import StateCodec
-from shared.computation.timers import Pending, Timers
-from shared.language.values import decode_value, encode_value
-from shared.model.ids import KeyGroup
-from shared.model.time import MIN_TIME
-from shared.operators.cold_keys import Cooling
-from shared.operators.keygroups import key_group
+from tidemark.shared.computation.problems import StateError
+from tidemark.shared.computation.state import StateCodec
+from tidemark.shared.computation.timers import Pending, Timers
+from tidemark.shared.language.values import decode_value, encode_value
+from tidemark.shared.model.ids import KeyGroup
+from tidemark.shared.model.time import MIN_TIME
+from tidemark.shared.operators.cold_keys import Cooling
+from tidemark.shared.operators.keygroups import key_group
 
 _FORMAT: Final = 2
 _FORMATS_READ: Final = (1, 2)

@@ -8,24 +8,24 @@ from collections.abc import Mapping, MutableMapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from shared.computation.loading import load_computation
-from shared.computation.problems import ComputationError
-from shared.language.expressions.environment import Environment
-from shared.language.expressions.interpreter import evaluate
-from shared.model.held import Why
-from shared.model.ids import KeyGroup, StatePart, key_group_part
-from shared.model.plan import OUT
-from shared.model.time import MIN_TIME, minus
-from shared.model.values import Date
-from shared.operators.base import ARRIVAL, KEY, NO_SPLIT, PART, POS, TS, WM, Out
-from shared.operators.batches import batch_of, documents_of
-from shared.operators.computation import Applied, KeyedComputation, Row
-from shared.operators.computation import Failure as CallbackFailure
-from shared.operators.computation_keys import OrderKey
-from shared.operators.context import TaskContext
-from shared.operators.dead_letters import LATE, LATE_CODE, Failure, dead_letters
-from shared.operators.errors import OperatorError
-from shared.operators.specs import ComputeSpec
+from tidemark.shared.computation.loading import load_computation
+from tidemark.shared.computation.problems import ComputationError
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.model.held import Why
+from tidemark.shared.model.ids import KeyGroup, StatePart, key_group_part
+from tidemark.shared.model.plan import OUT
+from tidemark.shared.model.time import MIN_TIME, minus
+from tidemark.shared.model.values import Date
+from tidemark.shared.operators.base import ARRIVAL, KEY, NO_SPLIT, PART, POS, TS, WM, Out
+from tidemark.shared.operators.batches import batch_of, documents_of
+from tidemark.shared.operators.computation import Applied, KeyedComputation, Row
+from tidemark.shared.operators.computation import Failure as CallbackFailure
+from tidemark.shared.operators.computation_keys import OrderKey
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.dead_letters import LATE, LATE_CODE, Failure, dead_letters
+from tidemark.shared.operators.errors import OperatorError
+from tidemark.shared.operators.specs import ComputeSpec
 
 _FAILED = "ComputationFailed"
 

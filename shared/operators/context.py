@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from shared.language.stages.source import KeyFormat
-from shared.operators.base import Operator
-from shared.operators.cold_keys import Cooling
-from shared.operators.guard import CallGuard
-from shared.operators.specs import ComputeSpec
+from tidemark.shared.language.stages.source import KeyFormat
+from tidemark.shared.operators.base import Operator
+from tidemark.shared.operators.cold_keys import Cooling
+from tidemark.shared.operators.guard import CallGuard
+from tidemark.shared.operators.specs import ComputeSpec
 
 Names: TypeAlias = str | tuple[str, ...] | None
 """One topic, several in the order of the document, or what has none."""
@@ -66,7 +66,7 @@ class TaskContext:
     guard: CallGuard | None = None
     """Stands before callbacks of users' code; None where nobody counts deaths."""
     code: bytes = b""
-    """The code of the processor's computations (`shared.computation.bundle`)."""
+    """The code of the processor's computations (`tidemark.shared.computation.bundle`)."""
     computing: "Callable[[ComputeSpec, TaskContext], Operator] | None" = None
     """Makes the operators of computations; None: they run in this process (`compute.ComputeOperator`)."""
 

@@ -14,12 +14,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.values import render_json
-from shared.model.plan import DLQ
-from shared.model.values import Binary, Date, Document, long
-from shared.operators.base import ARRIVAL, PART, PLACE, POS, RAW, REST, SRCKEY, TS, WSTART, Out
-from shared.operators.batches import batch_of, documents_of
-from shared.operators.context import TaskContext, source_place
+from tidemark.shared.language.values import render_json
+from tidemark.shared.model.plan import DLQ
+from tidemark.shared.model.values import Binary, Date, Document, long
+from tidemark.shared.operators.base import ARRIVAL, PART, PLACE, POS, RAW, REST, SRCKEY, TS, WSTART, Out
+from tidemark.shared.operators.batches import batch_of, documents_of
+from tidemark.shared.operators.context import TaskContext, source_place
 
 LATE: Final = "Input document arrived late."
 INVALID: Final = "Input document found to be invalid in $validate stage."

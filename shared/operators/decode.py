@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shared.compiled import documents, tags
-from shared.compiled.columns import TAGS, Tagged
-from shared.language.schema import Field, Schema, SchemaMismatch, fit
-from shared.language.values import ExtendedJsonError, encode_doc, parse_json, render_json
-from shared.language.values.instants import parse_iso
-from shared.model.values import INT32_MAX, INT32_MIN, Document
-from shared.operators.base import RAW, REST
-from shared.operators.batches import ARROW_TYPES, TIMESTAMP, typed, typed_fields
+from tidemark.shared.compiled import documents, tags
+from tidemark.shared.compiled.columns import TAGS, Tagged
+from tidemark.shared.language.schema import Field, Schema, SchemaMismatch, fit
+from tidemark.shared.language.values import ExtendedJsonError, encode_doc, parse_json, render_json
+from tidemark.shared.language.values.instants import parse_iso
+from tidemark.shared.model.values import INT32_MAX, INT32_MIN, Document
+from tidemark.shared.operators.base import RAW, REST
+from tidemark.shared.operators.batches import ARROW_TYPES, TIMESTAMP, typed, typed_fields
 
 EXACT_MAX: Final = 2.0**53
 """Below this, a double tells whole numbers apart."""

@@ -21,20 +21,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.expressions.ast import Expr, FieldPath
-from shared.language.stages import PositionHorizon, TimeHorizon
-from shared.language.values import canonical_key
-from shared.model.ids import StatePart
-from shared.model.time import MIN_TIME
-from shared.model.values import MISSING
-from shared.operators.base import POS, TS
-from shared.operators.batches import is_tagged
-from shared.operators.bloom import Bloom, Hashes
-from shared.operators.context import Topics
-from shared.operators.dead_letters import Failure
-from shared.operators.frame import evaluated
-from shared.operators.keygroups import murmur2_column
-from shared.operators.keys import canonical_column
+from tidemark.shared.language.expressions.ast import Expr, FieldPath
+from tidemark.shared.language.stages import PositionHorizon, TimeHorizon
+from tidemark.shared.language.values import canonical_key
+from tidemark.shared.model.ids import StatePart
+from tidemark.shared.model.time import MIN_TIME
+from tidemark.shared.model.values import MISSING
+from tidemark.shared.operators.base import POS, TS
+from tidemark.shared.operators.batches import is_tagged
+from tidemark.shared.operators.bloom import Bloom, Hashes
+from tidemark.shared.operators.context import Topics
+from tidemark.shared.operators.dead_letters import Failure
+from tidemark.shared.operators.frame import evaluated
+from tidemark.shared.operators.keygroups import murmur2_column
+from tidemark.shared.operators.keys import canonical_column
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

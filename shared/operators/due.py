@@ -7,7 +7,7 @@
 import heapq
 from typing import Final
 
-from shared.model.time import MAX_TIME
+from tidemark.shared.model.time import MAX_TIME
 
 _SLACK: Final = 64
 

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shared.compiled import encoding, rendering, tags
-from shared.compiled.documents import buffers
-from shared.language.values import encode_docs, encode_value
-from shared.model.values import MISSING
-from shared.operators.base import RAW, REST
-from shared.operators.batches import (
+from tidemark.shared.compiled import encoding, rendering, tags
+from tidemark.shared.compiled.documents import buffers
+from tidemark.shared.language.values import encode_docs, encode_value
+from tidemark.shared.model.values import MISSING
+from tidemark.shared.operators.base import RAW, REST
+from tidemark.shared.operators.batches import (
     NO_FIELDS,
     TIMESTAMP,
     documents_of,

@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shared.language.expressions.ast import Call, Expr, FieldPath
-from shared.language.values import type_name
-from shared.model.values import Date, Value
-from shared.operators.context import Topics
-from shared.operators.dead_letters import Failure
-from shared.operators.decode import instants
-from shared.operators.frame import evaluated
-from shared.operators.windows import EVENT_TIME_LIMIT_MS
+from tidemark.shared.language.expressions.ast import Call, Expr, FieldPath
+from tidemark.shared.language.values import type_name
+from tidemark.shared.model.values import Date, Value
+from tidemark.shared.operators.context import Topics
+from tidemark.shared.operators.dead_letters import Failure
+from tidemark.shared.operators.decode import instants
+from tidemark.shared.operators.frame import evaluated
+from tidemark.shared.operators.windows import EVENT_TIME_LIMIT_MS
 
 Int64s = npt.NDArray[np.int64]
 NO_TIME: Final = "NoEventTime"

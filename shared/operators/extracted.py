@@ -10,12 +10,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from shared.compiled import documents, tags
-from shared.compiled.columns import TAGS, Tagged
-from shared.language.kernels.base import Bools, Column, ColumnType, Path, doubted, either
-from shared.language.values import decode_value, parse_json
-from shared.model.values import MISSING, Date, Document, Value, long
-from shared.operators.base import RAW, REST
+from tidemark.shared.compiled import documents, tags
+from tidemark.shared.compiled.columns import TAGS, Tagged
+from tidemark.shared.language.kernels.base import Bools, Column, ColumnType, Path, doubted, either
+from tidemark.shared.language.values import decode_value, parse_json
+from tidemark.shared.model.values import MISSING, Date, Document, Value, long
+from tidemark.shared.operators.base import RAW, REST
 
 _TYPES: Final[Mapping[int, ColumnType]] = {**{tag: kind for kind, tag in TAGS.items()}, tags.OBJECT: "object"}
 _WHOLE: Final = (tags.OBJECT, tags.ARRAY, tags.OTHER)

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.apply.size import evaluate_bounded
-from shared.language.expressions.ast import (
+from tidemark.shared.language.apply.size import evaluate_bounded
+from tidemark.shared.language.expressions.ast import (
     ArrayExpr,
     Expr,
     FieldPath,
@@ -27,16 +27,16 @@ from shared.language.expressions.ast import (
     children,
     fields_used,
 )
-from shared.language.expressions.ast import walk as nodes_of
-from shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
-from shared.language.expressions.errors import ExpressionError
-from shared.language.expressions.interpreter import evaluate
-from shared.language.kernels import Bools, Column, Path, Rows, Unvectorised
-from shared.language.kernels.base import TIMESTAMP, either, nulls_of
-from shared.language.kernels.expressions import by_kernel, expression_paths
-from shared.model.values import MISSING, Document, Value
-from shared.operators.base import ARRIVAL, EVENT, PART, TS, WEND, WSTART
-from shared.operators.batches import (
+from tidemark.shared.language.expressions.ast import walk as nodes_of
+from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
+from tidemark.shared.language.expressions.errors import ExpressionError
+from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.language.kernels import Bools, Column, Path, Rows, Unvectorised
+from tidemark.shared.language.kernels.base import TIMESTAMP, either, nulls_of
+from tidemark.shared.language.kernels.expressions import by_kernel, expression_paths
+from tidemark.shared.model.values import MISSING, Document, Value
+from tidemark.shared.operators.base import ARRIVAL, EVENT, PART, TS, WEND, WSTART
+from tidemark.shared.operators.batches import (
     ARROW_TYPES,
     Empty,
     column_field,
@@ -48,11 +48,11 @@ from shared.operators.batches import (
     user_columns,
     values_of,
 )
-from shared.operators.cells import column_of, column_of_cells, patched, whole_column
-from shared.operators.context import Topics
-from shared.operators.dead_letters import Failure
-from shared.operators.extracted import extracted, fields_of
-from shared.operators.rows import walk
+from tidemark.shared.operators.cells import column_of, column_of_cells, patched, whole_column
+from tidemark.shared.operators.context import Topics
+from tidemark.shared.operators.dead_letters import Failure
+from tidemark.shared.operators.extracted import extracted, fields_of
+from tidemark.shared.operators.rows import walk
 
 Int64s = npt.NDArray[np.int64]
 _NOTICED: Final = RESULT_UNITS_MAX - 65_536

@@ -15,24 +15,24 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.accumulators.base import AnyImplementation, OrderKey, TooManyValues
-from shared.language.accumulators.bulk import Given
-from shared.language.accumulators.spec import Accumulator
-from shared.language.accumulators.table import accumulator_input
-from shared.language.expressions.ast import Expr, FieldPath, Literal, ObjectExpr
-from shared.language.expressions.errors import ExpressionError
-from shared.language.fields import reads
-from shared.language.kernels.expressions import expression_paths
-from shared.language.stages import Group
-from shared.model.values import INT32_MAX, INT32_MIN, MISSING, Value
-from shared.operators.base import ARRIVAL, PART, POS, TS
-from shared.operators.batches import is_narrow, is_tagged, values_of
-from shared.operators.cells import tagged
-from shared.operators.context import Topics
-from shared.operators.dead_letters import Failure
-from shared.operators.frame import Computed, Frame
-from shared.operators.grouping import groups_of, together
-from shared.operators.window_plan import WindowPlan
+from tidemark.shared.language.accumulators.base import AnyImplementation, OrderKey, TooManyValues
+from tidemark.shared.language.accumulators.bulk import Given
+from tidemark.shared.language.accumulators.spec import Accumulator
+from tidemark.shared.language.accumulators.table import accumulator_input
+from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal, ObjectExpr
+from tidemark.shared.language.expressions.errors import ExpressionError
+from tidemark.shared.language.fields import reads
+from tidemark.shared.language.kernels.expressions import expression_paths
+from tidemark.shared.language.stages import Group
+from tidemark.shared.model.values import INT32_MAX, INT32_MIN, MISSING, Value
+from tidemark.shared.operators.base import ARRIVAL, PART, POS, TS
+from tidemark.shared.operators.batches import is_narrow, is_tagged, values_of
+from tidemark.shared.operators.cells import tagged
+from tidemark.shared.operators.context import Topics
+from tidemark.shared.operators.dead_letters import Failure
+from tidemark.shared.operators.frame import Computed, Frame
+from tidemark.shared.operators.grouping import groups_of, together
+from tidemark.shared.operators.window_plan import WindowPlan
 
 Int64s = npt.NDArray[np.int64]
 REFUSING: Final = frozenset({"$concatArrays", "$mergeObjects", "$setUnion"})

@@ -13,22 +13,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.accumulators.base import AnyImplementation, OrderKey, TooManyValues
-from shared.language.accumulators.bulk import adder
-from shared.language.accumulators.table import implementation
-from shared.language.stages import Group
-from shared.language.values import canonical_key, decode_value, encode_value
-from shared.model.values import Document, Value
-from shared.operators.base import ARRIVAL, KEY, PART, POS, TS, WEND, WSTART
-from shared.operators.batches import one_batch
-from shared.operators.context import Topics
-from shared.operators.dead_letters import Failure
-from shared.operators.errors import OperatorError
-from shared.operators.general_columns import REFUSING, members
-from shared.operators.grouping import groups_of
-from shared.operators.sessions import assign_sessions
-from shared.operators.typed_group import ROWS
-from shared.operators.window_plan import ID, ORDER, SESSION, SESSION_KEY, WindowPlan, state_column
+from tidemark.shared.language.accumulators.base import AnyImplementation, OrderKey, TooManyValues
+from tidemark.shared.language.accumulators.bulk import adder
+from tidemark.shared.language.accumulators.table import implementation
+from tidemark.shared.language.stages import Group
+from tidemark.shared.language.values import canonical_key, decode_value, encode_value
+from tidemark.shared.model.values import Document, Value
+from tidemark.shared.operators.base import ARRIVAL, KEY, PART, POS, TS, WEND, WSTART
+from tidemark.shared.operators.batches import one_batch
+from tidemark.shared.operators.context import Topics
+from tidemark.shared.operators.dead_letters import Failure
+from tidemark.shared.operators.errors import OperatorError
+from tidemark.shared.operators.general_columns import REFUSING, members
+from tidemark.shared.operators.grouping import groups_of
+from tidemark.shared.operators.sessions import assign_sessions
+from tidemark.shared.operators.typed_group import ROWS
+from tidemark.shared.operators.window_plan import ID, ORDER, SESSION, SESSION_KEY, WindowPlan, state_column
 
 _Window = tuple[Any, ...]
 

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.compiled import grouping
-from shared.compiled.documents import buffers
+from tidemark.shared.compiled import grouping
+from tidemark.shared.compiled.documents import buffers
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 Array: TypeAlias = pa.Array | pa.ChunkedArray

@@ -26,21 +26,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.compiled import joining
-from shared.language.values import encode_value
-from shared.model.held import Why
-from shared.model.ids import KeyGroup, StatePart, key_group_part
-from shared.model.plan import OUT
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.operators.base import ARRIVAL, GROUP, KEY, NO_SPLIT_LEAST, PART, POS, REST, TS, WM, Out
-from shared.operators.batches import int64s, select
-from shared.operators.context import NOWHERE, TaskContext
-from shared.operators.dead_letters import LATE, LATE_CODE, Failure, dead_letters
-from shared.operators.encoded import encoded
-from shared.operators.errors import OperatorError
-from shared.operators.join_rows import LEFT, RIGHT, Arrived, Found, JoinRows, RowsSnapshot, Side
-from shared.operators.keygroups import murmur2_column
-from shared.operators.specs import JoinSpec
+from tidemark.shared.compiled import joining
+from tidemark.shared.language.values import encode_value
+from tidemark.shared.model.held import Why
+from tidemark.shared.model.ids import KeyGroup, StatePart, key_group_part
+from tidemark.shared.model.plan import OUT
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.operators.base import ARRIVAL, GROUP, KEY, NO_SPLIT_LEAST, PART, POS, REST, TS, WM, Out
+from tidemark.shared.operators.batches import int64s, select
+from tidemark.shared.operators.context import NOWHERE, TaskContext
+from tidemark.shared.operators.dead_letters import LATE, LATE_CODE, Failure, dead_letters
+from tidemark.shared.operators.encoded import encoded
+from tidemark.shared.operators.errors import OperatorError
+from tidemark.shared.operators.join_rows import LEFT, RIGHT, Arrived, Found, JoinRows, RowsSnapshot, Side
+from tidemark.shared.operators.keygroups import murmur2_column
+from tidemark.shared.operators.specs import JoinSpec
 
 _SIDES: Final[Mapping[str, Side]] = {"left": LEFT, "right": RIGHT}
 _FORMAT: Final = 2

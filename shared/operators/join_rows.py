@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shared.compiled import joining
-from shared.compiled.documents import buffers
-from shared.compiled.joining import (
+from tidemark.shared.compiled import joining
+from tidemark.shared.compiled.documents import buffers
+from tidemark.shared.compiled.joining import (
     ARRIVAL,
     BEGIN,
     END,
@@ -36,7 +36,7 @@ from shared.compiled.joining import (
     TIME,
     TIME_OF_KEY,
 )
-from shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 Side = Literal[0, 1]

@@ -4,18 +4,18 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from shared.model.frames import Content
-from shared.model.plan import OUT
-from shared.operators.base import GROUP, KEY, Out
-from shared.operators.batches import select, with_column
-from shared.operators.context import NOWHERE, TaskContext
-from shared.operators.dead_letters import dead_letters
-from shared.operators.event_time import rows_of
-from shared.operators.frame import evaluated
-from shared.operators.keygroups import key_groups
-from shared.operators.keys import canonical_column
-from shared.operators.passing import Passing
-from shared.operators.specs import KeyBySpec
+from tidemark.shared.model.frames import Content
+from tidemark.shared.model.plan import OUT
+from tidemark.shared.operators.base import GROUP, KEY, Out
+from tidemark.shared.operators.batches import select, with_column
+from tidemark.shared.operators.context import NOWHERE, TaskContext
+from tidemark.shared.operators.dead_letters import dead_letters
+from tidemark.shared.operators.event_time import rows_of
+from tidemark.shared.operators.frame import evaluated
+from tidemark.shared.operators.keygroups import key_groups
+from tidemark.shared.operators.keys import canonical_column
+from tidemark.shared.operators.passing import Passing
+from tidemark.shared.operators.specs import KeyBySpec
 
 
 class KeyBy(Passing):

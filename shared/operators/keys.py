@@ -1,4 +1,4 @@
-"""Canonical bytes of a column of values (`shared.language.values.canonical_key`), vectorised for strings, ints, longs and dates.
+"""Canonical bytes of a column of values (`tidemark.shared.language.values.canonical_key`), vectorised for strings, ints, longs and dates.
 
 Equal values have equal bytes whatever columns they come from, so the vectorised forms must give what `canonical_key` gives.
 """
@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shared.language.values import canonical_key
-from shared.operators.batches import values_of
+from tidemark.shared.language.values import canonical_key
+from tidemark.shared.operators.batches import values_of
 
 _NULL: Final = canonical_key(None)
 _HEAD_BYTES: Final = 5  # tag and length of a string

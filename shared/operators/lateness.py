@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shared.language.stages import SessionWindow
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.operators.base import ARRIVAL, TS, WEND, WM, WSTART
-from shared.operators.batches import with_column
-from shared.operators.dead_letters import LATE, LATE_CODE, Failure
-from shared.operators.window_plan import FIRST, LAST, WindowPlan
-from shared.operators.windows import Assignment, assign
+from tidemark.shared.language.stages import SessionWindow
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.operators.base import ARRIVAL, TS, WEND, WM, WSTART
+from tidemark.shared.operators.batches import with_column
+from tidemark.shared.operators.dead_letters import LATE, LATE_CODE, Failure
+from tidemark.shared.operators.window_plan import FIRST, LAST, WindowPlan
+from tidemark.shared.operators.windows import Assignment, assign
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

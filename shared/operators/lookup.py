@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from shared.language.apply import Passed
-from shared.language.apply.lookup import apply_lookup
-from shared.language.apply.narrowing import Narrowing, Wanted, key_of
-from shared.language.expressions.environment import Environment
-from shared.language.expressions.errors import ExpressionError
-from shared.language.stages.relational import Lookup
-from shared.language.values import encode_value
-from shared.model.plan import OUT
-from shared.model.tables import Found
-from shared.model.values import Document
-from shared.operators.base import Out
-from shared.operators.batches import (
+from tidemark.shared.language.apply import Passed
+from tidemark.shared.language.apply.lookup import apply_lookup
+from tidemark.shared.language.apply.narrowing import Narrowing, Wanted, key_of
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.errors import ExpressionError
+from tidemark.shared.language.stages.relational import Lookup
+from tidemark.shared.language.values import encode_value
+from tidemark.shared.model.plan import OUT
+from tidemark.shared.model.tables import Found
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.base import Out
+from tidemark.shared.operators.batches import (
     TAGGED_FIELD,
     batch_of,
     documents_of,
@@ -30,10 +30,10 @@ from shared.operators.batches import (
     is_engine,
     user_columns,
 )
-from shared.operators.context import NOWHERE, TaskContext
-from shared.operators.dead_letters import Failure, dead_letters
-from shared.operators.frame import Frame
-from shared.operators.rows import environments
+from tidemark.shared.operators.context import NOWHERE, TaskContext
+from tidemark.shared.operators.dead_letters import Failure, dead_letters
+from tidemark.shared.operators.frame import Frame
+from tidemark.shared.operators.rows import environments
 
 Buckets = Mapping[bytes, Sequence[Found]]
 """What was found, by key (`narrowing.key_of`)."""

@@ -9,15 +9,15 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from shared.language.expressions.ast import Call
-from shared.language.kernels.base import Bools, Column, Path, Rows, Unvectorised
-from shared.language.kernels.expressions import column_of, expression_paths
-from shared.language.kernels.patterns import found_in
-from shared.language.kernels.predicates import predicate_paths, verdict_of
-from shared.language.stages import AddFields, Branch, Computed, Keep, Match, Project, Stateless
-from shared.operators.base import RAW, REST
-from shared.operators.batches import column_field, engine_columns
-from shared.operators.frame import Frame, column_filtered
+from tidemark.shared.language.expressions.ast import Call
+from tidemark.shared.language.kernels.base import Bools, Column, Path, Rows, Unvectorised
+from tidemark.shared.language.kernels.expressions import column_of, expression_paths
+from tidemark.shared.language.kernels.patterns import found_in
+from tidemark.shared.language.kernels.predicates import predicate_paths, verdict_of
+from tidemark.shared.language.stages import AddFields, Branch, Computed, Keep, Match, Project, Stateless
+from tidemark.shared.operators.base import RAW, REST
+from tidemark.shared.operators.batches import column_field, engine_columns
+from tidemark.shared.operators.frame import Frame, column_filtered
 
 _FIND = "$regexFind"
 

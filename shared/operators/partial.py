@@ -20,22 +20,22 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shared.language.stages import SessionWindow
-from shared.model.frames import Content
-from shared.model.held import Why
-from shared.model.ids import StatePart
-from shared.model.plan import OUT
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.operators.aggregation import merged, partials_of
-from shared.operators.base import AWAY, WEND, WSTART, Out
-from shared.operators.batches import one_batch, select
-from shared.operators.context import NOWHERE, TaskContext
-from shared.operators.dead_letters import dead_letters
-from shared.operators.lateness import Entered, enter, in_windows, split_limits, times_of
-from shared.operators.sessions import keyed
-from shared.operators.specs import PartialSpec
-from shared.operators.taking import travelling
-from shared.operators.window_plan import WindowPlan
+from tidemark.shared.language.stages import SessionWindow
+from tidemark.shared.model.frames import Content
+from tidemark.shared.model.held import Why
+from tidemark.shared.model.ids import StatePart
+from tidemark.shared.model.plan import OUT
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.operators.aggregation import merged, partials_of
+from tidemark.shared.operators.base import AWAY, WEND, WSTART, Out
+from tidemark.shared.operators.batches import one_batch, select
+from tidemark.shared.operators.context import NOWHERE, TaskContext
+from tidemark.shared.operators.dead_letters import dead_letters
+from tidemark.shared.operators.lateness import Entered, enter, in_windows, split_limits, times_of
+from tidemark.shared.operators.sessions import keyed
+from tidemark.shared.operators.specs import PartialSpec
+from tidemark.shared.operators.taking import travelling
+from tidemark.shared.operators.window_plan import WindowPlan
 
 Bools = npt.NDArray[np.bool_]
 

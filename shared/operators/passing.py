@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from shared.model.ids import StatePart
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.operators.base import Out
+from tidemark.shared.model.ids import StatePart
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.operators.base import Out
 
 
 class Passing:

@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from shared.language.stages import Percentile
-from shared.model.time import MIN_TIME
-from shared.operators.split_clock import SplitClock
+from tidemark.shared.language.stages import Percentile
+from tidemark.shared.model.time import MIN_TIME
+from tidemark.shared.operators.split_clock import SplitClock
 
 Int64s = npt.NDArray[np.int64]
 BLOCK: Final = 256

@@ -14,15 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.apply import Discarded, Failure, Passed, ValidationStop, apply_stage
-from shared.language.apply.project import add_to_value, computes, exclude_value, include_value
-from shared.language.expressions.ast import Expr, FieldPath, ObjectExpr
-from shared.language.fields import reads
-from shared.language.kernels import Bools, Path, Unvectorised, verdict_of
-from shared.language.kernels.expressions import expression_paths
-from shared.language.kernels.predicates import predicate_paths
-from shared.language.query.ast import Predicate
-from shared.language.stages import (
+from tidemark.shared.language.apply import Discarded, Failure, Passed, ValidationStop, apply_stage
+from tidemark.shared.language.apply.project import add_to_value, computes, exclude_value, include_value
+from tidemark.shared.language.expressions.ast import Expr, FieldPath, ObjectExpr
+from tidemark.shared.language.fields import reads
+from tidemark.shared.language.kernels import Bools, Path, Unvectorised, verdict_of
+from tidemark.shared.language.kernels.expressions import expression_paths
+from tidemark.shared.language.kernels.predicates import predicate_paths
+from tidemark.shared.language.query.ast import Predicate
+from tidemark.shared.language.stages import (
     AddFields,
     Branch,
     Computed,
@@ -35,12 +35,12 @@ from shared.language.stages import (
     Unwind,
     Validate,
 )
-from shared.language.stages.stateless import Leaf
-from shared.language.values import encode_value
-from shared.model.values import MISSING, Document
-from shared.operators import dead_letters
-from shared.operators.base import RAW, REST, Out
-from shared.operators.batches import (
+from tidemark.shared.language.stages.stateless import Leaf
+from tidemark.shared.language.values import encode_value
+from tidemark.shared.model.values import MISSING, Document
+from tidemark.shared.operators import dead_letters
+from tidemark.shared.operators.base import RAW, REST, Out
+from tidemark.shared.operators.batches import (
     TAGGED_FIELD,
     batch_of,
     documents_of,
@@ -50,13 +50,13 @@ from shared.operators.batches import (
     select,
     user_columns,
 )
-from shared.operators.cells import column_of
-from shared.operators.context import TaskContext
-from shared.operators.errors import OperatorError
-from shared.operators.frame import Computed as Cells
-from shared.operators.frame import Frame
-from shared.operators.matched_columns import on_matches, reach
-from shared.operators.rows import environments
+from tidemark.shared.operators.cells import column_of
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.errors import OperatorError
+from tidemark.shared.operators.frame import Computed as Cells
+from tidemark.shared.operators.frame import Frame
+from tidemark.shared.operators.matched_columns import on_matches, reach
+from tidemark.shared.operators.rows import environments
 
 _Named = dict[str, tuple[pa.Field, pa.Array]]
 

@@ -11,11 +11,11 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.stages.source import KeyFormat
-from shared.language.values import ExtendedJsonError, parse_json
-from shared.model.values import Binary, Value, long
-from shared.operators.context import KeyedTopics, Topics
-from shared.operators.dead_letters import Failure
+from tidemark.shared.language.stages.source import KeyFormat
+from tidemark.shared.language.values import ExtendedJsonError, parse_json
+from tidemark.shared.model.values import Binary, Value, long
+from tidemark.shared.operators.context import KeyedTopics, Topics
+from tidemark.shared.operators.dead_letters import Failure
 
 _SIZES: Final = {"int": 4, "long": 8, "double": 8}
 _PATH: Final = "config.keyFormat"

@@ -9,17 +9,17 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from shared.language.expressions.ast import Expr
-from shared.language.expressions.environment import Environment
-from shared.language.expressions.errors import ExpressionError
-from shared.language.expressions.interpreter import evaluate
-from shared.language.values import decode_value
-from shared.model.values import MISSING, Date, Document, Value, long
-from shared.operators.base import ARRIVAL, EVENT, PART, PLACE, POS, SRCKEY, TS, WEND, WSTART
-from shared.operators.context import Topics, source_place
-from shared.operators.dead_letters import Failure
-from shared.operators.record_keys import shown_key
-from shared.operators.window_plan import SESSION_KEY
+from tidemark.shared.language.expressions.ast import Expr
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.errors import ExpressionError
+from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.language.values import decode_value
+from tidemark.shared.model.values import MISSING, Date, Document, Value, long
+from tidemark.shared.operators.base import ARRIVAL, EVENT, PART, PLACE, POS, SRCKEY, TS, WEND, WSTART
+from tidemark.shared.operators.context import Topics, source_place
+from tidemark.shared.operators.dead_letters import Failure
+from tidemark.shared.operators.record_keys import shown_key
+from tidemark.shared.operators.window_plan import SESSION_KEY
 
 _META: Final = (WSTART, WEND, SESSION_KEY, PART, POS, SRCKEY, TS, EVENT)
 

@@ -6,9 +6,20 @@ declared field under a new name. To forget a field is always right: it then trav
 
 from collections.abc import Iterable, Sequence
 
-from shared.language.expressions.ast import Expr, FieldPath
-from shared.language.schema import NO_SCHEMA, Field, Schema
-from shared.language.stages import AddFields, Branch, Computed, Keep, Match, Project, Stateless, Unset, Unwind, Validate
+from tidemark.shared.language.expressions.ast import Expr, FieldPath
+from tidemark.shared.language.schema import NO_SCHEMA, Field, Schema
+from tidemark.shared.language.stages import (
+    AddFields,
+    Branch,
+    Computed,
+    Keep,
+    Match,
+    Project,
+    Stateless,
+    Unset,
+    Unwind,
+    Validate,
+)
 
 
 def after(schema: Schema, stages: Iterable[Stateless]) -> Schema:

@@ -11,17 +11,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shared.language.stages import SessionWindow
-from shared.language.values import encode_value
-from shared.model.values import MISSING
-from shared.operators.base import WEND, WSTART, Out
-from shared.operators.batches import column_field, int64s, select, values_of, with_column
-from shared.operators.context import TaskContext
-from shared.operators.dead_letters import dead_letters
-from shared.operators.event_time import rows_of
-from shared.operators.frame import evaluated
-from shared.operators.keys import canonical_values
-from shared.operators.window_plan import SESSION, SESSION_KEY
+from tidemark.shared.language.stages import SessionWindow
+from tidemark.shared.language.values import encode_value
+from tidemark.shared.model.values import MISSING
+from tidemark.shared.operators.base import WEND, WSTART, Out
+from tidemark.shared.operators.batches import column_field, int64s, select, values_of, with_column
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.dead_letters import dead_letters
+from tidemark.shared.operators.event_time import rows_of
+from tidemark.shared.operators.frame import evaluated
+from tidemark.shared.operators.keys import canonical_values
+from tidemark.shared.operators.window_plan import SESSION, SESSION_KEY
 
 Int64s = npt.NDArray[np.int64]
 INTERVALS: Final = (SESSION, WSTART, WEND)

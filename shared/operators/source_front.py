@@ -24,25 +24,25 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.schema import Schema
-from shared.language.stages import KafkaSource
-from shared.model.held import SplitHeld
-from shared.model.ids import SplitId, StatePart, split_part
-from shared.model.plan import OUT
-from shared.model.time import MIN_TIME
-from shared.model.values import Binary
-from shared.operators.base import ARRIVAL, AWAY, PART, POS, SRCKEY, TS, WM, Out
-from shared.operators.batches import select, with_column
-from shared.operators.context import NOWHERE, TaskContext
-from shared.operators.dead_letters import Failure, Origin, dead_letters
-from shared.operators.decode import Bad, Decoded, decode
-from shared.operators.dedupe import Dedupe
-from shared.operators.errors import OperatorError
-from shared.operators.event_time import event_times, rows_of
-from shared.operators.record_keys import unfit_keys
-from shared.operators.specs import FrontSpec
-from shared.operators.split_clock import SplitClock
-from shared.operators.watermarks import accept, advance, held_behind, merged, raise_to, watermark_of
+from tidemark.shared.language.schema import Schema
+from tidemark.shared.language.stages import KafkaSource
+from tidemark.shared.model.held import SplitHeld
+from tidemark.shared.model.ids import SplitId, StatePart, split_part
+from tidemark.shared.model.plan import OUT
+from tidemark.shared.model.time import MIN_TIME
+from tidemark.shared.model.values import Binary
+from tidemark.shared.operators.base import ARRIVAL, AWAY, PART, POS, SRCKEY, TS, WM, Out
+from tidemark.shared.operators.batches import select, with_column
+from tidemark.shared.operators.context import NOWHERE, TaskContext
+from tidemark.shared.operators.dead_letters import Failure, Origin, dead_letters
+from tidemark.shared.operators.decode import Bad, Decoded, decode
+from tidemark.shared.operators.dedupe import Dedupe
+from tidemark.shared.operators.errors import OperatorError
+from tidemark.shared.operators.event_time import event_times, rows_of
+from tidemark.shared.operators.record_keys import unfit_keys
+from tidemark.shared.operators.specs import FrontSpec
+from tidemark.shared.operators.split_clock import SplitClock
+from tidemark.shared.operators.watermarks import accept, advance, held_behind, merged, raise_to, watermark_of
 
 Status = Literal["active", "idle", "finished"]
 _RUN: Final = "__run"
@@ -51,7 +51,7 @@ JUMP: tuple[str, str] = ("The event time is further ahead than maxEventTimeJump.
 
 
 class RawRecords(Protocol):
-    """Records of one split as fetched, in order (`shared.ports.source.RawBatch` is one)."""
+    """Records of one split as fetched, in order (`tidemark.shared.ports.source.RawBatch` is one)."""
 
     @property
     def split(self) -> SplitId:

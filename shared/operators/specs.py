@@ -13,9 +13,9 @@ finish, what stands behind `$group`), whatever the accumulators are: what cannot
 from dataclasses import dataclass
 from typing import Literal
 
-from shared.language.expressions.ast import Expr
-from shared.language.schema import NO_SCHEMA, Schema
-from shared.language.stages import Compute, PositionHorizon, Source, Stateless, TimeHorizon, Window
+from tidemark.shared.language.expressions.ast import Expr
+from tidemark.shared.language.schema import NO_SCHEMA, Schema
+from tidemark.shared.language.stages import Compute, PositionHorizon, Source, Stateless, TimeHorizon, Window
 
 Lateness = Literal["split", "merged"]
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from shared.model.time import MIN_TIME
+from tidemark.shared.model.time import MIN_TIME
 
 
 class SplitClock(msgspec.Struct):

@@ -21,16 +21,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.operators.aggregation import merged
-from shared.operators.base import WEND, Out
-from shared.operators.batches import one_batch, select
-from shared.operators.closing import chosen_by, close
-from shared.operators.context import NOWHERE, TaskContext
-from shared.operators.sessions import assign_sessions, intervals
-from shared.operators.taking import NO_SESSIONS, take_rows
-from shared.operators.typed_group import ROWS
-from shared.operators.window_plan import WindowPlan
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.operators.aggregation import merged
+from tidemark.shared.operators.base import WEND, Out
+from tidemark.shared.operators.batches import one_batch, select
+from tidemark.shared.operators.closing import chosen_by, close
+from tidemark.shared.operators.context import NOWHERE, TaskContext
+from tidemark.shared.operators.sessions import assign_sessions, intervals
+from tidemark.shared.operators.taking import NO_SESSIONS, take_rows
+from tidemark.shared.operators.typed_group import ROWS
+from tidemark.shared.operators.window_plan import WindowPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,17 +11,17 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.model.frames import Content
-from shared.model.held import Why
-from shared.model.ids import TASK_PART, StatePart
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.operators.base import MAX_OPEN, MIN_OPEN, WSTART, Out
-from shared.operators.context import NOWHERE, TaskContext
-from shared.operators.errors import OperatorError
-from shared.operators.specs import StepSpec
-from shared.operators.step import EpochInput, Step, StepState, Times
-from shared.operators.tables import decode_table, encode_table
-from shared.operators.window_plan import WindowPlan
+from tidemark.shared.model.frames import Content
+from tidemark.shared.model.held import Why
+from tidemark.shared.model.ids import TASK_PART, StatePart
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.operators.base import MAX_OPEN, MIN_OPEN, WSTART, Out
+from tidemark.shared.operators.context import NOWHERE, TaskContext
+from tidemark.shared.operators.errors import OperatorError
+from tidemark.shared.operators.specs import StepSpec
+from tidemark.shared.operators.step import EpochInput, Step, StepState, Times
+from tidemark.shared.operators.tables import decode_table, encode_table
+from tidemark.shared.operators.window_plan import WindowPlan
 
 
 class StoredStep(msgspec.Struct, frozen=True):

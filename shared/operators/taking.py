@@ -7,16 +7,16 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from shared.operators.aggregation import partials_of
-from shared.operators.base import REST, WEND, WSTART, Out
-from shared.operators.batches import engine_columns, one_batch, select, with_column
-from shared.operators.context import TaskContext
-from shared.operators.dead_letters import dead_letters
-from shared.operators.encoded import encoded
-from shared.operators.lateness import Entered, enter, in_windows, times_of
-from shared.operators.sessions import intervals, sessions_of
-from shared.operators.window_plan import ROWS_SCHEMA, WindowPlan
-from shared.operators.windows import Assignment
+from tidemark.shared.operators.aggregation import partials_of
+from tidemark.shared.operators.base import REST, WEND, WSTART, Out
+from tidemark.shared.operators.batches import engine_columns, one_batch, select, with_column
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.dead_letters import dead_letters
+from tidemark.shared.operators.encoded import encoded
+from tidemark.shared.operators.lateness import Entered, enter, in_windows, times_of
+from tidemark.shared.operators.sessions import intervals, sessions_of
+from tidemark.shared.operators.window_plan import ROWS_SCHEMA, WindowPlan
+from tidemark.shared.operators.windows import Assignment
 
 NO_SESSIONS: Final = intervals(())
 

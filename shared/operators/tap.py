@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from shared.model.frames import Content
-from shared.model.plan import OUT
-from shared.operators.base import Out
-from shared.operators.context import NOWHERE, TaskContext
-from shared.operators.passing import Passing
-from shared.operators.program import through
-from shared.operators.specs import TapSpec
+from tidemark.shared.model.frames import Content
+from tidemark.shared.model.plan import OUT
+from tidemark.shared.operators.base import Out
+from tidemark.shared.operators.context import NOWHERE, TaskContext
+from tidemark.shared.operators.passing import Passing
+from tidemark.shared.operators.program import through
+from tidemark.shared.operators.specs import TapSpec
 
 
 class Tap(Passing):

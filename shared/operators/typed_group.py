@@ -3,7 +3,7 @@
 A `TypedGroup` says which columns a partial row has beside WSTART and WEND, how two rows of one window and key merge (sum, min, max),
 and how the merged columns become the user's. Its rules:
 
-- TG1 It gives value for value what the accumulators of `shared.language.accumulators` give; what it cannot give exactly (a sum of
+- TG1 It gives value for value what the accumulators of `tidemark.shared.language.accumulators` give; what it cannot give exactly (a sum of
   doubles, whose result would hang on the order; a field that may be null inside a compound `_id`) it does not take, and the whole
   `$group` goes the general way.
 - TG2 Which way a `$group` goes depends on the spec alone, so that both halves of a window agree.
@@ -19,13 +19,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.expressions.ast import Expr, FieldPath, ObjectExpr
-from shared.language.expressions.ast import Literal as Constant
-from shared.language.schema import Field, FieldTypeName, Schema
-from shared.language.stages import Group, GroupField
-from shared.operators.base import REST, WEND, WSTART
-from shared.operators.batches import ARROW_TYPES, NARROW, rest_of
-from shared.operators.grouping import Merge, groups_of, one_array
+from tidemark.shared.language.expressions.ast import Expr, FieldPath, ObjectExpr
+from tidemark.shared.language.expressions.ast import Literal as Constant
+from tidemark.shared.language.schema import Field, FieldTypeName, Schema
+from tidemark.shared.language.stages import Group, GroupField
+from tidemark.shared.operators.base import REST, WEND, WSTART
+from tidemark.shared.operators.batches import ARROW_TYPES, NARROW, rest_of
+from tidemark.shared.operators.grouping import Merge, groups_of, one_array
 
 ROWS: Final = "__n"
 """int64: how many rows a partial stands for."""

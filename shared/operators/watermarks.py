@@ -9,11 +9,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from shared.language.stages import BoundedDisorder, MaxSeen, Percentile, Perfect, Watermark
-from shared.model.time import MAX_TIME, MIN_TIME, minus
-from shared.operators import percentile
-from shared.operators.errors import OperatorError
-from shared.operators.split_clock import SplitClock
+from tidemark.shared.language.stages import BoundedDisorder, MaxSeen, Percentile, Perfect, Watermark
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME, minus
+from tidemark.shared.operators import percentile
+from tidemark.shared.operators.errors import OperatorError
+from tidemark.shared.operators.split_clock import SplitClock
 
 Int64s = npt.NDArray[np.int64]
 GAP_PROOF: Final = 3

@@ -12,15 +12,15 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
-from shared.language.schema import Schema
-from shared.language.stages import Count, Group, InnerStage, Limit, SessionWindow, Sort, Stateless
-from shared.model.time import MIN_TIME, minus
-from shared.operators.base import ARRIVAL, KEY, PART, POS, REST, SRCKEY, TS, WEND, WSTART
-from shared.operators.grouping import Merge
-from shared.operators.schemas import after
-from shared.operators.specs import WindowSpec
-from shared.operators.typed_group import ROWS, TypedGroup
-from shared.operators.typed_group import plan as plan_typed
+from tidemark.shared.language.schema import Schema
+from tidemark.shared.language.stages import Count, Group, InnerStage, Limit, SessionWindow, Sort, Stateless
+from tidemark.shared.model.time import MIN_TIME, minus
+from tidemark.shared.operators.base import ARRIVAL, KEY, PART, POS, REST, SRCKEY, TS, WEND, WSTART
+from tidemark.shared.operators.grouping import Merge
+from tidemark.shared.operators.schemas import after
+from tidemark.shared.operators.specs import WindowSpec
+from tidemark.shared.operators.typed_group import ROWS, TypedGroup
+from tidemark.shared.operators.typed_group import plan as plan_typed
 
 Mode = Literal["typed", "general", "rows"]
 

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from shared.language.stages import HoppingWindow, TumblingWindow
+from tidemark.shared.language.stages import HoppingWindow, TumblingWindow
 
 Int64s = npt.NDArray[np.int64]
 

@@ -1,7 +1,7 @@
 """From a checked document to what runs: logical stages, physical vertices and edges, and each task's operators."""
 
-from shared.planning.physical import Engine, PlanError, plan_processor
-from shared.planning.specs import CollectHead, DeadLetterHead, Head, LookupHead, ReadHead, StepHead, WriteHead
+from tidemark.shared.planning.physical import Engine, PlanError, plan_processor
+from tidemark.shared.planning.specs import CollectHead, DeadLetterHead, Head, LookupHead, ReadHead, StepHead, WriteHead
 
 __all__ = [
     "CollectHead",

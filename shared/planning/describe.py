@@ -3,17 +3,17 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from shared.language.apply.narrowing import Narrowing
-from shared.language.documents import Processor
-from shared.language.expressions.ast import ArrayExpr, Expr, Meta, ObjectExpr, Variable, walk
-from shared.language.fields import expression_fields, reads
-from shared.language.kernels import is_vectorised, predicate_is_vectorised
-from shared.language.kernels.expressions import may_have_kernel
-from shared.language.kernels.predicates import predicate_may_have_kernel
-from shared.language.query.ast import Predicate
-from shared.language.query.match import fields_used
-from shared.language.schema import Schema
-from shared.language.stages import (
+from tidemark.shared.language.apply.narrowing import Narrowing
+from tidemark.shared.language.documents import Processor
+from tidemark.shared.language.expressions.ast import ArrayExpr, Expr, Meta, ObjectExpr, Variable, walk
+from tidemark.shared.language.fields import expression_fields, reads
+from tidemark.shared.language.kernels import is_vectorised, predicate_is_vectorised
+from tidemark.shared.language.kernels.expressions import may_have_kernel
+from tidemark.shared.language.kernels.predicates import predicate_may_have_kernel
+from tidemark.shared.language.query.ast import Predicate
+from tidemark.shared.language.query.match import fields_used
+from tidemark.shared.language.schema import Schema
+from tidemark.shared.language.stages import (
     AddFields,
     Branch,
     CachedLookup,
@@ -36,9 +36,9 @@ from shared.language.stages import (
     Validate,
     Window,
 )
-from shared.model.plan import Edge, PhysicalPlan, Vertex
-from shared.operators.schemas import after, shared_fields
-from shared.operators.specs import (
+from tidemark.shared.model.plan import Edge, PhysicalPlan, Vertex
+from tidemark.shared.operators.schemas import after, shared_fields
+from tidemark.shared.operators.specs import (
     BranchSpec,
     ComputeSpec,
     FrontSpec,
@@ -51,8 +51,8 @@ from shared.operators.specs import (
     TapSpec,
     WindowSpec,
 )
-from shared.operators.window_plan import WindowPlan
-from shared.planning.specs import CollectHead, DeadLetterHead, LookupHead, ReadHead, StepHead, WriteHead
+from tidemark.shared.operators.window_plan import WindowPlan
+from tidemark.shared.planning.specs import CollectHead, DeadLetterHead, LookupHead, ReadHead, StepHead, WriteHead
 
 KERNEL = "kernel"
 INTERPRETED = "interpreted"

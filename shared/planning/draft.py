@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 
-from shared.language.schema import NO_SCHEMA, Schema
-from shared.model.ids import VertexId
-from shared.model.plan import Service, Vertex
-from shared.operators.schemas import after
-from shared.operators.specs import OperatorSpec, StatelessSpec
-from shared.planning.specs import Head, ReadHead, StepHead
+from tidemark.shared.language.schema import NO_SCHEMA, Schema
+from tidemark.shared.model.ids import VertexId
+from tidemark.shared.model.plan import Service, Vertex
+from tidemark.shared.operators.schemas import after
+from tidemark.shared.operators.specs import OperatorSpec, StatelessSpec
+from tidemark.shared.planning.specs import Head, ReadHead, StepHead
 
 
 @dataclass(slots=True)

@@ -4,9 +4,9 @@
 partition of a session, of one that comes from a window. Behind a computation a document has neither: it comes from many.
 """
 
-from shared.language.expressions.ast import Expr, Meta, ObjectExpr
-from shared.language.stages import AddFields, Branch, Computed
-from shared.planning.draft import Draft
+from tidemark.shared.language.expressions.ast import Expr, Meta, ObjectExpr
+from tidemark.shared.language.stages import AddFields, Branch, Computed
+from tidemark.shared.planning.draft import Draft
 
 PATH = "options.streamMetaFieldName"
 _SOURCE = ("topic", "partition", "offset", "key")

@@ -7,13 +7,13 @@ keep their names wherever they now stand, and new ones get names that nothing ha
 from collections.abc import Iterator
 from typing import Any
 
-from shared.language.documents.changes import meaning
-from shared.language.stages import Compute, FileEmit, KafkaEmit, Merge, Sink
-from shared.model.ids import VertexId
-from shared.model.plan import PhysicalPlan
-from shared.operators.specs import ComputeSpec
-from shared.planning.physical import DLQ_PATH
-from shared.planning.specs import DeadLetterHead, WriteHead
+from tidemark.shared.language.documents.changes import meaning
+from tidemark.shared.language.stages import Compute, FileEmit, KafkaEmit, Merge, Sink
+from tidemark.shared.model.ids import VertexId
+from tidemark.shared.model.plan import PhysicalPlan
+from tidemark.shared.operators.specs import ComputeSpec
+from tidemark.shared.planning.physical import DLQ_PATH
+from tidemark.shared.planning.specs import DeadLetterHead, WriteHead
 
 Named = tuple[str, VertexId, Compute | Sink | DeadLetterHead]
 """Path in the document, vertex, and what it is."""

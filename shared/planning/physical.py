@@ -6,7 +6,7 @@
 - Stateless stages are fused into the vertex before them; behind a window into the window's own pipeline.
 - The sender's half of a window (`PartialSpec`) and of a shuffle (`KeyBySpec`) end the chain of the vertex before.
 - A Spark stage cannot split what it writes by key (the data do not go through its driver): its edge to keyed tasks is `copy`, and the
-  receiver keys and filters (`shared.model.plan.Partitioning`).
+  receiver keys and filters (`tidemark.shared.model.plan.Partitioning`).
 - Behind a `$union` a pipeline has several ends. What follows is done at each of them (stages are fused, aggregation is lifted into every
   one), until a vertex takes edges from all of them.
 - A `$lookup` begins a vertex: its I/O is the service's.
@@ -22,9 +22,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from shared.language.documents import Processor
-from shared.language.expressions.ast import Expr, FieldPath, ObjectExpr
-from shared.language.stages import (
+from tidemark.shared.language.documents import Processor
+from tidemark.shared.language.expressions.ast import Expr, FieldPath, ObjectExpr
+from tidemark.shared.language.stages import (
     Compute,
     DocumentsSource,
     FileEmit,
@@ -43,10 +43,10 @@ from shared.language.stages import (
     Union,
     Window,
 )
-from shared.model.ids import EdgeId, VertexId
-from shared.model.plan import DLQ, OUT, Edge, Partitioning, PhysicalPlan, Port
-from shared.operators.schemas import shared_fields
-from shared.operators.specs import (
+from tidemark.shared.model.ids import EdgeId, VertexId
+from tidemark.shared.model.plan import DLQ, OUT, Edge, Partitioning, PhysicalPlan, Port
+from tidemark.shared.operators.schemas import shared_fields
+from tidemark.shared.operators.specs import (
     BranchSpec,
     ComputeSpec,
     FrontSpec,
@@ -58,9 +58,9 @@ from shared.operators.specs import (
     TapSpec,
     WindowSpec,
 )
-from shared.planning.draft import Draft, Ends
-from shared.planning.metadata import metadata_stage
-from shared.planning.specs import CollectHead, DeadLetterHead, LookupHead, ReadHead, StepHead, WriteHead
+from tidemark.shared.planning.draft import Draft, Ends
+from tidemark.shared.planning.metadata import metadata_stage
+from tidemark.shared.planning.specs import CollectHead, DeadLetterHead, LookupHead, ReadHead, StepHead, WriteHead
 
 Engine = Literal["spark", "local"]
 DLQ_PATH = "options.dlq"

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from shared.language.documents import FileDlq, KafkaDlq, TableDlq
-from shared.language.stages import Lookup, Sink, Source
-from shared.operators.specs import StepSpec
+from tidemark.shared.language.documents import FileDlq, KafkaDlq, TableDlq
+from tidemark.shared.language.stages import Lookup, Sink, Source
+from tidemark.shared.operators.specs import StepSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class WriteHead:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterHead:
-    """The dead letter queue: a sink whose documents have the shape of dead letters already (`shared.operators.dead_letters`)."""
+    """The dead letter queue: a sink whose documents have the shape of dead letters already (`tidemark.shared.operators.dead_letters`)."""
 
     queue: KafkaDlq | FileDlq | TableDlq | None
     """None: the document names none, and they are collected (`plan_processor`)."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from shared.model.checkpoint import BlobRef
+from tidemark.shared.model.checkpoint import BlobRef
 
 
 class BlobError(Exception):

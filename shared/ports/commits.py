@@ -7,9 +7,9 @@ the answer was awaited raises `Ambiguous`: the change may or may not have happen
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from shared.model.checkpoint import CommitRow, LineageEntry
-from shared.model.ids import Epoch, Generation, JobId, LeaderToken
-from shared.model.processors import Expected, ProcessorRow
+from tidemark.shared.model.checkpoint import CommitRow, LineageEntry
+from tidemark.shared.model.ids import Epoch, Generation, JobId, LeaderToken
+from tidemark.shared.model.processors import Expected, ProcessorRow
 
 __all__ = [
     "Ambiguous",

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shared.model.ids import Offset
+from tidemark.shared.model.ids import Offset
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 

@@ -6,8 +6,8 @@ from typing import ClassVar, Literal, Protocol
 
 import pyarrow as pa
 
-from shared.model.checkpoint import MirrorRow
-from shared.model.ids import Epoch, JobId, VertexId
+from tidemark.shared.model.checkpoint import MirrorRow
+from tidemark.shared.model.ids import Epoch, JobId, VertexId
 
 
 class TargetUnavailable(Exception):

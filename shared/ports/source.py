@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shared.model.checkpoint import KnownSplit
-from shared.model.ids import Offset, SplitId
-from shared.ports.log import LogError
+from tidemark.shared.model.checkpoint import KnownSplit
+from tidemark.shared.model.ids import Offset, SplitId
+from tidemark.shared.ports.log import LogError
 
 
 class SourceReplaced(LogError):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from shared.model.tables import Found
+from tidemark.shared.model.tables import Found
 
 Names = tuple[str, ...]
 """A path in a document."""

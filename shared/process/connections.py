@@ -6,12 +6,12 @@ from typing import Any
 
 import fsspec
 
-from shared.adapters.kafka_log import KafkaLog
-from shared.adapters.kafka_settings import KafkaSettings, settings_from
-from shared.language.documents import Processor, resolve
-from shared.language.redaction import redacted_line
-from shared.language.stages import Connection
-from shared.runtime.settings import RuntimeSettings
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.kafka_settings import KafkaSettings, settings_from
+from tidemark.shared.language.documents import Processor, resolve
+from tidemark.shared.language.redaction import redacted_line
+from tidemark.shared.language.stages import Connection
+from tidemark.shared.runtime.settings import RuntimeSettings
 
 
 class ConnectionMissing(Exception):

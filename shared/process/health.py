@@ -4,7 +4,7 @@
 | --- | --- |
 | /healthz | 200: the process' loop turns |
 | /readyz | 200, or 503 with the reason: it cannot do its work now |
-| /metrics | the figures of `shared.runtime.measures`, and the process' own, in Prometheus' text format |
+| /metrics | the figures of `tidemark.shared.runtime.measures`, and the process' own, in Prometheus' text format |
 
 No secret and no document is told here; it listens on the loopback address unless TIDEMARK_HEALTH_HOST says otherwise.
 """
@@ -17,8 +17,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from shared.process.settings import ProcessSettings, ProcessSettingsError
-from shared.runtime.measures import Measure, Observed
+from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError
+from tidemark.shared.runtime.measures import Measure, Observed
 
 PREFIX = "tidemark_"
 UNAVAILABLE = 503

@@ -11,14 +11,14 @@ from typing import Any, Final, Protocol, TextIO, cast
 
 import structlog
 
-from shared.adapters.clock import SystemClock
-from shared.language.redaction import redacted
-from shared.ports.commits import StoreUnusable
-from shared.process.allocator import few_heaps, keep_freed
-from shared.process.lines import Lines
-from shared.process.repeats import Repeats
-from shared.process.settings import ProcessSettings, ProcessSettingsError, read_settings
-from shared.runtime.settings import SettingsError
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.language.redaction import redacted
+from tidemark.shared.ports.commits import StoreUnusable
+from tidemark.shared.process.allocator import few_heaps, keep_freed
+from tidemark.shared.process.lines import Lines
+from tidemark.shared.process.repeats import Repeats
+from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, read_settings
+from tidemark.shared.runtime.settings import SettingsError
 
 USAGE_STATUS = 2
 GIVES_UP: Final = "gives up: "
@@ -88,7 +88,7 @@ async def _health(service: Stoppable, settings: ProcessSettings) -> AsyncIterato
     if settings.health_port is None:
         yield
         return
-    from shared.process.health import HealthServer  # noqa: PLC0415 - a web server is loaded where it is wanted
+    from tidemark.shared.process.health import HealthServer  # noqa: PLC0415 - a web server is loaded where it is wanted
 
     server = HealthServer(service, settings)
     await server.start()

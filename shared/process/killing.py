@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from shared.model.ids import Epoch
-from shared.process.settings import ProcessSettingsError
-from shared.runtime.context import Phase
+from tidemark.shared.model.ids import Epoch
+from tidemark.shared.process.settings import ProcessSettingsError
+from tidemark.shared.runtime.context import Phase
 
 
 @dataclass(slots=True)

@@ -7,8 +7,8 @@ import asyncio
 
 from aiohttp import web
 
-from shared.ports.clock import Clock
-from shared.process.web import Next
+from tidemark.shared.ports.clock import Clock
+from tidemark.shared.process.web import Next
 
 _LOOK_MS = 1_000
 """Between two looks for connections whose time is over."""

@@ -3,19 +3,19 @@
 import uuid
 from pathlib import Path
 
-from shared.adapters.blobs import S3Blobs
-from shared.adapters.clock import SystemClock
-from shared.adapters.directory_blobs import DirectoryBlobs
-from shared.adapters.executor import AsyncExecutor
-from shared.adapters.kafka_log import KafkaLog
-from shared.adapters.store_settings import BlobSettings
-from shared.language.patterns import keep_patterns
-from shared.ports.blobs import BlobStore
-from shared.ports.clock import Executor
-from shared.process.killing import killing_at
-from shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings
-from shared.runtime.context import Outside
-from shared.runtime.topics import Topics
+from tidemark.shared.adapters.blobs import S3Blobs
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.directory_blobs import DirectoryBlobs
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.store_settings import BlobSettings
+from tidemark.shared.language.patterns import keep_patterns
+from tidemark.shared.ports.blobs import BlobStore
+from tidemark.shared.ports.clock import Executor
+from tidemark.shared.process.killing import killing_at
+from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings
+from tidemark.shared.runtime.context import Outside
+from tidemark.shared.runtime.topics import Topics
 
 
 def open_blobs(place: str, executor: Executor, settings: BlobSettings) -> BlobStore:

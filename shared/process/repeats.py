@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import structlog
 
-from shared.ports.clock import Clock
+from tidemark.shared.ports.clock import Clock
 
 _INTERVAL_MS: Final = 10_000
 """Of a repeated warning one line in so long, with the number that was held back: for people."""

@@ -10,10 +10,10 @@ from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
-from shared.adapters.kafka_settings import KafkaSettings, settings_from
-from shared.adapters.store_settings import BlobSettings, StoreSettings
-from shared.model.ids import WorkerIncarnation
-from shared.runtime.settings import RuntimeSettings
+from tidemark.shared.adapters.kafka_settings import KafkaSettings, settings_from
+from tidemark.shared.adapters.store_settings import BlobSettings, StoreSettings
+from tidemark.shared.model.ids import WorkerIncarnation
+from tidemark.shared.runtime.settings import RuntimeSettings
 
 T = TypeVar("T")
 

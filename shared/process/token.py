@@ -4,7 +4,7 @@ import os
 import secrets
 from pathlib import Path
 
-from shared.process.settings import ProcessSettingsError
+from tidemark.shared.process.settings import ProcessSettingsError
 
 TOKEN_CHARACTERS_MIN = 16
 

@@ -11,7 +11,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from shared.ports.clock import Clock, Executor
+from tidemark.shared.ports.clock import Clock, Executor
 
 _log = structlog.get_logger()
 Next = Callable[[web.Request], Awaitable[web.StreamResponse]]

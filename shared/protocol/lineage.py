@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from shared.model.checkpoint import LineageEntry
-from shared.model.ids import Epoch, Generation
-from shared.protocol.errors import LocalError
+from tidemark.shared.model.checkpoint import LineageEntry
+from tidemark.shared.model.ids import Epoch, Generation
+from tidemark.shared.protocol.errors import LocalError
 
 _NO_CEILING = 2**63 - 1
 

@@ -7,9 +7,9 @@ when the marker is its predecessor.
 from collections import deque
 from dataclasses import dataclass, field
 
-from shared.model.checkpoint import MirrorRow
-from shared.model.ids import NO_EPOCH, Epoch, JobId
-from shared.protocol.errors import LocalError, PeerError
+from tidemark.shared.model.checkpoint import MirrorRow
+from tidemark.shared.model.ids import NO_EPOCH, Epoch, JobId
+from tidemark.shared.protocol.errors import LocalError, PeerError
 
 
 @dataclass(frozen=True, slots=True)

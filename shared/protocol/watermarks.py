@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 
 
 @dataclass(slots=True)

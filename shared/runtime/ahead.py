@@ -6,7 +6,7 @@ its input watermark. Who holds that watermark back is not ahead of it, so the on
 
 from dataclasses import dataclass, field
 
-from shared.model.ids import EdgeId
+from tidemark.shared.model.ids import EdgeId
 
 
 @dataclass(slots=True)

@@ -3,23 +3,23 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from shared.language.documents import parse
-from shared.model.checkpoint import TaskHandle
-from shared.model.held import Wait
-from shared.model.ids import Epoch, SplitId, StatePart, TaskId, owner_of
-from shared.model.messages import Assign
-from shared.planning import plan_processor
-from shared.ports.blobs import BlobUnavailable
-from shared.ports.log import LogUnavailable
-from shared.ports.sink import MarkerAhead, TargetRefused, TargetUnavailable
-from shared.ports.source import SourceReplaced
-from shared.ports.tables import TableRefused, TableUnavailable
-from shared.protocol.task.start import TaskStart, start_task
-from shared.runtime.body import SourceBody, TaskBody
-from shared.runtime.context import Outside, Service, TaskContext
-from shared.runtime.driver import SourceDriver, Splits, TaskDriver, TaskWiring
-from shared.runtime.exchange import Exchange, OutEdge
-from shared.runtime.state import StateStore, load_parts
+from tidemark.shared.language.documents import parse
+from tidemark.shared.model.checkpoint import TaskHandle
+from tidemark.shared.model.held import Wait
+from tidemark.shared.model.ids import Epoch, SplitId, StatePart, TaskId, owner_of
+from tidemark.shared.model.messages import Assign
+from tidemark.shared.planning import plan_processor
+from tidemark.shared.ports.blobs import BlobUnavailable
+from tidemark.shared.ports.log import LogUnavailable
+from tidemark.shared.ports.sink import MarkerAhead, TargetRefused, TargetUnavailable
+from tidemark.shared.ports.source import SourceReplaced
+from tidemark.shared.ports.tables import TableRefused, TableUnavailable
+from tidemark.shared.protocol.task.start import TaskStart, start_task
+from tidemark.shared.runtime.body import SourceBody, TaskBody
+from tidemark.shared.runtime.context import Outside, Service, TaskContext
+from tidemark.shared.runtime.driver import SourceDriver, Splits, TaskDriver, TaskWiring
+from tidemark.shared.runtime.exchange import Exchange, OutEdge
+from tidemark.shared.runtime.state import StateStore, load_parts
 
 _OUTAGES = (LogUnavailable, BlobUnavailable, TargetUnavailable, TableUnavailable)
 _PERMANENT = (TargetRefused, MarkerAhead, TableRefused, SourceReplaced)

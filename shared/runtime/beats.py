@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import msgspec
 
-from shared.model.held import TaskHeld, Wait
-from shared.model.ids import Epoch, VertexId
-from shared.model.messages import Assign, Heartbeat, TaskBeat
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.ports.clock import Clock
-from shared.protocol.task.machine import TaskMachine
-from shared.protocol.watermarks import combined_watermark
-from shared.runtime.body import HoldingBody, SourceBody
-from shared.runtime.driver import TaskDriver
-from shared.runtime.settings import RuntimeSettings
-from shared.wire.errors import WireError
-from shared.wire.messages import encode_message
+from tidemark.shared.model.held import TaskHeld, Wait
+from tidemark.shared.model.ids import Epoch, VertexId
+from tidemark.shared.model.messages import Assign, Heartbeat, TaskBeat
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.ports.clock import Clock
+from tidemark.shared.protocol.task.machine import TaskMachine
+from tidemark.shared.protocol.watermarks import combined_watermark
+from tidemark.shared.runtime.body import HoldingBody, SourceBody
+from tidemark.shared.runtime.driver import TaskDriver
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.wire.errors import WireError
+from tidemark.shared.wire.messages import encode_message
 
 WATERMARK = "watermark"
 """The detail that has `TaskHeld`."""

@@ -4,13 +4,13 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from shared.model.checkpoint import BlobRef, KnownSplit
-from shared.model.frames import Body, Segment
-from shared.model.held import Hold
-from shared.model.ids import Epoch, Offset, SplitId, StatePart
-from shared.model.plan import Port
-from shared.operators.base import Out
-from shared.ports.source import RawBatch, SplitStatus
+from tidemark.shared.model.checkpoint import BlobRef, KnownSplit
+from tidemark.shared.model.frames import Body, Segment
+from tidemark.shared.model.held import Hold
+from tidemark.shared.model.ids import Epoch, Offset, SplitId, StatePart
+from tidemark.shared.model.plan import Port
+from tidemark.shared.operators.base import Out
+from tidemark.shared.ports.source import RawBatch, SplitStatus
 
 
 @dataclass(frozen=True, slots=True)

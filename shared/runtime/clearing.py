@@ -2,13 +2,13 @@
 
 import structlog
 
-from shared.model.ids import JobId
-from shared.ports.blobs import BlobError
-from shared.ports.log import LogError, TopicPartition
-from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator import events as ev
-from shared.protocol.coordinator.retention import blob_may_go
-from shared.runtime.context import Outside
+from tidemark.shared.model.ids import JobId
+from tidemark.shared.ports.blobs import BlobError
+from tidemark.shared.ports.log import LogError, TopicPartition
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator import events as ev
+from tidemark.shared.protocol.coordinator.retention import blob_may_go
+from tidemark.shared.runtime.context import Outside
 
 _log = structlog.get_logger()
 

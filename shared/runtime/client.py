@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import msgspec
 
-from shared.model.ids import Offset, ProcessorName
-from shared.model.messages import (
+from tidemark.shared.model.ids import Offset, ProcessorName
+from tidemark.shared.model.messages import (
     Answered,
     Heartbeat,
     ProcessorStatus,
@@ -16,15 +16,15 @@ from shared.model.messages import (
     Sampled,
     SampleProcessor,
 )
-from shared.ports.clock import Clock
-from shared.ports.log import Log, LogRecord, LogUnavailable, NewRecord, Reader, TopicPartition
-from shared.runtime.fencing import Fence
-from shared.runtime.reading import followed, reading, up_to_now
-from shared.runtime.registry import Connections, Registry
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.topics import Topics
-from shared.runtime.unreadable import Unreadable
-from shared.wire.messages import decode_answer, decode_report, decode_sample, encode_message
+from tidemark.shared.ports.clock import Clock
+from tidemark.shared.ports.log import Log, LogRecord, LogUnavailable, NewRecord, Reader, TopicPartition
+from tidemark.shared.runtime.fencing import Fence
+from tidemark.shared.runtime.reading import followed, reading, up_to_now
+from tidemark.shared.runtime.registry import Connections, Registry
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.runtime.unreadable import Unreadable
+from tidemark.shared.wire.messages import decode_answer, decode_report, decode_sample, encode_message
 
 _DEFAULT: Final = RuntimeSettings()
 

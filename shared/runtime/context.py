@@ -6,22 +6,22 @@ from typing import Literal, Protocol
 
 import structlog
 
-from shared.language.limits import DEFAULTS, Limits
-from shared.language.stages import KafkaSource
-from shared.language.stages.source import KeyFormat
-from shared.model.held import Wait
-from shared.model.ids import Epoch, TaskId, VertexId
-from shared.model.messages import Assign
-from shared.model.plan import PhysicalPlan, Vertex
-from shared.operators.context import TaskContext as OperatorContext
-from shared.operators.context import topics_told
-from shared.operators.specs import FrontSpec, JoinSpec
-from shared.ports.blobs import BlobStore
-from shared.ports.clock import Clock, Executor
-from shared.ports.log import Log, LogUnavailable
-from shared.runtime.body import TaskBody
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.topics import Topics
+from tidemark.shared.language.limits import DEFAULTS, Limits
+from tidemark.shared.language.stages import KafkaSource
+from tidemark.shared.language.stages.source import KeyFormat
+from tidemark.shared.model.held import Wait
+from tidemark.shared.model.ids import Epoch, TaskId, VertexId
+from tidemark.shared.model.messages import Assign
+from tidemark.shared.model.plan import PhysicalPlan, Vertex
+from tidemark.shared.operators.context import TaskContext as OperatorContext
+from tidemark.shared.operators.context import topics_told
+from tidemark.shared.operators.specs import FrontSpec, JoinSpec
+from tidemark.shared.ports.blobs import BlobStore
+from tidemark.shared.ports.clock import Clock, Executor
+from tidemark.shared.ports.log import Log, LogUnavailable
+from tidemark.shared.runtime.body import TaskBody
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.topics import Topics
 
 _log = structlog.get_logger()
 Phase = Literal[

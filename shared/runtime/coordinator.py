@@ -11,42 +11,50 @@ from typing import Any, Protocol
 
 import structlog
 
-from shared.language.redaction import redacted_text
-from shared.model.checkpoint import BlobRef
-from shared.model.ids import Epoch, JobId, LeaderToken, Offset, ProcessorName
-from shared.model.messages import Answered, Command, CoordinatorBeat, Echo, Request, WorkerUnwanted, WorkerWanted
-from shared.model.processors import ProcessorRow
-from shared.ports.blobs import BlobError
-from shared.ports.clock import Handle
-from shared.ports.commits import Ambiguous, CommitStore, StoreUnavailable, StoreUnusable
-from shared.ports.log import (
+from tidemark.shared.language.redaction import redacted_text
+from tidemark.shared.model.checkpoint import BlobRef
+from tidemark.shared.model.ids import Epoch, JobId, LeaderToken, Offset, ProcessorName
+from tidemark.shared.model.messages import (
+    Answered,
+    Command,
+    CoordinatorBeat,
+    Echo,
+    Request,
+    WorkerUnwanted,
+    WorkerWanted,
+)
+from tidemark.shared.model.processors import ProcessorRow
+from tidemark.shared.ports.blobs import BlobError
+from tidemark.shared.ports.clock import Handle
+from tidemark.shared.ports.commits import Ambiguous, CommitStore, StoreUnavailable, StoreUnusable
+from tidemark.shared.ports.log import (
     LogError,
     LogRecord,
     LogUnavailable,
     OffsetOutOfRange,
     TopicPartition,
 )
-from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator import events as ev
-from shared.protocol.coordinator.machine import CoordinatorMachine
-from shared.protocol.coordinator.record import decode_kept
-from shared.protocol.coordinator.status import status_of
-from shared.protocol.errors import LocalError
-from shared.runtime.clearing import delete
-from shared.runtime.context import Outside, ensure_topics
-from shared.runtime.creating import create
-from shared.runtime.doubt import Doubt
-from shared.runtime.fencing import Fence, token_of
-from shared.runtime.measures import Measure, of_processor
-from shared.runtime.mirror import MirrorWriter, read_mirrors
-from shared.runtime.reading import reading
-from shared.runtime.storing import Write, carry_out
-from shared.runtime.telling import Teller
-from shared.runtime.told import Told
-from shared.runtime.trimming import Trimmer
-from shared.runtime.undecided import Undecided
-from shared.runtime.unreadable import Unreadable, key_of, unreadable_measure
-from shared.wire.messages import decode_report, encode_message
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator import events as ev
+from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
+from tidemark.shared.protocol.coordinator.record import decode_kept
+from tidemark.shared.protocol.coordinator.status import status_of
+from tidemark.shared.protocol.errors import LocalError
+from tidemark.shared.runtime.clearing import delete
+from tidemark.shared.runtime.context import Outside, ensure_topics
+from tidemark.shared.runtime.creating import create
+from tidemark.shared.runtime.doubt import Doubt
+from tidemark.shared.runtime.fencing import Fence, token_of
+from tidemark.shared.runtime.measures import Measure, of_processor
+from tidemark.shared.runtime.mirror import MirrorWriter, read_mirrors
+from tidemark.shared.runtime.reading import reading
+from tidemark.shared.runtime.storing import Write, carry_out
+from tidemark.shared.runtime.telling import Teller
+from tidemark.shared.runtime.told import Told
+from tidemark.shared.runtime.trimming import Trimmer
+from tidemark.shared.runtime.undecided import Undecided
+from tidemark.shared.runtime.unreadable import Unreadable, key_of, unreadable_measure
+from tidemark.shared.wire.messages import decode_report, encode_message
 
 _log = structlog.get_logger()
 

@@ -3,12 +3,12 @@
 For who stood still while a processor was dropped goes on afterwards: what it made would be nobody's, and never be deleted.
 """
 
-from shared.model.ids import JobId
-from shared.ports.log import Log, LogError, LogUnavailable
-from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator import events as ev
-from shared.runtime.context import Outside
-from shared.runtime.topics import EDGE_CONFIG, TOLD_CONFIG, Topics
+from tidemark.shared.model.ids import JobId
+from tidemark.shared.ports.log import Log, LogError, LogUnavailable
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator import events as ev
+from tidemark.shared.runtime.context import Outside
+from tidemark.shared.runtime.topics import EDGE_CONFIG, TOLD_CONFIG, Topics
 
 
 async def create(command: do.CreateTopics, outside: Outside) -> ev.TopicsReady | ev.TopicsFailed:

@@ -5,7 +5,7 @@ What it writes is refused in any case. But tasks that its successor began are st
 
 import asyncio
 
-from shared.ports.clock import Clock
+from tidemark.shared.ports.clock import Clock
 
 
 class Doubt:

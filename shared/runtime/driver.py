@@ -1,4 +1,4 @@
-"""Drives one task machine: brings it events, carries its commands out (`shared.protocol.task`).
+"""Drives one task machine: brings it events, carries its commands out (`tidemark.shared.protocol.task`).
 
 One coroutine (`_main`) owns the machine; beside it one does its work with the body, one piece at a time (`_work`), one reads ahead, one
 sends (Outbox), one makes state durable. They only leave events in the inbox. So a body that waits, for Spark or for a target, keeps the
@@ -14,27 +14,27 @@ from typing import Any
 
 import structlog
 
-from shared.model.checkpoint import BlobRef, KnownSplit, TaskHandle
-from shared.model.ids import EdgeId, Epoch, Offset, SplitId, StatePart, TaskId
-from shared.model.messages import EdgeBinding, ReadPosition
-from shared.ports.clock import Clock, Executor, Handle
-from shared.ports.log import Log, LogError, LogRecord, LogUnavailable, Reader, TopicPartition
-from shared.protocol.errors import LocalError, PeerError
-from shared.protocol.task import commands as do
-from shared.protocol.task import events as ev
-from shared.protocol.task.machine import TaskMachine
-from shared.runtime.ahead import Ahead
-from shared.runtime.body import Fetched, Given, SourceBody, TaskBody
-from shared.runtime.context import Phase
-from shared.runtime.exchange import Exchange
-from shared.runtime.meter import Meter, first_arrival, oldest_work
-from shared.runtime.outbox import Outbox, Parcel
-from shared.runtime.reading import reading
-from shared.runtime.returns import Returns
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.state import StateStore, blobs_of
-from shared.wire.errors import WireError
-from shared.wire.frames import decode_frame, encode_frame
+from tidemark.shared.model.checkpoint import BlobRef, KnownSplit, TaskHandle
+from tidemark.shared.model.ids import EdgeId, Epoch, Offset, SplitId, StatePart, TaskId
+from tidemark.shared.model.messages import EdgeBinding, ReadPosition
+from tidemark.shared.ports.clock import Clock, Executor, Handle
+from tidemark.shared.ports.log import Log, LogError, LogRecord, LogUnavailable, Reader, TopicPartition
+from tidemark.shared.protocol.errors import LocalError, PeerError
+from tidemark.shared.protocol.task import commands as do
+from tidemark.shared.protocol.task import events as ev
+from tidemark.shared.protocol.task.machine import TaskMachine
+from tidemark.shared.runtime.ahead import Ahead
+from tidemark.shared.runtime.body import Fetched, Given, SourceBody, TaskBody
+from tidemark.shared.runtime.context import Phase
+from tidemark.shared.runtime.exchange import Exchange
+from tidemark.shared.runtime.meter import Meter, first_arrival, oldest_work
+from tidemark.shared.runtime.outbox import Outbox, Parcel
+from tidemark.shared.runtime.reading import reading
+from tidemark.shared.runtime.returns import Returns
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.state import StateStore, blobs_of
+from tidemark.shared.wire.errors import WireError
+from tidemark.shared.wire.frames import decode_frame, encode_frame
 
 Splits = Mapping[SplitId, KnownSplit]
 WorkCommand = do.Apply | do.Advance | do.FireProcessingTime | do.Flush | do.TakeSnapshot

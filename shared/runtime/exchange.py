@@ -11,17 +11,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from shared.model.checkpoint import BlobRef
-from shared.model.frames import Body, Content, Inline, Segment
-from shared.model.ids import EdgeId, Epoch, Generation, JobId
-from shared.model.plan import DLQ, Edge
-from shared.operators.base import GROUP, TS, WEND, WSTART
-from shared.ports.blobs import BlobStore
-from shared.protocol.task.events import Emission
-from shared.runtime.body import Announced, Given
-from shared.runtime.unkept import Unkept
-from shared.wire.arrow import decode_batch, divide_batch, split_batch
-from shared.wire.limits import DEFAULT, WireLimits
+from tidemark.shared.model.checkpoint import BlobRef
+from tidemark.shared.model.frames import Body, Content, Inline, Segment
+from tidemark.shared.model.ids import EdgeId, Epoch, Generation, JobId
+from tidemark.shared.model.plan import DLQ, Edge
+from tidemark.shared.operators.base import GROUP, TS, WEND, WSTART
+from tidemark.shared.ports.blobs import BlobStore
+from tidemark.shared.protocol.task.events import Emission
+from tidemark.shared.runtime.body import Announced, Given
+from tidemark.shared.runtime.unkept import Unkept
+from tidemark.shared.wire.arrow import decode_batch, divide_batch, split_batch
+from tidemark.shared.wire.limits import DEFAULT, WireLimits
 
 
 @dataclass(frozen=True, slots=True)

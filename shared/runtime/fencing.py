@@ -7,8 +7,8 @@ in the order of the log the token says it.
 from dataclasses import dataclass
 from typing import Final
 
-from shared.model.ids import LeaderToken
-from shared.ports.log import LogRecord
+from tidemark.shared.model.ids import LeaderToken
+from tidemark.shared.ports.log import LogRecord
 
 HEADER: Final = "tidemark-leader"
 CHANGES_HEADER: Final = "tidemark-changes"

@@ -5,11 +5,11 @@ Their names are closed on every cluster: a document may name the installation's 
 
 from collections.abc import Iterator
 
-from shared.language.documents import KafkaDlq, Processor
-from shared.language.documents.model import all_stages
-from shared.language.expressions.ast import Literal
-from shared.language.problems import DocumentError, InvalidDocument
-from shared.language.stages import KafkaEmit, KafkaSource
+from tidemark.shared.language.documents import KafkaDlq, Processor
+from tidemark.shared.language.documents.model import all_stages
+from tidemark.shared.language.expressions.ast import Literal
+from tidemark.shared.language.problems import DocumentError, InvalidDocument
+from tidemark.shared.language.stages import KafkaEmit, KafkaSource
 
 
 def is_internal(topic: str, prefix: str) -> bool:

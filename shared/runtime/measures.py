@@ -1,11 +1,11 @@
-"""What a process says of itself to whoever measures: figures by name, and whether it is ready. `shared.process` serves them."""
+"""What a process says of itself to whoever measures: figures by name, and whether it is ready. `tidemark.shared.process` serves them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, runtime_checkable
 
-from shared.model.messages import ProcessorStatus, TaskBeat
-from shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.model.messages import ProcessorStatus, TaskBeat
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 
 _MS: Final = 1000
 """A unit."""

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from shared.model.checkpoint import BlobRef, PartHandle
-from shared.model.frames import Body, Inline
-from shared.model.plan import DLQ
-from shared.operators.base import Out
-from shared.ports.source import RawBatch
-from shared.runtime.body import Fetched, Given
+from tidemark.shared.model.checkpoint import BlobRef, PartHandle
+from tidemark.shared.model.frames import Body, Inline
+from tidemark.shared.model.plan import DLQ
+from tidemark.shared.operators.base import Out
+from tidemark.shared.ports.source import RawBatch
+from tidemark.shared.runtime.body import Fetched, Given
 
 
 @dataclass(slots=True)

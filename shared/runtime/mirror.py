@@ -3,13 +3,13 @@
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
 
-from shared.model.checkpoint import MirrorRow
-from shared.model.ids import JobId, LeaderToken, Offset
-from shared.ports.log import Log, LogError, NewRecord, TopicPartition, Writer
-from shared.runtime.fencing import signed
-from shared.runtime.reading import reading
-from shared.runtime.settings import RuntimeSettings
-from shared.wire.messages import decode_mirror_row
+from tidemark.shared.model.checkpoint import MirrorRow
+from tidemark.shared.model.ids import JobId, LeaderToken, Offset
+from tidemark.shared.ports.log import Log, LogError, NewRecord, TopicPartition, Writer
+from tidemark.shared.runtime.fencing import signed
+from tidemark.shared.runtime.reading import reading
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.wire.messages import decode_mirror_row
 
 _DEFAULT: Final = RuntimeSettings()
 

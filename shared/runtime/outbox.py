@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import structlog
 
-from shared.model.ids import EdgeId, Offset, Seq
-from shared.ports.clock import Clock, Executor, Handle
-from shared.ports.log import Log, LogError, LogUnavailable, NewRecord, TopicPartition, Writer
-from shared.protocol.errors import LocalError
-from shared.runtime.settings import RuntimeSettings
+from tidemark.shared.model.ids import EdgeId, Offset, Seq
+from tidemark.shared.ports.clock import Clock, Executor, Handle
+from tidemark.shared.ports.log import Log, LogError, LogUnavailable, NewRecord, TopicPartition, Writer
+from tidemark.shared.protocol.errors import LocalError
+from tidemark.shared.runtime.settings import RuntimeSettings
 
 _log = structlog.get_logger()
 

@@ -6,10 +6,10 @@ from typing import Final
 
 import structlog
 
-from shared.model.ids import Offset
-from shared.ports.clock import Clock
-from shared.ports.log import Log, LogRecord, LogUnavailable, OffsetOutOfRange, Reader, TopicPartition
-from shared.runtime.settings import RuntimeSettings
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.clock import Clock
+from tidemark.shared.ports.log import Log, LogRecord, LogUnavailable, OffsetOutOfRange, Reader, TopicPartition
+from tidemark.shared.runtime.settings import RuntimeSettings
 
 _log = structlog.get_logger()
 _DEFAULT: Final = RuntimeSettings()

@@ -5,15 +5,15 @@ from typing import Any, Final
 
 import msgspec
 
-from shared.language.redaction import shown_connection
-from shared.model.ids import ProcessorName
-from shared.model.messages import ProcessorStatus
-from shared.ports.log import LogRecord
-from shared.runtime.fencing import LEADS_KEY, Fence
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.unreadable import Unreadable, key_of
-from shared.wire.limits import WireLimits
-from shared.wire.messages import decode_status
+from tidemark.shared.language.redaction import shown_connection
+from tidemark.shared.model.ids import ProcessorName
+from tidemark.shared.model.messages import ProcessorStatus
+from tidemark.shared.ports.log import LogRecord
+from tidemark.shared.runtime.fencing import LEADS_KEY, Fence
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.unreadable import Unreadable, key_of
+from tidemark.shared.wire.limits import WireLimits
+from tidemark.shared.wire.messages import decode_status
 
 _DEFAULT: Final = RuntimeSettings()
 

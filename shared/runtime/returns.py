@@ -7,7 +7,7 @@ as its watermark is at least the highest that it ever had without the split.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from shared.model.ids import EdgeId, Epoch, SplitId
+from tidemark.shared.model.ids import EdgeId, Epoch, SplitId
 
 
 @dataclass(slots=True)

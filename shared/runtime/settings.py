@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal
 
-from shared.language.limits import CONDITIONS_MAX
-from shared.protocol.task.start import TaskLimits
-from shared.wire.limits import WireLimits
+from tidemark.shared.language.limits import CONDITIONS_MAX
+from tidemark.shared.protocol.task.start import TaskLimits
+from tidemark.shared.wire.limits import WireLimits
 
 HEADER_BYTES_MAX: Final = 16 * 1024
 """Of a frame: its header, and what surrounds its rows."""

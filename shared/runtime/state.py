@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 
-from shared.model.checkpoint import BlobRef, PartHandle, TaskHandle
-from shared.model.ids import Epoch, Generation, JobId, StatePart, VertexId
-from shared.ports.blobs import BlobError, BlobStore
-from shared.runtime.exchange import blob_name
+from tidemark.shared.model.checkpoint import BlobRef, PartHandle, TaskHandle
+from tidemark.shared.model.ids import Epoch, Generation, JobId, StatePart, VertexId
+from tidemark.shared.ports.blobs import BlobError, BlobStore
+from tidemark.shared.runtime.exchange import blob_name
 
 
 async def load_parts(

@@ -2,10 +2,10 @@
 
 import structlog
 
-from shared.ports.commits import Ambiguous, CommitStore, Stale, StoreUnavailable
-from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator import events as ev
-from shared.runtime.context import Outside
+from tidemark.shared.ports.commits import Ambiguous, CommitStore, Stale, StoreUnavailable
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator import events as ev
+from tidemark.shared.runtime.context import Outside
 
 _log = structlog.get_logger()
 

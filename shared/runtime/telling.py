@@ -6,12 +6,12 @@ What it had not sent when its term ended is never sent.
 from collections.abc import Callable
 from typing import Final
 
-from shared.model.ids import EdgeId, LeaderToken, Offset, Seq
-from shared.ports.commits import CommitStore
-from shared.ports.log import TopicPartition
-from shared.runtime.context import Outside
-from shared.runtime.fencing import LEADS_KEY, signed
-from shared.runtime.outbox import Outbox, Parcel
+from tidemark.shared.model.ids import EdgeId, LeaderToken, Offset, Seq
+from tidemark.shared.ports.commits import CommitStore
+from tidemark.shared.ports.log import TopicPartition
+from tidemark.shared.runtime.context import Outside
+from tidemark.shared.runtime.fencing import LEADS_KEY, signed
+from tidemark.shared.runtime.outbox import Outbox, Parcel
 
 _PUBLISHED: Final = EdgeId("published")
 

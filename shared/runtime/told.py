@@ -2,12 +2,12 @@
 
 import structlog
 
-from shared.model.ids import LeaderToken, Offset
-from shared.ports.commits import Ambiguous, CommitStore, StoreLost, StoreUnavailable, lacks
-from shared.ports.log import OffsetOutOfRange, TopicPartition
-from shared.runtime.context import Outside
-from shared.runtime.fencing import changes_of
-from shared.runtime.reading import up_to_now
+from tidemark.shared.model.ids import LeaderToken, Offset
+from tidemark.shared.ports.commits import Ambiguous, CommitStore, StoreLost, StoreUnavailable, lacks
+from tidemark.shared.ports.log import OffsetOutOfRange, TopicPartition
+from tidemark.shared.runtime.context import Outside
+from tidemark.shared.runtime.fencing import changes_of
+from tidemark.shared.runtime.reading import up_to_now
 
 _log = structlog.get_logger()
 

@@ -1,12 +1,12 @@
 """Names of Tidemark's own topics, all below one prefix so that installations can share a cluster.
 
-Topics of edges are named by the coordinator, below the same prefix (`shared.protocol.coordinator.plans`).
+Topics of edges are named by the coordinator, below the same prefix (`tidemark.shared.protocol.coordinator.plans`).
 """
 
 from dataclasses import dataclass
 from typing import Final
 
-from shared.model.ids import JobId
+from tidemark.shared.model.ids import JobId
 
 MARKERS_PREFIX: Final = "tidemark.markers."
 """Of release markers, in the cluster of the output, whichever installation writes there."""

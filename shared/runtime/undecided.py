@@ -4,9 +4,9 @@ import asyncio
 
 import structlog
 
-from shared.model.ids import Offset
-from shared.ports.log import LogError, TopicPartition
-from shared.runtime.context import Outside
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.log import LogError, TopicPartition
+from tidemark.shared.runtime.context import Outside
 
 _log = structlog.get_logger()
 

@@ -5,10 +5,10 @@ The first one is told, the second, the fourth and so on: who looks sees what it 
 
 import structlog
 
-from shared.model.ids import JobId
-from shared.operators.base import Out
-from shared.operators.batches import documents_of
-from shared.runtime.body import Given
+from tidemark.shared.model.ids import JobId
+from tidemark.shared.operators.base import Out
+from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.runtime.body import Given
 
 _log = structlog.get_logger()
 

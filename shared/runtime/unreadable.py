@@ -6,9 +6,9 @@ from typing import TypeVar
 
 import structlog
 
-from shared.ports.log import LogRecord
-from shared.runtime.measures import Measure
-from shared.wire.errors import WireError
+from tidemark.shared.ports.log import LogRecord
+from tidemark.shared.runtime.measures import Measure
+from tidemark.shared.wire.errors import WireError
 
 _log = structlog.get_logger()
 T = TypeVar("T")

@@ -11,11 +11,11 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from shared.model.held import Hold, SplitHeld, TaskHeld
-from shared.model.ids import TaskId, VertexId
-from shared.model.messages import ProcessorStatus, TaskBeat
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.runtime.beats import WATERMARK
+from tidemark.shared.model.held import Hold, SplitHeld, TaskHeld
+from tidemark.shared.model.ids import TaskId, VertexId
+from tidemark.shared.model.messages import ProcessorStatus, TaskBeat
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.runtime.beats import WATERMARK
 
 Tasks = Mapping[TaskId, TaskBeat]
 _DEPTH_MAX: Final = 1_000

@@ -14,9 +14,9 @@ from typing import Any
 import structlog
 from msgspec import structs
 
-from shared.model.checkpoint import TaskHandle
-from shared.model.held import Wait
-from shared.model.ids import (
+from tidemark.shared.model.checkpoint import TaskHandle
+from tidemark.shared.model.held import Wait
+from tidemark.shared.model.ids import (
     EdgeId,
     Epoch,
     Generation,
@@ -29,7 +29,7 @@ from shared.model.ids import (
     VertexId,
     WorkerIncarnation,
 )
-from shared.model.messages import (
+from tidemark.shared.model.messages import (
     AbortCheckpoint,
     Ack,
     Assign,
@@ -61,22 +61,22 @@ from shared.model.messages import (
     WorkerUnwanted,
     WorkerWanted,
 )
-from shared.ports.clock import Handle
-from shared.ports.log import LogUnavailable, TopicPartition
-from shared.protocol.errors import LocalError
-from shared.protocol.task import events as ev
-from shared.runtime.assembly import Ways, assemble, failure_of
-from shared.runtime.beats import beat_of, encoded
-from shared.runtime.body import FillingBody, SampledBody
-from shared.runtime.context import Outside, Service, ensure_topics
-from shared.runtime.driver import SourceDriver, Splits, TaskDriver, ZombieError
-from shared.runtime.fencing import Fence
-from shared.runtime.measures import Measure, of_task
-from shared.runtime.outbox import Outbox, Parcel
-from shared.runtime.reading import reading
-from shared.runtime.settings import RuntimeSettings
-from shared.wire.errors import WireError
-from shared.wire.messages import decode_command, decode_positions, encode_message
+from tidemark.shared.ports.clock import Handle
+from tidemark.shared.ports.log import LogUnavailable, TopicPartition
+from tidemark.shared.protocol.errors import LocalError
+from tidemark.shared.protocol.task import events as ev
+from tidemark.shared.runtime.assembly import Ways, assemble, failure_of
+from tidemark.shared.runtime.beats import beat_of, encoded
+from tidemark.shared.runtime.body import FillingBody, SampledBody
+from tidemark.shared.runtime.context import Outside, Service, ensure_topics
+from tidemark.shared.runtime.driver import SourceDriver, Splits, TaskDriver, ZombieError
+from tidemark.shared.runtime.fencing import Fence
+from tidemark.shared.runtime.measures import Measure, of_task
+from tidemark.shared.runtime.outbox import Outbox, Parcel
+from tidemark.shared.runtime.reading import reading
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.wire.errors import WireError
+from tidemark.shared.wire.messages import decode_command, decode_positions, encode_message
 
 _log = structlog.get_logger()
 _REPORTS = EdgeId("reports")

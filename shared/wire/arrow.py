@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from shared.wire.errors import WireError
-from shared.wire.limits import DEFAULT, WireLimits
+from tidemark.shared.wire.errors import WireError
+from tidemark.shared.wire.limits import DEFAULT, WireLimits
 
 
 def encode_batch(batch: pa.RecordBatch) -> bytes:

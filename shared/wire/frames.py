@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgpack
 
-from shared.model.frames import (
+from tidemark.shared.model.frames import (
     BarrierFrame,
     Body,
     Content,
@@ -21,9 +21,9 @@ from shared.model.frames import (
     Segment,
     WatermarkFrame,
 )
-from shared.model.ids import Epoch, Generation, Incarnation, JobId, Seq, TaskId, VertexId
-from shared.wire.errors import WireError
-from shared.wire.limits import DEFAULT, WireLimits
+from tidemark.shared.model.ids import Epoch, Generation, Incarnation, JobId, Seq, TaskId, VertexId
+from tidemark.shared.wire.errors import WireError
+from tidemark.shared.wire.limits import DEFAULT, WireLimits
 
 VERSION: Final = 1
 _DATA, _WATERMARK, _BARRIER, _END = 0, 1, 2, 3

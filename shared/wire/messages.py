@@ -4,8 +4,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from shared.model.checkpoint import CommitRow, MirrorRow, SplitStand
-from shared.model.messages import (
+from tidemark.shared.model.checkpoint import CommitRow, MirrorRow, SplitStand
+from tidemark.shared.model.messages import (
     Answered,
     Command,
     ProcessorStatus,
@@ -15,8 +15,8 @@ from shared.model.messages import (
     RunningPlan,
     Sampled,
 )
-from shared.wire.errors import WireError
-from shared.wire.limits import DEFAULT, WireLimits
+from tidemark.shared.wire.errors import WireError
+from tidemark.shared.wire.limits import DEFAULT, WireLimits
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _commands: Final[msgspec.msgpack.Decoder[Command]] = msgspec.msgpack.Decoder(Command)

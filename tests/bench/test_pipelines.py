@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.installation import installation
 from tests.harness.bench.machine import described
 from tests.harness.bench.pipelines import PIPELINES, Carried, carried, table
+from tidemark.services.cli.installation import installation
 
 OUT = Path(__file__).resolve().parents[2] / "out" / "bench"
 

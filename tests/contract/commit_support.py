@@ -4,10 +4,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from shared.model.checkpoint import BlobRef, CommitRow, PartHandle, TaskHandle, TaskProtocolState
-from shared.model.ids import Epoch, Generation, JobId, LeaderToken, ProcessorName, StatePart, VertexId
-from shared.model.processors import Expected, ProcessorRow
-from shared.ports.commits import CommitStore
+from tidemark.shared.model.checkpoint import BlobRef, CommitRow, PartHandle, TaskHandle, TaskProtocolState
+from tidemark.shared.model.ids import Epoch, Generation, JobId, LeaderToken, ProcessorName, StatePart, VertexId
+from tidemark.shared.model.processors import Expected, ProcessorRow
+from tidemark.shared.ports.commits import CommitStore
 
 NAME = ProcessorName("orders")
 JOB = JobId("a" * 32)

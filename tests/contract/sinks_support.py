@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from shared.model.checkpoint import MirrorRow, ReleaseHandle
-from shared.model.ids import Epoch, Generation, JobId, VertexId
-from shared.operators.base import TS
-from shared.ports.clock import T
-from shared.ports.sink import Identity, Sink
+from tidemark.shared.model.checkpoint import MirrorRow, ReleaseHandle
+from tidemark.shared.model.ids import Epoch, Generation, JobId, VertexId
+from tidemark.shared.operators.base import TS
+from tidemark.shared.ports.clock import T
+from tidemark.shared.ports.sink import Identity, Sink
 
 JOB = JobId("0" * 31 + "1")
 IDENTITY = Identity(JOB, VertexId("emit"), 0)

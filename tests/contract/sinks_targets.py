@@ -6,33 +6,33 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from services.sink.connectors.destination import LocalDestination, sha256
-from services.sink.connectors.filerows import Encoding
-from services.sink.connectors.files import FileSink, FileSinkSettings
-from services.sink.connectors.kafka import KafkaSink, KafkaSinkSettings
-from services.sink.connectors.kafkamarkers import MarkerReading
-from services.sink.connectors.kafkarecords import Takes
-from services.sink.connectors.memory import MemorySink, MemoryTarget
-from services.sink.connectors.objects import ObjectDestination
-from services.sink.connectors.released import read_released_rows, released_files
-from services.sink.connectors.sql import SqlSink, SqlSinkSettings, engine_of
-from services.sink.connectors.staging import BlobNamer, PartStore
-from shared.adapters.clock import SystemClock
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.language.expressions.ast import Expr
-from shared.language.expressions.parse import parse_expression
-from shared.language.expressions.scope import Scope
-from shared.language.problems import Problems
-from shared.language.stages.sinks import KafkaEmit, Merge
-from shared.language.stages.source import FileFormat
-from shared.model.checkpoint import BlobRef
-from shared.model.ids import Offset
-from shared.ports.blobs import BlobUnavailable, Note
-from shared.ports.clock import Executor
-from shared.ports.log import Log, LogRecord, TopicPartition
-from shared.ports.sink import Sink
 from tests.contract.sinks_support import Inline
+from tidemark.services.sink.connectors.destination import LocalDestination, sha256
+from tidemark.services.sink.connectors.filerows import Encoding
+from tidemark.services.sink.connectors.files import FileSink, FileSinkSettings
+from tidemark.services.sink.connectors.kafka import KafkaSink, KafkaSinkSettings
+from tidemark.services.sink.connectors.kafkamarkers import MarkerReading
+from tidemark.services.sink.connectors.kafkarecords import Takes
+from tidemark.services.sink.connectors.memory import MemorySink, MemoryTarget
+from tidemark.services.sink.connectors.objects import ObjectDestination
+from tidemark.services.sink.connectors.released import read_released_rows, released_files
+from tidemark.services.sink.connectors.sql import SqlSink, SqlSinkSettings, engine_of
+from tidemark.services.sink.connectors.staging import BlobNamer, PartStore
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.language.expressions.ast import Expr
+from tidemark.shared.language.expressions.parse import parse_expression
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import Problems
+from tidemark.shared.language.stages.sinks import KafkaEmit, Merge
+from tidemark.shared.language.stages.source import FileFormat
+from tidemark.shared.model.checkpoint import BlobRef
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.blobs import BlobUnavailable, Note
+from tidemark.shared.ports.clock import Executor
+from tidemark.shared.ports.log import Log, LogRecord, TopicPartition
+from tidemark.shared.ports.sink import Sink
 
 
 class MemoryWorld:

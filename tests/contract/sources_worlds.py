@@ -9,19 +9,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
-from services.gateway.writing import BatchWriter
-from services.source.connectors.files import FileSource, FileSourceSettings
-from services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
-from services.source.connectors.raw import LogRawReader
-from services.source.connectors.script import DocumentsSource, ScriptSource
-from shared.adapters.clock import SystemClock
-from shared.adapters.kafka_partitions import partition_of_key
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.language.stages.source import DataStep, StartAt, WatermarkStep
-from shared.ports.log import NewRecord, TopicPartition
-from shared.ports.source import Source
 from tests.contract.sinks_support import Inline
+from tidemark.services.gateway.writing import BatchWriter
+from tidemark.services.source.connectors.files import FileSource, FileSourceSettings
+from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
+from tidemark.services.source.connectors.raw import LogRawReader
+from tidemark.services.source.connectors.script import DocumentsSource, ScriptSource
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.kafka_partitions import partition_of_key
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.language.stages.source import DataStep, StartAt, WatermarkStep
+from tidemark.shared.ports.log import NewRecord, TopicPartition
+from tidemark.shared.ports.source import Source
 
 CLOCK = SystemClock()
 

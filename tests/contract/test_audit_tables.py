@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from services.cli.audit_history import AuditFailed, Commit, NotAuditable
-from services.cli.audit_outputs import Releases
-from services.cli.audit_tables import TableRead, Unread, compare, read_table, table_output
-from services.cli.audit_writers import Writer, no_writers, stages_into
-from services.cli.collect import TooMuchHeld
-from services.cli.recompute import EpochDone, SplitRecords, Stand, recompute
-from services.sink.connectors.sql import MARKERS_TABLE, SqlSink, engine_of
-from services.sink.connectors.staging import PartStore, StagingSettings
-from shared.adapters.blobs import MemoryBlobs
-from shared.language.documents import parse
-from shared.language.stages import Merge
-from shared.model.ids import Epoch, JobId, SplitId, VertexId
-from shared.model.values import Binary, Date, Document, Long
-from shared.operators.batches import batch_of
-from shared.ports.sink import Rejected
 from tests.contract.sinks_support import IDENTITY, JOB, Inline, row_of
+from tidemark.services.cli.audit_history import AuditFailed, Commit, NotAuditable
+from tidemark.services.cli.audit_outputs import Releases
+from tidemark.services.cli.audit_tables import TableRead, Unread, compare, read_table, table_output
+from tidemark.services.cli.audit_writers import Writer, no_writers, stages_into
+from tidemark.services.cli.collect import TooMuchHeld
+from tidemark.services.cli.recompute import EpochDone, SplitRecords, Stand, recompute
+from tidemark.services.sink.connectors.sql import MARKERS_TABLE, SqlSink, engine_of
+from tidemark.services.sink.connectors.staging import PartStore, StagingSettings
+from tidemark.shared.adapters.blobs import MemoryBlobs
+from tidemark.shared.language.documents import parse
+from tidemark.shared.language.stages import Merge
+from tidemark.shared.model.ids import Epoch, JobId, SplitId, VertexId
+from tidemark.shared.model.values import Binary, Date, Document, Long
+from tidemark.shared.operators.batches import batch_of
+from tidemark.shared.ports.sink import Rejected
 
 TYPES = {
     "id": "BIGINT PRIMARY KEY",

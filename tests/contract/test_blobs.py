@@ -13,12 +13,12 @@ import fsspec
 import pytest
 from moto.server import ThreadedMotoServer
 
-from shared.adapters.blobs import FaultyBlobs, MemoryBlobs, S3Blobs
-from shared.adapters.directory_blobs import DirectoryBlobs
-from shared.adapters.executor import AsyncExecutor
-from shared.adapters.faults import Fault, Faults
-from shared.model.checkpoint import BlobRef
-from shared.ports.blobs import BlobError, BlobStore, BlobUnavailable
+from tidemark.shared.adapters.blobs import FaultyBlobs, MemoryBlobs, S3Blobs
+from tidemark.shared.adapters.directory_blobs import DirectoryBlobs
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.adapters.faults import Fault, Faults
+from tidemark.shared.model.checkpoint import BlobRef
+from tidemark.shared.ports.blobs import BlobError, BlobStore, BlobUnavailable
 
 CREDENTIALS: dict[str, Any] = {"key": "test", "secret": "test"}
 

@@ -8,11 +8,11 @@ from typing import Final
 
 import pytest
 
-from services.operator.rockskeys import RocksKeys, Scratch
-from shared.model.ids import KeyGroup
-from shared.operators.cold_keys import ColdKeys
-from shared.operators.errors import OperatorError
 from tests.harness.cold_memory import MemoryColdKeys
+from tidemark.services.operator.rockskeys import RocksKeys, Scratch
+from tidemark.shared.model.ids import KeyGroup
+from tidemark.shared.operators.cold_keys import ColdKeys
+from tidemark.shared.operators.errors import OperatorError
 
 ONE, TWO = KeyGroup(1), KeyGroup(256)
 
@@ -61,7 +61,7 @@ def test_a_disk_that_refuses_is_named(tmp_path: Path) -> None:
 _WORKER: Final = """
 import os, sys
 from pathlib import Path
-from services.operator.rockskeys import Scratch
+from tidemark.services.operator.rockskeys import Scratch
 store = Scratch(Path(sys.argv[1]), sys.argv[2]).stores().make()
 store.put(1, b"a", b"1")
 print("open", flush=True)

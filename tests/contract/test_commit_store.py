@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from shared.adapters.commit_store import SqlCommitStore
-from shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
-from shared.model.checkpoint import LineageEntry
-from shared.model.ids import Epoch, Generation, JobId, ProcessorName
-from shared.ports.commits import CommitStore, Stale
 from tests.contract.commit_support import JOB, LEASE_MS, NOW_MS, begin, commit, commit_of, expected_of, lead
+from tidemark.shared.adapters.commit_store import SqlCommitStore
+from tidemark.shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
+from tidemark.shared.model.checkpoint import LineageEntry
+from tidemark.shared.model.ids import Epoch, Generation, JobId, ProcessorName
+from tidemark.shared.ports.commits import CommitStore, Stale
 
 pytestmark = pytest.mark.usefixtures("sqlite_threads")
 

@@ -17,15 +17,15 @@ from msgspec.structs import replace
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from shared.adapters import commit_schema as schema
-from shared.adapters.commit_store import SqlCommitStore, UnsafeStore, _write
-from shared.adapters.faults import Fault, Faults
-from shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
-from shared.adapters.store_settings import StoreSettings
-from shared.model.checkpoint import LineageEntry
-from shared.model.ids import Epoch, Generation, LeaderToken
-from shared.ports.commits import Ambiguous, CommitStore, StoreLost, StoreUnavailable
 from tests.contract.commit_support import JOB, LEASE_MS, NAME, NOW_MS, begin, commit, expected_of, lead
+from tidemark.shared.adapters import commit_schema as schema
+from tidemark.shared.adapters.commit_store import SqlCommitStore, UnsafeStore, _write
+from tidemark.shared.adapters.faults import Fault, Faults
+from tidemark.shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
+from tidemark.shared.adapters.store_settings import StoreSettings
+from tidemark.shared.model.checkpoint import LineageEntry
+from tidemark.shared.model.ids import Epoch, Generation, LeaderToken
+from tidemark.shared.ports.commits import Ambiguous, CommitStore, StoreLost, StoreUnavailable
 
 pytestmark = pytest.mark.usefixtures("sqlite_threads")
 
@@ -254,7 +254,7 @@ async def test_C8_unsafe_postgresql_is_refused(postgres_url: str, monkeypatch: p
         named["connect_args"]["options"] += " -c synchronous_commit=off"
         return original(url, **named)
 
-    monkeypatch.setattr("shared.adapters.commit_store.create_async_engine", weaken)
+    monkeypatch.setattr("tidemark.shared.adapters.commit_store.create_async_engine", weaken)
     store = SqlCommitStore(postgres_url)
     with pytest.raises(UnsafeStore, match="synchronous_commit on, found off"):
         await store.open()
@@ -266,7 +266,7 @@ async def test_C8_unsafe_sqlite_and_other_versions_are_refused(tmp_path: Path, m
     url = f"sqlite:///{tmp_path / 'store.db'}"
     with monkeypatch.context() as patch:
         patch.setattr(
-            "shared.adapters.commit_store._prepare_sqlite",
+            "tidemark.shared.adapters.commit_store._prepare_sqlite",
             lambda connection, _: setattr(connection, "isolation_level", None),
         )
         weak = SqlCommitStore(url)

@@ -15,27 +15,27 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from services.operator import child
-from services.operator.apart import ComputationEnded, Computations, ComputeApart
-from services.operator.deaths import Deaths
-from services.operator.rockskeys import Scratch
-from services.operator.settings import OperatorSettings
-from shared.adapters.blobs import MemoryBlobs
-from shared.adapters.children import ForkedChildren
-from shared.adapters.executor import AsyncExecutor
-from shared.computation.problems import ComputationError
-from shared.language.documents import parse
-from shared.language.values import canonical_key
-from shared.model.ids import Epoch, Generation, JobId, ProcessorName, VertexId, WorkerIncarnation
-from shared.model.messages import Assign, RunningPlan
-from shared.model.plan import DLQ, OUT
-from shared.model.time import MAX_TIME
-from shared.operators.base import KEY, PART, POS, TS, Operator, Out
-from shared.operators.batches import batch_of, documents_of
-from shared.operators.compute import ComputeOperator
-from shared.operators.context import TaskContext
-from shared.operators.specs import ComputeSpec
-from shared.runtime.settings import DeathSettings, RuntimeSettings
+from tidemark.services.operator import child
+from tidemark.services.operator.apart import ComputationEnded, Computations, ComputeApart
+from tidemark.services.operator.deaths import Deaths
+from tidemark.services.operator.rockskeys import Scratch
+from tidemark.services.operator.settings import OperatorSettings
+from tidemark.shared.adapters.blobs import MemoryBlobs
+from tidemark.shared.adapters.children import ForkedChildren
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.computation.problems import ComputationError
+from tidemark.shared.language.documents import parse
+from tidemark.shared.language.values import canonical_key
+from tidemark.shared.model.ids import Epoch, Generation, JobId, ProcessorName, VertexId, WorkerIncarnation
+from tidemark.shared.model.messages import Assign, RunningPlan
+from tidemark.shared.model.plan import DLQ, OUT
+from tidemark.shared.model.time import MAX_TIME
+from tidemark.shared.operators.base import KEY, PART, POS, TS, Operator, Out
+from tidemark.shared.operators.batches import batch_of, documents_of
+from tidemark.shared.operators.compute import ComputeOperator
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.specs import ComputeSpec
+from tidemark.shared.runtime.settings import DeathSettings, RuntimeSettings
 
 JOB, VERTEX = JobId("0" * 32), VertexId("compute-1")
 MIB = 1 << 20
@@ -44,7 +44,7 @@ RUNTIME = RuntimeSettings(deaths=DeathSettings(deaths_max=2))
 HEAD = """
 import ctypes, os, signal, subprocess, sys, time
 from dataclasses import dataclass
-from shared.computation import Computation, ComputationError
+from tidemark.shared.computation import Computation, ComputationError
 
 @dataclass
 class Seen:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.adapters.kafka_settings import KafkaSettings
 from tests.harness.topical import DOCUMENT, Topical, topical
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
 

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from services.control.service import ControlService
-from services.control.settings import ControlSettings
-from services.local.broker import LocalBroker
-from shared.adapters.clock import SystemClock
-from shared.adapters.executor import AsyncExecutor
-from shared.adapters.kafka_log import KafkaLog
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.model.ids import Epoch, Generation, JobId, Offset, ProcessorName
-from shared.model.messages import ProcessorStatus
-from shared.ports.log import Log, NewRecord, TopicPartition
-from shared.runtime.topics import Topics
-from shared.wire.messages import encode_message
+from tidemark.services.control.service import ControlService
+from tidemark.services.control.settings import ControlSettings
+from tidemark.services.local.broker import LocalBroker
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.model.ids import Epoch, Generation, JobId, Offset, ProcessorName
+from tidemark.shared.model.messages import ProcessorStatus
+from tidemark.shared.ports.log import Log, NewRecord, TopicPartition
+from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.wire.messages import encode_message
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
 TOKEN = "a-token-of-the-tests"

@@ -14,30 +14,30 @@ from typing import Any
 
 import pytest
 
-from services.cli.demo import DemoFailed, _empty
-from services.local import broker as local_broker
-from services.local.broker import BrokerError
-from services.local.broker_settings import BrokerSettings
-from services.operator.rockskeys import Scratch
-from services.sink.connectors.destination import LocalDestination
-from services.sink.connectors.manifests import MANIFESTS
-from services.sink.connectors.objects import ObjectDestination
-from shared.adapters.clock import SystemClock
-from shared.adapters.directory_blobs import DirectoryBlobs
-from shared.adapters.executor import AsyncExecutor
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.model.ids import Epoch, JobId
-from shared.ports.blobs import BlobUnavailable
-from shared.ports.sink import TargetRefused, TargetUnavailable
-from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator import events as ev
-from shared.runtime.clearing import delete
-from shared.runtime.context import Outside
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.topics import Topics
 from tests.contract.sinks_support import Task, World
 from tests.contract.sinks_targets import FilesWorld, ObjectsWorld
+from tidemark.services.cli.demo import DemoFailed, _empty
+from tidemark.services.local import broker as local_broker
+from tidemark.services.local.broker import BrokerError
+from tidemark.services.local.broker_settings import BrokerSettings
+from tidemark.services.operator.rockskeys import Scratch
+from tidemark.services.sink.connectors.destination import LocalDestination
+from tidemark.services.sink.connectors.manifests import MANIFESTS
+from tidemark.services.sink.connectors.objects import ObjectDestination
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.directory_blobs import DirectoryBlobs
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.model.ids import Epoch, JobId
+from tidemark.shared.ports.blobs import BlobUnavailable
+from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator import events as ev
+from tidemark.shared.runtime.clearing import delete
+from tidemark.shared.runtime.context import Outside
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.topics import Topics
 
 ERRORS = (errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.EACCES)
 

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from services.gateway.service import GatewayService
-from services.gateway.settings import GatewaySettings
-from shared.adapters.clock import SystemClock
-from shared.adapters.executor import AsyncExecutor
-from shared.adapters.kafka_log import KafkaLog
-from shared.adapters.kafka_partitions import partition_of_key
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.model.ids import Offset
-from shared.ports.log import Log, LogRecord, LogUnavailable, TopicPartition
+from tidemark.services.gateway.service import GatewayService
+from tidemark.services.gateway.settings import GatewaySettings
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.kafka_partitions import partition_of_key
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.log import Log, LogRecord, LogUnavailable, TopicPartition
 
 TOKEN = "a-token-of-the-tests"
 LINES = "application/x-ndjson"

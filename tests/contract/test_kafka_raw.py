@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 from aiokafka import codec
 
-from shared.adapters import kafka_batches
-from shared.adapters.kafka_log import KafkaLog
-from shared.adapters.kafka_raw import RawPartition, RawReader
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.model.ids import Offset
-from shared.ports.log import LogError, NewRecord, OffsetOutOfRange, TopicPartition, Transaction
+from tidemark.shared.adapters import kafka_batches
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.kafka_raw import RawPartition, RawReader
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.log import LogError, NewRecord, OffsetOutOfRange, TopicPartition, Transaction
 
 pytestmark = pytest.mark.kafka
 

@@ -18,30 +18,30 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from services.local.broker import LocalBroker
-from services.local.broker_settings import LOOPBACK, BrokerSettings, Port, java_arguments
-from services.local.jars import ensure_jars
-from services.local.java import find_java
-from services.sink.connecting import RealSinks
-from services.sink.service import SinkService
-from services.source.connecting import RealSources
-from services.source.service import SourceService
-from shared.adapters.clock import SystemClock
-from shared.adapters.executor import AsyncExecutor
-from shared.adapters.kafka_log import KafkaLog
-from shared.adapters.kafka_raw import RawReader
-from shared.adapters.kafka_settings import settings_from
-from shared.language.documents import parse
-from shared.language.stages import Connection
-from shared.model.ids import Offset
-from shared.model.messages import StartProcessor
-from shared.ports.log import LogDenied, LogRecord, NewRecord, TopicPartition
-from shared.process.connections import Connections
-from shared.process.settings import ProcessSettingsError, kafka_settings, read_settings
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from shared.runtime.context import Service
-from shared.runtime.topics import Topics
 from tests.harness.installation import NAME, installed
+from tidemark.services.local.broker import LocalBroker
+from tidemark.services.local.broker_settings import LOOPBACK, BrokerSettings, Port, java_arguments
+from tidemark.services.local.jars import ensure_jars
+from tidemark.services.local.java import find_java
+from tidemark.services.sink.connecting import RealSinks
+from tidemark.services.sink.service import SinkService
+from tidemark.services.source.connecting import RealSources
+from tidemark.services.source.service import SourceService
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.kafka_raw import RawReader
+from tidemark.shared.adapters.kafka_settings import settings_from
+from tidemark.shared.language.documents import parse
+from tidemark.shared.language.stages import Connection
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.model.messages import StartProcessor
+from tidemark.shared.ports.log import LogDenied, LogRecord, NewRecord, TopicPartition
+from tidemark.shared.process.connections import Connections
+from tidemark.shared.process.settings import ProcessSettingsError, kafka_settings, read_settings
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.runtime.context import Service
+from tidemark.shared.runtime.topics import Topics
 
 USER, PASSWORD = "alice", "wonderland-7"
 _JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
@@ -259,7 +259,7 @@ async def test_commands_by_topic_go_through_a_password_and_tls(guarded: Guarded)
     await (await writer.send(commands, NewRecord(b"no command")))
     await reader.assign({refused: Offset(0)})
     # A process of its own, as it runs: its libraries' threads and time-outs end with it.
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.control", env=environment)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "tidemark.services.control", env=environment)
     try:
         found: Sequence[LogRecord] = []
         while not found:

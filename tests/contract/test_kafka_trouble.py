@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 from aiokafka.client import AIOKafkaClient
 
-from services.local.broker import LocalBroker
-from shared.adapters.kafka_log import KafkaLog
-from shared.adapters.kafka_raw import RawReader
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.model.ids import Offset
-from shared.ports.log import LogError, LogUnavailable, NewRecord, TopicPartition
+from tidemark.services.local.broker import LocalBroker
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.kafka_raw import RawReader
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.log import LogError, LogUnavailable, NewRecord, TopicPartition
 
 pytestmark = pytest.mark.kafka
 

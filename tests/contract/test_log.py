@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
-from shared.adapters.clock import SystemClock
-from shared.adapters.kafka_log import KafkaLog
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.model.ids import Offset
-from shared.ports.log import (
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.log import (
     Fenced,
     Log,
     LogError,

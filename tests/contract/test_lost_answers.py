@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from services.sink.connectors.destination import Destination, LocalDestination
-from services.sink.connectors.objects import ObjectDestination
-from shared.adapters.blobs import FsspecBlobs
-from shared.adapters.directory_blobs import DirectoryBlobs
-from shared.adapters.executor import AsyncExecutor
-from shared.ports.blobs import BlobError
-from shared.ports.sink import TargetRefused
+from tidemark.services.sink.connectors.destination import Destination, LocalDestination
+from tidemark.services.sink.connectors.objects import ObjectDestination
+from tidemark.shared.adapters.blobs import FsspecBlobs
+from tidemark.shared.adapters.directory_blobs import DirectoryBlobs
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.ports.blobs import BlobError
+from tidemark.shared.ports.sink import TargetRefused
 
 
 class Repeating(MemoryFileSystem):  # type: ignore[misc]

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from services.sink.connectors.staging import decode_handle
-from shared.adapters.executor import AsyncExecutor
-from shared.model.ids import Epoch, VertexId
-from shared.ports.log import Fenced, LogError
-from shared.ports.sink import Identity, MarkerAhead, ReleaseGap, TargetRefused, TargetUnavailable
 from tests.contract.sinks_support import IDENTITY, JOB, Target, Task, World, batch_of, row_of
 from tests.contract.sinks_targets import FilesWorld, KafkaWorld, MemoryWorld, ObjectsWorld, SqlWorld
+from tidemark.services.sink.connectors.staging import decode_handle
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.model.ids import Epoch, VertexId
+from tidemark.shared.ports.log import Fenced, LogError
+from tidemark.shared.ports.sink import Identity, MarkerAhead, ReleaseGap, TargetRefused, TargetUnavailable
 
 TARGETS: dict[str, Callable[[Path], Target]] = {
     "memory": lambda _: MemoryWorld(),

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from services.sink.connectors.destination import LocalDestination
-from services.sink.connectors.filerows import Encoding
-from services.sink.connectors.files import FileSink
-from services.sink.connectors.manifests import STAGED, SUMMARY, ManifestStore, manifest_name
-from services.sink.connectors.objects import ObjectDestination
-from services.sink.connectors.released import released_manifests
-from services.sink.connectors.staging import FileList, decode_handle
-from shared.model.ids import Epoch, VertexId
-from shared.ports.sink import Identity, Sink, TargetRefused, TargetUnavailable
 from tests.contract.sinks_support import IDENTITY, JOB, Inline, Task, World, batch_of, row_of
 from tests.contract.sinks_targets import FilesWorld, ObjectsWorld
+from tidemark.services.sink.connectors.destination import LocalDestination
+from tidemark.services.sink.connectors.filerows import Encoding
+from tidemark.services.sink.connectors.files import FileSink
+from tidemark.services.sink.connectors.manifests import STAGED, SUMMARY, ManifestStore, manifest_name
+from tidemark.services.sink.connectors.objects import ObjectDestination
+from tidemark.services.sink.connectors.released import released_manifests
+from tidemark.services.sink.connectors.staging import FileList, decode_handle
+from tidemark.shared.model.ids import Epoch, VertexId
+from tidemark.shared.ports.sink import Identity, Sink, TargetRefused, TargetUnavailable
 
 
 class Failing(LocalDestination):

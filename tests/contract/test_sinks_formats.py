@@ -7,16 +7,21 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from services.sink.connectors.destination import LocalDestination
-from services.sink.connectors.files import FileSinkSettings
-from services.sink.connectors.manifests import manifest_name
-from services.sink.connectors.released import Discrepancy, read_released, read_released_rows, released_manifests
-from shared.language.stages.source import FileFormat
-from shared.model.ids import Epoch
-from shared.model.values import Date, Document
-from shared.operators.batches import batch_of as documents_batch
 from tests.contract.sinks_support import IDENTITY, Task, World, row_of
 from tests.contract.sinks_targets import FilesWorld
+from tidemark.services.sink.connectors.destination import LocalDestination
+from tidemark.services.sink.connectors.files import FileSinkSettings
+from tidemark.services.sink.connectors.manifests import manifest_name
+from tidemark.services.sink.connectors.released import (
+    Discrepancy,
+    read_released,
+    read_released_rows,
+    released_manifests,
+)
+from tidemark.shared.language.stages.source import FileFormat
+from tidemark.shared.model.ids import Epoch
+from tidemark.shared.model.values import Date, Document
+from tidemark.shared.operators.batches import batch_of as documents_batch
 
 
 def visible_files(target: FilesWorld) -> set[str]:

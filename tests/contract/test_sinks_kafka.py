@@ -11,24 +11,24 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from services.sink.connectors.kafkamarkers import Marker, MarkerReading, last_marker, marker_record, markers_of
-from services.sink.connectors.kafkarecords import RecordMaker, Takes
-from services.sink.connectors.kafkaruns import Run, joined, size_of, sizes_of
-from services.sink.connectors.staging import BlobPart, InlinePart, blobs_of, decode_handle
-from shared.adapters.clock import SystemClock
-from shared.adapters.faults import Fault, Faults
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.memory_transactions import MemoryTransaction
-from shared.language.stages.sinks import KafkaEmit
-from shared.model.ids import Epoch, Offset
-from shared.model.values import Document, Long
-from shared.operators.batches import batch_of as documents_batch
-from shared.operators.keygroups import key_group
-from shared.ports.log import Fenced, Log, LogDenied, NewRecord, RecordColumns, TopicPartition
-from shared.ports.sink import MarkerAhead, TargetRefused, TargetUnavailable
 from tests.contract.sinks_support import IDENTITY, Task, World, batch_of, row_of
 from tests.contract.sinks_targets import KafkaWorld, expression
+from tidemark.services.sink.connectors.kafkamarkers import Marker, MarkerReading, last_marker, marker_record, markers_of
+from tidemark.services.sink.connectors.kafkarecords import RecordMaker, Takes
+from tidemark.services.sink.connectors.kafkaruns import Run, joined, size_of, sizes_of
+from tidemark.services.sink.connectors.staging import BlobPart, InlinePart, blobs_of, decode_handle
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.faults import Fault, Faults
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.memory_transactions import MemoryTransaction
+from tidemark.shared.language.stages.sinks import KafkaEmit
+from tidemark.shared.model.ids import Epoch, Offset
+from tidemark.shared.model.values import Document, Long
+from tidemark.shared.operators.batches import batch_of as documents_batch
+from tidemark.shared.operators.keygroups import key_group
+from tidemark.shared.ports.log import Fenced, Log, LogDenied, NewRecord, RecordColumns, TopicPartition
+from tidemark.shared.ports.sink import MarkerAhead, TargetRefused, TargetUnavailable
 
 MARKERS = markers_of(IDENTITY)
 
@@ -191,7 +191,7 @@ async def test_S3_of_a_long_history_the_newest_marker_alone_stays(
     monkeypatch: pytest.MonkeyPatch, log: type[MemoryLog]
 ) -> None:
     """All stay up to the bound, for audits; then one does, and says all there is to know. A cluster that forbids it keeps them."""
-    monkeypatch.setattr("services.sink.connectors.kafka._TRIM_EVERY", 1)
+    monkeypatch.setattr("tidemark.services.sink.connectors.kafka._TRIM_EVERY", 1)
     target = KafkaWorld(log(MemoryBroker(SystemClock())))
     target.settings = replace(target.settings, markers_kept=20)
     world = World(target)

@@ -14,21 +14,21 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from services.sink.connectors.kafkamarkers import MarkerReading, last_marker, markers_of
-from services.sink.connectors.kafkarecords import Takes
-from services.sink.connectors.staging import decode_handle
-from shared.adapters.kafka_log import KafkaLog
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.model.ids import Epoch, JobId, VertexId
-from shared.model.values import Document
-from shared.operators.base import TS
-from shared.operators.batches import batch_of as documents_batch
-from shared.operators.keygroups import key_group
-from shared.ports.log import Fenced, LogRecord
-from shared.ports.sink import Identity, TargetRefused
 from tests.contract.sinks_support import Task, World, batch_of
 from tests.contract.sinks_targets import KafkaWorld, expression
 from tests.contract.test_sinks_contract import crash_after, haunt
+from tidemark.services.sink.connectors.kafkamarkers import MarkerReading, last_marker, markers_of
+from tidemark.services.sink.connectors.kafkarecords import Takes
+from tidemark.services.sink.connectors.staging import decode_handle
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.model.ids import Epoch, JobId, VertexId
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.base import TS
+from tidemark.shared.operators.batches import batch_of as documents_batch
+from tidemark.shared.operators.keygroups import key_group
+from tidemark.shared.ports.log import Fenced, LogRecord
+from tidemark.shared.ports.sink import Identity, TargetRefused
 
 pytestmark = pytest.mark.kafka
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import s3fs
 
-from services.sink.connectors.filerows import Encoding
-from services.sink.connectors.files import FileSink
-from services.sink.connectors.objects import ObjectDestination
-from services.sink.connectors.released import released_files
-from shared.ports.sink import Sink, TargetUnavailable
 from tests.contract.sinks_s3 import Store, s3
 from tests.contract.sinks_support import Inline, Task, World
 from tests.contract.test_sinks_contract import crash_after, haunt
+from tidemark.services.sink.connectors.filerows import Encoding
+from tidemark.services.sink.connectors.files import FileSink
+from tidemark.services.sink.connectors.objects import ObjectDestination
+from tidemark.services.sink.connectors.released import released_files
+from tidemark.shared.ports.sink import Sink, TargetUnavailable
 
 
 class S3World:

@@ -13,15 +13,15 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from services.sink.connectors.sql import MARKERS_TABLE, SqlSink, engine_of
-from services.sink.connectors.staging import Part, PartStore
-from shared.model.ids import Epoch, JobId, VertexId
-from shared.model.values import Binary, Date, Document, ObjectId
-from shared.operators.batches import batch_of as documents_batch
-from shared.ports.sink import Identity, TargetRefused, TargetUnavailable
 from tests.contract.sinks_support import IDENTITY, Task, World, row_of
 from tests.contract.sinks_targets import SqlWorld
 from tests.contract.test_sinks_contract import crash_after, haunt
+from tidemark.services.sink.connectors.sql import MARKERS_TABLE, SqlSink, engine_of
+from tidemark.services.sink.connectors.staging import Part, PartStore
+from tidemark.shared.model.ids import Epoch, JobId, VertexId
+from tidemark.shared.model.values import Binary, Date, Document, ObjectId
+from tidemark.shared.operators.batches import batch_of as documents_batch
+from tidemark.shared.ports.sink import Identity, TargetRefused, TargetUnavailable
 
 
 @contextlib.contextmanager

@@ -10,14 +10,14 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from services.sink.connectors.sqlvalues import Misfit, RowMaker
-from shared.model.ids import Epoch
-from shared.model.values import Date, Long
-from shared.operators.batches import batch_of as documents_batch
-from shared.ports.sink import TargetRefused
 from tests.contract.sinks_support import IDENTITY, row_of
 from tests.contract.sinks_targets import SqlWorld
 from tests.contract.test_sinks_sql import merged, sql_world
+from tidemark.services.sink.connectors.sqlvalues import Misfit, RowMaker
+from tidemark.shared.model.ids import Epoch
+from tidemark.shared.model.values import Date, Long
+from tidemark.shared.operators.batches import batch_of as documents_batch
+from tidemark.shared.ports.sink import TargetRefused
 
 COLUMNS = [
     (sa.SmallInteger(), 2**15, "of 16 bits"),

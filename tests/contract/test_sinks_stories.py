@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from shared.adapters.clock import SystemClock
-from shared.adapters.faults import FaultRates, Faults
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.ports.log import Fenced, LogError
-from shared.ports.sink import MarkerAhead, ReleaseGap, TargetRefused, TargetUnavailable
 from tests.contract.sinks_support import Target, Task, World
 from tests.contract.sinks_targets import FilesWorld, KafkaWorld, MemoryWorld, SqlWorld
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.faults import FaultRates, Faults
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.ports.log import Fenced, LogError
+from tidemark.shared.ports.sink import MarkerAhead, ReleaseGap, TargetRefused, TargetUnavailable
 
 ACTIONS = 120
 STEPS = ("accept", "accept", "stage", "commit", "commit", "release", "release") * 2 + ("replace",)

@@ -12,21 +12,21 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from services.sink.connectors.delta import DeltaReleases, app_of
-from services.sink.connectors.destination import LocalDestination, sha256
-from services.sink.connectors.filerows import Encoding
-from services.sink.connectors.files import FileSink, FileSinkSettings
-from services.sink.connectors.formats import SUFFIXES, parquet_bytes
-from services.sink.connectors.manifests import STAGED, Manifest, ManifestStore
-from services.sink.connectors.released import read_released, read_released_rows
-from services.sink.connectors.staging import StagedFile
-from shared.language.stages.source import FileFormat
-from shared.model.ids import Epoch, VertexId
-from shared.model.values import Document
-from shared.operators.batches import batch_of as documents_batch
-from shared.ports.sink import Identity, Sink, TargetRefused
 from tests.contract.sinks_support import IDENTITY, JOB, Inline, Task, World, batch_of, row_of
 from tests.contract.sinks_targets import FilesWorld
+from tidemark.services.sink.connectors.delta import DeltaReleases, app_of
+from tidemark.services.sink.connectors.destination import LocalDestination, sha256
+from tidemark.services.sink.connectors.filerows import Encoding
+from tidemark.services.sink.connectors.files import FileSink, FileSinkSettings
+from tidemark.services.sink.connectors.formats import SUFFIXES, parquet_bytes
+from tidemark.services.sink.connectors.manifests import STAGED, Manifest, ManifestStore
+from tidemark.services.sink.connectors.released import read_released, read_released_rows
+from tidemark.services.sink.connectors.staging import StagedFile
+from tidemark.shared.language.stages.source import FileFormat
+from tidemark.shared.model.ids import Epoch, VertexId
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.batches import batch_of as documents_batch
+from tidemark.shared.ports.sink import Identity, Sink, TargetRefused
 
 
 def found_by_readers(root: Path) -> list[list[int]]:

@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from services.source.connectors.raw import LogRawReader
-from shared.adapters.clock import SystemClock
-from shared.adapters.kafka_log import KafkaLog
-from shared.adapters.kafka_raw import RawReader
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.language.stages.source import StartAt
-from shared.model.checkpoint import KnownSplit
-from shared.model.ids import Offset, SplitId
-from shared.model.time import MAX_TIME
-from shared.ports.log import Log, LogUnavailable, NewRecord, TopicPartition
-from shared.ports.source import SourceReplaced
 from tests.harness.source_stand import IDLE_MS, SourceStand, feed, record
+from tidemark.services.source.connectors.raw import LogRawReader
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.kafka_raw import RawReader
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.language.stages.source import StartAt
+from tidemark.shared.model.checkpoint import KnownSplit
+from tidemark.shared.model.ids import Offset, SplitId
+from tidemark.shared.model.time import MAX_TIME
+from tidemark.shared.ports.log import Log, LogUnavailable, NewRecord, TopicPartition
+from tidemark.shared.ports.source import SourceReplaced
 
 
 class Cluster:

@@ -6,9 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from shared.model.ids import Offset, SplitId
-from shared.ports.source import RawBatch, Source
-from shared.runtime.body import Fetched
 from tests.contract.sources_worlds import (
     DocumentLanes,
     FileLanes,
@@ -19,6 +16,9 @@ from tests.contract.sources_worlds import (
     number_of,
 )
 from tests.harness.opening import open_splits
+from tidemark.shared.model.ids import Offset, SplitId
+from tidemark.shared.ports.source import RawBatch, Source
+from tidemark.shared.runtime.body import Fetched
 
 BOUNDED: dict[str, Callable[[Path], World]] = {
     "kafka-until": lambda _: KafkaLanes(until="latest"),

@@ -12,15 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from services.source.connectors.files import SEQUENCE, FileSource, FileSourceSettings
-from shared.language.values import parse_json
-from shared.model.ids import Offset, SplitId
-from shared.model.values import Binary, Date
-from shared.ports.log import LogError
-from shared.ports.source import Source, SourceReplaced
 from tests.contract.sinks_support import Inline
 from tests.contract.sources_worlds import CLOCK
 from tests.harness.opening import open_splits
+from tidemark.services.source.connectors.files import SEQUENCE, FileSource, FileSourceSettings
+from tidemark.shared.language.values import parse_json
+from tidemark.shared.model.ids import Offset, SplitId
+from tidemark.shared.model.values import Binary, Date
+from tidemark.shared.ports.log import LogError
+from tidemark.shared.ports.source import Source, SourceReplaced
 
 
 def source_of(root: Path, format_: str, *, ordered: bool = False, follow: bool = False, **types: str) -> FileSource:

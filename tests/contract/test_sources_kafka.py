@@ -5,18 +5,18 @@ from collections.abc import Mapping
 
 import pytest
 
-from services.source.connectors.kafka import KafkaSource, KafkaSourceSettings, partition_of, split_of
-from services.source.connectors.raw import LogRawReader
-from shared.adapters.clock import SystemClock
-from shared.adapters.faults import Faults
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.language.stages.source import StartAt, StartAtOffsets, StartAtTime
-from shared.model.ids import Offset, SplitId
-from shared.ports.log import LogError, LogUnavailable, NewRecord, OffsetOutOfRange, TopicPartition
-from shared.ports.source import RawBatch
 from tests.contract.sources_worlds import CLOCK, KafkaLanes, number_of
 from tests.harness.opening import open_known, open_splits
+from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSettings, partition_of, split_of
+from tidemark.services.source.connectors.raw import LogRawReader
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.faults import Faults
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.language.stages.source import StartAt, StartAtOffsets, StartAtTime
+from tidemark.shared.model.ids import Offset, SplitId
+from tidemark.shared.ports.log import LogError, LogUnavailable, NewRecord, OffsetOutOfRange, TopicPartition
+from tidemark.shared.ports.source import RawBatch
 
 IN_0 = split_of(TopicPartition("in", 0))
 

@@ -8,17 +8,17 @@ from contextlib import AsyncExitStack
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
-from services.local.broker import LocalBroker
-from services.source.connectors.kafka import KafkaSource, KafkaSourceSettings, split_of
-from shared.adapters.kafka_log import KafkaLog
-from shared.adapters.kafka_raw import RawReader
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.language.stages.source import StartAt, StartAtTime
-from shared.model.ids import Offset, SplitId
-from shared.ports.log import LogUnavailable, NewRecord, OffsetOutOfRange, TopicPartition
-from shared.ports.source import RawBatch, SourceReplaced
 from tests.contract.sources_worlds import CLOCK, number_of
 from tests.harness.opening import open_known, open_splits
+from tidemark.services.local.broker import LocalBroker
+from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSettings, split_of
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.kafka_raw import RawReader
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.language.stages.source import StartAt, StartAtTime
+from tidemark.shared.model.ids import Offset, SplitId
+from tidemark.shared.ports.log import LogUnavailable, NewRecord, OffsetOutOfRange, TopicPartition
+from tidemark.shared.ports.source import RawBatch, SourceReplaced
 
 pytestmark = pytest.mark.kafka
 

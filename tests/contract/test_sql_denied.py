@@ -5,19 +5,19 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from services.operator.tables.sql import SqlTable
-from services.operator.tables.sql import engine_of as table_engine
-from services.sink.connectors.sql import engine_of as sink_engine
-from shared.adapters.executor import AsyncExecutor
-from shared.adapters.sql_denied import is_denied
-from shared.model.ids import Epoch
-from shared.ports.log import LogDenied
-from shared.ports.sink import TargetDenied
-from shared.ports.tables import TableDenied
-from shared.runtime.assembly import failure_of
-from shared.runtime.settings import LookupSettings
 from tests.contract.sinks_support import IDENTITY
 from tests.contract.sinks_targets import SqlWorld
+from tidemark.services.operator.tables.sql import SqlTable
+from tidemark.services.operator.tables.sql import engine_of as table_engine
+from tidemark.services.sink.connectors.sql import engine_of as sink_engine
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.adapters.sql_denied import is_denied
+from tidemark.shared.model.ids import Epoch
+from tidemark.shared.ports.log import LogDenied
+from tidemark.shared.ports.sink import TargetDenied
+from tidemark.shared.ports.tables import TableDenied
+from tidemark.shared.runtime.assembly import failure_of
+from tidemark.shared.runtime.settings import LookupSettings
 
 FATAL = 'connection to server at "127.0.0.1", port 5432 failed: FATAL:  '
 

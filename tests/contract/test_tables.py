@@ -18,15 +18,15 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
-from services.operator.tables.files import FileTable
-from services.operator.tables.held import HeldTable
-from services.operator.tables.sql import SqlTable, engine_of
-from shared.adapters.clock import SystemClock
-from shared.adapters.executor import AsyncExecutor
-from shared.language.values import canonical_key
-from shared.model.values import MISSING, Date, Document, long
-from shared.ports.tables import Table, TableRefused, TableUnavailable
-from shared.runtime.settings import LookupSettings
+from tidemark.services.operator.tables.files import FileTable
+from tidemark.services.operator.tables.held import HeldTable
+from tidemark.services.operator.tables.sql import SqlTable, engine_of
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.language.values import canonical_key
+from tidemark.shared.model.values import MISSING, Date, Document, long
+from tidemark.shared.ports.tables import Table, TableRefused, TableUnavailable
+from tidemark.shared.runtime.settings import LookupSettings
 
 pytestmark = pytest.mark.asyncio
 NOON_MS = 1_709_294_400_000

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from services.cli.demo import ALERTS, LATE, NAME
-from services.cli.installation import Installation
-from services.cli.view import Seen
-from shared.adapters.clock import SystemClock
-from shared.model.messages import ProcessorStatus
-from shared.ports.log import TopicPartition
-from shared.runtime.reading import followed
+from tidemark.services.cli.demo import ALERTS, LATE, NAME
+from tidemark.services.cli.installation import Installation
+from tidemark.services.cli.view import Seen
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.model.messages import ProcessorStatus
+from tidemark.shared.ports.log import TopicPartition
+from tidemark.shared.runtime.reading import followed
 
 
 @dataclass(frozen=True)

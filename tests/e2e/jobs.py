@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from zlib import crc32
 
-from deploy.pipelines.departures.data import Feed, departures
-from services.cli.collect import committed_records
-from services.cli.demo import ALERTS, DOCUMENT, LATE, NAME, TOPIC
-from services.cli.feed import Fed, feed
-from services.cli.installation import Installation, installation
-from services.sink.connectors.released import read_released_rows
-from shared.model.ids import ProcessorName
-from shared.model.messages import ProcessorStatus, StopProcessor
+from tidemark.deploy.pipelines.departures.data import Feed, departures
+from tidemark.services.cli.collect import committed_records
+from tidemark.services.cli.demo import ALERTS, DOCUMENT, LATE, NAME, TOPIC
+from tidemark.services.cli.feed import Fed, feed
+from tidemark.services.cli.installation import Installation, installation
+from tidemark.services.sink.connectors.released import read_released_rows
+from tidemark.shared.model.ids import ProcessorName
+from tidemark.shared.model.messages import ProcessorStatus, StopProcessor
 
 Pair = tuple[bytes, bytes]
 _METERS = Path(__file__).with_name("meters.yaml")

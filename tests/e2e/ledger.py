@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from services.cli.demo import NAME
-from services.local.supervisor import BROKER
 from tests.e2e.soaking import PHASES, Struck
+from tidemark.services.cli.demo import NAME
+from tidemark.services.local.supervisor import BROKER
 
 LEDGER = Path("out/soak/ledger.jsonl")
 OUTSIDE = ("random", "paused")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from shared.computation import Computation, Document, Record, Timer, Timers
+from tidemark.shared.computation import Computation, Document, Record, Timer, Timers
 
 SHOWN_EVERY: Final = 5
 

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from services.cli.installation import Installation
-from services.local.supervisor import BROKER
-from shared.adapters.clock import SystemClock
-from shared.model.messages import ProcessorStatus
-from shared.ports.log import TopicPartition
-from shared.runtime.context import Phase
-from shared.runtime.reading import followed
 from tests.e2e.faults import Kill, orders
 from tests.e2e.jobs import Contents, Job
+from tidemark.services.cli.installation import Installation
+from tidemark.services.local.supervisor import BROKER
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.model.messages import ProcessorStatus
+from tidemark.shared.ports.log import TopicPartition
+from tidemark.shared.runtime.context import Phase
+from tidemark.shared.runtime.reading import followed
 
 PHASES: dict[str, tuple[Phase, ...]] = {
     "source": ("snapshot-taken", "state-durable"),

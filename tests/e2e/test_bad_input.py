@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
-from services.cli.collect import committed_records
-from services.cli.installation import Installation, installation
-from shared.adapters.kafka_log import KafkaLog
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.model.ids import Offset, ProcessorName
-from shared.model.messages import StopProcessor
-from shared.ports.log import NewRecord, TopicPartition
+from tidemark.services.cli.collect import committed_records
+from tidemark.services.cli.installation import Installation, installation
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.model.ids import Offset, ProcessorName
+from tidemark.shared.model.messages import StopProcessor
+from tidemark.shared.ports.log import NewRecord, TopicPartition
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 SECOND, GROWING, GROWN = ProcessorName("second"), "growing", "grown"

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from deploy.pipelines.departures.data import Gap, departures
-from services.cli.audit import AuditFailed, audit_local
-from services.cli.demo import ALERTS, LATE, NAME, DemoSettings, demo
-from services.cli.installation import Installation
-from services.cli.view import Seen
-from services.local.supervisor import LocalCluster, LocalSettings
-from shared.adapters.kafka_log import KafkaLog
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.ports.log import NewRecord, TopicPartition
 from tests.e2e.faults import Kill, Reader, lines, orders, pause_past_the_heartbeat, until
 from tests.oracle.check_demo import check_all, check_control
+from tidemark.deploy.pipelines.departures.data import Gap, departures
+from tidemark.services.cli.audit import AuditFailed, audit_local
+from tidemark.services.cli.demo import ALERTS, LATE, NAME, DemoSettings, demo
+from tidemark.services.cli.installation import Installation
+from tidemark.services.cli.view import Seen
+from tidemark.services.local.supervisor import LocalCluster, LocalSettings
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.ports.log import NewRecord, TopicPartition
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 

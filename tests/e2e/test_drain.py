@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from services.cli.audit import Audited, audit_local
-from services.cli.collect import committed_records
-from services.cli.feed import Fed, feed
-from services.cli.installation import installation
-from shared.model.ids import ProcessorName
-from shared.model.messages import StopProcessor
+from tidemark.services.cli.audit import Audited, audit_local
+from tidemark.services.cli.collect import committed_records
+from tidemark.services.cli.feed import Fed, feed
+from tidemark.services.cli.installation import installation
+from tidemark.shared.model.ids import ProcessorName
+from tidemark.shared.model.messages import StopProcessor
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 NAME = ProcessorName("drained")

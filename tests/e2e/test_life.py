@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from services.cli.collect import committed_records
-from services.cli.feed import Fed, feed
-from services.cli.installation import Installation, installation
-from services.cli.remote import Remote, find
-from services.local.address import ADDRESS_FILE
-from shared.adapters.clock import SystemClock
-from shared.model.ids import ProcessorName
-from shared.model.messages import (
+from tidemark.services.cli.collect import committed_records
+from tidemark.services.cli.feed import Fed, feed
+from tidemark.services.cli.installation import Installation, installation
+from tidemark.services.cli.remote import Remote, find
+from tidemark.services.local.address import ADDRESS_FILE
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.model.ids import ProcessorName
+from tidemark.shared.model.messages import (
     DropProcessor,
     ModifyProcessor,
     ProcessorStatus,
@@ -26,9 +26,9 @@ from shared.model.messages import (
     StartProcessor,
     StopProcessor,
 )
-from shared.ports.log import LogUnavailable, TopicPartition
-from shared.runtime.client import RequestRefused
-from shared.runtime.reading import followed
+from tidemark.shared.ports.log import LogUnavailable, TopicPartition
+from tidemark.shared.runtime.client import RequestRefused
+from tidemark.shared.runtime.reading import followed
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 LIFE, MEETS = ProcessorName("life"), ProcessorName("meets")

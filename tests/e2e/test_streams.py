@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from services.cli.collect import committed_records
-from services.cli.feed import Fed, feed
-from services.cli.installation import Installation, installation
-from shared.adapters.clock import SystemClock
-from shared.model.ids import Offset, ProcessorName
-from shared.model.messages import ProcessorStatus, StopProcessor
-from shared.ports.log import TopicPartition
-from shared.runtime.reading import followed
 from tests.e2e.faults import Kill, orders
 from tests.oracle.joins import Row, joined, on_time
+from tidemark.services.cli.collect import committed_records
+from tidemark.services.cli.feed import Fed, feed
+from tidemark.services.cli.installation import Installation, installation
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.model.ids import Offset, ProcessorName
+from tidemark.shared.model.messages import ProcessorStatus, StopProcessor
+from tidemark.shared.ports.log import TopicPartition
+from tidemark.shared.runtime.reading import followed
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 NAME = ProcessorName("streams")

@@ -13,11 +13,11 @@ import psutil
 import psycopg
 import pytest
 
-from services.cli.installation import Installation, installation
-from shared.model.ids import Offset, ProcessorName
-from shared.model.messages import StopProcessor
-from shared.ports.log import NewRecord, TopicPartition
 from tests.harness.postgres import postgres
+from tidemark.services.cli.installation import Installation, installation
+from tidemark.shared.model.ids import Offset, ProcessorName
+from tidemark.shared.model.messages import StopProcessor
+from tidemark.shared.ports.log import NewRecord, TopicPartition
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 NAME, TOPIC = ProcessorName("throttled"), "readings"

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from deploy.pipelines.departures.data import departures
 from tests.oracle import departures as oracle
+from tidemark.deploy.pipelines.departures.data import departures
 
 GOLDEN = Path(__file__).parent / "departures_alerts.jsonl"
 

@@ -13,16 +13,24 @@ from typing import Any
 
 import pytest
 
-from shared.language.accumulators.parse import ACCUMULATOR_NAMES
-from shared.language.apply import Failure, Passed, apply_count, apply_group, apply_limit, apply_sort, apply_stages
-from shared.language.documents import InvalidDocument, parse
-from shared.language.expressions.environment import Environment
-from shared.language.expressions.forms import FORMS
-from shared.language.expressions.library import OPERATORS
-from shared.language.query.parse import QUERY_OPERATORS
-from shared.language.stages import Count, Group, Limit, Sort, Stateless, TumblingWindow
-from shared.language.values import from_json, is_number
-from shared.model.values import Document
+from tidemark.shared.language.accumulators.parse import ACCUMULATOR_NAMES
+from tidemark.shared.language.apply import (
+    Failure,
+    Passed,
+    apply_count,
+    apply_group,
+    apply_limit,
+    apply_sort,
+    apply_stages,
+)
+from tidemark.shared.language.documents import InvalidDocument, parse
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.forms import FORMS
+from tidemark.shared.language.expressions.library import OPERATORS
+from tidemark.shared.language.query.parse import QUERY_OPERATORS
+from tidemark.shared.language.stages import Count, Group, Limit, Sort, Stateless, TumblingWindow
+from tidemark.shared.language.values import from_json, is_number
+from tidemark.shared.model.values import Document
 
 CASES = [
     json.loads(line) for line in (Path(__file__).parent / "language" / "cases.jsonl").read_text("utf-8").splitlines()

@@ -13,15 +13,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from shared.language.apply import Failure, Passed, apply_lookup, apply_stage
-from shared.language.apply.windowed import apply_count, apply_group, apply_limit, apply_sort
-from shared.language.documents import InvalidDocument, parse
-from shared.language.expressions.environment import Environment
-from shared.language.expressions.errors import ExpressionError
-from shared.language.stages.relational import InlineTable, Lookup
-from shared.language.stages.windows import Count, Group, Limit, Sort
-from shared.language.values import encode_value, from_json
 from tests.harness.process_cases import same, unpaired
+from tidemark.shared.language.apply import Failure, Passed, apply_lookup, apply_stage
+from tidemark.shared.language.apply.windowed import apply_count, apply_group, apply_limit, apply_sort
+from tidemark.shared.language.documents import InvalidDocument, parse
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.errors import ExpressionError
+from tidemark.shared.language.stages.relational import InlineTable, Lookup
+from tidemark.shared.language.stages.windows import Count, Group, Limit, Sort
+from tidemark.shared.language.values import encode_value, from_json
 
 FOLDER: Final = Path(__file__).parent / "language"
 _WINDOWED: Final = ("$group", "$sort", "$limit", "$count")

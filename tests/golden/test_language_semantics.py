@@ -11,17 +11,17 @@ from typing import Any, Final
 
 import pytest
 
-from shared.language.apply import Failure, Passed, apply_stages
-from shared.language.documents import InvalidDocument, parse
-from shared.language.expressions.environment import Environment
-from shared.language.expressions.errors import ExpressionError
-from shared.language.expressions.interpreter import evaluate
-from shared.language.expressions.parse import parse_expression
-from shared.language.expressions.scope import Scope
-from shared.language.problems import Problems
-from shared.language.values import from_json
-from shared.model.values import MISSING
 from tests.harness.process_cases import same
+from tidemark.shared.language.apply import Failure, Passed, apply_stages
+from tidemark.shared.language.documents import InvalidDocument, parse
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.errors import ExpressionError
+from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.language.expressions.parse import parse_expression
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import Problems
+from tidemark.shared.language.values import from_json
+from tidemark.shared.model.values import MISSING
 
 FILES: Final = sorted((Path(__file__).parent / "language" / "semantics").glob("*.jsonl"))
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from services.cli.process import Runner, quiet, run_case
 from tests.harness.process_cases import difference, read_lines
+from tidemark.services.cli.process import Runner, quiet, run_case
 
 
 @pytest.fixture(autouse=True)

@@ -18,20 +18,20 @@ from dataclasses import dataclass
 import structlog
 from msgspec.structs import replace
 
-from shared.adapters.memory_broker import _Stored
-from shared.adapters.memory_log import MemoryReader
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.checkpoint import LineageEntry, MirrorRow
-from shared.model.ids import Epoch, Generation, JobId, LeaderToken, Offset, ProcessorName
-from shared.model.messages import StartProcessor
-from shared.ports.log import LogRecord, LogUnavailable
-from shared.protocol.coordinator.record import decode_kept, encode_kept
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.topics import Topics
-from shared.runtime.worker import Worker
-from shared.wire.messages import encode_message
 from tests.harness.installation import Installed, installed
 from tests.harness.leaders import Leader, another, of_installation
+from tidemark.shared.adapters.memory_broker import _Stored
+from tidemark.shared.adapters.memory_log import MemoryReader
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.checkpoint import LineageEntry, MirrorRow
+from tidemark.shared.model.ids import Epoch, Generation, JobId, LeaderToken, Offset, ProcessorName
+from tidemark.shared.model.messages import StartProcessor
+from tidemark.shared.ports.log import LogRecord, LogUnavailable
+from tidemark.shared.protocol.coordinator.record import decode_kept, encode_kept
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.runtime.worker import Worker
+from tidemark.shared.wire.messages import encode_message
 
 READ_MS_PER_ROW = 0.2
 DEAD_GENERATIONS = 2_000

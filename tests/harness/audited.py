@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from services.cli.audit import Audited, Installation, audit
-from shared.adapters.blobs import MemoryBlobs
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.ids import Offset
-from shared.ports.log import LogRecord, NewRecord, TopicPartition
-from shared.runtime.settings import RuntimeSettings
 from tests.harness.installation import NAME, installed
+from tidemark.services.cli.audit import Audited, Installation, audit
+from tidemark.shared.adapters.blobs import MemoryBlobs
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.log import LogRecord, NewRecord, TopicPartition
+from tidemark.shared.runtime.settings import RuntimeSettings
 
 PER_PART = 60
 READINGS: list[dict[str, Any]] = [

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from shared.model.ids import KeyGroup
+from tidemark.shared.model.ids import KeyGroup
 
 
 class MemoryColdKeys:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from shared.computation import Computation, Document, NoConfig, NoState, Record, Timers
+from tidemark.shared.computation import Computation, Document, NoConfig, NoState, Record, Timers
 
 ROUNDS = 1_500
 """Of a hash: about a millisecond."""

@@ -4,9 +4,9 @@ import asyncio
 import signal
 import sys
 
-from services.control.service import ControlService, build
-from shared.process.host import serve
-from shared.process.settings import ProcessSettings
+from tidemark.services.control.service import ControlService, build
+from tidemark.shared.process.host import serve
+from tidemark.shared.process.settings import ProcessSettings
 
 
 async def crashing(settings: ProcessSettings) -> ControlService:

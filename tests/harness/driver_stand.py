@@ -11,14 +11,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from shared.adapters.blobs import MemoryBlobs
-from shared.adapters.faults import Faults
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.virtual import VirtualWorld
-from shared.model.checkpoint import BlobRef, LineageEntry, TaskHandle, TaskProtocolState
-from shared.model.frames import BarrierFrame, Body, DataFrame, EndFrame, Frame, Header, Inline, WatermarkFrame
-from shared.model.ids import (
+from tidemark.shared.adapters.blobs import MemoryBlobs
+from tidemark.shared.adapters.faults import Faults
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualWorld
+from tidemark.shared.model.checkpoint import BlobRef, LineageEntry, TaskHandle, TaskProtocolState
+from tidemark.shared.model.frames import BarrierFrame, Body, DataFrame, EndFrame, Frame, Header, Inline, WatermarkFrame
+from tidemark.shared.model.ids import (
     TASK_PART,
     EdgeId,
     Epoch,
@@ -31,20 +31,20 @@ from shared.model.ids import (
     TaskId,
     VertexId,
 )
-from shared.model.messages import EdgeBinding
-from shared.model.plan import OUT, Edge
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.operators.base import TS, Out
-from shared.ports.blobs import BlobStore
-from shared.ports.log import LogRecord, NewRecord, TopicPartition
-from shared.protocol.task.start import TaskLimits, TaskStart, start_task
-from shared.runtime.body import Copied
-from shared.runtime.driver import TaskDriver, TaskWiring
-from shared.runtime.exchange import Exchange, OutEdge, load_body
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.state import StateStore
-from shared.wire.arrow import encode_batch
-from shared.wire.frames import decode_frame, encode_frame
+from tidemark.shared.model.messages import EdgeBinding
+from tidemark.shared.model.plan import OUT, Edge
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.operators.base import TS, Out
+from tidemark.shared.ports.blobs import BlobStore
+from tidemark.shared.ports.log import LogRecord, NewRecord, TopicPartition
+from tidemark.shared.protocol.task.start import TaskLimits, TaskStart, start_task
+from tidemark.shared.runtime.body import Copied
+from tidemark.shared.runtime.driver import TaskDriver, TaskWiring
+from tidemark.shared.runtime.exchange import Exchange, OutEdge, load_body
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.state import StateStore
+from tidemark.shared.wire.arrow import encode_batch
+from tidemark.shared.wire.frames import decode_frame, encode_frame
 
 JOB = JobId("0" * 32)
 ME, UP, DOWN = VertexId("me"), VertexId("up"), VertexId("down")

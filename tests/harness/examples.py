@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploy.pipelines.counts import data as counts
-from deploy.pipelines.departures.data import departures
-from deploy.pipelines.sessions import data as sessions
-from deploy.pipelines.validation import data as validation
-from deploy.pipelines.weather import data as weather
-from deploy.pipelines.weblog import data as weblog
-from shared.language.documents.load import load
-from shared.language.values import to_json
-from shared.model.values import Document
+from tidemark.deploy.pipelines.counts import data as counts
+from tidemark.deploy.pipelines.departures.data import departures
+from tidemark.deploy.pipelines.sessions import data as sessions
+from tidemark.deploy.pipelines.validation import data as validation
+from tidemark.deploy.pipelines.weather import data as weather
+from tidemark.deploy.pipelines.weblog import data as weblog
+from tidemark.shared.language.documents.load import load
+from tidemark.shared.language.values import to_json
+from tidemark.shared.model.values import Document
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "pipelines"
 _WITHOUT = ("dlqTime", "_stream_meta", "processorName", "instanceName")

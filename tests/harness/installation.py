@@ -13,25 +13,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from services.coordinator.planning import plan_for_coordinator
-from services.operator.service import OperatorService
-from services.sink.connecting import RealSinks
-from services.sink.connectors.released import read_released_rows
-from services.sink.service import SinkService
-from services.source.connecting import RealSources
-from services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
-from services.source.connectors.raw import LogRawReader
-from services.source.service import SourceService
-from shared.adapters.blobs import MemoryBlobs
-from shared.adapters.directory_blobs import DirectoryBlobs
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
-from shared.adapters.memory_log import MemoryLog
-from shared.language.documents import Processor
-from shared.language.stages import Connection, Source
-from shared.language.stages import KafkaSource as KafkaStage
-from shared.model.ids import Place, ProcessorName, WorkerIncarnation
-from shared.model.messages import (
+from tidemark.services.coordinator.planning import plan_for_coordinator
+from tidemark.services.operator.service import OperatorService
+from tidemark.services.sink.connecting import RealSinks
+from tidemark.services.sink.connectors.released import read_released_rows
+from tidemark.services.sink.service import SinkService
+from tidemark.services.source.connecting import RealSources
+from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
+from tidemark.services.source.connectors.raw import LogRawReader
+from tidemark.services.source.service import SourceService
+from tidemark.shared.adapters.blobs import MemoryBlobs
+from tidemark.shared.adapters.directory_blobs import DirectoryBlobs
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.language.documents import Processor
+from tidemark.shared.language.stages import Connection, Source
+from tidemark.shared.language.stages import KafkaSource as KafkaStage
+from tidemark.shared.model.ids import Place, ProcessorName, WorkerIncarnation
+from tidemark.shared.model.messages import (
     CreateProcessor,
     DropProcessor,
     ModifyProcessor,
@@ -39,18 +39,18 @@ from shared.model.messages import (
     StartProcessor,
     StopProcessor,
 )
-from shared.ports.blobs import BlobStore
-from shared.ports.clock import Clock, Executor
-from shared.ports.source import Source as SourcePort
-from shared.process.connections import Connections
-from shared.protocol.coordinator.machine import CoordinatorMachine
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from shared.runtime.client import Client
-from shared.runtime.context import Outside, Service
-from shared.runtime.coordinator import CoordinatorDriver
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.topics import Topics
-from shared.runtime.worker import Worker
+from tidemark.shared.ports.blobs import BlobStore
+from tidemark.shared.ports.clock import Clock, Executor
+from tidemark.shared.ports.source import Source as SourcePort
+from tidemark.shared.process.connections import Connections
+from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.runtime.client import Client
+from tidemark.shared.runtime.context import Outside, Service
+from tidemark.shared.runtime.coordinator import CoordinatorDriver
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.runtime.worker import Worker
 
 NAME = ProcessorName("story")
 READY_MS = 60_000

@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from services.coordinator.planning import plan_for_coordinator
-from shared.adapters.faults import Faults
-from shared.adapters.memory_commit_store import MemoryCommitStore
-from shared.adapters.memory_log import MemoryLog
-from shared.protocol.coordinator.machine import CoordinatorMachine
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from shared.runtime.coordinator import CoordinatorDriver
 from tests.harness.installation import Installed
+from tidemark.services.coordinator.planning import plan_for_coordinator
+from tidemark.shared.adapters.faults import Faults
+from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.runtime.coordinator import CoordinatorDriver
 
 
 @dataclass

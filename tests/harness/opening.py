@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Mapping
 
-from shared.model.checkpoint import KnownSplit
-from shared.model.ids import Offset, SplitId
-from shared.ports.source import Source
+from tidemark.shared.model.checkpoint import KnownSplit
+from tidemark.shared.model.ids import Offset, SplitId
+from tidemark.shared.ports.source import Source
 
 
 async def open_splits(

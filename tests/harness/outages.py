@@ -13,20 +13,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from services.sink.connectors.files import FileSink
-from services.sink.connectors.kafka import KafkaSink
-from services.sink.connectors.sql import SqlSink
-from shared.adapters.blobs import MemoryBlobs
-from shared.adapters.faults import Fault, Faults, Operation
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.ports.blobs import BlobUnavailable
-from shared.ports.log import LogUnavailable
-from shared.ports.sink import TargetUnavailable
-from shared.runtime.registry import Registry
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.topics import Topics
-from shared.runtime.worker import Worker
 from tests.harness.installation import NAME, Installed, installed, released
+from tidemark.services.sink.connectors.files import FileSink
+from tidemark.services.sink.connectors.kafka import KafkaSink
+from tidemark.services.sink.connectors.sql import SqlSink
+from tidemark.shared.adapters.blobs import MemoryBlobs
+from tidemark.shared.adapters.faults import Fault, Faults, Operation
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.ports.blobs import BlobUnavailable
+from tidemark.shared.ports.log import LogUnavailable
+from tidemark.shared.ports.sink import TargetUnavailable
+from tidemark.shared.runtime.registry import Registry
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.runtime.worker import Worker
 
 TARGETS = {"files": FileSink, "kafka": KafkaSink, "sql": SqlSink}
 BACK_MS_MAX = 180_000

@@ -14,20 +14,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shared.language.documents import parse
-from shared.model.ids import SplitId, StatePart, VertexId, owner_of
-from shared.model.plan import DLQ, OUT, Edge, Vertex
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.model.values import Document
-from shared.operators.base import GROUP, TS, Out
-from shared.operators.batches import documents_of
-from shared.operators.build import build_chain, build_front
-from shared.operators.chain import Chain
-from shared.operators.context import TaskContext
-from shared.operators.source_front import SourceFront
-from shared.operators.specs import FrontSpec
-from shared.planning import plan_processor
-from shared.protocol.watermarks import InputProgress, combined_watermark
+from tidemark.shared.language.documents import parse
+from tidemark.shared.model.ids import SplitId, StatePart, VertexId, owner_of
+from tidemark.shared.model.plan import DLQ, OUT, Edge, Vertex
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.base import GROUP, TS, Out
+from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.operators.build import build_chain, build_front
+from tidemark.shared.operators.chain import Chain
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.source_front import SourceFront
+from tidemark.shared.operators.specs import FrontSpec
+from tidemark.shared.planning import plan_processor
+from tidemark.shared.protocol.watermarks import InputProgress, combined_watermark
 
 CONTEXT = TaskContext("test", "test", "events")
 GROUPS = 16

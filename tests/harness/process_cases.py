@@ -12,8 +12,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
-from shared.language.values import from_json, is_number
-from shared.model.values import Date
+from tidemark.shared.language.values import from_json, is_number
+from tidemark.shared.model.values import Date
 
 CASES: Final = Path(__file__).resolve().parents[1] / "golden" / "process" / "cases.jsonl"
 _METADATA: Final = ("_stream_meta", "_ts")

@@ -5,24 +5,24 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from services.source.body import SourceTaskBody
-from services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
-from services.source.settings import SourceSettings
-from services.source.steps import Steps
-from shared.adapters.clock import SystemClock
-from shared.adapters.executor import AsyncExecutor
-from shared.language.documents import parse
-from shared.language.stages.source import StartAt
-from shared.model.checkpoint import KnownSplit
-from shared.model.ids import Epoch, SplitId, StatePart, TaskId, VertexId
-from shared.model.plan import OUT
-from shared.model.time import MIN_TIME
-from shared.operators.base import TS, Out
-from shared.operators.build import build_chain, build_front
-from shared.operators.context import TaskContext as OperatorContext
-from shared.operators.specs import FrontSpec
-from shared.ports.log import Log, NewRecord, TopicPartition
-from shared.runtime.settings import RuntimeSettings
+from tidemark.services.source.body import SourceTaskBody
+from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
+from tidemark.services.source.settings import SourceSettings
+from tidemark.services.source.steps import Steps
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.language.documents import parse
+from tidemark.shared.language.stages.source import StartAt
+from tidemark.shared.model.checkpoint import KnownSplit
+from tidemark.shared.model.ids import Epoch, SplitId, StatePart, TaskId, VertexId
+from tidemark.shared.model.plan import OUT
+from tidemark.shared.model.time import MIN_TIME
+from tidemark.shared.operators.base import TS, Out
+from tidemark.shared.operators.build import build_chain, build_front
+from tidemark.shared.operators.context import TaskContext as OperatorContext
+from tidemark.shared.operators.specs import FrontSpec
+from tidemark.shared.ports.log import Log, NewRecord, TopicPartition
+from tidemark.shared.runtime.settings import RuntimeSettings
 
 IDLE_MS = 5_000
 

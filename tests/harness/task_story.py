@@ -11,14 +11,25 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from shared.model.checkpoint import LineageEntry, PartHandle, TaskProtocolState
-from shared.model.frames import BarrierFrame, DataFrame, EndFrame, Frame, Header, Inline, WatermarkFrame
-from shared.model.ids import TASK_PART, EdgeId, Epoch, Generation, Incarnation, JobId, Offset, Seq, TaskId, VertexId
-from shared.model.messages import EdgeBinding
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.protocol.task import commands as do
-from shared.protocol.task import events as ev
-from shared.protocol.task.start import TaskLimits, TaskStart, start_task
+from tidemark.shared.model.checkpoint import LineageEntry, PartHandle, TaskProtocolState
+from tidemark.shared.model.frames import BarrierFrame, DataFrame, EndFrame, Frame, Header, Inline, WatermarkFrame
+from tidemark.shared.model.ids import (
+    TASK_PART,
+    EdgeId,
+    Epoch,
+    Generation,
+    Incarnation,
+    JobId,
+    Offset,
+    Seq,
+    TaskId,
+    VertexId,
+)
+from tidemark.shared.model.messages import EdgeBinding
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.protocol.task import commands as do
+from tidemark.shared.protocol.task import events as ev
+from tidemark.shared.protocol.task.start import TaskLimits, TaskStart, start_task
 
 JOB = JobId("0" * 32)
 IN, OUT = EdgeId("up>me"), EdgeId("me>down")

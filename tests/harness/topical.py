@@ -18,22 +18,22 @@ from typing import Any
 
 from aiohttp import ClientSession
 
-from services.coordinator.planning import plan_for_coordinator
-from shared.adapters.blobs import MemoryBlobs
-from shared.adapters.clock import SystemClock
-from shared.adapters.executor import AsyncExecutor
-from shared.adapters.kafka_log import KafkaLog
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
-from shared.model.ids import Offset
-from shared.ports.log import LogRecord, NewRecord, TopicPartition
-from shared.protocol.coordinator.machine import CoordinatorMachine
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from shared.runtime.client import Client
-from shared.runtime.context import Outside
-from shared.runtime.coordinator import CoordinatorDriver
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.topics import Topics
+from tidemark.services.coordinator.planning import plan_for_coordinator
+from tidemark.shared.adapters.blobs import MemoryBlobs
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.log import LogRecord, NewRecord, TopicPartition
+from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.runtime.client import Client
+from tidemark.shared.runtime.context import Outside
+from tidemark.shared.runtime.coordinator import CoordinatorDriver
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.topics import Topics
 
 TOKEN = "a-token-of-the-tests"
 DOCUMENT = {

@@ -14,21 +14,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shared.language.documents import parse
-from shared.model.ids import SplitId, StatePart
-from shared.model.plan import DLQ, OUT
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.model.values import Document
-from shared.operators.base import Out
-from shared.operators.batches import documents_of
-from shared.operators.build import build_chain, build_front
-from shared.operators.chain import Chain
-from shared.operators.context import TaskContext
-from shared.operators.source_front import SourceFront
-from shared.operators.specs import FrontSpec, OperatorSpec
-from shared.operators.step_operator import StepOperator
-from shared.planning.physical import plan_processor
-from shared.planning.specs import StepHead
+from tidemark.shared.language.documents import parse
+from tidemark.shared.model.ids import SplitId, StatePart
+from tidemark.shared.model.plan import DLQ, OUT
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.base import Out
+from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.operators.build import build_chain, build_front
+from tidemark.shared.operators.chain import Chain
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.source_front import SourceFront
+from tidemark.shared.operators.specs import FrontSpec, OperatorSpec
+from tidemark.shared.operators.step_operator import StepOperator
+from tidemark.shared.planning.physical import plan_processor
+from tidemark.shared.planning.specs import StepHead
 
 CONTEXT = TaskContext("test", "test", "events")
 

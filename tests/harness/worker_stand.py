@@ -5,14 +5,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from shared.adapters.blobs import MemoryBlobs
-from shared.adapters.faults import Faults
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.virtual import VirtualWorld
-from shared.language.documents import parse
-from shared.model.checkpoint import LineageEntry
-from shared.model.ids import (
+from tests.harness.driver_stand import WaitingBody
+from tidemark.shared.adapters.blobs import MemoryBlobs
+from tidemark.shared.adapters.faults import Faults
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualWorld
+from tidemark.shared.language.documents import parse
+from tidemark.shared.model.checkpoint import LineageEntry
+from tidemark.shared.model.ids import (
     Epoch,
     Generation,
     Incarnation,
@@ -23,18 +24,17 @@ from shared.model.ids import (
     ProcessorName,
     WorkerIncarnation,
 )
-from shared.model.messages import Assign, EdgeBinding, Report, RunningPlan
-from shared.model.plan import PhysicalPlan
-from shared.planning import plan_processor
-from shared.ports.log import NewRecord, TopicPartition
-from shared.runtime.body import TaskBody
-from shared.runtime.context import Outside, TaskContext
-from shared.runtime.fencing import signed
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.topics import Topics
-from shared.runtime.worker import Worker
-from shared.wire.messages import decode_report, encode_message
-from tests.harness.driver_stand import WaitingBody
+from tidemark.shared.model.messages import Assign, EdgeBinding, Report, RunningPlan
+from tidemark.shared.model.plan import PhysicalPlan
+from tidemark.shared.planning import plan_processor
+from tidemark.shared.ports.log import NewRecord, TopicPartition
+from tidemark.shared.runtime.body import TaskBody
+from tidemark.shared.runtime.context import Outside, TaskContext
+from tidemark.shared.runtime.fencing import signed
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.runtime.worker import Worker
+from tidemark.shared.wire.messages import decode_report, encode_message
 
 JOB = JobId("0" * 32)
 ME = WorkerIncarnation("w1")

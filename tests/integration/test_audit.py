@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as changed
 
-from services.cli.audit import Audited, AuditFailed, NotAuditable
-from services.cli.process import quiet
-from services.sink.connectors.kafkamarkers import decode_marker, marker_record
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.checkpoint import SplitStand
-from shared.model.ids import Epoch, Offset, SplitId, VertexId
-from shared.model.messages import StartProcessor
-from shared.ports.log import NewRecord, TopicPartition
-from shared.protocol.coordinator.record import decode_kept, encode_kept
-from shared.runtime.settings import RuntimeSettings
-from shared.wire.messages import decode_mirror_row, decode_stands, encode_message, encode_stands
 from tests.harness.audited import PER_PART, READINGS, Saved, Story, document, feed, finished_run, run
 from tests.harness.installation import NAME, installed
+from tidemark.services.cli.audit import Audited, AuditFailed, NotAuditable
+from tidemark.services.cli.process import quiet
+from tidemark.services.sink.connectors.kafkamarkers import decode_marker, marker_record
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.checkpoint import SplitStand
+from tidemark.shared.model.ids import Epoch, Offset, SplitId, VertexId
+from tidemark.shared.model.messages import StartProcessor
+from tidemark.shared.ports.log import NewRecord, TopicPartition
+from tidemark.shared.protocol.coordinator.record import decode_kept, encode_kept
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.wire.messages import decode_mirror_row, decode_stands, encode_message, encode_stands
 
 Tamper = Callable[[Story], str]
 """Does it, and says how the discrepancy must begin or what it must name: a regular expression."""

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from services.cli.audit import Audited, AuditFailed, Installation, NotAuditable, audit
-from services.cli.process import quiet
-from shared.adapters.memory_commit_store import MemoryCommitStore
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.ports.log import NewRecord, TopicPartition
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.topics import MARKERS_PREFIX
 from tests.harness.installation import NAME, installed
+from tidemark.services.cli.audit import Audited, AuditFailed, Installation, NotAuditable, audit
+from tidemark.services.cli.process import quiet
+from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.ports.log import NewRecord, TopicPartition
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.topics import MARKERS_PREFIX
 
 COUNT = 60
 RECORDS: list[dict[str, Any]] = [

@@ -16,7 +16,7 @@ pipeline:
 """
 _EMIT = "$emit: {connectionName: b, topic: o}"
 _CODE = """
-from shared.computation import Computation
+from tidemark.shared.computation import Computation
 from dataclasses import dataclass
 
 class Fine(Computation):
@@ -37,7 +37,7 @@ def _validate(folder: Path, *options: str, **parts: str) -> tuple[int, str]:
         "import os\nprint('last words', flush=True)\nos._exit(7)\n", encoding="utf-8"
     )
     (folder / "mine" / "leaving.py").write_text("raise SystemExit('no')\n", encoding="utf-8")
-    command = [sys.executable, "-m", "services.cli", "validate", "p.yaml", *options]
+    command = [sys.executable, "-m", "tidemark.services.cli", "validate", "p.yaml", *options]
     environment = {"PYTHONPATH": str(_ROOT), "PATH": "/usr/bin:/bin", "COLUMNS": "200"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     return done.returncode, done.stderr + done.stdout

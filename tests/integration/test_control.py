@@ -15,21 +15,21 @@ from aiohttp import ClientSession, web
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from services.cli.__main__ import app
-from services.cli.process import quiet
-from services.control.events import Events
-from services.control.openapi import describe
-from services.control.readmodel import ReadModel
-from services.control.routes import ROUTES
-from services.control.server import application
-from services.control.service import ControlService
-from services.control.settings import ControlSettings
-from shared.adapters.clock import SystemClock
-from shared.adapters.executor import AsyncExecutor
-from shared.adapters.memory_log import MemoryLog
-from shared.process.settings import ProcessSettingsError
-from shared.process.token import read_token
 from tests.harness.installation import Installed, installed, released
+from tidemark.services.cli.__main__ import app
+from tidemark.services.cli.process import quiet
+from tidemark.services.control.events import Events
+from tidemark.services.control.openapi import describe
+from tidemark.services.control.readmodel import ReadModel
+from tidemark.services.control.routes import ROUTES
+from tidemark.services.control.server import application
+from tidemark.services.control.service import ControlService
+from tidemark.services.control.settings import ControlSettings
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.process.settings import ProcessSettingsError
+from tidemark.shared.process.token import read_token
 
 TOKEN = "a-token-of-the-tests"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}

@@ -9,15 +9,15 @@ from unittest.mock import ANY
 
 import pytest
 
-from services.cli.process import quiet
-from services.control.events import Events
-from services.control.readmodel import ReadModel
-from services.control.settings import ControlSettings
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.messages import StartProcessor, StopProcessor
 from tests.harness.audited import PER_PART, READINGS, document, feed
 from tests.harness.installation import NAME, Installed, installed
+from tidemark.services.cli.process import quiet
+from tidemark.services.control.events import Events
+from tidemark.services.control.readmodel import ReadModel
+from tidemark.services.control.settings import ControlSettings
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.messages import StartProcessor, StopProcessor
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -16,20 +16,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from deploy.pipelines.departures.data import departures
-from shared.language.documents.parse import parse
-from shared.model.ids import Offset, SplitId, StatePart, owner_of
-from shared.model.plan import OUT, PhysicalPlan, Vertex
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.operators.base import GROUP, Out
-from shared.operators.batches import documents_of
-from shared.operators.build import build_chain, build_front
-from shared.operators.chain import Chain
-from shared.operators.context import TaskContext
-from shared.operators.source_front import SourceFront
-from shared.planning.physical import plan_processor
-from shared.planning.specs import ReadHead
 from tests.oracle import departures as oracle
+from tidemark.deploy.pipelines.departures.data import departures
+from tidemark.shared.language.documents.parse import parse
+from tidemark.shared.model.ids import Offset, SplitId, StatePart, owner_of
+from tidemark.shared.model.plan import OUT, PhysicalPlan, Vertex
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.operators.base import GROUP, Out
+from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.operators.build import build_chain, build_front
+from tidemark.shared.operators.chain import Chain
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.source_front import SourceFront
+from tidemark.shared.planning.physical import plan_processor
+from tidemark.shared.planning.specs import ReadHead
 
 DOCUMENT = Path(__file__).parents[2] / "deploy" / "pipelines" / "departures" / "pipeline.yaml"
 GROUPS = 16

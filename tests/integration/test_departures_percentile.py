@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from deploy.pipelines.departures.data import departures
-from shared.language.stages import BoundedDisorder, Percentile
-from shared.operators.split_clock import SplitClock
-from shared.operators.watermarks import advance, watermark_of
+from tidemark.deploy.pipelines.departures.data import departures
+from tidemark.shared.language.stages import BoundedDisorder, Percentile
+from tidemark.shared.operators.split_clock import SplitClock
+from tidemark.shared.operators.watermarks import advance, watermark_of
 
 DAY_MS = 86_400_000
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from services.cli.process import Runner, quiet, run_case
-from services.source.connectors.filereaders import reader_of
-from shared.computation import Computation, Document, NoConfig, Record, Timer, Timers
-from shared.computation.harness import Harness
-from shared.language.documents import InvalidDocument, parse, refusals
-from shared.language.documents.limits import RANGES
-from shared.language.limits import DEFAULTS, Limits
-from shared.ports.log import LogError
+from tidemark.services.cli.process import Runner, quiet, run_case
+from tidemark.services.source.connectors.filereaders import reader_of
+from tidemark.shared.computation import Computation, Document, NoConfig, Record, Timer, Timers
+from tidemark.shared.computation.harness import Harness
+from tidemark.shared.language.documents import InvalidDocument, parse, refusals
+from tidemark.shared.language.documents.limits import RANGES
+from tidemark.shared.language.limits import DEFAULTS, Limits
+from tidemark.shared.ports.log import LogError
 
 SECOND = {"size": 1, "unit": "second"}
 VALUES: dict[str, Any] = {"$group": {"_id": None, "v": {"$push": "$v"}}}

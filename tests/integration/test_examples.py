@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.process import Runner, quiet
-from shared.language.values import to_json
-from shared.model.ids import ProcessorName
 from tests.harness.examples import EXAMPLES
 from tests.oracle.examples import CHECKS
+from tidemark.services.cli.process import Runner, quiet
+from tidemark.shared.language.values import to_json
+from tidemark.shared.model.ids import ProcessorName
 
 
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in ("departures", "weather")])

@@ -10,15 +10,15 @@ import pytest
 from aiohttp import ClientSession
 from typer.testing import CliRunner
 
-from services.cli.__main__ import app
-from services.cli.process import quiet
-from services.control.service import ControlService
-from services.control.settings import ControlSettings
-from shared.adapters.clock import SystemClock
-from shared.adapters.executor import AsyncExecutor
-from shared.adapters.memory_log import MemoryLog
-from shared.runtime.settings import RuntimeSettings
 from tests.harness.installation import Installed, installed
+from tidemark.services.cli.__main__ import app
+from tidemark.services.cli.process import quiet
+from tidemark.services.control.service import ControlService
+from tidemark.services.control.settings import ControlSettings
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.runtime.settings import RuntimeSettings
 
 TOKEN = "a-token-of-the-tests"
 

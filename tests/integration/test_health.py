@@ -9,18 +9,18 @@ import pytest
 from aiohttp import ClientSession
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.cli.process import quiet
-from services.control.service import ControlService
-from services.control.settings import ControlSettings
-from services.gateway.service import GatewayService
-from services.gateway.settings import GatewaySettings
-from shared.adapters.clock import SystemClock
-from shared.adapters.executor import AsyncExecutor
-from shared.adapters.memory_log import MemoryLog
-from shared.process.health import HealthServer
-from shared.process.host import hide_secrets
-from shared.process.settings import ProcessSettings, ProcessSettingsError, read_settings
 from tests.harness.installation import NAME, Installed, installed
+from tidemark.services.cli.process import quiet
+from tidemark.services.control.service import ControlService
+from tidemark.services.control.settings import ControlSettings
+from tidemark.services.gateway.service import GatewayService
+from tidemark.services.gateway.settings import GatewaySettings
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.process.health import HealthServer
+from tidemark.shared.process.host import hide_secrets
+from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, read_settings
 
 TOKEN = "a-token-of-the-tests"
 SETTINGS = ProcessSettings(kafka="k:1", blobs="", store="", place="p", health_port=0)

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from services.source.connectors.files import FileSource
-from services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
-from shared.adapters.clock import SystemClock
-from shared.adapters.kafka_raw import RawReader
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.ids import Offset, SplitId
-from shared.ports.log import TopicPartition
-from shared.runtime.client import RequestRefused
 from tests.harness.installation import NAME, Installed, installed, released
+from tidemark.services.source.connectors.files import FileSource
+from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.kafka_raw import RawReader
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.ids import Offset, SplitId
+from tidemark.shared.ports.log import TopicPartition
+from tidemark.shared.runtime.client import RequestRefused
 
 Story = Callable[[Installed], Coroutine[Any, Any, None]]
 

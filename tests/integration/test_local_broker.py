@@ -16,8 +16,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import MessageSizeTooLargeError
 
-from services.local.broker import BrokerError, LocalBroker, _living_broker, _prepare_folder
-from services.local.broker_settings import BrokerSettings, Port
+from tidemark.services.local.broker import BrokerError, LocalBroker, _living_broker, _prepare_folder
+from tidemark.services.local.broker_settings import BrokerSettings, Port
 
 pytestmark = pytest.mark.kafka
 
@@ -158,7 +158,7 @@ async def test_the_broker_dies_with_its_supervisor(tmp_path: Path) -> None:
     supervisor = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "services.local.broker",
+        "tidemark.services.local.broker",
         "--data",
         str(tmp_path),
         cwd=PROJECT,
@@ -176,8 +176,8 @@ async def test_the_broker_dies_with_its_supervisor(tmp_path: Path) -> None:
 
 
 async def test_the_foreground_broker_ends_when_asked(tmp_path: Path) -> None:
-    """SIGTERM to ``python -m services.local.broker`` stops the broker in order and gives status 0."""
-    command = [sys.executable, "-m", "services.local.broker", "--data", str(tmp_path)]
+    """SIGTERM to ``python -m tidemark.services.local.broker`` stops the broker in order and gives status 0."""
+    command = [sys.executable, "-m", "tidemark.services.local.broker", "--data", str(tmp_path)]
     supervisor = await asyncio.create_subprocess_exec(*command, cwd=PROJECT, stdout=subprocess.PIPE)
     assert supervisor.stdout is not None
     await supervisor.stdout.readline()

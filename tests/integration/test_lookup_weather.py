@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from services.cli.process import Runner, quiet, run_case
+from tidemark.services.cli.process import Runner, quiet, run_case
 
 DAYS = ("2013-02-08", "2013-02-10")
 """From and to (exclusive): a snowstorm."""

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from shared.adapters.clock import SystemClock
-from shared.adapters.executor import AsyncExecutor
 from tests.harness.installation import NAME, installed
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.executor import AsyncExecutor
 
 BATCHES = 10
 KEYS = 7

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from services.sink.connectors.files import FileSink
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.messages import AbortCheckpoint, StartCheckpoint
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from shared.runtime.topics import Topics
-from shared.wire.messages import decode_command
 from tests.harness.installation import installed, released
+from tidemark.services.sink.connectors.files import FileSink
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.messages import AbortCheckpoint, StartCheckpoint
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.wire.messages import decode_command
 
 ROWS = 60_000
 TARGET_MS = 5_000

@@ -13,21 +13,21 @@ from typing import Any
 
 import pytest
 
-from services.sink.service import SinkService
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.ids import Offset
-from shared.model.messages import StopProcessor
-from shared.ports.clock import Clock
-from shared.ports.log import NewRecord, TopicPartition
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from shared.protocol.task.start import TaskLimits
-from shared.runtime.body import TaskBody
-from shared.runtime.context import Service, TaskContext
-from shared.runtime.coordinator import CoordinatorDriver
-from shared.runtime.driver import TaskDriver
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.worker import Worker
 from tests.harness.installation import NAME, Installed, installed, released
+from tidemark.services.sink.service import SinkService
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.model.messages import StopProcessor
+from tidemark.shared.ports.clock import Clock
+from tidemark.shared.ports.log import NewRecord, TopicPartition
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.protocol.task.start import TaskLimits
+from tidemark.shared.runtime.body import TaskBody
+from tidemark.shared.runtime.context import Service, TaskContext
+from tidemark.shared.runtime.coordinator import CoordinatorDriver
+from tidemark.shared.runtime.driver import TaskDriver
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.worker import Worker
 
 AHEAD, UNCOMMITTED, PIECE = 24_000, 32_000, 16_000
 """Bytes: W, V, and the most that one take of the source may add before it looks again."""

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from services.cli.__main__ import app
-from services.cli.process import Runner, quiet, run_case
-from services.coordinator.planning import plan_for_coordinator
-from services.source.connecting import RealSources
-from services.source.steps import ClockNotSettable
-from shared.process.connections import Connections
-from shared.runtime.coordinator import PlanRefusal
+from tidemark.services.cli.__main__ import app
+from tidemark.services.cli.process import Runner, quiet, run_case
+from tidemark.services.coordinator.planning import plan_for_coordinator
+from tidemark.services.source.connecting import RealSources
+from tidemark.services.source.steps import ClockNotSettable
+from tidemark.shared.process.connections import Connections
+from tidemark.shared.runtime.coordinator import PlanRefusal
 
 COUNT = {
     "$tumblingWindow": {

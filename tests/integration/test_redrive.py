@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from deploy.pipelines.departures.data import departures
-from services.cli.audit import Installation
-from services.cli.corrections import (
+from tests.harness.audited import READINGS, Saved, Story, finished_run, run
+from tests.harness.installation import NAME
+from tidemark.deploy.pipelines.departures.data import departures
+from tidemark.services.cli.audit import Installation
+from tidemark.services.cli.corrections import (
     CannotRedrive,
     Records,
     corrections,
@@ -20,16 +22,14 @@ from services.cli.corrections import (
     windowed,
     windows_of,
 )
-from services.cli.process import quiet
-from services.cli.recompute import SplitRecords, Stand
-from services.cli.redrive import Redriven, redrive
-from shared.adapters.memory_commit_store import MemoryCommitStore
-from shared.adapters.virtual import run_virtual
-from shared.language.documents import parse
-from shared.model.ids import SplitId
-from shared.ports.log import LogError, NewRecord, TopicPartition
-from tests.harness.audited import READINGS, Saved, Story, finished_run, run
-from tests.harness.installation import NAME
+from tidemark.services.cli.process import quiet
+from tidemark.services.cli.recompute import SplitRecords, Stand
+from tidemark.services.cli.redrive import Redriven, redrive
+from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
+from tidemark.shared.adapters.virtual import run_virtual
+from tidemark.shared.language.documents import parse
+from tidemark.shared.model.ids import SplitId
+from tidemark.shared.ports.log import LogError, NewRecord, TopicPartition
 
 DOCUMENT = Path(__file__).parents[2] / "deploy" / "pipelines" / "departures" / "pipeline.yaml"
 

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from services.cli.installation import ChangeRefused, Installation
-from services.local.supervisor import LocalCluster
-from shared.adapters.kafka_log import KafkaLog
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.messages import StopProcessor
 from tests.harness.installation import NAME, Installed, installed, released
+from tidemark.services.cli.installation import ChangeRefused, Installation
+from tidemark.services.local.supervisor import LocalCluster
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.messages import StopProcessor
 
 Story = Callable[[Installed, Installation], Coroutine[Any, Any, None]]
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.ids import Offset
-from shared.model.messages import StopProcessor
-from shared.ports.log import NewRecord, TopicPartition
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from shared.runtime.settings import RuntimeSettings
 from tests.harness.installation import NAME, Installed, installed, released
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.model.messages import StopProcessor
+from tidemark.shared.ports.log import NewRecord, TopicPartition
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.runtime.settings import RuntimeSettings
 
 Story = Callable[[Installed], Coroutine[Any, Any, None]]
 LOOK_MS = 2_000

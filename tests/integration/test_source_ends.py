@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.messages import ProcessorStatus, StartProcessor, StopProcessor
-from shared.ports.log import LogUnavailable, NewRecord, TopicPartition
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.worker import Worker
 from tests.harness.installation import NAME, Installed, installed
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.messages import ProcessorStatus, StartProcessor, StopProcessor
+from tidemark.shared.ports.log import LogUnavailable, NewRecord, TopicPartition
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.worker import Worker
 
 LOOK_MS = 1_000
 SEEDS = 25

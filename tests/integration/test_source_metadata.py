@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from services.cli.process import Runner, run_case
+from tidemark.services.cli.process import Runner, run_case
 
 SECOND = {"size": 1, "unit": "second"}
 ROWS = [{"t": {"$date": f"2024-01-01T00:00:0{second}.5Z"}, "k": "a", "n": n} for n, second in enumerate((0, 0, 1))]

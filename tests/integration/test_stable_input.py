@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from services.sink.service import SinkService
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.ids import Epoch
-from shared.runtime.body import TaskBody
-from shared.runtime.context import Phase, Service, TaskContext
 from tests.harness.installation import NAME, installed, released
+from tidemark.services.sink.service import SinkService
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.ids import Epoch
+from tidemark.shared.runtime.body import TaskBody
+from tidemark.shared.runtime.context import Phase, Service, TaskContext
 
 CUSTOMERS = 7
 SINKS = ("first", "second")

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from services.sink.connectors.files import FileSink
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.ids import Epoch
-from shared.model.messages import StartProcessor
-from shared.ports.log import TopicPartition
-from shared.ports.sink import TargetUnavailable
-from shared.runtime.reading import up_to_now
 from tests.harness.installation import NAME, installed, released
+from tidemark.services.sink.connectors.files import FileSink
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.ids import Epoch
+from tidemark.shared.model.messages import StartProcessor
+from tidemark.shared.ports.log import TopicPartition
+from tidemark.shared.ports.sink import TargetUnavailable
+from tidemark.shared.runtime.reading import up_to_now
 
 
 def document(source: Path, target: str) -> dict[str, Any]:

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from services.control.readmodel import ReadModel
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.ids import LeaderToken, Offset, ProcessorName
-from shared.model.messages import DropProcessor, ProcessorStatus, StopProcessor
-from shared.ports.log import LogRecord, NewRecord, TopicPartition
-from shared.runtime.client import RequestRefused, RequestTimeout
-from shared.runtime.fencing import signed
-from shared.runtime.registry import Connections, Registry
-from shared.runtime.topics import Topics
-from shared.wire.messages import encode_message
 from tests.harness.installation import NAME, Installed, installed
 from tests.harness.leaders import Leader, another, of_installation
+from tidemark.services.control.readmodel import ReadModel
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.ids import LeaderToken, Offset, ProcessorName
+from tidemark.shared.model.messages import DropProcessor, ProcessorStatus, StopProcessor
+from tidemark.shared.ports.log import LogRecord, NewRecord, TopicPartition
+from tidemark.shared.runtime.client import RequestRefused, RequestTimeout
+from tidemark.shared.runtime.fencing import signed
+from tidemark.shared.runtime.registry import Connections, Registry
+from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.wire.messages import encode_message
 
 REGISTRY = TopicPartition(Topics().registry, 0)
 Story = Callable[[Installed, Leader, Leader], Awaitable[None]]

@@ -10,15 +10,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shared.adapters.clock import SystemClock
-from shared.adapters.kafka_log import KafkaLog
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.model.ids import WorkerIncarnation
-from shared.model.messages import Alive, Deregister, Report, Request
-from shared.ports.log import TopicPartition
-from shared.runtime.reading import followed
-from shared.runtime.topics import Topics
-from shared.wire.messages import decode_report
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.model.ids import WorkerIncarnation
+from tidemark.shared.model.messages import Alive, Deregister, Report, Request
+from tidemark.shared.ports.log import TopicPartition
+from tidemark.shared.runtime.reading import followed
+from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.wire.messages import decode_report
 
 pytestmark = pytest.mark.kafka
 START = Path(__file__).resolve().parents[2] / "deploy" / "images" / "start.sh"
@@ -50,7 +50,7 @@ async def test_R1_a_worker_that_says_nothing_is_vouched_for_until_it_has_ended(
         "TIDEMARK_INCARNATION": NAMED,
     }
     watched = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "services.local.watched", sys.executable, "-c", SAYS_NOTHING, env=environment
+        sys.executable, "-m", "tidemark.services.local.watched", sys.executable, "-c", SAYS_NOTHING, env=environment
     )
     reports = _reports(kafka_broker, prefix)
     assert await anext(reports) == Alive((NAMED,))
@@ -68,9 +68,7 @@ async def test_R1_a_worker_that_says_nothing_is_vouched_for_until_it_has_ended(
 def test_R1_a_containers_worker_is_watched_and_nothing_else_is() -> None:
     """The coordinator counts workers alone; control and gateway have no tasks."""
     text = START.read_text(encoding="utf-8")
-    watched = (
-        'source|operator|spark|sink) exec python3 -m services.local.watched python3 -m "services.$TIDEMARK_SERVICE"'
-    )
+    watched = 'source|operator|spark|sink) exec python3 -m tidemark.services.local.watched python3 -m "services.$TIDEMARK_SERVICE"'
     assert watched in text
 
 
@@ -83,7 +81,7 @@ async def test_a_signal_reaches_the_watched_process_and_its_status_comes_back(
     watched = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "services.local.watched",
+        "tidemark.services.local.watched",
         sys.executable,
         "-c",
         does,

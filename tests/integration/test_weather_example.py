@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from deploy.pipelines.weather.data import write
-from services.cli.__main__ import app
-from services.cli.process import Runner, quiet
-from shared.language.values import to_json
-from shared.model.ids import ProcessorName
 from tests.oracle.examples import check_weather
+from tidemark.deploy.pipelines.weather.data import write
+from tidemark.services.cli.__main__ import app
+from tidemark.services.cli.process import Runner, quiet
+from tidemark.shared.language.values import to_json
+from tidemark.shared.model.ids import ProcessorName
 
 DOCUMENT = Path(__file__).parents[2] / "deploy" / "pipelines" / "weather" / "pipeline.yaml"
 DAYS = 14

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from deploy.pipelines.departures.data import PARTITIONS, Gap, departures
 from tests.oracle import departures as oracle
+from tidemark.deploy.pipelines.departures.data import PARTITIONS, Gap, departures
 
 ALERT_FIELDS: Final = {"kind", "origin", "hour", "expected", "actual", "score", "cause"}
 LATE_REASON: Final = "Input document arrived late."

@@ -214,7 +214,7 @@ def say(line: str) -> None:
 
 def figures() -> None:
     """Print what the choice of maxDelay and partitions rests on."""
-    from deploy.pipelines.departures.data import departures
+    from tidemark.deploy.pipelines.departures.data import departures
 
     flights = scheduled_flights()
     everything = counts_of(flights)

@@ -4,7 +4,7 @@ from decimal import Decimal
 
 from hypothesis import strategies as st
 
-from shared.model.values import (
+from tidemark.shared.model.values import (
     INT32_MAX,
     INT32_MIN,
     INT64_MAX,

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from random import Random
 from typing import Protocol, TypeVar
 
-from shared.model.checkpoint import CommitRow
-from shared.model.ids import ProcessorName
-from shared.model.messages import (
+from tests.unit.protocol_coordinator_support import DOCUMENT, Broken, Fate, Node
+from tests.unit.protocol_coordinator_world import World
+from tidemark.shared.model.checkpoint import CommitRow
+from tidemark.shared.model.ids import ProcessorName
+from tidemark.shared.model.messages import (
     CreateProcessor,
     DropProcessor,
     ModifyProcessor,
@@ -14,12 +16,10 @@ from shared.model.messages import (
     StartProcessor,
     StopProcessor,
 )
-from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator import events as ev
-from shared.protocol.coordinator.machine import CoordinatorMachine
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from tests.unit.protocol_coordinator_support import DOCUMENT, Broken, Fate, Node
-from tests.unit.protocol_coordinator_world import World
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator import events as ev
+from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 
 T = TypeVar("T")
 

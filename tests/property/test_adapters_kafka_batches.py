@@ -14,8 +14,8 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.adapters import kafka_batches, kafka_unpacking
-from shared.adapters.kafka_batches import BrokenBatch, PartitionAnswer
+from tidemark.shared.adapters import kafka_batches, kafka_unpacking
+from tidemark.shared.adapters.kafka_batches import BrokenBatch, PartitionAnswer
 
 Record = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes]]]
 Row = tuple[int, int, bytes | None, bytes | None]

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shared.compiled import tags
-from shared.compiled.columns import Path, Tagged
-from shared.compiled.documents import read, read_packed
-from shared.language.values import ExtendedJsonError, decode_value, encode_value, parse_json, render_json
-from shared.model.values import MISSING, Binary, Date, Long
+from tidemark.shared.compiled import tags
+from tidemark.shared.compiled.columns import Path, Tagged
+from tidemark.shared.compiled.documents import read, read_packed
+from tidemark.shared.language.values import ExtendedJsonError, decode_value, encode_value, parse_json, render_json
+from tidemark.shared.model.values import MISSING, Binary, Date, Long
 
 PATHS: tuple[Path, ...] = (
     ("a",), ("b",), ("a", "b"), ("a", "b", "c"), ("b", "$date"), ("é",), ("$oid",), ("a", "$numberLong"), ('q"',), ("",),

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.computation import Computation, NoConfig, Record, Timer, Timers, make_computation
-from shared.model.ids import KeyGroup
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.model.values import Document
-from shared.operators.cold_keys import Cooling
-from shared.operators.computation import KeyedComputation, Output, Row, row_of
 from tests.harness.cold_memory import MemoryColdKeys
+from tidemark.shared.computation import Computation, NoConfig, Record, Timer, Timers, make_computation
+from tidemark.shared.model.ids import KeyGroup
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.cold_keys import Cooling
+from tidemark.shared.operators.computation import KeyedComputation, Output, Row, row_of
 
 NAMES = "abc"
 KEYS = 3

@@ -7,8 +7,8 @@ from aiokafka.record.memory_records import MemoryRecords
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.adapters.kafka_packed import packed
-from shared.ports.log import NewRecord, RecordColumns
+from tidemark.shared.adapters.kafka_packed import packed
+from tidemark.shared.ports.log import NewRecord, RecordColumns
 
 _PIECES = st.none() | st.binary(max_size=70) | st.integers(120, 140).map(bytes)
 _HEADERS = st.lists(st.tuples(st.text(max_size=4), st.binary(max_size=5)), max_size=3).map(tuple)

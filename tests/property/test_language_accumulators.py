@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.language.accumulators.bulk import Given, adder
-from shared.language.accumulators.numbers import pack_int
-from shared.language.accumulators.parse import ACCUMULATOR_NAMES, parse_accumulator
-from shared.language.accumulators.table import accumulator_input, implementation
-from shared.language.expressions.environment import Environment
-from shared.language.expressions.scope import Scope
-from shared.language.problems import Problems
-from shared.language.values import encode_value, sort_key
-from shared.language.values.totals import Total
-from shared.model.values import Date, long
-from shared.operators.batches import is_tagged
-from shared.operators.cells import column_of
 from tests.property.language_strategies import NUMBERS, VALUES
+from tidemark.shared.language.accumulators.bulk import Given, adder
+from tidemark.shared.language.accumulators.numbers import pack_int
+from tidemark.shared.language.accumulators.parse import ACCUMULATOR_NAMES, parse_accumulator
+from tidemark.shared.language.accumulators.table import accumulator_input, implementation
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import Problems
+from tidemark.shared.language.values import encode_value, sort_key
+from tidemark.shared.language.values.totals import Total
+from tidemark.shared.model.values import Date, long
+from tidemark.shared.operators.batches import is_tagged
+from tidemark.shared.operators.cells import column_of
 
 _ARGUMENTS: dict[str, Any] = {
     "$count": {},

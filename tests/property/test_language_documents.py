@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shared.language.documents import InvalidDocument, Processor, parse
+from tidemark.shared.language.documents import InvalidDocument, Processor, parse
 
 _CASES = Path(__file__).parents[1] / "golden" / "language" / "cases.jsonl"
 _MINUTE = {"size": 1, "unit": "minute"}

@@ -8,21 +8,21 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shared.language.apply import Passed, apply_stage
-from shared.language.documents import parse
-from shared.language.expressions.ast import Call, Literal
-from shared.language.expressions.environment import Environment
-from shared.language.expressions.errors import ExpressionError
-from shared.language.expressions.interpreter import evaluate
-from shared.language.expressions.library import OPERATORS
-from shared.language.expressions.registry import Named, Positional
-from shared.language.expressions.scope import Scope
-from shared.language.problems import Problems
-from shared.language.query.match import matches
-from shared.language.query.parse import parse_predicate
-from shared.language.values import decode_value, encode_value, to_json
-from shared.model.values import MISSING, Date
 from tests.property.language_strategies import DOCUMENTS, NUMBERS, TEXTS, VALUES
+from tidemark.shared.language.apply import Passed, apply_stage
+from tidemark.shared.language.documents import parse
+from tidemark.shared.language.expressions.ast import Call, Literal
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.errors import ExpressionError
+from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.language.expressions.library import OPERATORS
+from tidemark.shared.language.expressions.registry import Named, Positional
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import Problems
+from tidemark.shared.language.query.match import matches
+from tidemark.shared.language.query.parse import parse_predicate
+from tidemark.shared.language.values import decode_value, encode_value, to_json
+from tidemark.shared.model.values import MISSING, Date
 
 _SPECIAL = st.sampled_from(
     [

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shared.language.documents import InvalidDocument
-from shared.language.documents.load import DEPTH_MAX, DIGITS_MAX, load
+from tidemark.shared.language.documents import InvalidDocument
+from tidemark.shared.language.documents.load import DEPTH_MAX, DIGITS_MAX, load
 
 _OPENERS: Final = ("[", "{a: ", '{"a":', "- ", "? ", "[{", '[{"a":[', "a:\n ", "&a [", "!!map {a: ")
 _DEEP: Final = st.builds(
@@ -75,7 +75,7 @@ def test_a_number_has_a_bound_of_digits(form: str) -> None:
 
 def test_the_command_survives_a_deep_document() -> None:
     """`tidemark validate` of brackets 25,000 deep ends with status 1 and a sentence, not by a signal."""
-    command = [sys.executable, "-m", "services.cli", "validate", "/dev/stdin"]
+    command = [sys.executable, "-m", "tidemark.services.cli", "validate", "/dev/stdin"]
     done = subprocess.run(command, input="[" * 25_000, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done
     assert "levels" in done.stderr + done.stdout

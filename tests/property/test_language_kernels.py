@@ -7,21 +7,27 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.language.expressions.environment import Environment
-from shared.language.expressions.errors import ExpressionError
-from shared.language.expressions.interpreter import evaluate
-from shared.language.expressions.library.zones import offset_ms, zone_named
-from shared.language.expressions.parse import parse_expression
-from shared.language.expressions.scope import Scope
-from shared.language.kernels import evaluate_batch, is_vectorised, match_batch, predicate_is_vectorised, type_of
-from shared.language.kernels.base import ARROW, TIMESTAMP
-from shared.language.kernels.zones import offsets
-from shared.language.problems import Problems
-from shared.language.query.match import matches
-from shared.language.query.parse import parse_predicate
-from shared.language.schema import Field, Schema
-from shared.language.values import to_json, type_name
-from shared.model.values import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, MISSING, Date, long
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.errors import ExpressionError
+from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.language.expressions.library.zones import offset_ms, zone_named
+from tidemark.shared.language.expressions.parse import parse_expression
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.kernels import (
+    evaluate_batch,
+    is_vectorised,
+    match_batch,
+    predicate_is_vectorised,
+    type_of,
+)
+from tidemark.shared.language.kernels.base import ARROW, TIMESTAMP
+from tidemark.shared.language.kernels.zones import offsets
+from tidemark.shared.language.problems import Problems
+from tidemark.shared.language.query.match import matches
+from tidemark.shared.language.query.parse import parse_predicate
+from tidemark.shared.language.schema import Field, Schema
+from tidemark.shared.language.values import to_json, type_name
+from tidemark.shared.model.values import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, MISSING, Date, long
 
 SCHEMA = Schema(
     (

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.language.expressions.environment import Environment
-from shared.language.expressions.scope import Scope
-from shared.language.problems import Problems
-from shared.language.query import match
-from shared.language.query.parse import parse_predicate
-from shared.model.values import Value
 from tests.property.language_strategies import VALUES
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import Problems
+from tidemark.shared.language.query import match
+from tidemark.shared.language.query.parse import parse_predicate
+from tidemark.shared.model.values import Value
 
 MANY = match._MANY
 

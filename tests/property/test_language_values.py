@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.language.kernels.totals import units_by_group
-from shared.language.values import (
+from tests.property.language_strategies import DOCUMENTS, NUMBERS, VALUES
+from tidemark.shared.language.kernels.totals import units_by_group
+from tidemark.shared.language.values import (
     append_field,
     canonical_key,
     compare,
@@ -21,9 +22,8 @@ from shared.language.values import (
     sort_key,
     type_name,
 )
-from shared.language.values.totals import Deviation, Total, units_of
-from shared.model.values import MISSING, Long
-from tests.property.language_strategies import DOCUMENTS, NUMBERS, VALUES
+from tidemark.shared.language.values.totals import Deviation, Total, units_of
+from tidemark.shared.model.values import MISSING, Long
 
 
 def identical(a: Any, b: Any) -> bool:

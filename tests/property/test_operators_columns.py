@@ -8,27 +8,27 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.language.apply import Failure, Passed, apply_stages
-from shared.language.documents import parse
-from shared.language.expressions.parse import parse_expression
-from shared.language.expressions.scope import Scope
-from shared.language.problems import Problems
-from shared.language.schema import parse_schema
-from shared.language.stages import KafkaSource, Stateless
-from shared.language.values import canonical_key, encode_value, to_json
-from shared.model.plan import DLQ, OUT
-from shared.model.values import MISSING, Document
-from shared.operators.base import ARRIVAL, KEY, PART, POS, TS, Out
-from shared.operators.batches import batch_of, documents_of, typed, user_columns, with_column
-from shared.operators.context import NOWHERE
-from shared.operators.decode import decode
-from shared.operators.event_time import event_times
-from shared.operators.frame import evaluated
-from shared.operators.keyby import KeyBy
-from shared.operators.program import through
-from shared.operators.rows import environments, evaluate_rows
-from shared.operators.schemas import after
-from shared.operators.specs import KeyBySpec
+from tidemark.shared.language.apply import Failure, Passed, apply_stages
+from tidemark.shared.language.documents import parse
+from tidemark.shared.language.expressions.parse import parse_expression
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import Problems
+from tidemark.shared.language.schema import parse_schema
+from tidemark.shared.language.stages import KafkaSource, Stateless
+from tidemark.shared.language.values import canonical_key, encode_value, to_json
+from tidemark.shared.model.plan import DLQ, OUT
+from tidemark.shared.model.values import MISSING, Document
+from tidemark.shared.operators.base import ARRIVAL, KEY, PART, POS, TS, Out
+from tidemark.shared.operators.batches import batch_of, documents_of, typed, user_columns, with_column
+from tidemark.shared.operators.context import NOWHERE
+from tidemark.shared.operators.decode import decode
+from tidemark.shared.operators.event_time import event_times
+from tidemark.shared.operators.frame import evaluated
+from tidemark.shared.operators.keyby import KeyBy
+from tidemark.shared.operators.program import through
+from tidemark.shared.operators.rows import environments, evaluate_rows
+from tidemark.shared.operators.schemas import after
+from tidemark.shared.operators.specs import KeyBySpec
 
 TYPES = {"s": "string", "i": "int", "l": "long?", "d": "double?", "b": "bool?", "t": "date"}
 documents = st.fixed_dictionaries(

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shared.language.problems import Problems
-from shared.language.schema import NO_SCHEMA, Schema, parse_schema
-from shared.language.values import ExtendedJsonError, encode_docs, encode_value, parse_json
-from shared.model.values import Document
-from shared.operators.batches import documents_of
-from shared.operators.decode import Decoded, _one, decode
-from shared.operators.encoded import encoded
+from tidemark.shared.language.problems import Problems
+from tidemark.shared.language.schema import NO_SCHEMA, Schema, parse_schema
+from tidemark.shared.language.values import ExtendedJsonError, encode_docs, encode_value, parse_json
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.operators.decode import Decoded, _one, decode
+from tidemark.shared.operators.encoded import encoded
 
 TYPES = {"s": "string", "i": "int", "l": "long?", "d": "double?", "b": "bool?", "t": "date?"}
 

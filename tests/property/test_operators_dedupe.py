@@ -10,22 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.language.expressions.ast import FieldPath
-from shared.language.expressions.parse import parse_expression
-from shared.language.expressions.scope import Scope
-from shared.language.problems import Problems
-from shared.language.schema import Field, Schema
-from shared.language.stages import PositionHorizon, TimeHorizon
-from shared.language.values import canonical_key
-from shared.model.ids import StatePart
-from shared.model.values import Document, long
-from shared.operators import dedupe as module
-from shared.operators import frame
-from shared.operators.base import POS, TS
-from shared.operators.batches import batch_of, typed
-from shared.operators.bloom import Bloom
-from shared.operators.dedupe import BUCKET_MS, POSITIONS_A_BUCKET, Dedupe
-from shared.operators.keygroups import murmur2_column
+from tidemark.shared.language.expressions.ast import FieldPath
+from tidemark.shared.language.expressions.parse import parse_expression
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import Problems
+from tidemark.shared.language.schema import Field, Schema
+from tidemark.shared.language.stages import PositionHorizon, TimeHorizon
+from tidemark.shared.language.values import canonical_key
+from tidemark.shared.model.ids import StatePart
+from tidemark.shared.model.values import Document, long
+from tidemark.shared.operators import dedupe as module
+from tidemark.shared.operators import frame
+from tidemark.shared.operators.base import POS, TS
+from tidemark.shared.operators.batches import batch_of, typed
+from tidemark.shared.operators.bloom import Bloom
+from tidemark.shared.operators.dedupe import BUCKET_MS, POSITIONS_A_BUCKET, Dedupe
+from tidemark.shared.operators.keygroups import murmur2_column
 
 PART = StatePart("split:s")
 IDS = st.one_of(st.integers(0, 12), st.sampled_from(["0", "a", 1.0, 2.5, None]))

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.language.values import ExtendedJsonError, encode_docs, encode_value, parse_json
-from shared.operators.base import RAW, REST
-from shared.operators.batches import NARROW, documents_of
-from shared.operators.encoded import encoded
 from tests.property import test_compiled_documents as documents
 from tests.property.test_sinks_rendered import FIELDS, MARKS, batches
+from tidemark.shared.language.values import ExtendedJsonError, encode_docs, encode_value, parse_json
+from tidemark.shared.operators.base import RAW, REST
+from tidemark.shared.operators.batches import NARROW, documents_of
+from tidemark.shared.operators.encoded import encoded
 
 
 def check(batch: pa.RecordBatch, without: tuple[str, ...] = ()) -> None:

@@ -9,21 +9,22 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shared.language.apply import Failure, Passed, apply_stages
-from shared.language.expressions.ast import Expr
-from shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
-from shared.language.expressions.errors import ExpressionError
-from shared.language.expressions.interpreter import evaluate
-from shared.language.expressions.parse import parse_expression
-from shared.language.expressions.paths import read_path
-from shared.language.expressions.scope import Scope
-from shared.language.problems import Problems
-from shared.language.query.match import matches
-from shared.language.values import encode_value, parse_json
-from shared.model.plan import DLQ
-from shared.model.values import MISSING, Document
-from shared.operators.base import ARRIVAL, PART, POS, RAW, TS
-from shared.operators.batches import (
+from tests.property.test_operators_columns import canonical, of, parsed
+from tidemark.shared.language.apply import Failure, Passed, apply_stages
+from tidemark.shared.language.expressions.ast import Expr
+from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
+from tidemark.shared.language.expressions.errors import ExpressionError
+from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.language.expressions.parse import parse_expression
+from tidemark.shared.language.expressions.paths import read_path
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import Problems
+from tidemark.shared.language.query.match import matches
+from tidemark.shared.language.values import encode_value, parse_json
+from tidemark.shared.model.plan import DLQ
+from tidemark.shared.model.values import MISSING, Document
+from tidemark.shared.operators.base import ARRIVAL, PART, POS, RAW, TS
+from tidemark.shared.operators.batches import (
     batch_of,
     declared_columns,
     documents_of,
@@ -31,13 +32,12 @@ from shared.operators.batches import (
     values_of,
     with_column,
 )
-from shared.operators.context import NOWHERE
-from shared.operators.event_time import event_times
-from shared.operators.extracted import extracted
-from shared.operators.frame import Frame, evaluated
-from shared.operators.program import judged, through
-from shared.operators.rows import environments
-from tests.property.test_operators_columns import canonical, of, parsed
+from tidemark.shared.operators.context import NOWHERE
+from tidemark.shared.operators.event_time import event_times
+from tidemark.shared.operators.extracted import extracted
+from tidemark.shared.operators.frame import Frame, evaluated
+from tidemark.shared.operators.program import judged, through
+from tidemark.shared.operators.rows import environments
 
 _ODD = st.sampled_from(
     [

@@ -11,16 +11,16 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.language.documents import parse
-from shared.model.ids import SplitId
-from shared.model.plan import DLQ, OUT
-from shared.operators.base import AWAY, PART, POS, TS, WM, Out
-from shared.operators.batches import documents_of
-from shared.operators.build import build_front
-from shared.operators.context import TaskContext
-from shared.operators.source_front import SourceFront
-from shared.operators.specs import FrontSpec
-from shared.ports.source import RawBatch
+from tidemark.shared.language.documents import parse
+from tidemark.shared.model.ids import SplitId
+from tidemark.shared.model.plan import DLQ, OUT
+from tidemark.shared.operators.base import AWAY, PART, POS, TS, WM, Out
+from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.operators.build import build_front
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.source_front import SourceFront
+from tidemark.shared.operators.specs import FrontSpec
+from tidemark.shared.ports.source import RawBatch
 
 SPLITS = {SplitId(f"t-{number}"): number for number in range(4)}
 STRATEGIES: tuple[dict[str, Any], ...] = (

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.operators.closing import sorted_by
-from shared.operators.grouping import groups_of, together
+from tidemark.shared.operators.closing import sorted_by
+from tidemark.shared.operators.grouping import groups_of, together
 
 CELLS: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.int64(): st.integers(-2, 2) | st.sampled_from([2**63 - 1, -(2**63)]),

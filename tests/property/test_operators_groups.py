@@ -7,20 +7,20 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.language.accumulators.table import accumulator_input, implementation
-from shared.language.documents import parse
-from shared.language.expressions.errors import ExpressionError
-from shared.language.expressions.interpreter import evaluate
-from shared.language.stages import Stage
-from shared.language.values import canonical_key, encode_value
-from shared.model.values import MISSING
-from shared.operators import general_group
-from shared.operators.base import ARRIVAL, PART, POS, TS, WEND, WSTART
-from shared.operators.batches import batch_of, concat, documents_of, engine_columns, one_batch, with_column
-from shared.operators.rows import environments
-from shared.operators.specs import WindowSpec
-from shared.operators.window_plan import WindowPlan
 from tests.property.test_operators_columns import batch_of_records, documents, expressions, names
+from tidemark.shared.language.accumulators.table import accumulator_input, implementation
+from tidemark.shared.language.documents import parse
+from tidemark.shared.language.expressions.errors import ExpressionError
+from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.language.stages import Stage
+from tidemark.shared.language.values import canonical_key, encode_value
+from tidemark.shared.model.values import MISSING
+from tidemark.shared.operators import general_group
+from tidemark.shared.operators.base import ARRIVAL, PART, POS, TS, WEND, WSTART
+from tidemark.shared.operators.batches import batch_of, concat, documents_of, engine_columns, one_batch, with_column
+from tidemark.shared.operators.rows import environments
+from tidemark.shared.operators.specs import WindowSpec
+from tidemark.shared.operators.window_plan import WindowPlan
 
 ops = st.sampled_from(
     ["$sum", "$avg", "$min", "$max", "$first", "$last", "$push", "$addToSet", "$stdDevPop", "$mergeObjects"]

@@ -11,10 +11,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.model.values import Document
 from tests.harness.plan_world import PlanWorld
 from tests.oracle import joins as oracle
 from tests.oracle.joins import JoinType, Pair, Row
+from tidemark.shared.model.values import Document
 
 KEYS: list[tuple[Any, Any]] = [("a", "a"), (1, 1), (1, 1.0), (None, None), (None, ...), ("b", "b")]
 """(the key for the oracle, as it stands in the document); `...`: the field is missing."""

@@ -6,19 +6,19 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.language.apply import Passed, apply_lookup
-from shared.language.apply.narrowing import key_of
-from shared.language.documents import parse
-from shared.language.expressions.environment import Environment
-from shared.language.problems import Problems
-from shared.language.schema import NO_SCHEMA, Schema, parse_schema
-from shared.language.stages import Lookup
-from shared.model.plan import OUT
-from shared.model.tables import Found
-from shared.model.values import Document
-from shared.operators.base import PART, POS, TS
-from shared.operators.batches import batch_of, documents_of, typed
-from shared.operators.lookup import LookupRows
+from tidemark.shared.language.apply import Passed, apply_lookup
+from tidemark.shared.language.apply.narrowing import key_of
+from tidemark.shared.language.documents import parse
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.problems import Problems
+from tidemark.shared.language.schema import NO_SCHEMA, Schema, parse_schema
+from tidemark.shared.language.stages import Lookup
+from tidemark.shared.model.plan import OUT
+from tidemark.shared.model.tables import Found
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.base import PART, POS, TS
+from tidemark.shared.operators.batches import batch_of, documents_of, typed
+from tidemark.shared.operators.lookup import LookupRows
 
 SCALARS: st.SearchStrategy[Any] = st.sampled_from([None, 1, 1.0, 2, "a", "b", True, {"x": 1}])
 VALUES = SCALARS | st.lists(SCALARS, max_size=3)

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.model.values import Document
 from tests.harness.window_world import World
 from tests.oracle import windows as oracle
 from tests.oracle.windows import Record
+from tidemark.shared.model.values import Document
 
 HOUR_MS = 3_600_000
 SCHEMA = {"ts": "date", "k": "string?", "v": "int"}

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from shared.model.checkpoint import CommitRow
-from shared.model.ids import Epoch, Generation
-from shared.protocol.coordinator import cleanup, generation, requests, retention, running, state
-from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator.checkpoints import CommitPermit, Numbers
-from shared.protocol.coordinator.record import Kept
-from shared.protocol.coordinator.state import Phase, ProcessorState
 from tests.property.protocol_coordinator_chaos import simulate
 from tests.unit.protocol_coordinator_support import Broken
+from tidemark.shared.model.checkpoint import CommitRow
+from tidemark.shared.model.ids import Epoch, Generation
+from tidemark.shared.protocol.coordinator import cleanup, generation, requests, retention, running, state
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator.checkpoints import CommitPermit, Numbers
+from tidemark.shared.protocol.coordinator.record import Kept
+from tidemark.shared.protocol.coordinator.state import Phase, ProcessorState
 
 SEEDS = 120
 STEPS = 250
@@ -67,7 +67,7 @@ def _mirror_without_waiting(patch: Patch) -> None:
         mirror.appended = row.epoch
         return row
 
-    patch.setattr("shared.protocol.coordinator.mirror.Mirror.next", at_once)
+    patch.setattr("tidemark.shared.protocol.coordinator.mirror.Mirror.next", at_once)
 
 
 def _forgets_unreleased(patch: Patch) -> None:
@@ -171,7 +171,7 @@ def _believes_ambiguous_writes(patch: Patch) -> None:
             if machine.state.write is not None:
                 machine.store_done(machine.state.write.op, self.last_ms)
 
-    patch.setattr("shared.protocol.coordinator.machine.CoordinatorMachine._retake", believe)
+    patch.setattr("tidemark.shared.protocol.coordinator.machine.CoordinatorMachine._retake", believe)
 
 
 def _loses_the_drain(patch: Patch) -> None:

@@ -10,10 +10,10 @@ from random import Random
 
 import pytest
 
-from shared.model.ids import NO_EPOCH, Epoch
-from shared.protocol.coordinator.pace import EpochTimes, first_rows
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from shared.protocol.task.pace import Pace
+from tidemark.shared.model.ids import NO_EPOCH, Epoch
+from tidemark.shared.protocol.coordinator.pace import EpochTimes, first_rows
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.protocol.task.pace import Pace
 
 TARGET_MS, INTERVAL_MS, TIMEOUT_MS, FIRST_ROWS = 5_000, 1_000, 60_000, 10_000
 READ_ROWS_PER_MS = 1_500

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from services.control.readmodel import ReadModel
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.ids import Epoch, Generation, JobId, Offset, ProcessorName
-from shared.model.messages import CreateProcessor, ProcessorStatus
-from shared.ports.log import LogRecord, NewRecord, TopicPartition
-from shared.runtime.fencing import HEADER, Headers, signed, token_of
-from shared.runtime.registry import Connections, Registry
-from shared.runtime.topics import Topics
-from shared.wire.messages import encode_message
 from tests.harness.installation import installed
+from tidemark.services.control.readmodel import ReadModel
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.ids import Epoch, Generation, JobId, Offset, ProcessorName
+from tidemark.shared.model.messages import CreateProcessor, ProcessorStatus
+from tidemark.shared.ports.log import LogRecord, NewRecord, TopicPartition
+from tidemark.shared.runtime.fencing import HEADER, Headers, signed, token_of
+from tidemark.shared.runtime.registry import Connections, Registry
+from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.wire.messages import encode_message
 
 SEEDS = range(30)
 RECORDS = 40

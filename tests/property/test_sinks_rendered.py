@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.sink.connectors.kafkaruns import Held, Run, decode_runs, encode_runs, sizes_of
-from services.sink.connectors.rendered import rendered
-from shared.language.values import ExtendedJsonError, encode_value, parse_json, render_json
-from shared.model.values import Long
-from shared.operators.base import RAW, REST
-from shared.operators.batches import TIMESTAMP, documents_of
-from shared.ports.log import NewRecord, RecordColumns
 from tests.property import test_compiled_documents as documents
+from tidemark.services.sink.connectors.kafkaruns import Held, Run, decode_runs, encode_runs, sizes_of
+from tidemark.services.sink.connectors.rendered import rendered
+from tidemark.shared.language.values import ExtendedJsonError, encode_value, parse_json, render_json
+from tidemark.shared.model.values import Long
+from tidemark.shared.operators.base import RAW, REST
+from tidemark.shared.operators.batches import TIMESTAMP, documents_of
+from tidemark.shared.ports.log import NewRecord, RecordColumns
 
 COLUMNS = {
     "s": (pa.string(), st.text(max_size=5)),
@@ -92,7 +92,9 @@ def test_documents_are_rendered_without_the_interpreter(encoded: bool, monkeypat
     under = pa.array([encode_value(parse_json(text)) if encoded else text], pa.binary())
     batch = pa.RecordBatch.from_arrays([pa.array(["v"]), under], names=["n", REST if encoded else RAW])
     expected = [render_json(document) for document in documents_of(batch)]
-    monkeypatch.setattr("services.sink.connectors.rendered.documents_of", lambda _batch: pytest.fail("looked at"))
+    monkeypatch.setattr(
+        "tidemark.services.sink.connectors.rendered.documents_of", lambda _batch: pytest.fail("looked at")
+    )
     assert rendered(batch).to_pylist() == expected
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from shared.adapters import commit_schema as schema
-from shared.adapters.commit_store import SqlCommitStore
-from shared.model.checkpoint import LineageEntry
-from shared.model.ids import Epoch, Generation, JobId, LeaderToken, ProcessorName
-from shared.ports.commits import CommitStore, StoreUnusable
 from tests.contract.commit_support import JOB, LEASE_MS, NOW_MS, commit_of, expected_of, row_of
+from tidemark.shared.adapters import commit_schema as schema
+from tidemark.shared.adapters.commit_store import SqlCommitStore
+from tidemark.shared.model.checkpoint import LineageEntry
+from tidemark.shared.model.ids import Epoch, Generation, JobId, LeaderToken, ProcessorName
+from tidemark.shared.ports.commits import CommitStore, StoreUnusable
 
 SEEDS = range(100)
 CHANGES_OF_A_TERM = 14

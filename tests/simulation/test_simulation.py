@@ -9,12 +9,6 @@ from typing import Any
 
 import pytest
 
-from services.sink.connectors.kafkamarkers import Marker, marker_record
-from shared.model.checkpoint import BlobRef, CommitRow, PartHandle, TaskHandle, TaskProtocolState
-from shared.model.frames import Header, WatermarkFrame
-from shared.model.ids import Epoch, Generation, Incarnation, JobId, Offset, Seq, StatePart, TaskId, VertexId
-from shared.ports.log import LogRecord, NewRecord, TopicPartition
-from shared.wire.frames import encode_frame
 from tests.harness.simulation.checks import Checks
 from tests.harness.simulation.drawing import SHAPES, draw
 from tests.harness.simulation.faults import Book, Strike
@@ -23,6 +17,12 @@ from tests.harness.simulation.shrink import shrunk
 from tests.harness.simulation.story import run
 from tests.harness.simulation.writes import WRITES
 from tests.tidy_rules import ROOT
+from tidemark.services.sink.connectors.kafkamarkers import Marker, marker_record
+from tidemark.shared.model.checkpoint import BlobRef, CommitRow, PartHandle, TaskHandle, TaskProtocolState
+from tidemark.shared.model.frames import Header, WatermarkFrame
+from tidemark.shared.model.ids import Epoch, Generation, Incarnation, JobId, Offset, Seq, StatePart, TaskId, VertexId
+from tidemark.shared.ports.log import LogRecord, NewRecord, TopicPartition
+from tidemark.shared.wire.frames import encode_frame
 
 JOB = JobId("j")
 SAME = "import json, sys; from tests.harness.simulation.story import run; v = run(int(sys.argv[1])); print(json.dumps([v.digest, v.trace]))"

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from services.local import archive as broker_archive
-from services.local.broker_settings import BrokerSettings, java_arguments
-from services.local.jars import ensure_jars
-from services.local.java import find_java
-from spark_stages.session import ARCHIVE, archive_options, archive_path
+from tidemark.services.local import archive as broker_archive
+from tidemark.services.local.broker_settings import BrokerSettings, java_arguments
+from tidemark.services.local.jars import ensure_jars
+from tidemark.services.local.java import find_java
+from tidemark.spark_stages.session import ARCHIVE, archive_options, archive_path
 
 pytestmark = pytest.mark.spark
 
 _SESSION = """
 import sys
-from spark_stages import session
+from tidemark.spark_stages import session
 session.LOCAL = {**session.LOCAL, session.OPTIONS: session.LOCAL[session.OPTIONS] + " -Xlog:class+load:file=" + sys.argv[1]}
 print(session.open_session("archived").range(3).count())
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.spark.service import KeptSession
+from tidemark.services.spark.service import KeptSession
 
 pytestmark = pytest.mark.spark
 

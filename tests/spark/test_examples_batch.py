@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.process import Runner, quiet, runner
-from shared.model.ids import ProcessorName
 from tests.harness.examples import EXAMPLES, Example, letters, rows
 from tests.harness.plan_world import PlanWorld
+from tidemark.services.cli.process import Runner, quiet, runner
+from tidemark.shared.model.ids import ProcessorName
 
 pytestmark = pytest.mark.spark
 

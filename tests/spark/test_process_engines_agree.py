@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from services.cli.process import Runner, quiet, run_case, runner
 from tests.harness.process_cases import difference
 from tests.harness.random_pipelines import case
+from tidemark.services.cli.process import Runner, quiet, run_case, runner
 
 pytestmark = pytest.mark.spark
 _SEEDS = range(12)

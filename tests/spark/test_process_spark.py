@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from services.cli.process import Runner, quiet, run_case, runner
 from tests.harness.process_cases import difference, has_window, read_lines
+from tidemark.services.cli.process import Runner, quiet, run_case, runner
 
 pytestmark = pytest.mark.spark
 _STEPS_MAX = 14

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from spark_stages.session import LOCAL_ADDRESS
+from tidemark.spark_stages.session import LOCAL_ADDRESS
 
 pytestmark = pytest.mark.spark
 
 _SCRIPT = """
 import sys
-from spark_stages.session import LOCAL, OPTIONS, open_session
+from tidemark.spark_stages.session import LOCAL, OPTIONS, open_session
 session = open_session("test", settings={OPTIONS: LOCAL[OPTIONS] + " -Djdk.net.hosts.file=" + sys.argv[1]})
 assert session.range(3).count() == 3
 session.stop()

@@ -15,26 +15,26 @@ from typing import Any
 
 import pytest
 
-from services.cli.process import quiet
-from services.source.body import SourceTaskBody
-from services.spark.service import KeptSession, SparkService
-from shared.adapters.clock import SystemClock
-from shared.adapters.executor import AsyncExecutor
-from shared.model.ids import Offset
-from shared.model.messages import StopProcessor
-from shared.operators.context import TaskContext as OperatorContext
-from shared.operators.step import Times
-from shared.operators.window_plan import WindowPlan
-from shared.ports.log import NewRecord, TopicPartition
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from shared.protocol.task.start import TaskLimits
-from shared.runtime.coordinator import CoordinatorDriver
-from shared.runtime.driver import SourceDriver
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.worker import Worker
-from spark_stages.manifest import StageState, StateSegment
-from spark_stages.step import SparkResult, SparkStep
 from tests.harness.installation import NAME, Installed, installed, released
+from tidemark.services.cli.process import quiet
+from tidemark.services.source.body import SourceTaskBody
+from tidemark.services.spark.service import KeptSession, SparkService
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.model.messages import StopProcessor
+from tidemark.shared.operators.context import TaskContext as OperatorContext
+from tidemark.shared.operators.step import Times
+from tidemark.shared.operators.window_plan import WindowPlan
+from tidemark.shared.ports.log import NewRecord, TopicPartition
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.protocol.task.start import TaskLimits
+from tidemark.shared.runtime.coordinator import CoordinatorDriver
+from tidemark.shared.runtime.driver import SourceDriver
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.worker import Worker
+from tidemark.spark_stages.manifest import StageState, StateSegment
+from tidemark.spark_stages.step import SparkResult, SparkStep
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 RECORDS, KEYS, WINDOW_MS, STEP_MS = 20_000, 500, 10_000, 10

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.cli.process import Runner, quiet, run_case, runner
+from tidemark.services.cli.process import Runner, quiet, run_case, runner
 
 pytestmark = pytest.mark.spark
 _SECOND = {"size": 1, "unit": "second"}

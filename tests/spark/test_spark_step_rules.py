@@ -12,20 +12,20 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from shared.language.documents import parse
-from shared.model.plan import OUT
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.operators.base import WEND, WSTART, Out
-from shared.operators.batches import documents_of, one_batch
-from shared.operators.step import EpochInput, Step, StepState, Times
-from shared.operators.window_plan import WindowPlan
-from shared.planning import StepHead, plan_processor
-from spark_stages.manifest import StageState, StateSegment
-from spark_stages.segments import write_segment
-from spark_stages.session import open_session
-from spark_stages.step import SparkResult, SparkStep
 from tests.harness.window_world import CONTEXT, World
 from tests.unit.test_operators_window_rules import SPLITS, pipeline, record
+from tidemark.shared.language.documents import parse
+from tidemark.shared.model.plan import OUT
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.operators.base import WEND, WSTART, Out
+from tidemark.shared.operators.batches import documents_of, one_batch
+from tidemark.shared.operators.step import EpochInput, Step, StepState, Times
+from tidemark.shared.operators.window_plan import WindowPlan
+from tidemark.shared.planning import StepHead, plan_processor
+from tidemark.spark_stages.manifest import StageState, StateSegment
+from tidemark.spark_stages.segments import write_segment
+from tidemark.spark_stages.session import open_session
+from tidemark.spark_stages.step import SparkResult, SparkStep
 
 pytestmark = pytest.mark.spark
 

@@ -14,23 +14,23 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
-from shared.language.documents import parse
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.operators.aggregation import merged
-from shared.operators.base import WEND, WSTART
-from shared.operators.batches import one_batch
-from shared.operators.context import NOWHERE
-from shared.operators.step import EpochInput, Step, StepState, Times
-from shared.operators.window_plan import WindowPlan
-from shared.planning import plan_processor
-from shared.planning.specs import StepHead
-from shared.runtime.exchange import parquet_bytes
-from spark_stages import executing
-from spark_stages.executing import WORK_PROPERTY, Order, SegmentDiffers, packed
-from spark_stages.manifest import StageState, StateSegment
-from spark_stages.session import open_session
-from spark_stages.step import OutputSegment, SparkResult, SparkStep
 from tests.harness.bench.documents import windowed
+from tidemark.shared.language.documents import parse
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.operators.aggregation import merged
+from tidemark.shared.operators.base import WEND, WSTART
+from tidemark.shared.operators.batches import one_batch
+from tidemark.shared.operators.context import NOWHERE
+from tidemark.shared.operators.step import EpochInput, Step, StepState, Times
+from tidemark.shared.operators.window_plan import WindowPlan
+from tidemark.shared.planning import plan_processor
+from tidemark.shared.planning.specs import StepHead
+from tidemark.shared.runtime.exchange import parquet_bytes
+from tidemark.spark_stages import executing
+from tidemark.spark_stages.executing import WORK_PROPERTY, Order, SegmentDiffers, packed
+from tidemark.spark_stages.manifest import StageState, StateSegment
+from tidemark.spark_stages.session import open_session
+from tidemark.spark_stages.step import OutputSegment, SparkResult, SparkStep
 
 pytestmark = pytest.mark.spark
 MINUTE = 60_000

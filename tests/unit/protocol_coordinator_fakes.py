@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping
 
 from msgspec import structs
 
-from shared.model.checkpoint import (
+from tests.unit.protocol_coordinator_judge import Judge
+from tests.unit.protocol_coordinator_support import Broken, FakeTask, FakeWorker, Fate, Identity, Node, Store
+from tidemark.shared.model.checkpoint import (
     BlobRef,
     InputState,
     KnownSplit,
@@ -14,8 +16,8 @@ from shared.model.checkpoint import (
     TaskHandle,
     TaskProtocolState,
 )
-from shared.model.held import Wait
-from shared.model.ids import (
+from tidemark.shared.model.held import Wait
+from tidemark.shared.model.ids import (
     TASK_PART,
     Epoch,
     Generation,
@@ -28,7 +30,7 @@ from shared.model.ids import (
     VertexId,
     WorkerIncarnation,
 )
-from shared.model.messages import (
+from tidemark.shared.model.messages import (
     AbortCheckpoint,
     Ack,
     Assign,
@@ -53,12 +55,10 @@ from shared.model.messages import (
     WorkerUnwanted,
     WorkerWanted,
 )
-from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator.machine import CoordinatorMachine
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from shared.wire.messages import encode_stands
-from tests.unit.protocol_coordinator_judge import Judge
-from tests.unit.protocol_coordinator_support import Broken, FakeTask, FakeWorker, Fate, Identity, Node, Store
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.wire.messages import encode_stands
 
 
 class WorkersSide:

@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from shared.model.checkpoint import (
+from tests.unit.protocol_coordinator_support import Broken, FakeTask, Identity, Node
+from tidemark.shared.model.checkpoint import (
     CommitRow,
     KnownSplit,
     MirrorRow,
 )
-from shared.model.ids import (
+from tidemark.shared.model.ids import (
     Epoch,
     Generation,
     JobId,
@@ -18,17 +19,16 @@ from shared.model.ids import (
     VertexId,
     WorkerIncarnation,
 )
-from shared.model.messages import (
+from tidemark.shared.model.messages import (
     AbortCheckpoint,
     Assign,
     Command,
     StartCheckpoint,
     StopTasks,
 )
-from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator.record import decode_kept, decode_plan
-from shared.protocol.coordinator.retention import parse_blob_name
-from tests.unit.protocol_coordinator_support import Broken, FakeTask, Identity, Node
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator.record import decode_kept, decode_plan
+from tidemark.shared.protocol.coordinator.retention import parse_blob_name
 
 if TYPE_CHECKING:
     from tests.unit.protocol_coordinator_fakes import WorkersSide

@@ -6,14 +6,14 @@ from typing import Literal
 
 from msgspec import structs
 
-from shared.model.checkpoint import (
+from tidemark.shared.model.checkpoint import (
     BlobRef,
     CommitRow,
     KnownSplit,
     LineageEntry,
     MirrorRow,
 )
-from shared.model.ids import (
+from tidemark.shared.model.ids import (
     NO_EPOCH,
     Epoch,
     JobId,
@@ -25,15 +25,15 @@ from shared.model.ids import (
     VertexId,
     WorkerIncarnation,
 )
-from shared.model.messages import (
+from tidemark.shared.model.messages import (
     Assign,
     Command,
     Report,
 )
-from shared.model.processors import Expected, ProcessorRow
-from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator import events as ev
-from shared.protocol.coordinator.machine import CoordinatorMachine
+from tidemark.shared.model.processors import Expected, ProcessorRow
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator import events as ev
+from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
 
 NAME = ProcessorName("flights")
 DOCUMENT = "read:source count:operator emit:sink; read>count count>emit"

@@ -6,27 +6,6 @@ reaches the outside.
 
 from hashlib import sha256
 
-from shared.model.checkpoint import (
-    BlobRef,
-    MirrorRow,
-)
-from shared.model.ids import (
-    TaskId,
-)
-from shared.model.messages import (
-    Assign,
-    Command,
-    CreateProcessor,
-    Request,
-    StartProcessor,
-    StartSources,
-)
-from shared.model.processors import ProcessorRow
-from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator import events as ev
-from shared.protocol.coordinator.invariants import violations
-from shared.protocol.coordinator.retention import blob_may_go
-from shared.protocol.coordinator.settings import CoordinatorSettings
 from tests.unit.protocol_coordinator_fakes import WorkersSide
 from tests.unit.protocol_coordinator_support import (
     DOCUMENT,
@@ -37,6 +16,27 @@ from tests.unit.protocol_coordinator_support import (
     Node,
     plan_of,
 )
+from tidemark.shared.model.checkpoint import (
+    BlobRef,
+    MirrorRow,
+)
+from tidemark.shared.model.ids import (
+    TaskId,
+)
+from tidemark.shared.model.messages import (
+    Assign,
+    Command,
+    CreateProcessor,
+    Request,
+    StartProcessor,
+    StartSources,
+)
+from tidemark.shared.model.processors import ProcessorRow
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator import events as ev
+from tidemark.shared.protocol.coordinator.invariants import violations
+from tidemark.shared.protocol.coordinator.retention import blob_may_go
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 
 _TURNS_MAX = 100_000
 

@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-from shared.adapters.clock import SystemClock
-from shared.adapters.executor import AsyncExecutor
-from shared.adapters.virtual import InlineExecutor
-from shared.ports.clock import Clock, Executor
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.adapters.virtual import InlineExecutor
+from tidemark.shared.ports.clock import Clock, Executor
 
 ERRORS: list[BaseException] = []
 

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 from aiokafka import errors
 
-from shared.adapters import kafka_client, kafka_reader
-from shared.adapters.kafka_client import LogLid, translated
-from shared.adapters.kafka_groups import KafkaGroups
-from shared.adapters.kafka_log import KafkaLog
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.ports.log import Fenced, LogError, LogUnavailable
+from tidemark.shared.adapters import kafka_client, kafka_reader
+from tidemark.shared.adapters.kafka_client import LogLid, translated
+from tidemark.shared.adapters.kafka_groups import KafkaGroups
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.ports.log import Fenced, LogError, LogUnavailable
 
 
 def test_secrets_do_not_show() -> None:
@@ -80,7 +80,7 @@ def test_errors_in_the_ports_words(error: Exception, kind: type[LogError]) -> No
 def test_the_lid_lets_one_pass_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one message the first passes, then one an interval with the number held back; others pass beside it."""
     now = [0.0]
-    monkeypatch.setattr("shared.adapters.kafka_client.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("tidemark.shared.adapters.kafka_client.time.monotonic", lambda: now[0])
     lid = LogLid(interval_s=10)
 
     def say(text: str) -> str | None:

@@ -9,8 +9,8 @@ from aiokafka.consumer.fetcher import PartitionRecords
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
-from shared.adapters.kafka_batches import BrokenBatch, Records
-from shared.adapters.kafka_raw import answer_of
+from tidemark.shared.adapters.kafka_batches import BrokenBatch, Records
+from tidemark.shared.adapters.kafka_raw import answer_of
 
 
 def batch(*records: tuple[int, bytes | None, bytes | None], base: int = 0, producer: int = -1) -> bytearray:

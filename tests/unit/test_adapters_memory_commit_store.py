@@ -5,13 +5,13 @@ import contextlib
 import pytest
 from msgspec.structs import replace
 
-from shared.adapters.faults import Fault, FaultRates, Faults
-from shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.checkpoint import CommitRow
-from shared.model.ids import Epoch, Generation, JobId, LeaderToken, ProcessorName
-from shared.model.processors import Expected, ProcessorRow
-from shared.ports.commits import Ambiguous, Stale, StoreUnavailable
+from tidemark.shared.adapters.faults import Fault, FaultRates, Faults
+from tidemark.shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.checkpoint import CommitRow
+from tidemark.shared.model.ids import Epoch, Generation, JobId, LeaderToken, ProcessorName
+from tidemark.shared.model.processors import Expected, ProcessorRow
+from tidemark.shared.ports.commits import Ambiguous, Stale, StoreUnavailable
 
 JOB = JobId("a" * 32)
 LEASE_MS = 3_000

@@ -6,12 +6,12 @@ import contextlib
 
 import pytest
 
-from shared.adapters.faults import Fault, FaultRates, Faults
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.ids import Offset
-from shared.ports.log import Fenced, LogError, LogUnavailable, NewRecord, TopicPartition
+from tidemark.shared.adapters.faults import Fault, FaultRates, Faults
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.log import Fenced, LogError, LogUnavailable, NewRecord, TopicPartition
 
 ROUGH = FaultRates(refused=0.02, lost_answer=0.05, turns_max=4, slow=0.2, slow_ms_max=30)
 LANES = [TopicPartition("t", 0), TopicPartition("t", 1)]

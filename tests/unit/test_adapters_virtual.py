@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from shared.adapters.virtual import START_MS, SimulationStuck, VirtualWorld, run_virtual
+from tidemark.shared.adapters.virtual import START_MS, SimulationStuck, VirtualWorld, run_virtual
 
 
 def test_time_moves_to_the_next_timer_without_waiting() -> None:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from services.cli.audit import NotAuditable, can_be_computed_again
-from shared.language.documents import parse
+from tidemark.services.cli.audit import NotAuditable, can_be_computed_again
+from tidemark.shared.language.documents import parse
 
 SOURCE: dict[str, Any] = {"$source": {"documents": []}}
 WITHIN: dict[str, Any] = {"before": {"size": 1, "unit": "ms"}}

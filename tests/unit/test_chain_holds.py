@@ -6,13 +6,13 @@ import json
 import numpy as np
 import pyarrow as pa
 
-from shared.language.documents import parse
-from shared.model.held import Hold
-from shared.model.ids import SplitId
-from shared.operators.build import build_chain, build_front
-from shared.operators.specs import FrontSpec
-from shared.planning import plan_processor
 from tests.harness.window_world import Raw
+from tidemark.shared.language.documents import parse
+from tidemark.shared.model.held import Hold
+from tidemark.shared.model.ids import SplitId
+from tidemark.shared.operators.build import build_chain, build_front
+from tidemark.shared.operators.specs import FrontSpec
+from tidemark.shared.planning import plan_processor
 
 WINDOW = {
     "$tumblingWindow": {

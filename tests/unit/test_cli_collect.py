@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from services.cli.collect import TooMuchHeld, committed_records, held_records
-from services.cli.process import Runner, run_case
-from services.cli.settings import CliSettings, cli_settings
-from shared.adapters.faults import Fault, Faults
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.ports.log import LogUnavailable, NewRecord, TopicPartition
-from shared.process.settings import ProcessSettingsError
+from tidemark.services.cli.collect import TooMuchHeld, committed_records, held_records
+from tidemark.services.cli.process import Runner, run_case
+from tidemark.services.cli.settings import CliSettings, cli_settings
+from tidemark.shared.adapters.faults import Fault, Faults
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.ports.log import LogUnavailable, NewRecord, TopicPartition
+from tidemark.shared.process.settings import ProcessSettingsError
 
 
 async def _filled(world: VirtualWorld, faults: Faults) -> MemoryLog:

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from deploy.pipelines.departures.data import departures
-from services.cli import control
-from services.cli.__main__ import app
-from services.cli.demo import TOPIC
-from services.cli.departures import feed_rest
-from services.cli.remote import RemoteFailed, find
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.ports.log import NewRecord, TopicPartition
+from tidemark.deploy.pipelines.departures.data import departures
+from tidemark.services.cli import control
+from tidemark.services.cli.__main__ import app
+from tidemark.services.cli.demo import TOPIC
+from tidemark.services.cli.departures import feed_rest
+from tidemark.services.cli.remote import RemoteFailed, find
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.ports.log import NewRecord, TopicPartition
 
 
 def test_a_feed_goes_on_where_the_topic_ends() -> None:

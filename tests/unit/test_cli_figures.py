@@ -2,9 +2,9 @@
 
 from msgspec.structs import replace
 
-from services.cli.view import Seen
-from shared.model.ids import Epoch, Generation, JobId, ProcessorName, VertexId
-from shared.model.messages import TaskBeat
+from tidemark.services.cli.view import Seen
+from tidemark.shared.model.ids import Epoch, Generation, JobId, ProcessorName, VertexId
+from tidemark.shared.model.messages import TaskBeat
 
 
 def beat(vertex: str, **counters: int) -> TaskBeat:

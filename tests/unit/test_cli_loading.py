@@ -19,10 +19,10 @@ HEAVY = (
     "pyspark",
     "faust",
 )
-LANGUAGE = ("yaml", "re2", "shared.language.documents", "shared.planning")
+LANGUAGE = ("yaml", "re2", "tidemark.shared.language.documents", "tidemark.shared.planning")
 SCRIPT = """
 import sys
-from services.cli.__main__ import main
+from tidemark.services.cli.__main__ import main
 sys.argv = ["tidemark", *sys.argv[1:]]
 try:
     main()
@@ -65,5 +65,5 @@ def test_a_command_loads_what_it_needs(tmp_path: Path, command: list[str], says:
     )
     said, modules = loaded(tmp_path, *command)
     assert says in said
-    assert "services.cli.__main__" in modules
+    assert "tidemark.services.cli.__main__" in modules
     assert sorted(modules.intersection(absent)) == []

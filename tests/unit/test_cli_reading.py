@@ -10,13 +10,13 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from typer.testing import CliRunner
 
-from services.cli.__main__ import app
-from services.cli.reading import Unreadable, read_document
-from services.cli.run import _check_surroundings
-from services.sink.connectors.sql import engine_at
-from shared.language.documents import InvalidDocument, parse
-from shared.ports.sink import TargetRefused
-from shared.process.connections import NoFileSystem, filesystem_at
+from tidemark.services.cli.__main__ import app
+from tidemark.services.cli.reading import Unreadable, read_document
+from tidemark.services.cli.run import _check_surroundings
+from tidemark.services.sink.connectors.sql import engine_at
+from tidemark.shared.language.documents import InvalidDocument, parse
+from tidemark.shared.ports.sink import TargetRefused
+from tidemark.shared.process.connections import NoFileSystem, filesystem_at
 
 OK = "pipeline: [{$source: {documents: [{a: 1}]}}]"
 
@@ -149,7 +149,7 @@ def test_who_has_read_enough_is_told_nothing(folder: Path) -> None:
     """`tidemark process … | head` ends without a word when `head` does."""
     rows = ", ".join(["{a: 1}"] * 20_000)
     (folder / "many.yaml").write_text(f"pipeline: [{{$source: {{documents: [{rows}]}}}}]")
-    command = [sys.executable, "-m", "services.cli", "process", "many.yaml"]
+    command = [sys.executable, "-m", "tidemark.services.cli", "process", "many.yaml"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe) as process:

@@ -9,11 +9,11 @@ from typing import Self, TextIO
 import pytest
 import typer
 
-from services.cli import run, view
-from services.cli.saying import SAID, finish, log_to_file, sentence
-from services.local.supervisor import LocalCluster, LocalSettings
-from shared.language.documents import parse
-from shared.ports.log import LogUnavailable
+from tidemark.services.cli import run, view
+from tidemark.services.cli.saying import SAID, finish, log_to_file, sentence
+from tidemark.services.local.supervisor import LocalCluster, LocalSettings
+from tidemark.shared.language.documents import parse
+from tidemark.shared.ports.log import LogUnavailable
 
 
 @pytest.mark.parametrize(

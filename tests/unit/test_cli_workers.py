@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from services.cli.installation import workers_of
-from shared.language.documents import parse
-from shared.planning import plan_processor
+from tidemark.services.cli.installation import workers_of
+from tidemark.shared.language.documents import parse
+from tidemark.shared.planning import plan_processor
 
 SOURCE: dict[str, Any] = {"$source": {"connectionName": "c", "topic": "in", "schema": {"k": "string"}}}
 WINDOW: dict[str, Any] = {

@@ -10,13 +10,13 @@ import pytest
 from numba import types
 from numba.core import caching
 
-from shared.compiled import compiling, json
-from shared.compiled.compiling import compiled
+from tidemark.shared.compiled import compiling, json
+from tidemark.shared.compiled.compiling import compiled
 
 
 def test_what_was_compiled_ahead_is_loaded_by_the_next_process() -> None:
     """A process that starts behind another finds the code of each function, and compiles none."""
-    script = "from shared.compiled import json; print([len(f.stats.cache_misses) for f in (json.read, json.strings)])"
+    script = "from tidemark.shared.compiled import json; print([len(f.stats.cache_misses) for f in (json.read, json.strings)])"
     found = [
         subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split("\n")[0]
         for _ in range(2)

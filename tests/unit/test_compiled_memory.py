@@ -12,11 +12,11 @@ ROOM = Path(__file__).parents[2] / "shared" / "compiled"
 STORY = """
 import threading
 import numpy as np, pyarrow as pa
-from shared.compiled import documents
-from services.sink.connectors.rendered import rendered
-from shared.operators.encoded import encoded
-from shared.language.values import encode_value
-from shared.operators.base import RAW, REST
+from tidemark.shared.compiled import documents
+from tidemark.services.sink.connectors.rendered import rendered
+from tidemark.shared.operators.encoded import encoded
+from tidemark.shared.language.values import encode_value
+from tidemark.shared.operators.base import RAW, REST
 
 text = b'{"a": {"b": [1, {"c": "e\\\\n"}]}, "d": 1.5}'
 texts = pa.array([text] * 40_000, pa.binary())

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from shared.computation import ComputationError, load_computation
-from shared.computation.bundle import Bundle, bundle_of, modules_of
+from tidemark.shared.computation import ComputationError, load_computation
+from tidemark.shared.computation.bundle import Bundle, bundle_of, modules_of
 
 CLASS = """
-from shared.computation import Computation, NoConfig, NoState
+from tidemark.shared.computation import Computation, NoConfig, NoState
 {imports}
 
 class It(Computation[NoState, NoConfig]):
@@ -61,7 +61,7 @@ def test_a_bundle_has_what_the_class_imports_of_the_users_own_and_nothing_is_run
 def test_what_is_installed_or_ours_has_no_bundle() -> None:
     """A class of a package, of the product, or that is nowhere: each worker has it, or says that it has not."""
     assert (
-        bundle_of(["msgspec.json:It", "shared.computation.base:Computation", "no_such_module:It", "json:It"])
+        bundle_of(["msgspec.json:It", "tidemark.shared.computation.base:Computation", "no_such_module:It", "json:It"])
         == Bundle()
     )
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from shared.computation import Computation, NoConfig, Record, Timer, Timers, make_computation
-from shared.model.ids import KeyGroup
-from shared.model.values import Document
-from shared.operators.cold_keys import Cooling
-from shared.operators.computation import KeyedComputation, row_of
 from tests.harness.cold_memory import MemoryColdKeys
+from tidemark.shared.computation import Computation, NoConfig, Record, Timer, Timers, make_computation
+from tidemark.shared.model.ids import KeyGroup
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.cold_keys import Cooling
+from tidemark.shared.operators.computation import KeyedComputation, row_of
 
 KEYS = 100
 GROUPS = 4

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.operators.keygroups import key_group, key_groups, murmur2, murmur2_column
+from tidemark.shared.operators.keygroups import key_group, key_groups, murmur2, murmur2_column
 
 # The vectors of Kafka's own UtilsTest, signed as Java has them.
 KAFKA = {

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from shared.computation import Computation, NoConfig, Record, StateError, Timer, Timers, make_computation
-from shared.computation.harness import Harness
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.model.values import Date, Document
-from shared.operators.computation import KeyedComputation, row_of
-from shared.operators.errors import OperatorError
+from tidemark.shared.computation import Computation, NoConfig, Record, StateError, Timer, Timers, make_computation
+from tidemark.shared.computation.harness import Harness
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.model.values import Date, Document
+from tidemark.shared.operators.computation import KeyedComputation, row_of
+from tidemark.shared.operators.errors import OperatorError
 
 
 @dataclass

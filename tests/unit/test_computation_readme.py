@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shared.computation import Computation
-from shared.computation.base import NoConfig
-from shared.computation.harness import Harness
+from tidemark.shared.computation import Computation
+from tidemark.shared.computation.base import NoConfig
+from tidemark.shared.computation.harness import Harness
 
 README = Path(__file__).parents[2] / "shared" / "computation" / "README.md"
 

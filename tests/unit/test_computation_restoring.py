@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from shared.computation import Computation, NoConfig, Record, Timers, make_computation
-from shared.model.values import Document
-from shared.operators.computation import KeyedComputation, row_of
+from tidemark.shared.computation import Computation, NoConfig, Record, Timers, make_computation
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.computation import KeyedComputation, row_of
 
 
 @dataclass

@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from shared.computation import Computation, NoConfig, Record, Timer, Timers, make_computation
-from shared.model.ids import KeyGroup
-from shared.model.time import MAX_TIME
-from shared.model.values import Document
-from shared.operators.cold_keys import Cooling
-from shared.operators.computation import Applied, KeyedComputation, row_of
-from shared.operators.computation_keys import Key
 from tests.harness.cold_memory import MemoryColdKeys
+from tidemark.shared.computation import Computation, NoConfig, Record, Timer, Timers, make_computation
+from tidemark.shared.model.ids import KeyGroup
+from tidemark.shared.model.time import MAX_TIME
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.cold_keys import Cooling
+from tidemark.shared.operators.computation import Applied, KeyedComputation, row_of
+from tidemark.shared.operators.computation_keys import Key
 
 
 class Passing(Computation[Any, NoConfig]):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shared.computation import (
+from tidemark.shared.computation import (
     Computation,
     ComputationError,
     ConfigError,
@@ -18,10 +18,10 @@ from shared.computation import (
     load_computation,
     make_computation,
 )
-from shared.computation.state import StateCodec
-from shared.model.values import Date, Document
+from tidemark.shared.computation.state import StateCodec
+from tidemark.shared.model.values import Date, Document
 
-HERE = "shared.computation.base"
+HERE = "tidemark.shared.computation.base"
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from services.operator.apart import Computations
-from services.operator.rockskeys import Scratch
-from services.operator.service import OperatorService
-from services.operator.settings import OperatorSettings
-from shared.adapters.blobs import MemoryBlobs
-from shared.adapters.executor import AsyncExecutor
-from shared.model.ids import Epoch, Generation, JobId, ProcessorName, VertexId, WorkerIncarnation
-from shared.model.messages import Assign, RunningPlan
-from shared.process.connections import Connections
-from shared.runtime.settings import RuntimeSettings
+from tidemark.services.operator.apart import Computations
+from tidemark.services.operator.rockskeys import Scratch
+from tidemark.services.operator.service import OperatorService
+from tidemark.services.operator.settings import OperatorSettings
+from tidemark.shared.adapters.blobs import MemoryBlobs
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.model.ids import Epoch, Generation, JobId, ProcessorName, VertexId, WorkerIncarnation
+from tidemark.shared.model.messages import Assign, RunningPlan
+from tidemark.shared.process.connections import Connections
+from tidemark.shared.runtime.settings import RuntimeSettings
 
 
 class NoChildren:

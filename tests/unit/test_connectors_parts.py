@@ -9,19 +9,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.sink.connectors.formats import text_of
-from services.sink.connectors.manifests import Manifest, decode_manifest, encode_manifest, epoch_of, manifest_name
-from services.sink.connectors.staging import InlinePart, Ledger, Part, StagedFile, decode_handle, encode_handle
-from services.sink.connectors.tables import table_of, table_of_documents
-from services.source.connectors.script import DocumentsSource, ScriptSource
-from shared.adapters.clock import SystemClock
-from shared.language.stages.source import DataStep, IdleStep, ProcessingTimeStep, ScriptStep, WatermarkStep
-from shared.model.ids import Epoch, Offset, SplitId
-from shared.model.values import Binary, Date, Long, ObjectId, long
-from shared.operators.base import RAW, REST, TS
-from shared.operators.batches import rest_of
-from shared.ports.sink import TargetRefused
 from tests.harness.opening import open_splits
+from tidemark.services.sink.connectors.formats import text_of
+from tidemark.services.sink.connectors.manifests import (
+    Manifest,
+    decode_manifest,
+    encode_manifest,
+    epoch_of,
+    manifest_name,
+)
+from tidemark.services.sink.connectors.staging import InlinePart, Ledger, Part, StagedFile, decode_handle, encode_handle
+from tidemark.services.sink.connectors.tables import table_of, table_of_documents
+from tidemark.services.source.connectors.script import DocumentsSource, ScriptSource
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.language.stages.source import DataStep, IdleStep, ProcessingTimeStep, ScriptStep, WatermarkStep
+from tidemark.shared.model.ids import Epoch, Offset, SplitId
+from tidemark.shared.model.values import Binary, Date, Long, ObjectId, long
+from tidemark.shared.operators.base import RAW, REST, TS
+from tidemark.shared.operators.batches import rest_of
+from tidemark.shared.ports.sink import TargetRefused
 
 CLOCK = SystemClock()
 

@@ -7,17 +7,26 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.control.events import Events
-from services.control.readmodel import ReadModel, SeenWorker
-from services.control.settings import ControlSettings
-from services.control.stats import stats_of
-from shared.adapters.clock import SystemClock
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.model.held import SplitHeld
-from shared.model.ids import Epoch, Generation, JobId, Place, ProcessorName, TaskId, VertexId, WorkerIncarnation
-from shared.model.messages import Heartbeat, ProcessorStatus, TaskBeat
-from shared.runtime.topics import Topics
+from tidemark.services.control.events import Events
+from tidemark.services.control.readmodel import ReadModel, SeenWorker
+from tidemark.services.control.settings import ControlSettings
+from tidemark.services.control.stats import stats_of
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.model.held import SplitHeld
+from tidemark.shared.model.ids import (
+    Epoch,
+    Generation,
+    JobId,
+    Place,
+    ProcessorName,
+    TaskId,
+    VertexId,
+    WorkerIncarnation,
+)
+from tidemark.shared.model.messages import Heartbeat, ProcessorStatus, TaskBeat
+from tidemark.shared.runtime.topics import Topics
 
 NOW_MS = 1_700_000_000_000
 SOURCE = VertexId("source-1")

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from deploy.pipelines.departures.data import Feed, Gap, departures, utc_of
 from tests.oracle import departures as oracle
+from tidemark.deploy.pipelines.departures.data import Feed, Gap, departures, utc_of
 
 
 @pytest.fixture(scope="module")

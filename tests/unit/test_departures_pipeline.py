@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from deploy.pipelines.departures.data import REPEAT_DISTANCE_MAX
-from deploy.pipelines.departures.zeitgeist import ExpectedCounts, Learning, SpikeAndDip, Thresholds
-from shared.computation import load_computation
-from shared.language.documents.parse import parse
-from shared.language.stages import Compute, FileEmit, KafkaEmit, KafkaSource, TumblingWindow
-from shared.language.stages.source import BoundedDisorder, PositionHorizon
 from tests.oracle import departures as oracle
+from tidemark.deploy.pipelines.departures.data import REPEAT_DISTANCE_MAX
+from tidemark.deploy.pipelines.departures.zeitgeist import ExpectedCounts, Learning, SpikeAndDip, Thresholds
+from tidemark.shared.computation import load_computation
+from tidemark.shared.language.documents.parse import parse
+from tidemark.shared.language.stages import Compute, FileEmit, KafkaEmit, KafkaSource, TumblingWindow
+from tidemark.shared.language.stages.source import BoundedDisorder, PositionHorizon
 
 DOCUMENT = Path(__file__).parents[2] / "deploy" / "pipelines" / "departures" / "pipeline.yaml"
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from deploy.pipelines.departures import report
-from deploy.pipelines.departures.data import Gap, departures
 from tests.oracle import check_demo
 from tests.oracle import departures as oracle
+from tidemark.deploy.pipelines.departures import report
+from tidemark.deploy.pipelines.departures.data import Gap, departures
 
 
 def leave(folder: Path, without: tuple[Gap, ...] = ()) -> Path:

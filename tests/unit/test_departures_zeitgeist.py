@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from deploy.pipelines.departures.data import Gap, departures
-from deploy.pipelines.departures.zeitgeist import ExpectedCounts, SpikeAndDip, hour_of_week
-from shared.computation import ConfigError, make_computation
-from shared.computation.harness import Chain, Harness
-from shared.model.values import Date
 from tests.oracle import departures as oracle
+from tidemark.deploy.pipelines.departures.data import Gap, departures
+from tidemark.deploy.pipelines.departures.zeitgeist import ExpectedCounts, SpikeAndDip, hour_of_week
+from tidemark.shared.computation import ConfigError, make_computation
+from tidemark.shared.computation.harness import Chain, Harness
+from tidemark.shared.model.values import Date
 
 HOUR_MS = oracle.HOUR_MS
 

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 import yaml
 
-from services.control.settings import control_settings
-from services.gateway.settings import gateway_settings
-from shared.process.settings import ProcessSettings, read_settings
-from shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.services.control.settings import control_settings
+from tidemark.services.gateway.settings import gateway_settings
+from tidemark.shared.process.settings import ProcessSettings, read_settings
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 TEXT: Final = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")

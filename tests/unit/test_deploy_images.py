@@ -14,9 +14,9 @@ from typing import Final
 
 import pytest
 
-from deploy.images.lock import NotLocked, without
-from services.local.broker_settings import BrokerSettings, Port, server_properties
-from services.local.jars import JarsError, copy_jars
+from tidemark.deploy.images.lock import NotLocked, without
+from tidemark.services.local.broker_settings import BrokerSettings, Port, server_properties
+from tidemark.services.local.jars import JarsError, copy_jars
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 IMAGES: Final = ROOT / "deploy" / "images"

@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from shared.process.settings import read_settings
+from tidemark.shared.process.settings import read_settings
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDER: Final = ROOT / "deploy" / "kubernetes"

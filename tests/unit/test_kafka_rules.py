@@ -2,8 +2,8 @@
 
 import pytest
 
-from shared.adapters.kafka_rules import rules_of
-from shared.ports.log import TopicRules
+from tidemark.shared.adapters.kafka_rules import rules_of
+from tidemark.shared.ports.log import TopicRules
 
 
 @pytest.mark.parametrize(

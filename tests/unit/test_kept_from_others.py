@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from services.local.supervisor import LocalCluster, LocalSettings
-from shared.adapters.commit_store import SqlCommitStore
+from tidemark.services.local.supervisor import LocalCluster, LocalSettings
+from tidemark.shared.adapters.commit_store import SqlCommitStore
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from shared.language.documents import parse, refusals
+from tidemark.shared.language.documents import parse, refusals
 
 _SECOND = {"size": 1, "unit": "second"}
 _GROUP: dict[str, Any] = {"$group": {"_id": "$k", "n": {"$sum": "$v"}}}

@@ -7,12 +7,13 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
-from shared.language.documents import FileDlq, InvalidDocument, KafkaDlq, TableDlq, parse, resolve
-from shared.language.documents.load import load
-from shared.language.expressions.ast import FieldPath, Literal
-from shared.language.schema import Field, Schema
-from shared.language.schema_json import document_schema, operator_reference
-from shared.language.stages import (
+from tests.harness.process_cases import read_lines
+from tidemark.shared.language.documents import FileDlq, InvalidDocument, KafkaDlq, TableDlq, parse, resolve
+from tidemark.shared.language.documents.load import load
+from tidemark.shared.language.expressions.ast import FieldPath, Literal
+from tidemark.shared.language.schema import Field, Schema
+from tidemark.shared.language.schema_json import document_schema, operator_reference
+from tidemark.shared.language.stages import (
     BoundedDisorder,
     CachedLookup,
     Compute,
@@ -36,7 +37,6 @@ from shared.language.stages import (
     TumblingWindow,
     Union,
 )
-from tests.harness.process_cases import read_lines
 
 EXAMPLE = """
 name: departures-zeitgeist
@@ -50,7 +50,7 @@ pipeline:
       interval: {size: 1, unit: hour}
       allowedLateness: {size: 0, unit: second}
       pipeline: [{$group: {_id: $origin, departures: {$sum: 1}}}]
-  - $compute: {class: "deploy.pipelines.zeitgeist:SpikeAndDip", key: $_id}
+  - $compute: {class: "tidemark.deploy.pipelines.zeitgeist:SpikeAndDip", key: $_id}
   - $emit: {connectionName: flights, topic: alerts}
 options: {dlq: {connectionName: flights, topic: departures.dlq}, checkpoint: {interval: {size: 1, unit: second}}}
 """
@@ -83,7 +83,7 @@ def test_example_of_the_language() -> None:
     assert isinstance(window, TumblingWindow)
     assert (window.interval_ms, window.allowed_lateness_ms) == (3_600_000, 0)
     assert isinstance(compute, Compute)
-    assert (compute.class_, compute.order) == ("deploy.pipelines.zeitgeist:SpikeAndDip", "eventTime")
+    assert (compute.class_, compute.order) == ("tidemark.deploy.pipelines.zeitgeist:SpikeAndDip", "eventTime")
     assert isinstance(emit, KafkaEmit)
     assert emit.topic == Literal("alerts")
     assert processor.options.dlq == KafkaDlq("flights", "departures.dlq")

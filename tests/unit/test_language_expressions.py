@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from shared.language.apply import Discarded, Failure, Passed, ValidationStop, apply_stage
-from shared.language.documents import InvalidDocument, parse
-from shared.language.expressions.environment import Budget, Environment
-from shared.language.expressions.errors import ExpressionError
-from shared.language.expressions.interpreter import evaluate
-from shared.language.expressions.parse import parse_expression
-from shared.language.expressions.scope import Scope
-from shared.language.problems import Problems
-from shared.language.values import equal, from_json, type_name
-from shared.model.values import MISSING, Binary, Date, Long
+from tidemark.shared.language.apply import Discarded, Failure, Passed, ValidationStop, apply_stage
+from tidemark.shared.language.documents import InvalidDocument, parse
+from tidemark.shared.language.expressions.environment import Budget, Environment
+from tidemark.shared.language.expressions.errors import ExpressionError
+from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.language.expressions.parse import parse_expression
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import Problems
+from tidemark.shared.language.values import equal, from_json, type_name
+from tidemark.shared.model.values import MISSING, Binary, Date, Long
 
 
 def run(tree: Any, document: dict[str, Any] | None = None, **env: Any) -> Any:

@@ -4,15 +4,22 @@ from typing import Any
 
 import pytest
 
-from shared.language.apply import Failure, Passed, apply_lookup, lookup_keys
-from shared.language.documents import InvalidDocument, parse
-from shared.language.expressions.environment import Environment
-from shared.language.fields import needed, reads
-from shared.language.patterns import BadPattern, compile_pattern
-from shared.language.problems import Problems
-from shared.language.schema import SchemaMismatch, fit, parse_schema
-from shared.language.values import CodecError, ExtendedJsonError, decode_doc, encode_value, parse_json, type_name
-from shared.model.values import Date, Long
+from tidemark.shared.language.apply import Failure, Passed, apply_lookup, lookup_keys
+from tidemark.shared.language.documents import InvalidDocument, parse
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.fields import needed, reads
+from tidemark.shared.language.patterns import BadPattern, compile_pattern
+from tidemark.shared.language.problems import Problems
+from tidemark.shared.language.schema import SchemaMismatch, fit, parse_schema
+from tidemark.shared.language.values import (
+    CodecError,
+    ExtendedJsonError,
+    decode_doc,
+    encode_value,
+    parse_json,
+    type_name,
+)
+from tidemark.shared.model.values import Date, Long
 
 DOCUMENTS: dict[str, Any] = {"$source": {"documents": []}}
 

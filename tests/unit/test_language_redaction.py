@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from shared.adapters.kafka_settings import KafkaSettings, settings_from
-from shared.language.documents import InvalidDocument, parse
-from shared.language.redaction import (
+from tidemark.shared.adapters.kafka_settings import KafkaSettings, settings_from
+from tidemark.shared.language.documents import InvalidDocument, parse
+from tidemark.shared.language.redaction import (
     PUBLIC,
     redacted,
     redacted_command,
@@ -17,11 +17,11 @@ from shared.language.redaction import (
     redacted_line,
     redacted_text,
 )
-from shared.model.ids import Offset
-from shared.ports.log import LogRecord
-from shared.process.settings import ProcessSettingsError, settings_of
-from shared.runtime.registry import Connections
-from shared.runtime.settings import RuntimeSettings
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.log import LogRecord
+from tidemark.shared.process.settings import ProcessSettingsError, settings_of
+from tidemark.shared.runtime.registry import Connections
+from tidemark.shared.runtime.settings import RuntimeSettings
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from shared.language.documents import InvalidDocument, parse
+from tidemark.shared.language.documents import InvalidDocument, parse
 
 _SOURCE: dict[str, Any] = {"$source": {"documents": [{"a": 1}]}}
 _WINDOW = {"size": 1, "unit": "minute"}

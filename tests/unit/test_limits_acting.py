@@ -8,18 +8,20 @@ from typing import Any
 
 import pytest
 
-from shared.adapters.directory_blobs import DirectoryBlobs
-from shared.adapters.kafka_client import LogLid
-from shared.adapters.kafka_groups import KafkaGroups
-from shared.adapters.kafka_settings import KafkaSettings, settings_from
-from shared.adapters.kafka_writer import KafkaWriter
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.store_settings import BlobSettings, StoreSettings
-from shared.adapters.virtual import InlineExecutor, VirtualWorld, run_virtual
-from shared.language.stages import Connection
-from shared.model.checkpoint import TaskHandle, TaskProtocolState
-from shared.model.ids import (
+from tests.harness.driver_stand import OUT_EDGE, Stand, standing
+from tests.harness.worker_stand import working
+from tidemark.shared.adapters.directory_blobs import DirectoryBlobs
+from tidemark.shared.adapters.kafka_client import LogLid
+from tidemark.shared.adapters.kafka_groups import KafkaGroups
+from tidemark.shared.adapters.kafka_settings import KafkaSettings, settings_from
+from tidemark.shared.adapters.kafka_writer import KafkaWriter
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.store_settings import BlobSettings, StoreSettings
+from tidemark.shared.adapters.virtual import InlineExecutor, VirtualWorld, run_virtual
+from tidemark.shared.language.stages import Connection
+from tidemark.shared.model.checkpoint import TaskHandle, TaskProtocolState
+from tidemark.shared.model.ids import (
     Epoch,
     Generation,
     JobId,
@@ -30,19 +32,17 @@ from shared.model.ids import (
     VertexId,
     WorkerIncarnation,
 )
-from shared.model.messages import Heartbeat, TaskBeat, TaskFailed, TaskRestored
-from shared.ports.log import NewRecord, TopicPartition
-from shared.process.connections import Connections, TooManyConnections
-from shared.process.settings import ProcessSettingsError, read_settings
-from shared.protocol.errors import LocalError
-from shared.protocol.task import events as ev
-from shared.runtime.beats import encoded
-from shared.runtime.outbox import Outbox, Parcel
-from shared.runtime.reading import up_to_now
-from shared.runtime.settings import RuntimeSettings
-from shared.wire.messages import decode_report
-from tests.harness.driver_stand import OUT_EDGE, Stand, standing
-from tests.harness.worker_stand import working
+from tidemark.shared.model.messages import Heartbeat, TaskBeat, TaskFailed, TaskRestored
+from tidemark.shared.ports.log import NewRecord, TopicPartition
+from tidemark.shared.process.connections import Connections, TooManyConnections
+from tidemark.shared.process.settings import ProcessSettingsError, read_settings
+from tidemark.shared.protocol.errors import LocalError
+from tidemark.shared.protocol.task import events as ev
+from tidemark.shared.runtime.beats import encoded
+from tidemark.shared.runtime.outbox import Outbox, Parcel
+from tidemark.shared.runtime.reading import up_to_now
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.wire.messages import decode_report
 
 BASE = {"TIDEMARK_KAFKA": "k:1", "TIDEMARK_PLACE": "p"}
 
@@ -254,7 +254,7 @@ async def test_offsets_are_noted_for_so_many_groups_at_a_time(monkeypatch: pytes
 
         def pause(self, *partitions: Any) -> None: ...
 
-    monkeypatch.setattr("shared.adapters.kafka_groups.aiokafka.AIOKafkaConsumer", Consumer)
+    monkeypatch.setattr("tidemark.shared.adapters.kafka_groups.aiokafka.AIOKafkaConsumer", Consumer)
     groups = KafkaGroups(KafkaSettings(bootstrap="b:1", groups_max=2))
     for group in ("a", "b", "a", "c"):
         await groups.note(group, {TopicPartition("t", 0): Offset(1)})

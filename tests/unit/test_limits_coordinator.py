@@ -7,27 +7,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.coordinator.planning import plan_for_coordinator, with_connections
-from services.coordinator.service import coordinator_settings
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.adapters.memory_commit_store import MemoryCommitStore
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.checkpoint import LineageEntry
-from shared.model.ids import Epoch, Generation, LeaderToken, Place, ProcessorName, WorkerIncarnation
-from shared.model.messages import Assign, CreateProcessor, Deregister, Heartbeat, PutConnection, Register
-from shared.process.settings import ProcessSettings, ProcessSettingsError
-from shared.protocol.coordinator import events as ev
-from shared.protocol.coordinator.commands import Answer, OpId, StoreConnection
-from shared.protocol.coordinator.machine import CoordinatorMachine
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from shared.protocol.coordinator.workers import Workers
-from shared.protocol.lineage import Lineage, Verdict, essential
-from shared.runtime.coordinator import PlanRefusal
-from shared.runtime.settings import DeathSettings, RuntimeSettings, SettingsError
-from shared.runtime.storing import carry_out
-from shared.runtime.topics import Topics
 from tests.unit.protocol_coordinator_support import NAME
 from tests.unit.protocol_coordinator_world import World, started
+from tidemark.services.coordinator.planning import plan_for_coordinator, with_connections
+from tidemark.services.coordinator.service import coordinator_settings
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.checkpoint import LineageEntry
+from tidemark.shared.model.ids import Epoch, Generation, LeaderToken, Place, ProcessorName, WorkerIncarnation
+from tidemark.shared.model.messages import Assign, CreateProcessor, Deregister, Heartbeat, PutConnection, Register
+from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError
+from tidemark.shared.protocol.coordinator import events as ev
+from tidemark.shared.protocol.coordinator.commands import Answer, OpId, StoreConnection
+from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.protocol.coordinator.workers import Workers
+from tidemark.shared.protocol.lineage import Lineage, Verdict, essential
+from tidemark.shared.runtime.coordinator import PlanRefusal
+from tidemark.shared.runtime.settings import DeathSettings, RuntimeSettings, SettingsError
+from tidemark.shared.runtime.storing import carry_out
+from tidemark.shared.runtime.topics import Topics
 
 
 def test_no_more_processors_are_created_than_may_be() -> None:

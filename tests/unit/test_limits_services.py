@@ -9,35 +9,35 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 
-from services.control.agents import Agents
-from services.control.commands import Commands, Start
-from services.control.events import Events
-from services.control.readmodel import ReadModel
-from services.control.service import ControlService
-from services.control.settings import ControlSettings, control_settings
-from services.gateway.service import GatewayService
-from services.gateway.settings import GatewaySettings, gateway_settings
-from services.local import broker as local_broker
-from services.local.broker_settings import BrokerSettings
-from services.local.limits import limited_broker
-from services.local.supervisor import LocalCluster, LocalSettings
-from shared.adapters.clock import SystemClock
-from shared.adapters.executor import AsyncExecutor
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.ids import Offset, Place, WorkerIncarnation
-from shared.model.messages import Heartbeat
-from shared.ports.log import LogRecord, NewRecord, TopicPartition
-from shared.process.settings import ProcessSettings, ProcessSettingsError
-from shared.process.web import UNAVAILABLE, Problem, answering, crowded
-from shared.runtime.client import Client
-from shared.runtime.reading import up_to_now
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.topics import Topics
-from shared.wire.limits import WireLimits
-from shared.wire.messages import encode_message
+from tidemark.services.control.agents import Agents
+from tidemark.services.control.commands import Commands, Start
+from tidemark.services.control.events import Events
+from tidemark.services.control.readmodel import ReadModel
+from tidemark.services.control.service import ControlService
+from tidemark.services.control.settings import ControlSettings, control_settings
+from tidemark.services.gateway.service import GatewayService
+from tidemark.services.gateway.settings import GatewaySettings, gateway_settings
+from tidemark.services.local import broker as local_broker
+from tidemark.services.local.broker_settings import BrokerSettings
+from tidemark.services.local.limits import limited_broker
+from tidemark.services.local.supervisor import LocalCluster, LocalSettings
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.ids import Offset, Place, WorkerIncarnation
+from tidemark.shared.model.messages import Heartbeat
+from tidemark.shared.ports.log import LogRecord, NewRecord, TopicPartition
+from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError
+from tidemark.shared.process.web import UNAVAILABLE, Problem, answering, crowded
+from tidemark.shared.runtime.client import Client
+from tidemark.shared.runtime.reading import up_to_now
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.wire.limits import WireLimits
+from tidemark.shared.wire.messages import encode_message
 
 TOKEN = "a-token-of-the-tests"
 TOPICS = Topics()

@@ -10,13 +10,13 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from services.sink.connecting import RealSinks
-from services.sink.connectors.destination import LocalDestination
-from services.sink.connectors.kafkamarkers import Marker, MarkerReading, last_marker, marker_record, markers_of
-from services.sink.connectors.kafkarecords import RecordMaker, Takes
-from services.sink.connectors.manifests import Manifest, ManifestStore
-from services.sink.connectors.sql import SqlSinkSettings, engine_of
-from services.sink.connectors.staging import (
+from tidemark.services.sink.connecting import RealSinks
+from tidemark.services.sink.connectors.destination import LocalDestination
+from tidemark.services.sink.connectors.kafkamarkers import Marker, MarkerReading, last_marker, marker_record, markers_of
+from tidemark.services.sink.connectors.kafkarecords import RecordMaker, Takes
+from tidemark.services.sink.connectors.manifests import Manifest, ManifestStore
+from tidemark.services.sink.connectors.sql import SqlSinkSettings, engine_of
+from tidemark.services.sink.connectors.staging import (
     BlobPart,
     InlinePart,
     PartStore,
@@ -26,20 +26,20 @@ from services.sink.connectors.staging import (
     decode_handle,
     encode_handle,
 )
-from services.sink.settings import SinkSettings, sink_settings
-from shared.adapters.blobs import MemoryBlobs
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.language.expressions.ast import Literal
-from shared.language.stages.sinks import KafkaEmit
-from shared.model.ids import Epoch, JobId, VertexId
-from shared.operators.base import ARRIVAL, TS
-from shared.operators.batches import batch_of
-from shared.ports.sink import Identity, TargetRefused
-from shared.process.connections import Connections, TooManyConnections
-from shared.process.settings import ProcessSettings, ProcessSettingsError
+from tidemark.services.sink.settings import SinkSettings, sink_settings
+from tidemark.shared.adapters.blobs import MemoryBlobs
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.language.expressions.ast import Literal
+from tidemark.shared.language.stages.sinks import KafkaEmit
+from tidemark.shared.model.ids import Epoch, JobId, VertexId
+from tidemark.shared.operators.base import ARRIVAL, TS
+from tidemark.shared.operators.batches import batch_of
+from tidemark.shared.ports.sink import Identity, TargetRefused
+from tidemark.shared.process.connections import Connections, TooManyConnections
+from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError
 
 IDENTITY = Identity(JobId("0" * 32), VertexId("emit-1"), 0)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from services.local.broker import _failure, new_cluster_id
-from services.local.broker_settings import BrokerSettings, Port, java_arguments, server_properties
-from services.local.jars import JarsError, LockedJar, ensure_jars, read_lock
-from services.local.java import JavaError, find_java, parse_major
+from tidemark.services.local.broker import _failure, new_cluster_id
+from tidemark.services.local.broker_settings import BrokerSettings, Port, java_arguments, server_properties
+from tidemark.services.local.jars import JarsError, LockedJar, ensure_jars, read_lock
+from tidemark.services.local.java import JavaError, find_java, parse_major
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_jar_that_differs_from_its_digest_is_never_used(tmp_path: Path, monkey
         path.write_bytes(b"something else")
         return path
 
-    monkeypatch.setattr("services.local.jars._fetch", fetch)
+    monkeypatch.setattr("tidemark.services.local.jars._fetch", fetch)
     with pytest.raises(JarsError, match=r"org\.example:thing:1\.0: expected SHA-256 .* thrown away"):
         ensure_jars(tmp_path, lock)
     assert len(fetched) > 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from services.local import doctor, hints
+from tidemark.services.local import doctor, hints
 
 
 def test_a_machine_with_all_that_is_needed_has_no_findings() -> None:

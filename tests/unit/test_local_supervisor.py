@@ -11,25 +11,25 @@ from typing import IO
 
 import pytest
 
-from services.cli.installation import while_kept
-from services.local.address import ADDRESS_FILE
-from services.local.broker import BrokerError
-from services.local.folder_lock import FolderLock
-from services.local.limits import limited
-from services.local.logs import bound
-from services.local.supervisor import Child, LocalCluster, LocalSettings, restart_wait_ms
-from services.local.vouching import Voucher, runs
-from shared.adapters.clock import SystemClock
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.model.ids import Offset, Place, WorkerIncarnation
-from shared.model.messages import Deregister
-from shared.ports.log import TopicPartition
-from shared.process.host import GIVES_UP
-from shared.runtime.reading import reading
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.topics import Topics
-from shared.wire.messages import decode_report
+from tidemark.services.cli.installation import while_kept
+from tidemark.services.local.address import ADDRESS_FILE
+from tidemark.services.local.broker import BrokerError
+from tidemark.services.local.folder_lock import FolderLock
+from tidemark.services.local.limits import limited
+from tidemark.services.local.logs import bound
+from tidemark.services.local.supervisor import Child, LocalCluster, LocalSettings, restart_wait_ms
+from tidemark.services.local.vouching import Voucher, runs
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.model.ids import Offset, Place, WorkerIncarnation
+from tidemark.shared.model.messages import Deregister
+from tidemark.shared.ports.log import TopicPartition
+from tidemark.shared.process.host import GIVES_UP
+from tidemark.shared.runtime.reading import reading
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.wire.messages import decode_report
 
 
 async def test_a_worker_that_ends_again_and_again_is_not_waited_for(
@@ -219,7 +219,11 @@ def test_C8_a_coordinator_on_a_file_that_is_no_database_ends_with_a_sentence(tmp
         "TIDEMARK_PLACE": "coordinator-0",
     }
     ended = subprocess.run(
-        [sys.executable, "-m", "services.coordinator"], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "tidemark.services.coordinator"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ended.returncode == 1
     assert ended.stderr.splitlines()[-1].startswith(f"{GIVES_UP}store ")

@@ -15,17 +15,19 @@ import pyarrow as pa
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from services.source.body import SourceTaskBody
-from services.source.steps import Steps
-from shared.adapters.blobs import MemoryBlobs
-from shared.adapters.clock import SystemClock
-from shared.adapters.kafka_batches import PartitionAnswer
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.virtual import InlineExecutor
-from shared.language.documents import parse
-from shared.model.checkpoint import KnownSplit, LineageEntry
-from shared.model.ids import (
+from tests.harness.bench.documents import windowed
+from tests.harness.bench.events import EVENT_BYTES, Load
+from tidemark.services.source.body import SourceTaskBody
+from tidemark.services.source.steps import Steps
+from tidemark.shared.adapters.blobs import MemoryBlobs
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.kafka_batches import PartitionAnswer
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import InlineExecutor
+from tidemark.shared.language.documents import parse
+from tidemark.shared.model.checkpoint import KnownSplit, LineageEntry
+from tidemark.shared.model.ids import (
     NO_EPOCH,
     EdgeId,
     Epoch,
@@ -38,22 +40,20 @@ from shared.model.ids import (
     TaskId,
     WorkerIncarnation,
 )
-from shared.model.messages import Assign, EdgeBinding, RunningPlan
-from shared.model.plan import PhysicalPlan
-from shared.operators.build import build_chain
-from shared.operators.context import TaskContext as OperatorContext
-from shared.operators.source_front import SourceFront
-from shared.planning import plan_processor
-from shared.ports.source import RawBatch, SplitStatus
-from shared.protocol.task.start import TaskStart, start_task
-from shared.runtime.body import Fetched
-from shared.runtime.context import Outside, TaskContext
-from shared.runtime.exchange import Exchange, OutEdge
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.topics import Topics
-from shared.wire.frames import encode_frame
-from tests.harness.bench.documents import windowed
-from tests.harness.bench.events import EVENT_BYTES, Load
+from tidemark.shared.model.messages import Assign, EdgeBinding, RunningPlan
+from tidemark.shared.model.plan import PhysicalPlan
+from tidemark.shared.operators.build import build_chain
+from tidemark.shared.operators.context import TaskContext as OperatorContext
+from tidemark.shared.operators.source_front import SourceFront
+from tidemark.shared.planning import plan_processor
+from tidemark.shared.ports.source import RawBatch, SplitStatus
+from tidemark.shared.protocol.task.start import TaskStart, start_task
+from tidemark.shared.runtime.body import Fetched
+from tidemark.shared.runtime.context import Outside, TaskContext
+from tidemark.shared.runtime.exchange import Exchange, OutEdge
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.wire.frames import encode_frame
 
 SMALL, LARGE = 10_000, 100_000
 SPLIT = SplitId("events-0")

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from services.operator.body import OperatorBody
-from shared.adapters.executor import AsyncExecutor
-from shared.model.held import Hold
-from shared.model.ids import Epoch, StatePart, VertexId
-from shared.model.messages import RunningPlan
-from shared.operators.base import Out
-from shared.operators.chain import Chain
-from shared.operators.context import TaskContext
-from shared.operators.join import JoinOperator
-from shared.operators.specs import JoinSpec
 from tests.harness.worker_stand import JOB
+from tidemark.services.operator.body import OperatorBody
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.model.held import Hold
+from tidemark.shared.model.ids import Epoch, StatePart, VertexId
+from tidemark.shared.model.messages import RunningPlan
+from tidemark.shared.operators.base import Out
+from tidemark.shared.operators.chain import Chain
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.join import JoinOperator
+from tidemark.shared.operators.specs import JoinSpec
 
 SPEC = JoinSpec("pipeline[1].$join", "inner", 0, 0, "right")
 

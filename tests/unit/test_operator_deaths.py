@@ -8,26 +8,26 @@ from typing import Any
 
 import pyarrow as pa
 
-from services.operator.deaths import Deaths
-from shared.adapters.blobs import MemoryBlobs
-from shared.adapters.directory_blobs import DirectoryBlobs
-from shared.adapters.executor import AsyncExecutor
-from shared.computation import Computation, Document, NoConfig, Record, Timer, Timers
-from shared.language.documents import parse
-from shared.language.values import canonical_key
-from shared.model.ids import Epoch, Generation, JobId, ProcessorName, VertexId, WorkerIncarnation
-from shared.model.messages import Assign, RunningPlan
-from shared.model.plan import DLQ, OUT
-from shared.model.time import MAX_TIME
-from shared.operators.base import KEY, PART, POS, TS, Out
-from shared.operators.batches import batch_of, documents_of
-from shared.operators.compute import ComputeOperator
-from shared.operators.context import TaskContext
-from shared.operators.specs import ComputeSpec
-from shared.ports.blobs import BlobStore
-from shared.protocol.coordinator.retention import blob_may_go
-from shared.runtime.settings import DeathSettings
 from tests.harness.computations import Seen
+from tidemark.services.operator.deaths import Deaths
+from tidemark.shared.adapters.blobs import MemoryBlobs
+from tidemark.shared.adapters.directory_blobs import DirectoryBlobs
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.computation import Computation, Document, NoConfig, Record, Timer, Timers
+from tidemark.shared.language.documents import parse
+from tidemark.shared.language.values import canonical_key
+from tidemark.shared.model.ids import Epoch, Generation, JobId, ProcessorName, VertexId, WorkerIncarnation
+from tidemark.shared.model.messages import Assign, RunningPlan
+from tidemark.shared.model.plan import DLQ, OUT
+from tidemark.shared.model.time import MAX_TIME
+from tidemark.shared.operators.base import KEY, PART, POS, TS, Out
+from tidemark.shared.operators.batches import batch_of, documents_of
+from tidemark.shared.operators.compute import ComputeOperator
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.specs import ComputeSpec
+from tidemark.shared.ports.blobs import BlobStore
+from tidemark.shared.protocol.coordinator.retention import blob_may_go
+from tidemark.shared.runtime.settings import DeathSettings
 
 JOB, VERTEX = JobId("0" * 32), VertexId("compute-1")
 SETTINGS = DeathSettings(deaths_max=2, commits_watched=3)

@@ -7,20 +7,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from services.operator.lookups import Lookups
-from services.operator.tables.held import HeldTable
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.language.documents import parse
-from shared.language.stages import Lookup
-from shared.model.plan import DLQ, OUT
-from shared.model.tables import Found
-from shared.model.values import Document
-from shared.operators.base import PART, POS, TS
-from shared.operators.batches import batch_of, documents_of
-from shared.operators.context import TaskContext
-from shared.ports.tables import Names, TableRefused, TableUnavailable
-from shared.runtime.assembly import failure_of
-from shared.runtime.settings import LookupSettings
+from tidemark.services.operator.lookups import Lookups
+from tidemark.services.operator.tables.held import HeldTable
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.language.documents import parse
+from tidemark.shared.language.stages import Lookup
+from tidemark.shared.model.plan import DLQ, OUT
+from tidemark.shared.model.tables import Found
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.base import PART, POS, TS
+from tidemark.shared.operators.batches import batch_of, documents_of
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.ports.tables import Names, TableRefused, TableUnavailable
+from tidemark.shared.runtime.assembly import failure_of
+from tidemark.shared.runtime.settings import LookupSettings
 
 FOREIGN: list[Document] = [{"code": code, "n": n} for n, code in enumerate("abcabc")]
 

@@ -1,8 +1,8 @@
 """What is noted about times stays as small as what counts of it."""
 
-from shared.computation.timers import Timers
-from shared.model.time import MAX_TIME
-from shared.operators.due import Due
+from tidemark.shared.computation.timers import Timers
+from tidemark.shared.model.time import MAX_TIME
+from tidemark.shared.operators.due import Due
 
 
 def test_DU1_a_key_is_noted_under_its_last_time_alone() -> None:  # noqa: N802

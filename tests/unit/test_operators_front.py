@@ -11,21 +11,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from shared.language.documents import parse
-from shared.language.stages import BoundedDisorder, MaxSeen, Percentile, Perfect, Watermark
-from shared.model.ids import SplitId
-from shared.model.plan import DLQ, OUT
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.model.values import Binary, Date
-from shared.operators.base import AWAY, TS, WM, Out
-from shared.operators.batches import documents_of
-from shared.operators.build import build_front
-from shared.operators.context import TaskContext
-from shared.operators.errors import OperatorError
-from shared.operators.source_front import SourceFront
-from shared.operators.specs import FrontSpec
-from shared.operators.split_clock import SplitClock
-from shared.operators.watermarks import accept, advance, watermark_of
+from tidemark.shared.language.documents import parse
+from tidemark.shared.language.stages import BoundedDisorder, MaxSeen, Percentile, Perfect, Watermark
+from tidemark.shared.model.ids import SplitId
+from tidemark.shared.model.plan import DLQ, OUT
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.model.values import Binary, Date
+from tidemark.shared.operators.base import AWAY, TS, WM, Out
+from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.operators.build import build_front
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.errors import OperatorError
+from tidemark.shared.operators.source_front import SourceFront
+from tidemark.shared.operators.specs import FrontSpec
+from tidemark.shared.operators.split_clock import SplitClock
+from tidemark.shared.operators.watermarks import accept, advance, watermark_of
 
 A, B = SplitId("t-0"), SplitId("t-1")
 

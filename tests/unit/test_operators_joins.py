@@ -3,16 +3,16 @@
 import pyarrow as pa
 import pytest
 
-from shared.language.values import canonical_key
-from shared.model.ids import StatePart, key_group_part
-from shared.model.time import MAX_TIME
-from shared.model.values import Document
-from shared.operators.base import GROUP, KEY, PART, POS, TS
-from shared.operators.batches import batch_of, documents_of
-from shared.operators.context import TaskContext
-from shared.operators.errors import OperatorError
-from shared.operators.join import JoinOperator
-from shared.operators.specs import JoinSpec
+from tidemark.shared.language.values import canonical_key
+from tidemark.shared.model.ids import StatePart, key_group_part
+from tidemark.shared.model.time import MAX_TIME
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.base import GROUP, KEY, PART, POS, TS
+from tidemark.shared.operators.batches import batch_of, documents_of
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.errors import OperatorError
+from tidemark.shared.operators.join import JoinOperator
+from tidemark.shared.operators.specs import JoinSpec
 
 SPEC = JoinSpec("pipeline[1].$join", "full", 5, 5, "r")
 

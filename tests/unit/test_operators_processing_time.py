@@ -7,15 +7,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from shared.language.documents import parse
-from shared.model.ids import SplitId
-from shared.model.plan import DLQ
-from shared.model.time import MAX_TIME
-from shared.operators.base import ARRIVAL, TS
-from shared.operators.batches import documents_of
-from shared.operators.build import build_chain, build_front
-from shared.planning import plan_processor
 from tests.harness.plan_world import CONTEXT, Raw
+from tidemark.shared.language.documents import parse
+from tidemark.shared.model.ids import SplitId
+from tidemark.shared.model.plan import DLQ
+from tidemark.shared.model.time import MAX_TIME
+from tidemark.shared.operators.base import ARRIVAL, TS
+from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.operators.build import build_chain, build_front
+from tidemark.shared.planning import plan_processor
 
 SPLIT = SplitId("s-0")
 

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from shared.language.documents import parse
-from shared.model.plan import DLQ, OUT
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.model.values import Document
-from shared.operators.base import MAX_OPEN, MIN_OPEN, TS, WSTART, Out
-from shared.operators.batches import documents_of
-from shared.operators.step import EpochInput, Step, StepState, Times
-from shared.operators.window_plan import WindowPlan
-from shared.planning.physical import plan_processor
-from shared.planning.specs import StepHead
 from tests.harness.window_world import CONTEXT, World
+from tidemark.shared.language.documents import parse
+from tidemark.shared.model.plan import DLQ, OUT
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.base import MAX_OPEN, MIN_OPEN, TS, WSTART, Out
+from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.operators.step import EpochInput, Step, StepState, Times
+from tidemark.shared.operators.window_plan import WindowPlan
+from tidemark.shared.planning.physical import plan_processor
+from tidemark.shared.planning.specs import StepHead
 
 SCHEMA = {"t": "date", "k": "string", "v": "int"}
 GROUP = {"$group": {"_id": "$k", "n": {"$sum": 1}}}

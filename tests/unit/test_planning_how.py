@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from shared.language.documents import parse
-from shared.planning.describe import logical
+from tidemark.shared.language.documents import parse
+from tidemark.shared.planning.describe import logical
 
 SCHEMA = {"k": "string", "v": "long", "d": "double", "t": "date"}
 

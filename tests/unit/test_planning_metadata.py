@@ -4,17 +4,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from shared.language.documents import parse
-from shared.language.stages import AddFields
-from shared.model.plan import OUT, PhysicalPlan
-from shared.model.values import Binary, long
-from shared.operators.base import PART, POS, SRCKEY
-from shared.operators.batches import batch_of, documents_of
-from shared.operators.build import build_chain
-from shared.operators.context import TaskContext, Topics
-from shared.operators.rows import environments
-from shared.operators.specs import StatelessSpec, TapSpec
-from shared.planning import StepHead, plan_processor
+from tidemark.shared.language.documents import parse
+from tidemark.shared.language.stages import AddFields
+from tidemark.shared.model.plan import OUT, PhysicalPlan
+from tidemark.shared.model.values import Binary, long
+from tidemark.shared.operators.base import PART, POS, SRCKEY
+from tidemark.shared.operators.batches import batch_of, documents_of
+from tidemark.shared.operators.build import build_chain
+from tidemark.shared.operators.context import TaskContext, Topics
+from tidemark.shared.operators.rows import environments
+from tidemark.shared.operators.specs import StatelessSpec, TapSpec
+from tidemark.shared.planning import StepHead, plan_processor
 
 SOURCE = {"$source": {"connectionName": "c", "topic": "t", "timeField": "$ts"}}
 WINDOW = {

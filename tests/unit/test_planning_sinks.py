@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from shared.language.documents import parse
-from shared.model.plan import PhysicalPlan
-from shared.operators.specs import KeyBySpec, TapSpec
-from shared.planning import plan_processor
+from tidemark.shared.language.documents import parse
+from tidemark.shared.model.plan import PhysicalPlan
+from tidemark.shared.operators.specs import KeyBySpec, TapSpec
+from tidemark.shared.planning import plan_processor
 
 SOURCE = {"$source": {"connectionName": "broker", "topic": "in"}}
 WINDOW = {

@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from shared.process.settings import ProcessSettingsError, read_settings
+from tidemark.shared.process.settings import ProcessSettingsError, read_settings
 
 ROUNDS = 20
 WORK = f"""
 import resource, sys
-from shared.process.allocator import keep_freed
+from tidemark.shared.process.allocator import keep_freed
 kept = keep_freed(int(sys.argv[1])) if len(sys.argv) > 1 else None
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 [b"x" * (4 << 20) for _ in range(6)]
@@ -53,7 +53,7 @@ def test_an_environment_that_tunes_the_allocator_is_left_alone() -> None:
 THREADS = """
 import ctypes, os, sys, threading
 import pyarrow as pa
-from shared.process.allocator import arrow_on_heaps, few_heaps
+from tidemark.shared.process.allocator import arrow_on_heaps, few_heaps
 few = few_heaps(int(sys.argv[1])) if len(sys.argv) > 1 else None
 arrow = arrow_on_heaps() if len(sys.argv) > 1 else None
 held, let_go = threading.Barrier(9), threading.Barrier(9)

@@ -3,7 +3,7 @@
 import errno
 import io
 
-from shared.process.lines import Lines
+from tidemark.shared.process.lines import Lines
 
 
 class _Disk(io.StringIO):

@@ -4,8 +4,8 @@ from typing import Any
 
 import structlog
 
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.process.repeats import Repeats
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.process.repeats import Repeats
 
 
 def test_of_a_repeated_warning_one_passes_an_interval_and_counts_the_others() -> None:

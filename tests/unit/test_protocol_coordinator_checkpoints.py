@@ -5,9 +5,11 @@ from hashlib import sha256
 
 from msgspec import structs
 
-from shared.model.checkpoint import MirrorRow
-from shared.model.ids import Epoch, TaskId, VertexId
-from shared.model.messages import (
+from tests.unit.protocol_coordinator_support import NAME, Fate
+from tests.unit.protocol_coordinator_world import World, started
+from tidemark.shared.model.checkpoint import MirrorRow
+from tidemark.shared.model.ids import Epoch, TaskId, VertexId
+from tidemark.shared.model.messages import (
     AbortCheckpoint,
     Ack,
     CheckpointWanted,
@@ -16,13 +18,11 @@ from shared.model.messages import (
     StartSources,
     StopTasks,
 )
-from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator import events as ev
-from shared.protocol.coordinator.machine import Role
-from shared.protocol.coordinator.record import decode_kept
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from tests.unit.protocol_coordinator_support import NAME, Fate
-from tests.unit.protocol_coordinator_world import World, started
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator import events as ev
+from tidemark.shared.protocol.coordinator.machine import Role
+from tidemark.shared.protocol.coordinator.record import decode_kept
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 
 
 def epochs_of(world: World) -> list[int]:

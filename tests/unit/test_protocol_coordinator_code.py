@@ -3,7 +3,9 @@
 
 import pytest
 
-from shared.model.messages import (
+from tests.unit.protocol_coordinator_support import DOCUMENT, NAME
+from tests.unit.protocol_coordinator_world import World
+from tidemark.shared.model.messages import (
     CreateProcessor,
     ModifyProcessor,
     RunningPlan,
@@ -11,9 +13,7 @@ from shared.model.messages import (
     StartSources,
     StopProcessor,
 )
-from shared.wire.messages import decode_plan
-from tests.unit.protocol_coordinator_support import DOCUMENT, NAME
-from tests.unit.protocol_coordinator_world import World
+from tidemark.shared.wire.messages import decode_plan
 
 
 def running(code: str = "one") -> World:

@@ -1,8 +1,10 @@
 # ruff: noqa: N802 -- a test carries its rule's name
 """Generations: recovery, assignment, rescaling, release identities, a change of leaders: rules L1, R1 to R4, S1, S2."""
 
-from shared.model.ids import Epoch, TaskId, VertexId
-from shared.model.messages import (
+from tests.unit.protocol_coordinator_support import DOCUMENT, NAME
+from tests.unit.protocol_coordinator_world import World, started
+from tidemark.shared.model.ids import Epoch, TaskId, VertexId
+from tidemark.shared.model.messages import (
     Assign,
     Deregister,
     Heartbeat,
@@ -17,10 +19,8 @@ from shared.model.messages import (
     TaskFailed,
     TaskRestored,
 )
-from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from tests.unit.protocol_coordinator_support import DOCUMENT, NAME
-from tests.unit.protocol_coordinator_world import World, started
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 
 TWO_SINKS = "read:source count:operator emit:sink audit:sink; read>count count>emit count>audit"
 EMIT = VertexId("emit")

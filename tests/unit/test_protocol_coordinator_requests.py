@@ -3,8 +3,10 @@
 
 from itertools import pairwise
 
-from shared.model.ids import Epoch, ProcessorName, VertexId
-from shared.model.messages import (
+from tests.unit.protocol_coordinator_support import DOCUMENT, NAME, Fate
+from tests.unit.protocol_coordinator_world import World, started
+from tidemark.shared.model.ids import Epoch, ProcessorName, VertexId
+from tidemark.shared.model.messages import (
     CreateProcessor,
     Drain,
     DropProcessor,
@@ -14,12 +16,10 @@ from shared.model.messages import (
     StartSources,
     StopProcessor,
 )
-from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator import events as ev
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from shared.wire.messages import encode_message
-from tests.unit.protocol_coordinator_support import DOCUMENT, NAME, Fate
-from tests.unit.protocol_coordinator_world import World, started
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator import events as ev
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.wire.messages import encode_message
 
 EMIT = VertexId("emit")
 

@@ -3,21 +3,21 @@
 
 from msgspec import structs
 
-from shared.model.checkpoint import BlobRef, CommitRow, MirrorRow, PartHandle, TaskHandle, TaskProtocolState
-from shared.model.held import Wait
-from shared.model.ids import TASK_PART, Epoch, Generation, JobId, Offset, VertexId
-from shared.model.messages import (
+from tests.unit.protocol_coordinator_support import NAME
+from tests.unit.protocol_coordinator_world import World, started
+from tidemark.shared.model.checkpoint import BlobRef, CommitRow, MirrorRow, PartHandle, TaskHandle, TaskProtocolState
+from tidemark.shared.model.held import Wait
+from tidemark.shared.model.ids import TASK_PART, Epoch, Generation, JobId, Offset, VertexId
+from tidemark.shared.model.messages import (
     AbortCheckpoint,
     HoldInput,
     StartCheckpoint,
 )
-from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator import events as ev
-from shared.protocol.coordinator.mirror import Mirror
-from shared.protocol.coordinator.retention import blob_may_go, blobs_kept
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from tests.unit.protocol_coordinator_support import NAME
-from tests.unit.protocol_coordinator_world import World, started
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator import events as ev
+from tidemark.shared.protocol.coordinator.mirror import Mirror
+from tidemark.shared.protocol.coordinator.retention import blob_may_go, blobs_kept
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 
 
 def epochs_of(world: World) -> list[int]:

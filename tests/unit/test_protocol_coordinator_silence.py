@@ -1,11 +1,11 @@
 # ruff: noqa: N802 -- a test carries its rule's name
 """Slow is not dead: whose silence loses a worker, and whose does not (R1)."""
 
-from shared.model.messages import Alive
-from shared.protocol.coordinator import events as ev
-from shared.protocol.coordinator.settings import CoordinatorSettings
 from tests.unit.protocol_coordinator_support import FakeWorker
 from tests.unit.protocol_coordinator_world import World, started
+from tidemark.shared.model.messages import Alive
+from tidemark.shared.protocol.coordinator import events as ev
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 
 SETTINGS = CoordinatorSettings(heartbeat_timeout_ms=6_000, work_timeout_ms=40_000)
 

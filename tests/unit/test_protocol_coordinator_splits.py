@@ -3,9 +3,11 @@
 
 from msgspec import structs
 
-from shared.model.checkpoint import KnownSplit
-from shared.model.ids import Offset, SplitId, VertexId
-from shared.model.messages import (
+from tests.unit.protocol_coordinator_support import DOCUMENT, NAME
+from tests.unit.protocol_coordinator_world import World, started
+from tidemark.shared.model.checkpoint import KnownSplit
+from tidemark.shared.model.ids import Offset, SplitId, VertexId
+from tidemark.shared.model.messages import (
     Assign,
     CreateProcessor,
     Drain,
@@ -15,11 +17,9 @@ from shared.model.messages import (
     StopProcessor,
     TellEnds,
 )
-from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator.record import decode_kept, encode_kept
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from tests.unit.protocol_coordinator_support import DOCUMENT, NAME
-from tests.unit.protocol_coordinator_world import World, started
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator.record import decode_kept, encode_kept
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 
 READ = VertexId("read")
 

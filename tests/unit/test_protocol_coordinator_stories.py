@@ -1,7 +1,9 @@
 # ruff: noqa: N802 -- a test carries its rule's name
 """The coordinator from creation to the end, as stories."""
 
-from shared.model.messages import (
+from tests.unit.protocol_coordinator_support import DOCUMENT, NAME
+from tests.unit.protocol_coordinator_world import World, started
+from tidemark.shared.model.messages import (
     CreateProcessor,
     Drain,
     DropProcessor,
@@ -10,8 +12,6 @@ from shared.model.messages import (
     StopProcessor,
     StopTasks,
 )
-from tests.unit.protocol_coordinator_support import DOCUMENT, NAME
-from tests.unit.protocol_coordinator_world import World, started
 
 
 def test_created_planned_started_checkpointed() -> None:

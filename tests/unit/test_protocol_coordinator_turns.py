@@ -3,8 +3,10 @@
 
 import pytest
 
-from shared.model.ids import Generation, JobId, Place, VertexId, WorkerIncarnation
-from shared.model.messages import (
+from tests.unit.protocol_coordinator_support import DOCUMENT, NAME, WRITES, Fate
+from tests.unit.protocol_coordinator_world import World, started
+from tidemark.shared.model.ids import Generation, JobId, Place, VertexId, WorkerIncarnation
+from tidemark.shared.model.messages import (
     CreateProcessor,
     Heartbeat,
     ModifyProcessor,
@@ -13,11 +15,9 @@ from shared.model.messages import (
     StopTasks,
     TaskBeat,
 )
-from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator import events as ev
-from shared.protocol.coordinator.plans import fault_of
-from tests.unit.protocol_coordinator_support import DOCUMENT, NAME, WRITES, Fate
-from tests.unit.protocol_coordinator_world import World, started
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator import events as ev
+from tidemark.shared.protocol.coordinator.plans import fault_of
 
 
 def fate_once(world: World, kind: type[do.CoordinatorCommand], fate: Fate) -> None:

@@ -1,9 +1,9 @@
 """Slots and places: existing workers first, spread, a worker wished for when none is free and wished away when empty."""
 
-from shared.model.ids import ProcessorName
-from shared.model.messages import CreateProcessor, StartProcessor, StopProcessor
-from shared.protocol.coordinator.settings import CoordinatorSettings
 from tests.unit.protocol_coordinator_world import World
+from tidemark.shared.model.ids import ProcessorName
+from tidemark.shared.model.messages import CreateProcessor, StartProcessor, StopProcessor
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 
 SETTINGS = CoordinatorSettings(retires_workers=True, retire_idle_ms=1_000, spawn_wait_ms=5_000)
 SOLO = "read:source"

@@ -3,12 +3,12 @@
 from types import SimpleNamespace
 from typing import Any
 
-from shared.language.documents import parse
-from shared.model.ids import Epoch, Generation, Incarnation, JobId, VertexId
-from shared.model.messages import EdgeBinding
-from shared.planning import plan_processor
-from shared.protocol.task.start import TaskLimits
-from shared.runtime.assembly import _task_start
+from tidemark.shared.language.documents import parse
+from tidemark.shared.model.ids import Epoch, Generation, Incarnation, JobId, VertexId
+from tidemark.shared.model.messages import EdgeBinding
+from tidemark.shared.planning import plan_processor
+from tidemark.shared.protocol.task.start import TaskLimits
+from tidemark.shared.runtime.assembly import _task_start
 
 
 def test_all_but_sources_are_said_to_hear_the_same() -> None:

@@ -9,31 +9,31 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from shared.adapters.blobs import MemoryBlobs
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.frames import Inline, Segment
-from shared.model.ids import EdgeId, Epoch, Generation, JobId, Offset, VertexId
-from shared.model.messages import StopProcessor
-from shared.model.plan import OUT, Edge
-from shared.model.values import Binary
-from shared.operators.base import PART, POS, SRCKEY, TS, Out
-from shared.operators.batches import batch_of, documents_of
-from shared.operators.context import TaskContext
-from shared.operators.dead_letters import Failure, dead_letters
-from shared.ports.log import NewRecord, TopicPartition
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from shared.protocol.task.start import TaskLimits
-from shared.runtime.ahead import Ahead
-from shared.runtime.exchange import Exchange, OutEdge, load_body
-from shared.runtime.reading import followed
-from shared.runtime.settings import DeathSettings, LookupSettings, RuntimeSettings, SettingsError
-from shared.runtime.topics import Topics
-from shared.wire.limits import WireLimits
 from tests.harness.driver_stand import SlowBlobs, Stand, standing
 from tests.harness.installation import NAME, Installed, installed, released
+from tidemark.shared.adapters.blobs import MemoryBlobs
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.frames import Inline, Segment
+from tidemark.shared.model.ids import EdgeId, Epoch, Generation, JobId, Offset, VertexId
+from tidemark.shared.model.messages import StopProcessor
+from tidemark.shared.model.plan import OUT, Edge
+from tidemark.shared.model.values import Binary
+from tidemark.shared.operators.base import PART, POS, SRCKEY, TS, Out
+from tidemark.shared.operators.batches import batch_of, documents_of
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.dead_letters import Failure, dead_letters
+from tidemark.shared.ports.log import NewRecord, TopicPartition
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.protocol.task.start import TaskLimits
+from tidemark.shared.runtime.ahead import Ahead
+from tidemark.shared.runtime.exchange import Exchange, OutEdge, load_body
+from tidemark.shared.runtime.reading import followed
+from tidemark.shared.runtime.settings import DeathSettings, LookupSettings, RuntimeSettings, SettingsError
+from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.wire.limits import WireLimits
 
 KEPT_MS = 121_000
 

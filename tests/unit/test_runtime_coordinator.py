@@ -12,28 +12,28 @@ from typing import Any
 
 import pytest
 
-from services.coordinator.planning import plan_for_coordinator
-from shared.adapters.blobs import MemoryBlobs
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.ids import LeaderToken, Offset, ProcessorName
-from shared.model.messages import CreateProcessor, PutConnection, StartProcessor
-from shared.ports.clock import Clock
-from shared.ports.commits import StoreLost, StoreUnavailable
-from shared.ports.log import LogError, LogRecord, LogUnavailable, NewRecord, TopicPartition
-from shared.protocol.coordinator.events import PlannedPipeline
-from shared.protocol.coordinator.machine import CoordinatorMachine
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from shared.runtime.client import Client, RequestRefused, RequestTimeout
-from shared.runtime.context import Outside
-from shared.runtime.coordinator import CoordinatorDriver
-from shared.runtime.fencing import LEADS_KEY, changes_of, signed
-from shared.runtime.reading import up_to_now
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.topics import Topics
 from tests.harness.installation import NAME, installed
+from tidemark.services.coordinator.planning import plan_for_coordinator
+from tidemark.shared.adapters.blobs import MemoryBlobs
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.ids import LeaderToken, Offset, ProcessorName
+from tidemark.shared.model.messages import CreateProcessor, PutConnection, StartProcessor
+from tidemark.shared.ports.clock import Clock
+from tidemark.shared.ports.commits import StoreLost, StoreUnavailable
+from tidemark.shared.ports.log import LogError, LogRecord, LogUnavailable, NewRecord, TopicPartition
+from tidemark.shared.protocol.coordinator.events import PlannedPipeline
+from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.runtime.client import Client, RequestRefused, RequestTimeout
+from tidemark.shared.runtime.context import Outside
+from tidemark.shared.runtime.coordinator import CoordinatorDriver
+from tidemark.shared.runtime.fencing import LEADS_KEY, changes_of, signed
+from tidemark.shared.runtime.reading import up_to_now
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.topics import Topics
 
 LEASE_MS = 5_000
 

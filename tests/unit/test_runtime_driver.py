@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from shared.adapters.faults import Fault
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.checkpoint import InputState, TaskProtocolState
-from shared.model.frames import BarrierFrame
-from shared.model.ids import Epoch, Offset, Seq
-from shared.ports.log import NewRecord, OffsetOutOfRange, TopicPartition
-from shared.protocol.errors import PeerError
-from shared.protocol.task.events import CheckpointAborted, ReadUpTo
-from shared.protocol.task.start import TaskLimits
-from shared.runtime.driver import ZombieError
-from shared.runtime.outbox import Outbox, Parcel
-from shared.runtime.settings import RuntimeSettings
 from tests.harness.driver_stand import IN, OUT_EDGE, SlowBlobs, Stand, standing
+from tidemark.shared.adapters.faults import Fault
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.checkpoint import InputState, TaskProtocolState
+from tidemark.shared.model.frames import BarrierFrame
+from tidemark.shared.model.ids import Epoch, Offset, Seq
+from tidemark.shared.ports.log import NewRecord, OffsetOutOfRange, TopicPartition
+from tidemark.shared.protocol.errors import PeerError
+from tidemark.shared.protocol.task.events import CheckpointAborted, ReadUpTo
+from tidemark.shared.protocol.task.start import TaskLimits
+from tidemark.shared.runtime.driver import ZombieError
+from tidemark.shared.runtime.outbox import Outbox, Parcel
+from tidemark.shared.runtime.settings import RuntimeSettings
 
 
 def on_stand(story: Callable[[Stand], Awaitable[None]], **options: Any) -> None:

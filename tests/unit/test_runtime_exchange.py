@@ -14,22 +14,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shared.adapters.blobs import MemoryBlobs
-from shared.adapters.virtual import InlineExecutor, VirtualWorld, run_virtual
-from shared.model.checkpoint import BlobRef
-from shared.model.frames import Inline, Segment
-from shared.model.ids import EdgeId, Epoch, Generation, JobId, VertexId
-from shared.model.plan import DLQ, OUT, Edge
-from shared.operators.base import PART, POS, TS, Out
-from shared.operators.batches import batch_of
-from shared.operators.context import NOWHERE
-from shared.operators.dead_letters import Failure, Origin, dead_letters
-from shared.ports.blobs import BlobError, BlobStore, BlobUnavailable
-from shared.protocol.coordinator.retention import parse_blob_name
-from shared.protocol.task.events import Emission
-from shared.runtime import unkept
-from shared.runtime.exchange import Exchange, OutEdge, load_body
-from spark_stages.segments import write_segment
+from tidemark.shared.adapters.blobs import MemoryBlobs
+from tidemark.shared.adapters.virtual import InlineExecutor, VirtualWorld, run_virtual
+from tidemark.shared.model.checkpoint import BlobRef
+from tidemark.shared.model.frames import Inline, Segment
+from tidemark.shared.model.ids import EdgeId, Epoch, Generation, JobId, VertexId
+from tidemark.shared.model.plan import DLQ, OUT, Edge
+from tidemark.shared.operators.base import PART, POS, TS, Out
+from tidemark.shared.operators.batches import batch_of
+from tidemark.shared.operators.context import NOWHERE
+from tidemark.shared.operators.dead_letters import Failure, Origin, dead_letters
+from tidemark.shared.ports.blobs import BlobError, BlobStore, BlobUnavailable
+from tidemark.shared.protocol.coordinator.retention import parse_blob_name
+from tidemark.shared.protocol.task.events import Emission
+from tidemark.shared.runtime import unkept
+from tidemark.shared.runtime.exchange import Exchange, OutEdge, load_body
+from tidemark.spark_stages.segments import write_segment
 
 JOB = JobId("0" * 32)
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from services.cli.explain import validate
-from services.coordinator.planning import plan_for_coordinator
-from shared.model.ids import Incarnation, JobId
-from shared.protocol.coordinator.plans import topic_name
-from shared.runtime.coordinator import PlanRefusal
-from shared.runtime.internal import is_internal
-from shared.runtime.topics import Topics
+from tidemark.services.cli.explain import validate
+from tidemark.services.coordinator.planning import plan_for_coordinator
+from tidemark.shared.model.ids import Incarnation, JobId
+from tidemark.shared.protocol.coordinator.plans import topic_name
+from tidemark.shared.runtime.coordinator import PlanRefusal
+from tidemark.shared.runtime.internal import is_internal
+from tidemark.shared.runtime.topics import Topics
 
 CONNECTIONS = {"b": {"type": "kafka", "bootstrapServers": "elsewhere:9092"}}
 SOURCE = {"$source": {"connectionName": "b", "topic": "t"}}

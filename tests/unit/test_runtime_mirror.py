@@ -3,13 +3,13 @@
 
 import pytest
 
-from shared.adapters.faults import Fault, Faults
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.ids import JobId, LeaderToken
-from shared.ports.log import LogError, LogUnavailable
-from shared.runtime.mirror import MirrorWriter
+from tidemark.shared.adapters.faults import Fault, Faults
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.ids import JobId, LeaderToken
+from tidemark.shared.ports.log import LogError, LogUnavailable
+from tidemark.shared.runtime.mirror import MirrorWriter
 
 JOB = JobId("0" * 32)
 

@@ -6,14 +6,14 @@ from typing import Any, Self
 
 import pytest
 
-from shared.adapters.blobs import MemoryBlobs
-from shared.adapters.virtual import InlineExecutor, VirtualWorld, run_virtual
-from shared.model.checkpoint import BlobRef, PartHandle, TaskHandle, TaskProtocolState
-from shared.model.ids import Epoch, Generation, JobId, StatePart, VertexId
-from shared.ports.blobs import BlobError
-from shared.protocol.coordinator.retention import blob_may_go, blobs_kept, parse_blob_name
-from shared.runtime.state import StateStore, blobs_of, load_parts
 from tests.harness.worker_stand import JOB
+from tidemark.shared.adapters.blobs import MemoryBlobs
+from tidemark.shared.adapters.virtual import InlineExecutor, VirtualWorld, run_virtual
+from tidemark.shared.model.checkpoint import BlobRef, PartHandle, TaskHandle, TaskProtocolState
+from tidemark.shared.model.ids import Epoch, Generation, JobId, StatePart, VertexId
+from tidemark.shared.ports.blobs import BlobError
+from tidemark.shared.protocol.coordinator.retention import blob_may_go, blobs_kept, parse_blob_name
+from tidemark.shared.runtime.state import StateStore, blobs_of, load_parts
 
 A, B, C = (StatePart(f"kg:{n}") for n in range(3))
 COUNT = VertexId("count")

@@ -5,14 +5,14 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.ids import Offset
-from shared.ports.log import NewRecord, TopicPartition
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.topics import Topics
-from shared.runtime.undecided import Undecided
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.log import NewRecord, TopicPartition
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.runtime.undecided import Undecided
 
 
 def test_C8_a_request_that_is_not_decided_outlives_those_that_are() -> None:

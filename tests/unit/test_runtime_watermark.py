@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.control.stats import BEHIND_MS, SLOW_MS, diagnosis, late_fraction
-from shared.model.held import Hold, SplitHeld, TaskHeld
-from shared.model.ids import Epoch, Generation, JobId, ProcessorName, TaskId, VertexId
-from shared.model.messages import ProcessorStatus, TaskBeat
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.runtime.beats import WATERMARK
-from shared.runtime.watermark import Explained, Step, explain_watermark
+from tidemark.services.control.stats import BEHIND_MS, SLOW_MS, diagnosis, late_fraction
+from tidemark.shared.model.held import Hold, SplitHeld, TaskHeld
+from tidemark.shared.model.ids import Epoch, Generation, JobId, ProcessorName, TaskId, VertexId
+from tidemark.shared.model.messages import ProcessorStatus, TaskBeat
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.runtime.beats import WATERMARK
+from tidemark.shared.runtime.watermark import Explained, Step, explain_watermark
 
 NOW = 1_000_000
 SERVICES = {"source-1": "source", "window-1": "spark", "emit-1": "sink", "dlq": "sink"}

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from shared.adapters.faults import Faults
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.checkpoint import KnownSplit
-from shared.model.ids import EdgeId, Generation, Incarnation, LeaderToken, Offset, SplitId, TaskId, VertexId
-from shared.model.messages import (
+from tests.harness.driver_stand import WaitingBody
+from tests.harness.worker_stand import JOB, ME, TOPICS, StubService, WorkerStand, working
+from tidemark.shared.adapters.faults import Faults
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.checkpoint import KnownSplit
+from tidemark.shared.model.ids import EdgeId, Generation, Incarnation, LeaderToken, Offset, SplitId, TaskId, VertexId
+from tidemark.shared.model.messages import (
     CoordinatorBeat,
     Drain,
     EndsFound,
@@ -30,18 +32,16 @@ from shared.model.messages import (
     TaskRestored,
     TellEnds,
 )
-from shared.ports.blobs import BlobUnavailable
-from shared.ports.log import LogUnavailable, TopicPartition
-from shared.ports.sink import MarkerAhead, TargetRefused, TargetUnavailable
-from shared.protocol.task.events import ReadUpTo
-from shared.protocol.task.start import TaskLimits
-from shared.runtime.body import Fetched, TaskBody
-from shared.runtime.context import TaskContext
-from shared.runtime.driver import ZombieError
-from shared.runtime.settings import RuntimeSettings, SettingsError
-from shared.runtime.worker import Told
-from tests.harness.driver_stand import WaitingBody
-from tests.harness.worker_stand import JOB, ME, TOPICS, StubService, WorkerStand, working
+from tidemark.shared.ports.blobs import BlobUnavailable
+from tidemark.shared.ports.log import LogUnavailable, TopicPartition
+from tidemark.shared.ports.sink import MarkerAhead, TargetRefused, TargetUnavailable
+from tidemark.shared.protocol.task.events import ReadUpTo
+from tidemark.shared.protocol.task.start import TaskLimits
+from tidemark.shared.runtime.body import Fetched, TaskBody
+from tidemark.shared.runtime.context import TaskContext
+from tidemark.shared.runtime.driver import ZombieError
+from tidemark.shared.runtime.settings import RuntimeSettings, SettingsError
+from tidemark.shared.runtime.worker import Told
 
 COLLECT = TaskId(VertexId("collect-1"), 0)
 

@@ -8,23 +8,23 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from services.sink.body import SinkBody
-from services.sink.connectors.memory import MemorySink, MemoryTarget
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.checkpoint import MirrorRow, ReleaseHandle
-from shared.model.frames import Inline
-from shared.model.held import Wait
-from shared.model.ids import Epoch, Generation, JobId, LeaderToken, VertexId
-from shared.model.messages import Ack, CommitHint, Drain, Released, TaskFailed, TaskRestored
-from shared.operators.base import ARRIVAL, PART, POS, TS, WEND, WSTART
-from shared.operators.batches import documents_of
-from shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailable
-from shared.runtime.creating import create_mirror
-from shared.runtime.mirror import MirrorWriter
-from shared.wire.arrow import encode_batch
-from shared.wire.messages import encode_message
 from tests.harness.worker_stand import JOB, TOPICS, WorkerStand, working
+from tidemark.services.sink.body import SinkBody
+from tidemark.services.sink.connectors.memory import MemorySink, MemoryTarget
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.checkpoint import MirrorRow, ReleaseHandle
+from tidemark.shared.model.frames import Inline
+from tidemark.shared.model.held import Wait
+from tidemark.shared.model.ids import Epoch, Generation, JobId, LeaderToken, VertexId
+from tidemark.shared.model.messages import Ack, CommitHint, Drain, Released, TaskFailed, TaskRestored
+from tidemark.shared.operators.base import ARRIVAL, PART, POS, TS, WEND, WSTART
+from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailable
+from tidemark.shared.runtime.creating import create_mirror
+from tidemark.shared.runtime.mirror import MirrorWriter
+from tidemark.shared.wire.arrow import encode_batch
+from tidemark.shared.wire.messages import encode_message
 
 COLLECT = VertexId("collect-1")
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from services.local.supervisor import BROKER
 from tests.e2e.jobs import meters_job
 from tests.e2e.ledger import OUTSIDE, Entry, findings
 from tests.e2e.soaking import PHASES, Pause, Rounds, Struck
+from tidemark.services.local.supervisor import BROKER
 
 WORKERS = {"coordinator": 2, "source": 2, "operator": 2, "spark": 1, "sink": 2}
 JOB = replace(meters_job(1, 1), workers=WORKERS)

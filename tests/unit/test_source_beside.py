@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from services.source.connectors.raw import LogRawReader
-from shared.adapters.clock import SystemClock
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.model.ids import SplitId
-from shared.operators.base import TS, Out
-from shared.operators.source_front import SourceFront
 from tests.harness.source_stand import HandClock, SourceStand, feed
+from tidemark.services.source.connectors.raw import LogRawReader
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.model.ids import SplitId
+from tidemark.shared.operators.base import TS, Out
+from tidemark.shared.operators.source_front import SourceFront
 
 MANY = 1_500
 SPLIT = SplitId("in-0")

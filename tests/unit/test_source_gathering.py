@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from services.source.connecting import gathers_ms
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.language.documents import parse
+from tidemark.services.source.connecting import gathers_ms
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.language.documents import parse
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,17 @@
 # ruff: noqa: N802 -- a test carries its rule's name
 """What a source's task holds when it becomes idle."""
 
-from services.source.connectors.raw import LogRawReader
-from shared.adapters.clock import SystemClock
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.language.documents import parse
-from shared.model.plan import OUT
-from shared.operators.base import Out
-from shared.operators.build import build_chain
-from shared.operators.context import TaskContext
-from shared.planning import plan_processor
 from tests.harness.source_stand import IDLE_MS, SourceStand, feed
+from tidemark.services.source.connectors.raw import LogRawReader
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.language.documents import parse
+from tidemark.shared.model.plan import OUT
+from tidemark.shared.operators.base import Out
+from tidemark.shared.operators.build import build_chain
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.planning import plan_processor
 
 
 async def test_W3_a_task_that_becomes_idle_holds_no_aggregates_back() -> None:

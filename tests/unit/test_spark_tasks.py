@@ -9,28 +9,28 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from services.spark.body import SparkBody
-from services.spark.service import SparkService, spark_settings
-from shared.adapters.blobs import MemoryBlobs
-from shared.adapters.virtual import START_MS, VirtualWorld, run_virtual
-from shared.language.documents import parse
-from shared.model.checkpoint import BlobRef
-from shared.model.frames import Inline, Segment
-from shared.model.ids import TASK_PART, Epoch, Generation, TaskId, VertexId
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.operators.base import MAX_OPEN, MIN_OPEN, WEND, WSTART
-from shared.operators.context import TaskContext as OperatorContext
-from shared.operators.step import Times
-from shared.operators.window_plan import WindowPlan
-from shared.planning import StepHead, plan_processor
-from shared.process.settings import ProcessSettings, ProcessSettingsError
-from shared.runtime.body import Announced
-from shared.wire.arrow import encode_batch
-from spark_stages.bounds import StepBounds
-from spark_stages.executing import Order
-from spark_stages.manifest import StageState, StateSegment
-from spark_stages.step import OutputSegment, SparkResult, SparkStep
 from tests.harness.worker_stand import JOB
+from tidemark.services.spark.body import SparkBody
+from tidemark.services.spark.service import SparkService, spark_settings
+from tidemark.shared.adapters.blobs import MemoryBlobs
+from tidemark.shared.adapters.virtual import START_MS, VirtualWorld, run_virtual
+from tidemark.shared.language.documents import parse
+from tidemark.shared.model.checkpoint import BlobRef
+from tidemark.shared.model.frames import Inline, Segment
+from tidemark.shared.model.ids import TASK_PART, Epoch, Generation, TaskId, VertexId
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.operators.base import MAX_OPEN, MIN_OPEN, WEND, WSTART
+from tidemark.shared.operators.context import TaskContext as OperatorContext
+from tidemark.shared.operators.step import Times
+from tidemark.shared.operators.window_plan import WindowPlan
+from tidemark.shared.planning import StepHead, plan_processor
+from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError
+from tidemark.shared.runtime.body import Announced
+from tidemark.shared.wire.arrow import encode_batch
+from tidemark.spark_stages.bounds import StepBounds
+from tidemark.spark_stages.executing import Order
+from tidemark.spark_stages.manifest import StageState, StateSegment
+from tidemark.spark_stages.step import OutputSegment, SparkResult, SparkStep
 
 DOCUMENT = (
     '{"pipeline": [{"$source": {"documents": [{"k": "a"}], "schema": {"k": "string"}}}, {"$tumblingWindow": {"interval": '

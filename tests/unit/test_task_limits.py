@@ -7,22 +7,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from shared.computation.loading import make_computation
-from shared.language import patterns
-from shared.language.documents import parse
-from shared.model.ids import SplitId
-from shared.model.plan import OUT
-from shared.operators.base import PART, POS, TS, Operator
-from shared.operators.batches import documents_of
-from shared.operators.build import build_front, build_operator
-from shared.operators.computation import KeyedComputation, row_of
-from shared.operators.context import TaskContext
-from shared.operators.errors import OperatorError
-from shared.operators.source_front import SourceFront
-from shared.operators.specs import FrontSpec
-from shared.planning.physical import plan_processor
 from tests.harness.computations import Marks
 from tests.harness.window_world import Raw
+from tidemark.shared.computation.loading import make_computation
+from tidemark.shared.language import patterns
+from tidemark.shared.language.documents import parse
+from tidemark.shared.model.ids import SplitId
+from tidemark.shared.model.plan import OUT
+from tidemark.shared.operators.base import PART, POS, TS, Operator
+from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.operators.build import build_front, build_operator
+from tidemark.shared.operators.computation import KeyedComputation, row_of
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.errors import OperatorError
+from tidemark.shared.operators.source_front import SourceFront
+from tidemark.shared.operators.specs import FrontSpec
+from tidemark.shared.planning.physical import plan_processor
 
 A, B = SplitId("t-0"), SplitId("t-1")
 SECOND = {"size": 1, "unit": "second"}

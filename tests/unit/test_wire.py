@@ -10,16 +10,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.model.checkpoint import MirrorRow, ReleaseHandle
-from shared.model.frames import BarrierFrame, DataFrame, EndFrame, Frame, Header, Inline, Segment, WatermarkFrame
-from shared.model.ids import Epoch, Generation, Incarnation, JobId, Seq, TaskId, VertexId
-from shared.model.messages import StartCheckpoint
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.wire.arrow import decode_batch, divide_batch, encode_batch, split_batch
-from shared.wire.errors import WireError
-from shared.wire.frames import decode_frame, encode_frame
-from shared.wire.limits import WireLimits
-from shared.wire.messages import (
+from tidemark.shared.model.checkpoint import MirrorRow, ReleaseHandle
+from tidemark.shared.model.frames import (
+    BarrierFrame,
+    DataFrame,
+    EndFrame,
+    Frame,
+    Header,
+    Inline,
+    Segment,
+    WatermarkFrame,
+)
+from tidemark.shared.model.ids import Epoch, Generation, Incarnation, JobId, Seq, TaskId, VertexId
+from tidemark.shared.model.messages import StartCheckpoint
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.wire.arrow import decode_batch, divide_batch, encode_batch, split_batch
+from tidemark.shared.wire.errors import WireError
+from tidemark.shared.wire.frames import decode_frame, encode_frame
+from tidemark.shared.wire.limits import WireLimits
+from tidemark.shared.wire.messages import (
     decode_command,
     decode_mirror_row,
     decode_report,

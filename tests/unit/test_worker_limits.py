@@ -10,33 +10,33 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from services.operator.body import OperatorBody
-from services.operator.settings import OperatorSettings, operator_settings
-from services.operator.users import Users
-from services.source.connecting import file_source
-from services.source.connectors.raw import LogRawReader
-from services.source.settings import SourceSettings, source_settings
-from shared.adapters.clock import SystemClock
-from shared.adapters.executor import AsyncExecutor
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_log import MemoryLog
-from shared.language.documents import parse
-from shared.language.stages import FileSource
-from shared.model.frames import Inline
-from shared.model.ids import Epoch
-from shared.operators.base import Out
-from shared.operators.chain import Chain
-from shared.operators.join import JoinOperator
-from shared.operators.source_front import SourceFront
-from shared.operators.specs import JoinSpec
-from shared.ports.log import LogError
-from shared.process.connections import Connections
-from shared.process.settings import ProcessSettings, ProcessSettingsError
-from shared.runtime.settings import RuntimeSettings
-from shared.wire.arrow import encode_batch
 from tests.harness.opening import open_splits
 from tests.harness.source_stand import SourceStand, feed
 from tests.harness.worker_stand import JOB
+from tidemark.services.operator.body import OperatorBody
+from tidemark.services.operator.settings import OperatorSettings, operator_settings
+from tidemark.services.operator.users import Users
+from tidemark.services.source.connecting import file_source
+from tidemark.services.source.connectors.raw import LogRawReader
+from tidemark.services.source.settings import SourceSettings, source_settings
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.language.documents import parse
+from tidemark.shared.language.stages import FileSource
+from tidemark.shared.model.frames import Inline
+from tidemark.shared.model.ids import Epoch
+from tidemark.shared.operators.base import Out
+from tidemark.shared.operators.chain import Chain
+from tidemark.shared.operators.join import JoinOperator
+from tidemark.shared.operators.source_front import SourceFront
+from tidemark.shared.operators.specs import JoinSpec
+from tidemark.shared.ports.log import LogError
+from tidemark.shared.process.connections import Connections
+from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.wire.arrow import encode_batch
 
 
 def settings(extra: dict[str, Any]) -> ProcessSettings:

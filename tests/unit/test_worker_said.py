@@ -3,12 +3,12 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from shared.adapters.virtual import VirtualWorld, run_virtual
-from shared.model.ids import Epoch, Generation, LeaderToken, Place, ProcessorName, VertexId, WorkerIncarnation
-from shared.model.messages import CoordinatorBeat, Heartbeat, TaskBeat
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.worker import Worker
 from tests.harness.worker_stand import JOB, ME, WorkerStand, working
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.ids import Epoch, Generation, LeaderToken, Place, ProcessorName, VertexId, WorkerIncarnation
+from tidemark.shared.model.messages import CoordinatorBeat, Heartbeat, TaskBeat
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.worker import Worker
 
 
 def at_work(story: Callable[[WorkerStand], Awaitable[None]], **options: Any) -> None:

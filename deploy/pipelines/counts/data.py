@@ -1,4 +1,4 @@
-"""Clicks of users: `python -m deploy.pipelines.counts.data FOLDER [CLICKS]` writes them to `clicks.jsonl`.
+"""Clicks of users: `python -m tidemark.deploy.pipelines.counts.data FOLDER [CLICKS]` writes them to `clicks.jsonl`.
 
 A few users click much, many click little, and each click arrives up to ten seconds after it was made. A function of the seed alone.
 """

@@ -1,6 +1,6 @@
 """The demo's report: one HTML file from what the demo left in its folder, to be opened anywhere, without a network.
 
-    python -m deploy.pipelines.departures.report out/demo
+    python -m tidemark.deploy.pipelines.departures.report out/demo
 
 Reads `summary.json`, `counts/` (a Delta table), `alerts.jsonl`, `late.jsonl` and, if it is there,
 `progress.jsonl`: one line now and then while the demo ran, `{t, watermark_ms, max_event_ms}`, seconds and milliseconds.
@@ -20,10 +20,10 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from deploy.pipelines.departures import plots
-from deploy.pipelines.departures.zeitgeist import HOUR_MS, ExpectedCounts
-from shared.computation import Date
-from shared.computation.harness import Harness
+from tidemark.deploy.pipelines.departures import plots
+from tidemark.deploy.pipelines.departures.zeitgeist import HOUR_MS, ExpectedCounts
+from tidemark.shared.computation import Date
+from tidemark.shared.computation.harness import Harness
 
 PROGRESS: Final = "progress.jsonl"
 REPORT: Final = "report.html"

@@ -28,7 +28,7 @@ from statistics import median
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from shared.computation import Computation, Date, Document, Record, Timer, Timers
+from tidemark.shared.computation import Computation, Date, Document, Record, Timer, Timers
 
 HOUR_MS: Final = 3_600_000
 HOURS_OF_WEEK: Final = 168

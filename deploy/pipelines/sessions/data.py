@@ -1,4 +1,4 @@
-"""Scores of players on two kinds of device: `python -m deploy.pipelines.sessions.data FOLDER [PLAYERS]` writes them.
+"""Scores of players on two kinds of device: `python -m tidemark.deploy.pipelines.sessions.data FOLDER [PLAYERS]` writes them.
 
 A player plays in sittings: scores some seconds to some minutes apart, then nothing for half an hour and more. A console tells its scores
 at once. A mobile device is out of reach now and then, in the underground or on a flight, and tells all that it has kept when it is back.

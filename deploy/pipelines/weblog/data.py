@@ -1,4 +1,4 @@
-"""Lines of a web server's access log: `python -m deploy.pipelines.weblog.data FOLDER [LINES]` writes them to `access.jsonl`.
+"""Lines of a web server's access log: `python -m tidemark.deploy.pipelines.weblog.data FOLDER [LINES]` writes them to `access.jsonl`.
 
 Common Log Format with the time that the answer took, wrapped as `{"line": …}`, as log shippers send it. A line is written when its
 request is answered, so a slow one comes after those that began later. For some minutes one section of the site fails. A function of

@@ -13,14 +13,14 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from services.operator.tables.held import HeldTable
-from shared.language.values import ExtendedJsonError, parse_json
-from shared.model.tables import Found
-from shared.model.values import INT64_MAX, INT64_MIN, Document
-from shared.operators.batches import TIMESTAMP, documents_of
-from shared.ports.clock import Clock, Executor
-from shared.ports.tables import Names, TableRefused, TableUnavailable
-from shared.runtime.settings import LookupSettings
+from tidemark.services.operator.tables.held import HeldTable
+from tidemark.shared.language.values import ExtendedJsonError, parse_json
+from tidemark.shared.model.tables import Found
+from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Document
+from tidemark.shared.operators.batches import TIMESTAMP, documents_of
+from tidemark.shared.ports.clock import Clock, Executor
+from tidemark.shared.ports.tables import Names, TableRefused, TableUnavailable
+from tidemark.shared.runtime.settings import LookupSettings
 
 _WHOLE: Final = re.compile(r"-?(0|[1-9][0-9]*)")
 _NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")

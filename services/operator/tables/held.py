@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-from shared.language.apply import lookup_keys
-from shared.language.apply.narrowing import key_of
-from shared.model.tables import Found
-from shared.model.values import Document
-from shared.ports.tables import Names
+from tidemark.shared.language.apply import lookup_keys
+from tidemark.shared.language.apply.narrowing import key_of
+from tidemark.shared.model.tables import Found
+from tidemark.shared.model.values import Document
+from tidemark.shared.ports.tables import Names
 
 
 class HeldTable:

@@ -12,13 +12,13 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from services.operator.tables.sqlvalues import NOTHING, Parameter, cell_reader, parameter_of
-from shared.adapters.sql_denied import is_denied
-from shared.model.tables import Found
-from shared.model.values import Document, Value
-from shared.ports.clock import Executor
-from shared.ports.tables import Names, TableDenied, TableRefused, TableUnavailable
-from shared.runtime.settings import LookupSettings
+from tidemark.services.operator.tables.sqlvalues import NOTHING, Parameter, cell_reader, parameter_of
+from tidemark.shared.adapters.sql_denied import is_denied
+from tidemark.shared.model.tables import Found
+from tidemark.shared.model.values import Document, Value
+from tidemark.shared.ports.clock import Executor
+from tidemark.shared.ports.tables import Names, TableDenied, TableRefused, TableUnavailable
+from tidemark.shared.runtime.settings import LookupSettings
 
 DIALECTS: Final = ("postgresql", "sqlite")
 _SQLITE_PASSING: Final = ("locked", "busy", "disk", "unable to open", "i/o")

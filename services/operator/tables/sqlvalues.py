@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from shared.language.values import ExtendedJsonError, from_json
-from shared.model.values import INT64_MAX, INT64_MIN, Binary, Date, Long, Value, long
+from tidemark.shared.language.values import ExtendedJsonError, from_json
+from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Binary, Date, Long, Value, long
 
 NOTHING: Final = object()
 """No cell of the column can equal the value."""

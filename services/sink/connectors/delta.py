@@ -28,13 +28,13 @@ from deltalake.exceptions import (
 from deltalake.transaction import AddAction, RemoveAction
 from msgspec import structs
 
-from services.sink.connectors.deltacolumns import exact, plain
-from services.sink.connectors.destination import Destination, sha256
-from services.sink.connectors.formats import parquet_bytes, table_from
-from services.sink.connectors.manifests import Manifest, ManifestStore, visible_name
-from services.sink.connectors.staging import StagedFile
-from shared.model.ids import Epoch
-from shared.ports.sink import TargetRefused, TargetUnavailable
+from tidemark.services.sink.connectors.deltacolumns import exact, plain
+from tidemark.services.sink.connectors.destination import Destination, sha256
+from tidemark.services.sink.connectors.formats import parquet_bytes, table_from
+from tidemark.services.sink.connectors.manifests import Manifest, ManifestStore, visible_name
+from tidemark.services.sink.connectors.staging import StagedFile
+from tidemark.shared.model.ids import Epoch
+from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 
 LOG: Final = "_delta_log"
 TOLD: Final = "tidemark"

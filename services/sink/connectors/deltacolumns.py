@@ -11,10 +11,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from services.sink.connectors.tables import table_of, table_of_documents
-from shared.language.values import render_json
-from shared.model.values import MISSING
-from shared.operators.batches import documents_of
+from tidemark.services.sink.connectors.tables import table_of, table_of_documents
+from tidemark.shared.language.values import render_json
+from tidemark.shared.model.values import MISSING
+from tidemark.shared.operators.batches import documents_of
 
 _FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
 """In names of columns, by the format without a mapping of names."""

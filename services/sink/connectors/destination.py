@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final, Protocol
 
-from shared.adapters.creating import link_file
-from shared.adapters.listing import raise_unless_gone
-from shared.ports.sink import TargetRefused, TargetUnavailable
+from tidemark.shared.adapters.creating import link_file
+from tidemark.shared.adapters.listing import raise_unless_gone
+from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 
 TEMPORARY_PREFIX: Final = ".tmp-"
 """Names of files that are being written; no reader looks at them."""

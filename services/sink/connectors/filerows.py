@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from services.sink.connectors.formats import csv_bytes, jsonl_bytes, parquet_bytes, text_of
-from shared.language.expressions.paths import read_path
-from shared.language.stages.source import FileFormat
-from shared.language.values import encode_doc, type_name
-from shared.model.values import MISSING, Document
-from shared.operators.base import RAW, REST
-from shared.operators.batches import declared_columns, documents_of, user_columns
-from shared.ports.sink import Rejected
+from tidemark.services.sink.connectors.formats import csv_bytes, jsonl_bytes, parquet_bytes, text_of
+from tidemark.shared.language.expressions.paths import read_path
+from tidemark.shared.language.stages.source import FileFormat
+from tidemark.shared.language.values import encode_doc, type_name
+from tidemark.shared.model.values import MISSING, Document
+from tidemark.shared.operators.base import RAW, REST
+from tidemark.shared.operators.batches import declared_columns, documents_of, user_columns
+from tidemark.shared.ports.sink import Rejected
 
 _NOTHING: Final = encode_doc({})
 FOLDER_BYTES_MAX: Final = 240

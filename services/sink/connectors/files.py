@@ -24,12 +24,12 @@ import msgspec
 import pyarrow as pa
 import structlog
 
-from services.sink.connectors.delta import DeltaReleases
-from services.sink.connectors.deltacolumns import DeltaColumns
-from services.sink.connectors.destination import Destination, sha256
-from services.sink.connectors.filerows import Encoding, Fit, RowBuffer
-from services.sink.connectors.formats import SUFFIXES
-from services.sink.connectors.manifests import (
+from tidemark.services.sink.connectors.delta import DeltaReleases
+from tidemark.services.sink.connectors.deltacolumns import DeltaColumns
+from tidemark.services.sink.connectors.destination import Destination, sha256
+from tidemark.services.sink.connectors.filerows import Encoding, Fit, RowBuffer
+from tidemark.services.sink.connectors.formats import SUFFIXES
+from tidemark.services.sink.connectors.manifests import (
     EPOCH_DIGITS,
     STAGED,
     Manifest,
@@ -38,8 +38,8 @@ from services.sink.connectors.manifests import (
     seen,
     visible_name,
 )
-from services.sink.connectors.markers import check_open, is_due
-from services.sink.connectors.staging import (
+from tidemark.services.sink.connectors.markers import check_open, is_due
+from tidemark.services.sink.connectors.staging import (
     FileList,
     Ledger,
     Part,
@@ -48,11 +48,11 @@ from services.sink.connectors.staging import (
     decode_handle,
     encode_handle,
 )
-from shared.model.checkpoint import MirrorRow
-from shared.model.ids import Epoch
-from shared.model.positive import check_positive
-from shared.ports.clock import Executor
-from shared.ports.sink import Identity, Rejected, TargetRefused
+from tidemark.shared.model.checkpoint import MirrorRow
+from tidemark.shared.model.ids import Epoch
+from tidemark.shared.model.positive import check_positive
+from tidemark.shared.ports.clock import Executor
+from tidemark.shared.ports.sink import Identity, Rejected, TargetRefused
 
 _log = structlog.get_logger()
 _LIST: Final = msgspec.msgpack.Decoder(tuple[StagedFile, ...])

@@ -9,9 +9,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from shared.language.stages.source import FileFormat
-from shared.language.values import render_json
-from shared.model.values import Binary, Date, Document, Long, ObjectId
+from tidemark.shared.language.stages.source import FileFormat
+from tidemark.shared.language.values import render_json
+from tidemark.shared.model.values import Binary, Date, Document, Long, ObjectId
 
 SUFFIXES: Final[Mapping[FileFormat, str]] = {"parquet": ".parquet", "json": ".jsonl", "csv": ".csv"}
 

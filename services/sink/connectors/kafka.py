@@ -17,7 +17,7 @@ import pyarrow as pa
 import structlog
 from msgspec import structs
 
-from services.sink.connectors.kafkamarkers import (
+from tidemark.services.sink.connectors.kafkamarkers import (
     TOPIC_CONFIG,
     Marker,
     MarkerReading,
@@ -26,17 +26,17 @@ from services.sink.connectors.kafkamarkers import (
     markers_of,
     ranges_of,
 )
-from services.sink.connectors.kafkarecords import RecordMaker, Takes
-from services.sink.connectors.kafkaruns import Held, Run, decode_runs, encode_runs
-from services.sink.connectors.kafkatopics import Topics
-from services.sink.connectors.markers import check_open, is_due
-from services.sink.connectors.staging import Part, PartStore, Staging
-from shared.language.stages.sinks import KafkaEmit
-from shared.model.checkpoint import MirrorRow
-from shared.model.ids import Epoch, Offset
-from shared.model.positive import check_positive
-from shared.ports.clock import Clock
-from shared.ports.log import (
+from tidemark.services.sink.connectors.kafkarecords import RecordMaker, Takes
+from tidemark.services.sink.connectors.kafkaruns import Held, Run, decode_runs, encode_runs
+from tidemark.services.sink.connectors.kafkatopics import Topics
+from tidemark.services.sink.connectors.markers import check_open, is_due
+from tidemark.services.sink.connectors.staging import Part, PartStore, Staging
+from tidemark.shared.language.stages.sinks import KafkaEmit
+from tidemark.shared.model.checkpoint import MirrorRow
+from tidemark.shared.model.ids import Epoch, Offset
+from tidemark.shared.model.positive import check_positive
+from tidemark.shared.ports.clock import Clock
+from tidemark.shared.ports.log import (
     Fenced,
     Log,
     LogDenied,
@@ -46,7 +46,7 @@ from shared.ports.log import (
     TopicPartition,
     TransactionalWriter,
 )
-from shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailable
+from tidemark.shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailable
 
 _report = structlog.get_logger()
 _TRIM_EVERY: Final = 1_000

@@ -16,11 +16,11 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from shared.model.ids import Epoch, Offset
-from shared.model.positive import check_positive
-from shared.ports.log import Log, NewRecord, TopicPartition, Written
-from shared.ports.sink import Identity, TargetRefused, TargetUnavailable
-from shared.runtime.topics import MARKERS_PREFIX, TOLD_CONFIG
+from tidemark.shared.model.ids import Epoch, Offset
+from tidemark.shared.model.positive import check_positive
+from tidemark.shared.ports.log import Log, NewRecord, TopicPartition, Written
+from tidemark.shared.ports.sink import Identity, TargetRefused, TargetUnavailable
+from tidemark.shared.runtime.topics import MARKERS_PREFIX, TOLD_CONFIG
 
 TOPIC_PREFIX: Final = MARKERS_PREFIX
 TOPIC_CONFIG: Final = {"cleanup.policy": "delete", **TOLD_CONFIG}

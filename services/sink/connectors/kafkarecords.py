@@ -13,22 +13,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from services.sink.connectors.kafkaruns import Int64s, Run, size_of, sizes_of
-from services.sink.connectors.rendered import rendered
-from shared.adapters.kafka_settings import KafkaSettings
-from shared.language.expressions.ast import Expr, FieldPath, Literal
-from shared.language.expressions.environment import Environment
-from shared.language.expressions.errors import ExpressionError
-from shared.language.expressions.interpreter import evaluate
-from shared.language.stages.sinks import KafkaEmit
-from shared.language.stages.source import KeyFormat
-from shared.language.values import render_json, type_name
-from shared.model.values import INT32_MAX, INT32_MIN, MISSING, Binary, Date, Document, Long
-from shared.operators.base import ARRIVAL, TS
-from shared.operators.batches import documents_of
-from shared.ports.log import NewRecord, RecordColumns
-from shared.ports.sink import Rejected
-from shared.runtime.internal import is_internal, refusal
+from tidemark.services.sink.connectors.kafkaruns import Int64s, Run, size_of, sizes_of
+from tidemark.services.sink.connectors.rendered import rendered
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.errors import ExpressionError
+from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.language.stages.sinks import KafkaEmit
+from tidemark.shared.language.stages.source import KeyFormat
+from tidemark.shared.language.values import render_json, type_name
+from tidemark.shared.model.values import INT32_MAX, INT32_MIN, MISSING, Binary, Date, Document, Long
+from tidemark.shared.operators.base import ARRIVAL, TS
+from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.ports.log import NewRecord, RecordColumns
+from tidemark.shared.ports.sink import Rejected
+from tidemark.shared.runtime.internal import is_internal, refusal
 
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 

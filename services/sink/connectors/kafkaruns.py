@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shared.compiled.documents import buffers
-from shared.operators.keygroups import key_groups
-from shared.ports.log import HEADERS, NewRecord, RecordColumns
-from shared.ports.sink import TargetRefused
-from shared.wire.arrow import decode_batch, encode_batch
-from shared.wire.errors import WireError
-from shared.wire.limits import DEFAULT
+from tidemark.shared.compiled.documents import buffers
+from tidemark.shared.operators.keygroups import key_groups
+from tidemark.shared.ports.log import HEADERS, NewRecord, RecordColumns
+from tidemark.shared.ports.sink import TargetRefused
+from tidemark.shared.wire.arrow import decode_batch, encode_batch
+from tidemark.shared.wire.errors import WireError
+from tidemark.shared.wire.limits import DEFAULT
 
 Int64s = npt.NDArray[np.int64]
 OVERHEAD_BYTES: Final = 128

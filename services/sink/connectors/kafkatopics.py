@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from services.sink.connectors.kafkarecords import Takes
-from services.sink.connectors.kafkaruns import OVERHEAD_BYTES, Run, sizes_of
-from shared.ports.log import Log, LogDenied, LogError, LogUnavailable, RecordColumns, TopicRules
+from tidemark.services.sink.connectors.kafkarecords import Takes
+from tidemark.services.sink.connectors.kafkaruns import OVERHEAD_BYTES, Run, sizes_of
+from tidemark.shared.ports.log import Log, LogDenied, LogError, LogUnavailable, RecordColumns, TopicRules
 
 _CLOCKS_APART_MS: Final = 60_000
 """A broker's clock may differ from ours so much, or by a tenth of what it allows, if that is less."""

@@ -18,10 +18,10 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Struct, structs
 
-from services.sink.connectors.destination import Destination, sha256
-from services.sink.connectors.staging import StagedFile
-from shared.model.ids import Epoch
-from shared.ports.sink import TargetRefused, TargetUnavailable
+from tidemark.services.sink.connectors.destination import Destination, sha256
+from tidemark.services.sink.connectors.staging import StagedFile
+from tidemark.shared.model.ids import Epoch
+from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 
 STAGED: Final = "_staged"
 MANIFESTS: Final = "_manifests"

@@ -4,9 +4,9 @@ The marker of an identity is the last checkpoint whose output is visible at the 
 it as its predecessor, and in no other way.
 """
 
-from shared.model.checkpoint import MirrorRow
-from shared.model.ids import NO_EPOCH, Epoch
-from shared.ports.sink import Identity, MarkerAhead, ReleaseGap, TargetRefused
+from tidemark.shared.model.checkpoint import MirrorRow
+from tidemark.shared.model.ids import NO_EPOCH, Epoch
+from tidemark.shared.ports.sink import Identity, MarkerAhead, ReleaseGap, TargetRefused
 
 
 def check_open(identity: Identity, marker: Epoch | None, restored_from: Epoch, place: str, *, joins: bool) -> None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import msgspec
 import pyarrow as pa
 
-from services.sink.connectors.markers import check_open, is_due
-from services.sink.connectors.staging import InlinePart, Ledger, Part, decode_handle, encode_handle
-from shared.model.checkpoint import MirrorRow
-from shared.model.ids import Epoch
-from shared.ports.sink import Identity, Rejected, TargetRefused
+from tidemark.services.sink.connectors.markers import check_open, is_due
+from tidemark.services.sink.connectors.staging import InlinePart, Ledger, Part, decode_handle, encode_handle
+from tidemark.shared.model.checkpoint import MirrorRow
+from tidemark.shared.model.ids import Epoch
+from tidemark.shared.ports.sink import Identity, Rejected, TargetRefused
 
 PLACE = "memory"
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from services.sink.connectors.destination import check_name
-from shared.adapters.creating import create_object
-from shared.adapters.listing import listing_of
-from shared.ports.sink import TargetRefused, TargetUnavailable
+from tidemark.services.sink.connectors.destination import check_name
+from tidemark.shared.adapters.creating import create_object
+from tidemark.shared.adapters.listing import listing_of
+from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 
 PROBE: Final = "_manifests/.probe"
 """An empty object by which `prepare` sees that the store refuses to create a name twice."""

@@ -12,13 +12,13 @@ from typing import Any, TypeVar, cast, get_args
 
 import pyarrow as pa
 
-from services.sink.connectors.delta import is_compacted, live_files, manifests_in, table_at
-from services.sink.connectors.destination import Destination, LocalDestination, sha256
-from services.sink.connectors.formats import rows_of, table_from
-from services.sink.connectors.manifests import Manifest, ManifestStore
-from services.sink.connectors.staging import StagedFile
-from shared.language.stages.source import FileFormat
-from shared.ports.sink import TargetRefused
+from tidemark.services.sink.connectors.delta import is_compacted, live_files, manifests_in, table_at
+from tidemark.services.sink.connectors.destination import Destination, LocalDestination, sha256
+from tidemark.services.sink.connectors.formats import rows_of, table_from
+from tidemark.services.sink.connectors.manifests import Manifest, ManifestStore
+from tidemark.services.sink.connectors.staging import StagedFile
+from tidemark.shared.language.stages.source import FileFormat
+from tidemark.shared.ports.sink import TargetRefused
 
 Content = TypeVar("Content", pa.Table, list[dict[str, Any]])
 

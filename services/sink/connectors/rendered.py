@@ -6,10 +6,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from shared.compiled import rendering
-from shared.language.values import render_json
-from shared.operators.batches import documents_of
-from shared.operators.encoded import Overlay, with_others
+from tidemark.shared.compiled import rendering
+from tidemark.shared.language.values import render_json
+from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.operators.encoded import Overlay, with_others
 
 _GROWTH: Final = 8
 """How many times as long as in the codec, or in another JSON, a value's JSON may be: of control characters, and of dates as numbers."""

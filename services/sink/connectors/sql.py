@@ -20,20 +20,20 @@ from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.schema import CreateTable
 
-from services.sink.connectors.markers import check_open, is_due
-from services.sink.connectors.sqltable import place_of, target_table
-from services.sink.connectors.sqlvalues import Misfit, RowMaker
-from services.sink.connectors.sqlwrites import MergeWriter, Unwanted
-from services.sink.connectors.staging import Part, PartStore, Staging
-from shared.adapters.sql_denied import is_denied
-from shared.language.stages.sinks import Merge
-from shared.language.values import CodecError, decode_doc, encode_doc
-from shared.model.checkpoint import MirrorRow
-from shared.model.ids import Epoch
-from shared.model.positive import check_positive
-from shared.operators.batches import documents_of
-from shared.ports.clock import Executor
-from shared.ports.sink import Identity, Rejected, TargetDenied, TargetRefused, TargetUnavailable
+from tidemark.services.sink.connectors.markers import check_open, is_due
+from tidemark.services.sink.connectors.sqltable import place_of, target_table
+from tidemark.services.sink.connectors.sqlvalues import Misfit, RowMaker
+from tidemark.services.sink.connectors.sqlwrites import MergeWriter, Unwanted
+from tidemark.services.sink.connectors.staging import Part, PartStore, Staging
+from tidemark.shared.adapters.sql_denied import is_denied
+from tidemark.shared.language.stages.sinks import Merge
+from tidemark.shared.language.values import CodecError, decode_doc, encode_doc
+from tidemark.shared.model.checkpoint import MirrorRow
+from tidemark.shared.model.ids import Epoch
+from tidemark.shared.model.positive import check_positive
+from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.ports.clock import Executor
+from tidemark.shared.ports.sink import Identity, Rejected, TargetDenied, TargetRefused, TargetUnavailable
 
 MARKERS_TABLE: Final = "tidemark_released"
 DIALECTS: Final = ("postgresql", "sqlite")

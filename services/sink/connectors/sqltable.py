@@ -6,8 +6,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from shared.language.stages.sinks import Merge
-from shared.ports.sink import TargetRefused
+from tidemark.shared.language.stages.sinks import Merge
+from tidemark.shared.ports.sink import TargetRefused
 
 
 def place_of(stage: Merge) -> str:

@@ -15,9 +15,9 @@ import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from shared.language.values import render_json, to_json, type_name
-from shared.language.values.instants import DAY_MS
-from shared.model.values import Binary, Date, Document, Long, ObjectId
+from tidemark.shared.language.values import render_json, to_json, type_name
+from tidemark.shared.language.values.instants import DAY_MS
+from tidemark.shared.model.values import Binary, Date, Document, Long, ObjectId
 
 UUID_SUBTYPE: Final = 4
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
-from services.sink.connectors.sqlvalues import is_computed
-from shared.language.stages.sinks import Merge
+from tidemark.services.sink.connectors.sqlvalues import is_computed
+from tidemark.shared.language.stages.sinks import Merge
 
 Parameters = Mapping[str, Any]
 _KEY_PREFIX: Final = "key__"

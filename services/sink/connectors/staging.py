@@ -14,11 +14,11 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from shared.model.checkpoint import BlobRef
-from shared.model.ids import NO_EPOCH, Epoch
-from shared.model.positive import check_positive
-from shared.ports.blobs import BlobError, BlobStore, BlobUnavailable
-from shared.ports.sink import StagedUnavailable, TargetRefused
+from tidemark.shared.model.checkpoint import BlobRef
+from tidemark.shared.model.ids import NO_EPOCH, Epoch
+from tidemark.shared.model.positive import check_positive
+from tidemark.shared.ports.blobs import BlobError, BlobStore, BlobUnavailable
+from tidemark.shared.ports.sink import StagedUnavailable, TargetRefused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from shared.language.values import render_json
-from shared.model.values import MISSING, Binary, Date, Document, Long, ObjectId
-from shared.operators.base import RAW, REST
-from shared.operators.batches import declared_columns, documents_of, user_columns
+from tidemark.shared.language.values import render_json
+from tidemark.shared.model.values import MISSING, Binary, Date, Document, Long, ObjectId
+from tidemark.shared.operators.base import RAW, REST
+from tidemark.shared.operators.batches import declared_columns, documents_of, user_columns
 
 _SCALARS: Final[dict[type, pa.DataType]] = {
     bool: pa.bool_(),

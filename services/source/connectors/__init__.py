@@ -1,1 +1,1 @@
-"""Sources by origin: Kafka, files, documents, scripts. Each implements `shared.ports.source.Source`."""
+"""Sources by origin: Kafka, files, documents, scripts. Each implements `tidemark.shared.ports.source.Source`."""

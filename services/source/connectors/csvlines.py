@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from shared.ports.log import LogError
+from tidemark.shared.ports.log import LogError
 
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
 

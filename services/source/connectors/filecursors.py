@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Final, Protocol
 
-from services.source.connectors.filereaders import FileReader, Rows
-from shared.ports.log import LogError, LogUnavailable
-from shared.ports.source import SourceReplaced
+from tidemark.services.source.connectors.filereaders import FileReader, Rows
+from tidemark.shared.ports.log import LogError, LogUnavailable
+from tidemark.shared.ports.source import SourceReplaced
 
 PLACE_BITS: Final = 20
 CHECK_BITS: Final = 8

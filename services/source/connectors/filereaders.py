@@ -18,13 +18,13 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from services.source.connectors.csvlines import CsvLines
-from services.source.connectors.parquetcells import documents_of_batch
-from shared.language.limits import DEFAULTS
-from shared.language.stages.source import FileFormat
-from shared.language.values import render_json
-from shared.model.values import Document
-from shared.ports.log import LogError
+from tidemark.services.source.connectors.csvlines import CsvLines
+from tidemark.services.source.connectors.parquetcells import documents_of_batch
+from tidemark.shared.language.limits import DEFAULTS
+from tidemark.shared.language.stages.source import FileFormat
+from tidemark.shared.language.values import render_json
+from tidemark.shared.model.values import Document
+from tidemark.shared.ports.log import LogError
 
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
 _OTHER_KINDS: Final = {

@@ -14,14 +14,14 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from services.source.connectors.filecursors import Cursor, FileCursor, Files, Piece, SequenceCursor
-from services.source.connectors.filereaders import reader_of
-from shared.language.limits import DEFAULTS
-from shared.language.stages.source import FileFormat
-from shared.model.checkpoint import KnownSplit
-from shared.model.ids import FIRST_OFFSET, Offset, SplitId
-from shared.ports.clock import Clock, Executor
-from shared.ports.source import RawBatch, SplitStatus
+from tidemark.services.source.connectors.filecursors import Cursor, FileCursor, Files, Piece, SequenceCursor
+from tidemark.services.source.connectors.filereaders import reader_of
+from tidemark.shared.language.limits import DEFAULTS
+from tidemark.shared.language.stages.source import FileFormat
+from tidemark.shared.model.checkpoint import KnownSplit
+from tidemark.shared.model.ids import FIRST_OFFSET, Offset, SplitId
+from tidemark.shared.ports.clock import Clock, Executor
+from tidemark.shared.ports.source import RawBatch, SplitStatus
 
 _SCAN_BYTES: Final = 4 * 1024 * 1024
 """Read at once when the end of a file is looked for: a piece, as of a fetch."""

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from services.source.connectors.raw import RawPartition, RawReader
-from shared.language.stages.source import StartAt, StartAtOffsets, StartAtTime
-from shared.model.checkpoint import KnownSplit
-from shared.model.ids import Offset, SplitId
-from shared.ports.clock import Clock
-from shared.ports.log import Log, LogError, LogUnavailable, OffsetOutOfRange, TopicFound, TopicPartition
-from shared.ports.source import RawBatch, SourceReplaced, SplitStatus
+from tidemark.services.source.connectors.raw import RawPartition, RawReader
+from tidemark.shared.language.stages.source import StartAt, StartAtOffsets, StartAtTime
+from tidemark.shared.model.checkpoint import KnownSplit
+from tidemark.shared.model.ids import Offset, SplitId
+from tidemark.shared.ports.clock import Clock
+from tidemark.shared.ports.log import Log, LogError, LogUnavailable, OffsetOutOfRange, TopicFound, TopicPartition
+from tidemark.shared.ports.source import RawBatch, SourceReplaced, SplitStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

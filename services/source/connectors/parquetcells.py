@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from shared.language.values.instants import DAY_MS
-from shared.model.values import Binary, Date, Document
+from tidemark.shared.language.values.instants import DAY_MS
+from tidemark.shared.model.values import Binary, Date, Document
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _PER_S: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}

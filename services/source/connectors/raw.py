@@ -1,6 +1,6 @@
 """What the Kafka source needs of a reader of raw records, and that reader on any `Log`.
 
-The fast one reads columns straight from the fetch answers (`shared.adapters.kafka_raw`); `LogRawReader` is for logs in memory.
+The fast one reads columns straight from the fetch answers (`tidemark.shared.adapters.kafka_raw`); `LogRawReader` is for logs in memory.
 """
 
 from collections import deque
@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shared.model.ids import Offset
-from shared.ports.log import Log, LogRecord, Reader, TopicPartition
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.log import Log, LogRecord, Reader, TopicPartition
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 

@@ -9,13 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from shared.language.stages.source import DataStep, ProcessingTimeStep, ScriptStep
-from shared.language.values import render_json
-from shared.model.checkpoint import KnownSplit
-from shared.model.ids import FIRST_OFFSET, Offset, SplitId
-from shared.model.values import Document
-from shared.ports.clock import Clock
-from shared.ports.source import RawBatch, SplitStatus
+from tidemark.shared.language.stages.source import DataStep, ProcessingTimeStep, ScriptStep
+from tidemark.shared.language.values import render_json
+from tidemark.shared.model.checkpoint import KnownSplit
+from tidemark.shared.model.ids import FIRST_OFFSET, Offset, SplitId
+from tidemark.shared.model.values import Document
+from tidemark.shared.ports.clock import Clock
+from tidemark.shared.ports.source import RawBatch, SplitStatus
 
 
 def split_of(partition: int) -> SplitId:

@@ -9,8 +9,8 @@
 
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from shared.language.expressions.errors import SIZE, ExpressionError
-from shared.model.values import Value
+from tidemark.shared.language.expressions.errors import SIZE, ExpressionError
+from tidemark.shared.model.values import Value
 
 OrderKey: TypeAlias = tuple[int, int, int]
 """(event time, partition, position), D11; behind a `$sort` (0, 0, index), D15."""

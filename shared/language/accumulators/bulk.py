@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shared.language.accumulators.base import AnyImplementation, OrderKey
-from shared.language.accumulators.extremes import Extremes
-from shared.language.accumulators.numbers import Count, TotalOf
-from shared.language.accumulators.sketches import ApproxCountDistinct, Percentiles, hash_of
-from shared.language.kernels.totals import units_by_group
-from shared.language.values.numbers import DOUBLE, INT, LONG
-from shared.language.values.totals import Total
-from shared.model.values import Date, Long, Value
+from tidemark.shared.language.accumulators.base import AnyImplementation, OrderKey
+from tidemark.shared.language.accumulators.extremes import Extremes
+from tidemark.shared.language.accumulators.numbers import Count, TotalOf
+from tidemark.shared.language.accumulators.sketches import ApproxCountDistinct, Percentiles, hash_of
+from tidemark.shared.language.kernels.totals import units_by_group
+from tidemark.shared.language.values.numbers import DOUBLE, INT, LONG
+from tidemark.shared.language.values.totals import Total
+from tidemark.shared.model.values import Date, Long, Value
 
 Add: TypeAlias = Callable[[Any, int], Any]
 """A state, and the number of a group whose values it takes in; the state with them."""

@@ -6,9 +6,9 @@ All documents of a group have its key, so each brings the same n: the state take
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from shared.language.accumulators.base import AnyImplementation, OrderKey
-from shared.language.values.codec import decode_value, encode_value
-from shared.model.values import Binary, Value
+from tidemark.shared.language.accumulators.base import AnyImplementation, OrderKey
+from tidemark.shared.language.values.codec import decode_value, encode_value
+from tidemark.shared.model.values import Binary, Value
 
 State: TypeAlias = tuple[int, Any] | None
 """n and the state of the accumulator with that n; None before the first document."""

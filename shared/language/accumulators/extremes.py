@@ -6,10 +6,10 @@ the order in which they came (A1).
 
 from typing import Any
 
-from shared.language.accumulators.base import OrderKey, Unordered
-from shared.language.values.codec import decode_value, encode_value
-from shared.language.values.order import sort_key
-from shared.model.values import MISSING, Value
+from tidemark.shared.language.accumulators.base import OrderKey, Unordered
+from tidemark.shared.language.values.codec import decode_value, encode_value
+from tidemark.shared.language.values.order import sort_key
+from tidemark.shared.model.values import MISSING, Value
 
 
 def _key(value: Value) -> tuple[Any, ...]:

@@ -7,10 +7,10 @@ from typing import Final
 
 import msgspec
 
-from shared.language.accumulators.base import OrderKey, Unordered
-from shared.language.values.codec import CodecError, decode_value, encode_value
-from shared.language.values.totals import Deviation, Total
-from shared.model.values import INT32_MAX, Binary, Value, long
+from tidemark.shared.language.accumulators.base import OrderKey, Unordered
+from tidemark.shared.language.values.codec import CodecError, decode_value, encode_value
+from tidemark.shared.language.values.totals import Deviation, Total
+from tidemark.shared.model.values import INT32_MAX, Binary, Value, long
 
 
 def pack_int(value: int) -> Binary:

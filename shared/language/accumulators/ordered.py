@@ -2,13 +2,13 @@
 
 from typing import Any, TypeAlias
 
-from shared.language.accumulators.base import Ordered, OrderKey, bounded
-from shared.language.expressions.errors import TYPE, ExpressionError
-from shared.language.limits import DEFAULTS
-from shared.language.values.codec import decode_value, encode_value
-from shared.language.values.keys import canonical_key
-from shared.language.values.types import type_name
-from shared.model.values import MISSING, Value
+from tidemark.shared.language.accumulators.base import Ordered, OrderKey, bounded
+from tidemark.shared.language.expressions.errors import TYPE, ExpressionError
+from tidemark.shared.language.limits import DEFAULTS
+from tidemark.shared.language.values.codec import decode_value, encode_value
+from tidemark.shared.language.values.keys import canonical_key
+from tidemark.shared.language.values.types import type_name
+from tidemark.shared.model.values import MISSING, Value
 
 Entry: TypeAlias = tuple[OrderKey, Any]
 

@@ -4,17 +4,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from shared.language.accumulators.spec import Accumulator
-from shared.language.expressions.ast import NULL, Expr, Literal
-from shared.language.expressions.errors import VALUE, ExpressionError
-from shared.language.expressions.forms import parse_sort_keys
-from shared.language.expressions.parse import parse_expression
-from shared.language.expressions.registry import LEFT_OUT
-from shared.language.expressions.scope import Scope
-from shared.language.problems import join
-from shared.language.values.extended_json import ExtendedJsonError, from_json
-from shared.language.values.types import is_finite, is_integral, is_number
-from shared.model.values import Value
+from tidemark.shared.language.accumulators.spec import Accumulator
+from tidemark.shared.language.expressions.ast import NULL, Expr, Literal
+from tidemark.shared.language.expressions.errors import VALUE, ExpressionError
+from tidemark.shared.language.expressions.forms import parse_sort_keys
+from tidemark.shared.language.expressions.parse import parse_expression
+from tidemark.shared.language.expressions.registry import LEFT_OUT
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import join
+from tidemark.shared.language.values.extended_json import ExtendedJsonError, from_json
+from tidemark.shared.language.values.types import is_finite, is_integral, is_number
+from tidemark.shared.model.values import Value
 
 N_MAX: Final = 100_000
 """The largest `n`: what is kept for a group stays bounded."""

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from shared.language.accumulators.base import OrderKey, Unordered
-from shared.language.values.codec import decode_value, encode_value
-from shared.language.values.keys import canonical_key
-from shared.language.values.types import is_number
-from shared.model.values import MISSING, Binary, Value, long
+from tidemark.shared.language.accumulators.base import OrderKey, Unordered
+from tidemark.shared.language.values.codec import decode_value, encode_value
+from tidemark.shared.language.values.keys import canonical_key
+from tidemark.shared.language.values.types import is_number
+from tidemark.shared.model.values import MISSING, Binary, Value, long
 
 LEVELS: Final = ((0, 4096), (42, 16_384), (46, 16_384), (49, 16_384), (52, 16_384))
 """Bits of a double that are dropped, and how many buckets there may be; at the last level 4,096 exponents and signs are all."""

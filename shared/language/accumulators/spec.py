@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from shared.language.expressions.ast import Expr, SortKey
-from shared.language.limits import DEFAULTS, Limits
+from tidemark.shared.language.expressions.ast import Expr, SortKey
+from tidemark.shared.language.limits import DEFAULTS, Limits
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,19 +4,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from shared.language.accumulators.base import AnyImplementation
-from shared.language.accumulators.counted import Counted
-from shared.language.accumulators.extremes import Extremes
-from shared.language.accumulators.numbers import Count, DeviationOf, TotalOf
-from shared.language.accumulators.ordered import AddToSet, ConcatArrays, Ends, MergeObjects, Push, SetUnion
-from shared.language.accumulators.parse import whole_n
-from shared.language.accumulators.sketches import ApproxCountDistinct, Percentiles
-from shared.language.accumulators.spec import Accumulator
-from shared.language.accumulators.tops import Top, sort_values
-from shared.language.expressions.environment import Environment
-from shared.language.expressions.interpreter import evaluate
-from shared.language.values.totals import Deviation, Total
-from shared.model.values import MISSING, Value
+from tidemark.shared.language.accumulators.base import AnyImplementation
+from tidemark.shared.language.accumulators.counted import Counted
+from tidemark.shared.language.accumulators.extremes import Extremes
+from tidemark.shared.language.accumulators.numbers import Count, DeviationOf, TotalOf
+from tidemark.shared.language.accumulators.ordered import AddToSet, ConcatArrays, Ends, MergeObjects, Push, SetUnion
+from tidemark.shared.language.accumulators.parse import whole_n
+from tidemark.shared.language.accumulators.sketches import ApproxCountDistinct, Percentiles
+from tidemark.shared.language.accumulators.spec import Accumulator
+from tidemark.shared.language.accumulators.tops import Top, sort_values
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.language.values.totals import Deviation, Total
+from tidemark.shared.model.values import MISSING, Value
 
 
 def _n(accumulator: Accumulator) -> int:

@@ -2,12 +2,12 @@
 
 from typing import Any, TypeAlias
 
-from shared.language.accumulators.base import Ordered, OrderKey
-from shared.language.expressions.ast import SortKey
-from shared.language.expressions.sorting import values_at
-from shared.language.values.codec import decode_value, encode_value
-from shared.language.values.order import sort_key
-from shared.model.values import MISSING, Value
+from tidemark.shared.language.accumulators.base import Ordered, OrderKey
+from tidemark.shared.language.expressions.ast import SortKey
+from tidemark.shared.language.expressions.sorting import values_at
+from tidemark.shared.language.values.codec import decode_value, encode_value
+from tidemark.shared.language.values.order import sort_key
+from tidemark.shared.model.values import MISSING, Value
 
 Row: TypeAlias = tuple[tuple[Any, ...], OrderKey, list[Any], Any]
 """The orderable form of the sort key, the order key, the sort key's values, the output."""

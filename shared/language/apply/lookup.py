@@ -3,17 +3,17 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from shared.language.apply.results import Failure, Passed
-from shared.language.apply.stages import apply_stage, set_path
-from shared.language.apply.windowed import apply_count, apply_group, apply_limit, apply_sort
-from shared.language.expressions.environment import Environment
-from shared.language.expressions.errors import VALUE, ExpressionError
-from shared.language.expressions.interpreter import evaluate
-from shared.language.query.match import equality_values, values_at
-from shared.language.stages.relational import Lookup
-from shared.language.stages.windows import Count, Group, InnerStage, Limit, Sort
-from shared.language.values.keys import canonical_key
-from shared.model.values import Document, Value
+from tidemark.shared.language.apply.results import Failure, Passed
+from tidemark.shared.language.apply.stages import apply_stage, set_path
+from tidemark.shared.language.apply.windowed import apply_count, apply_group, apply_limit, apply_sort
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.errors import VALUE, ExpressionError
+from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.language.query.match import equality_values, values_at
+from tidemark.shared.language.stages.relational import Lookup
+from tidemark.shared.language.stages.windows import Count, Group, InnerStage, Limit, Sort
+from tidemark.shared.language.values.keys import canonical_key
+from tidemark.shared.model.values import Document, Value
 
 
 def lookup_keys(foreign: Value, names: Sequence[str]) -> frozenset[bytes]:

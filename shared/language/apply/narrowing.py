@@ -11,17 +11,17 @@ from functools import cached_property
 from itertools import islice, product
 from typing import Any
 
-from shared.language.apply.lookup import local_values, lookup_keys, lookup_variables
-from shared.language.expressions.ast import Call, Expr, FieldPath, Literal, Variable
-from shared.language.expressions.environment import Environment
-from shared.language.expressions.errors import VALUE, ExpressionError
-from shared.language.expressions.interpreter import evaluate
-from shared.language.limits import CONDITIONS_MAX
-from shared.language.query.ast import All, Compare, ExprTrue, OnField, Predicate
-from shared.language.stages.relational import Lookup
-from shared.language.stages.stateless import Match
-from shared.language.values.keys import canonical_key
-from shared.model.values import MISSING, Document
+from tidemark.shared.language.apply.lookup import local_values, lookup_keys, lookup_variables
+from tidemark.shared.language.expressions.ast import Call, Expr, FieldPath, Literal, Variable
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.errors import VALUE, ExpressionError
+from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.language.limits import CONDITIONS_MAX
+from tidemark.shared.language.query.ast import All, Compare, ExprTrue, OnField, Predicate
+from tidemark.shared.language.stages.relational import Lookup
+from tidemark.shared.language.stages.stateless import Match
+from tidemark.shared.language.values.keys import canonical_key
+from tidemark.shared.model.values import MISSING, Document
 
 Names = tuple[str, ...]
 Wanted = tuple[Any, ...]

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from shared.language.apply.size import evaluate_bounded
-from shared.language.expressions.environment import Environment
-from shared.language.stages.stateless import Branch, Computed, Drop, Keep
-from shared.model.values import MISSING, Document, Value
+from tidemark.shared.language.apply.size import evaluate_bounded
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.stages.stateless import Branch, Computed, Drop, Keep
+from tidemark.shared.model.values import MISSING, Document, Value
 
 
 def exclude(tree: Branch, document: Document) -> Document:

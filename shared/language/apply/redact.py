@@ -2,11 +2,11 @@
 
 from typing import Any, Final
 
-from shared.language.expressions.environment import Environment
-from shared.language.expressions.errors import VALUE, ExpressionError
-from shared.language.expressions.interpreter import evaluate
-from shared.language.stages.stateless import Redact
-from shared.model.values import MISSING, Document, Value
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.errors import VALUE, ExpressionError
+from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.language.stages.stateless import Redact
+from tidemark.shared.model.values import MISSING, Document, Value
 
 _DESCEND: Final = "descend"
 _PRUNE: Final = "prune"

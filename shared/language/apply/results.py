@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from shared.model.values import Document
+from tidemark.shared.model.values import Document
 
 VALIDATE_REASON: Final = "Input document found to be invalid in $validate stage."
 """The reason that dead letters of `$validate` carry, in Atlas's words."""

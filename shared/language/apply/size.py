@@ -2,11 +2,11 @@
 
 from typing import Any, Final
 
-from shared.language.expressions.ast import Expr
-from shared.language.expressions.environment import Environment
-from shared.language.expressions.errors import SIZE, ExpressionError
-from shared.language.expressions.interpreter import evaluate
-from shared.model.values import Value
+from tidemark.shared.language.expressions.ast import Expr
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.errors import SIZE, ExpressionError
+from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.model.values import Value
 
 DEPTH_MAX: Final = 150
 """How deep a computed value may nest."""

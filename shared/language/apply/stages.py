@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from shared.language.apply.project import add_fields, exclude, include
-from shared.language.apply.redact import redact
-from shared.language.apply.results import VALIDATE_REASON, Discarded, Failure, Outcome, Passed, ValidationStop
-from shared.language.apply.size import evaluate_bounded
-from shared.language.expressions.environment import Environment
-from shared.language.expressions.errors import TYPE, ExpressionError
-from shared.language.query.match import matches
-from shared.language.stages.stateless import (
+from tidemark.shared.language.apply.project import add_fields, exclude, include
+from tidemark.shared.language.apply.redact import redact
+from tidemark.shared.language.apply.results import VALIDATE_REASON, Discarded, Failure, Outcome, Passed, ValidationStop
+from tidemark.shared.language.apply.size import evaluate_bounded
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.errors import TYPE, ExpressionError
+from tidemark.shared.language.query.match import matches
+from tidemark.shared.language.stages.stateless import (
     AddFields,
     Match,
     Project,
@@ -21,8 +21,8 @@ from shared.language.stages.stateless import (
     Unwind,
     Validate,
 )
-from shared.language.values.types import type_name
-from shared.model.values import MISSING, Document, Value, long
+from tidemark.shared.language.values.types import type_name
+from tidemark.shared.model.values import MISSING, Document, Value, long
 
 
 def apply_stage(stage: Stateless, document: Document, env: Environment) -> Outcome:

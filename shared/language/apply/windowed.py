@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from shared.language.accumulators.base import OrderKey
-from shared.language.accumulators.table import accumulator_input, implementation
-from shared.language.expressions.environment import Environment
-from shared.language.expressions.interpreter import evaluate
-from shared.language.expressions.sorting import sort_items
-from shared.language.stages.windows import Count, Group, Limit, Sort
-from shared.language.values.keys import canonical_key
-from shared.model.values import MISSING, Document
+from tidemark.shared.language.accumulators.base import OrderKey
+from tidemark.shared.language.accumulators.table import accumulator_input, implementation
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.language.expressions.sorting import sort_items
+from tidemark.shared.language.stages.windows import Count, Group, Limit, Sort
+from tidemark.shared.language.values.keys import canonical_key
+from tidemark.shared.model.values import MISSING, Document
 
 
 def apply_group(stage: Group, rows: Iterable[tuple[Document, OrderKey]], env: Environment) -> list[Document]:

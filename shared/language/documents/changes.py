@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from shared.language.documents.model import Processor
-from shared.language.problems import DocumentError
-from shared.language.stages import (
+from tidemark.shared.language.documents.model import Processor
+from tidemark.shared.language.problems import DocumentError
+from tidemark.shared.language.stages import (
     Compute,
     Group,
     HoppingWindow,

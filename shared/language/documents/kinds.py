@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shared.language.expressions.parse import parse_expression
-from shared.language.expressions.scope import Scope
-from shared.language.problems import join
-from shared.language.query.parse import parse_predicate
-from shared.language.stages.base import UNITS_MS
-from shared.language.values.extended_json import ExtendedJsonError, from_json
-from shared.language.values.types import is_integral
-from shared.model.values import Date
+from tidemark.shared.language.expressions.parse import parse_expression
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import join
+from tidemark.shared.language.query.parse import parse_predicate
+from tidemark.shared.language.stages.base import UNITS_MS
+from tidemark.shared.language.values.extended_json import ExtendedJsonError, from_json
+from tidemark.shared.language.values.types import is_integral
+from tidemark.shared.model.values import Date
 
 DURATION_MAX_MS: Final = 2**53
 """No duration is longer: sums of a few stay within 64 bits."""

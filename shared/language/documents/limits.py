@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shared.language.documents.kinds import Kind, Option, closed_schema, integer, read_options
-from shared.language.expressions.scope import Scope
-from shared.language.limits import DEFAULTS, Limits
-from shared.language.problems import Problems
+from tidemark.shared.language.documents.kinds import Kind, Option, closed_schema, integer, read_options
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.limits import DEFAULTS, Limits
+from tidemark.shared.language.problems import Problems
 
 
 @dataclass(frozen=True, slots=True)

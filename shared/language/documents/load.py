@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from shared.language.problems import DocumentError, InvalidDocument, join
+from tidemark.shared.language.problems import DocumentError, InvalidDocument, join
 
 NODES_MAX: Final = 1_000_000
 """Default bound of the values in one document, aliases written out."""

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from shared.language.limits import DEFAULTS, Limits
-from shared.language.problems import DocumentError
-from shared.language.stages import Join, Sink, Source, Stage, Union
-from shared.language.stages.source import Connection
-from shared.model.ids import ProcessorName
+from tidemark.shared.language.limits import DEFAULTS, Limits
+from tidemark.shared.language.problems import DocumentError
+from tidemark.shared.language.stages import Join, Sink, Source, Stage, Union
+from tidemark.shared.language.stages.source import Connection
+from tidemark.shared.model.ids import ProcessorName
 
 
 def all_stages(pipeline: Iterable[Stage]) -> Iterator[Stage]:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shared.language.documents.connections import forbid_references, read_connections
-from shared.language.documents.kinds import (
+from tidemark.shared.language.documents.connections import forbid_references, read_connections
+from tidemark.shared.language.documents.kinds import (
     STRING,
     Kind,
     Option,
@@ -16,17 +16,17 @@ from shared.language.documents.kinds import (
     duration,
     read_options,
 )
-from shared.language.documents.limits import LIMITS, limits_of
-from shared.language.documents.load import load_all
-from shared.language.documents.model import FileDlq, KafkaDlq, Options, Processor, TableDlq
-from shared.language.documents.pipeline import read_pipeline
-from shared.language.documents.relational import TABLE
-from shared.language.expressions.scope import Scope
-from shared.language.limits import DEFAULTS
-from shared.language.problems import DocumentError, InvalidDocument, Problems
-from shared.language.stages import Join, Stage, Union
-from shared.language.stages.source import Connection
-from shared.model.ids import ProcessorName
+from tidemark.shared.language.documents.limits import LIMITS, limits_of
+from tidemark.shared.language.documents.load import load_all
+from tidemark.shared.language.documents.model import FileDlq, KafkaDlq, Options, Processor, TableDlq
+from tidemark.shared.language.documents.pipeline import read_pipeline
+from tidemark.shared.language.documents.relational import TABLE
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.limits import DEFAULTS
+from tidemark.shared.language.problems import DocumentError, InvalidDocument, Problems
+from tidemark.shared.language.stages import Join, Stage, Union
+from tidemark.shared.language.stages.source import Connection
+from tidemark.shared.model.ids import ProcessorName
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 

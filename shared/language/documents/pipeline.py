@@ -2,14 +2,14 @@
 
 from typing import Any, Final
 
-from shared.language.documents.relational import relational
-from shared.language.documents.sinks import SINKS
-from shared.language.documents.source import SOURCE
-from shared.language.documents.specs import StageSpec, read_stage
-from shared.language.documents.stateless import STATELESS
-from shared.language.documents.windows import ONLY_INSIDE, WINDOWS
-from shared.language.expressions.scope import Scope
-from shared.language.stages import Stage
+from tidemark.shared.language.documents.relational import relational
+from tidemark.shared.language.documents.sinks import SINKS
+from tidemark.shared.language.documents.source import SOURCE
+from tidemark.shared.language.documents.specs import StageSpec, read_stage
+from tidemark.shared.language.documents.stateless import STATELESS
+from tidemark.shared.language.documents.windows import ONLY_INSIDE, WINDOWS
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.stages import Stage
 
 STAGES_MAX: Final = 200
 """How many stages one pipeline may have."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from shared.language.documents.kinds import (
+from tidemark.shared.language.documents.kinds import (
     DOCUMENT,
     EXPRESSION,
     PATH,
@@ -20,11 +20,11 @@ from shared.language.documents.kinds import (
     list_of,
     read_options,
 )
-from shared.language.documents.specs import StageSpec, read_stage, with_options
-from shared.language.documents.windows import INNER
-from shared.language.expressions.scope import Scope
-from shared.language.problems import join
-from shared.language.stages.relational import CachedLookup, Compute, InlineTable, Join, Lookup, TableRef, Union
+from tidemark.shared.language.documents.specs import StageSpec, read_stage, with_options
+from tidemark.shared.language.documents.windows import INNER
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import join
+from tidemark.shared.language.stages.relational import CachedLookup, Compute, InlineTable, Join, Lookup, TableRef, Union
 
 _OUTSIDE: Final = dict.fromkeys(
     ("$source", "$emit", "$merge", "$tumblingWindow", "$hoppingWindow", "$sessionWindow", "$join", "$union", "$compute", "$lookup",

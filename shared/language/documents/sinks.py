@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from shared.language.documents.kinds import (
+from tidemark.shared.language.documents.kinds import (
     DOCUMENT,
     EXPRESSION,
     PATH,
@@ -16,12 +16,12 @@ from shared.language.documents.kinds import (
     one_or_more,
     read_options,
 )
-from shared.language.documents.relational import TABLE
-from shared.language.documents.specs import StageSpec, with_options
-from shared.language.expressions.ast import Literal
-from shared.language.expressions.scope import Scope
-from shared.language.problems import join
-from shared.language.stages.sinks import FileEmit, KafkaEmit, Merge, Sink
+from tidemark.shared.language.documents.relational import TABLE
+from tidemark.shared.language.documents.specs import StageSpec, with_options
+from tidemark.shared.language.expressions.ast import Literal
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import join
+from tidemark.shared.language.stages.sinks import FileEmit, KafkaEmit, Merge, Sink
 
 
 def _acks(tree: Any, path: str, scope: Scope) -> Any:

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from shared.language.documents.kinds import (
+from tidemark.shared.language.documents.kinds import (
     BOOLEAN,
     DATE,
     DOCUMENT,
@@ -21,13 +21,13 @@ from shared.language.documents.kinds import (
     one_or_more,
     read_options,
 )
-from shared.language.documents.specs import StageSpec
-from shared.language.expressions.ast import Expr, Literal, constant
-from shared.language.expressions.parse import parse_expression
-from shared.language.expressions.scope import Scope
-from shared.language.problems import join
-from shared.language.schema import FIELD_TYPES, NO_SCHEMA, parse_schema
-from shared.language.stages.source import (
+from tidemark.shared.language.documents.specs import StageSpec
+from tidemark.shared.language.expressions.ast import Expr, Literal, constant
+from tidemark.shared.language.expressions.parse import parse_expression
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import join
+from tidemark.shared.language.schema import FIELD_TYPES, NO_SCHEMA, parse_schema
+from tidemark.shared.language.stages.source import (
     BoundedDisorder,
     DataStep,
     DocumentsSource,
@@ -48,7 +48,7 @@ from shared.language.stages.source import (
     Watermark,
     WatermarkStep,
 )
-from shared.model.values import INT64_MAX, Date
+from tidemark.shared.model.values import INT64_MAX, Date
 
 _STRATEGIES: Final = {
     "maxSeen": (),

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from shared.language.documents.kinds import Option, Read, closed_schema, read_options
-from shared.language.expressions.scope import Scope
-from shared.language.problems import join
+from tidemark.shared.language.documents.kinds import Option, Read, closed_schema, read_options
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import join
 
 Tree: TypeAlias = Any
 

@@ -2,13 +2,22 @@
 
 from typing import Any, Final
 
-from shared.language.documents.kinds import BOOLEAN, EXPRESSION, PREDICATE, Kind, Option, Read, choice, read_names
-from shared.language.documents.specs import StageSpec, with_options
-from shared.language.documents.trees import computed_tree, drop_tree, projection
-from shared.language.expressions.ast import Expr, Literal
-from shared.language.expressions.parse import parse_expression
-from shared.language.expressions.scope import Scope
-from shared.language.stages.stateless import (
+from tidemark.shared.language.documents.kinds import (
+    BOOLEAN,
+    EXPRESSION,
+    PREDICATE,
+    Kind,
+    Option,
+    Read,
+    choice,
+    read_names,
+)
+from tidemark.shared.language.documents.specs import StageSpec, with_options
+from tidemark.shared.language.documents.trees import computed_tree, drop_tree, projection
+from tidemark.shared.language.expressions.ast import Expr, Literal
+from tidemark.shared.language.expressions.parse import parse_expression
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.stages.stateless import (
     AddFields,
     Match,
     Project,
@@ -18,7 +27,7 @@ from shared.language.stages.stateless import (
     Unwind,
     Validate,
 )
-from shared.language.values.types import type_name
+from tidemark.shared.language.values.types import type_name
 
 REDACT_VARIABLES: Final = ("DESCEND", "PRUNE", "KEEP")
 

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from typing import Any, Final, Literal, TypeAlias
 
-from shared.language.expressions.ast import Literal as Constant
-from shared.language.expressions.parse import parse_expression
-from shared.language.expressions.scope import Scope
-from shared.language.problems import Problems, join
-from shared.language.stages.stateless import Branch, Computed, Drop, Keep, Leaf
-from shared.language.values.extended_json import SPECIAL
-from shared.language.values.types import is_number
+from tidemark.shared.language.expressions.ast import Literal as Constant
+from tidemark.shared.language.expressions.parse import parse_expression
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import Problems, join
+from tidemark.shared.language.stages.stateless import Branch, Computed, Drop, Keep, Leaf
+from tidemark.shared.language.values.extended_json import SPECIAL
+from tidemark.shared.language.values.types import is_number
 
 Entry: TypeAlias = tuple[tuple[str, ...], Leaf, str]
 """A path's names, what happens there, and the place in the document."""

@@ -2,9 +2,9 @@
 
 from typing import Any, Final
 
-from shared.language.accumulators.parse import ACCUMULATOR_NAMES, parse_accumulator, with_key
-from shared.language.accumulators.spec import Accumulator
-from shared.language.documents.kinds import (
+from tidemark.shared.language.accumulators.parse import ACCUMULATOR_NAMES, parse_accumulator, with_key
+from tidemark.shared.language.accumulators.spec import Accumulator
+from tidemark.shared.language.documents.kinds import (
     DURATION_MAX_MS,
     EXPRESSION,
     Kind,
@@ -16,14 +16,14 @@ from shared.language.documents.kinds import (
     integer,
     read_options,
 )
-from shared.language.documents.specs import StageSpec, read_stage
-from shared.language.documents.stateless import STATELESS
-from shared.language.expressions.ast import Literal, constant
-from shared.language.expressions.forms import parse_sort_keys
-from shared.language.expressions.parse import parse_expression
-from shared.language.expressions.scope import Scope
-from shared.language.problems import join
-from shared.language.stages.windows import (
+from tidemark.shared.language.documents.specs import StageSpec, read_stage
+from tidemark.shared.language.documents.stateless import STATELESS
+from tidemark.shared.language.expressions.ast import Literal, constant
+from tidemark.shared.language.expressions.forms import parse_sort_keys
+from tidemark.shared.language.expressions.parse import parse_expression
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import join
+from tidemark.shared.language.stages.windows import (
     DEFAULT_LATENESS_MS,
     Count,
     Group,
@@ -36,7 +36,7 @@ from shared.language.stages.windows import (
     TumblingWindow,
     Window,
 )
-from shared.model.values import INT64_MAX
+from tidemark.shared.model.values import INT64_MAX
 
 
 def _group(tree: Any, path: str, scope: Scope) -> Group | None:

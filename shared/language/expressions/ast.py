@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from shared.model.values import MISSING, Value
+from tidemark.shared.model.values import MISSING, Value
 
 
 @dataclass(frozen=True, slots=True)

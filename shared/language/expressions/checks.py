@@ -5,19 +5,19 @@ from datetime import UTC
 from functools import partial
 from typing import Any, Final
 
-from shared.language.expressions.ast import Expr, Literal
-from shared.language.expressions.errors import ExpressionError, UnknownName, fail
-from shared.language.expressions.library.bindata import format_of, order_of
-from shared.language.expressions.library.calendar import parts_of, unit_of, weekday_of
-from shared.language.expressions.library.convert import target_of
-from shared.language.expressions.library.date_format import reader_of, write_date
-from shared.language.expressions.library.dates import calendar_of
-from shared.language.expressions.library.regexes import program_of
-from shared.language.expressions.library.totals import check_method, check_points
-from shared.language.expressions.library.zones import zone_of
-from shared.language.expressions.registry import ABSENT, Named, Operator
-from shared.language.expressions.scope import Scope
-from shared.language.problems import join
+from tidemark.shared.language.expressions.ast import Expr, Literal
+from tidemark.shared.language.expressions.errors import ExpressionError, UnknownName, fail
+from tidemark.shared.language.expressions.library.bindata import format_of, order_of
+from tidemark.shared.language.expressions.library.calendar import parts_of, unit_of, weekday_of
+from tidemark.shared.language.expressions.library.convert import target_of
+from tidemark.shared.language.expressions.library.date_format import reader_of, write_date
+from tidemark.shared.language.expressions.library.dates import calendar_of
+from tidemark.shared.language.expressions.library.regexes import program_of
+from tidemark.shared.language.expressions.library.totals import check_method, check_points
+from tidemark.shared.language.expressions.library.zones import zone_of
+from tidemark.shared.language.expressions.registry import ABSENT, Named, Operator
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import join
 
 
 def _write_format(_: str, value: Any) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from shared.language.expressions.errors import SIZE, ExpressionError
-from shared.model.values import MISSING, Date, Document, Value
+from tidemark.shared.language.expressions.errors import SIZE, ExpressionError
+from tidemark.shared.model.values import MISSING, Date, Document, Value
 
 RESULT_UNITS_MAX: Final = 16 * 1024 * 1024
 """Default bound of what one evaluation may produce: characters, array items and fields, steps of loops included."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from shared.language.expressions.ast import (
+from tidemark.shared.language.expressions.ast import (
     NULL,
     Call,
     Expr,
@@ -18,10 +18,10 @@ from shared.language.expressions.ast import (
     SortKey,
     Switch,
 )
-from shared.language.expressions.scope import Scope
-from shared.language.problems import join
-from shared.language.values.extended_json import ExtendedJsonError, from_json
-from shared.language.values.types import is_number
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import join
+from tidemark.shared.language.values.extended_json import ExtendedJsonError, from_json
+from tidemark.shared.language.values.types import is_number
 
 Parse = Callable[[Any, str, Scope], Expr]
 _VARIABLE: Final = re.compile(r"[a-z\u0080-\U0010ffff][A-Za-z0-9_\u0080-\U0010ffff]*")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from shared.language.expressions.ast import (
+from tidemark.shared.language.expressions.ast import (
     ArrayExpr,
     Call,
     Expr,
@@ -24,14 +24,14 @@ from shared.language.expressions.ast import (
     Switch,
     Variable,
 )
-from shared.language.expressions.environment import LOOP_STEP_UNITS, Environment
-from shared.language.expressions.errors import NO_BRANCH, TYPE, ExpressionError
-from shared.language.expressions.library import OPERATORS
-from shared.language.expressions.paths import read_path
-from shared.language.expressions.registry import ABSENT, Named
-from shared.language.expressions.sorting import sort_array
-from shared.language.values.types import is_integral, truth, type_name
-from shared.model.values import MISSING, Value
+from tidemark.shared.language.expressions.environment import LOOP_STEP_UNITS, Environment
+from tidemark.shared.language.expressions.errors import NO_BRANCH, TYPE, ExpressionError
+from tidemark.shared.language.expressions.library import OPERATORS
+from tidemark.shared.language.expressions.paths import read_path
+from tidemark.shared.language.expressions.registry import ABSENT, Named
+from tidemark.shared.language.expressions.sorting import sort_array
+from tidemark.shared.language.values.types import is_integral, truth, type_name
+from tidemark.shared.model.values import MISSING, Value
 
 
 def evaluate(expr: Expr, env: Environment) -> Value:

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from shared.language.expressions.ast import (
+from tidemark.shared.language.expressions.ast import (
     NULL,
     REMOVE,
     ArrayExpr,
@@ -13,15 +13,15 @@ from shared.language.expressions.ast import (
     ObjectExpr,
     Variable,
 )
-from shared.language.expressions.checks import check_constants
-from shared.language.expressions.forms import FORMS
-from shared.language.expressions.library import OPERATORS
-from shared.language.expressions.registry import LEFT_OUT, Named, Operator, Positional
-from shared.language.expressions.scope import SYSTEM_VARIABLES, Scope
-from shared.language.problems import join
-from shared.language.values.extended_json import SPECIAL, ExtendedJsonError, from_json
-from shared.language.values.types import truth
-from shared.model.values import MISSING
+from tidemark.shared.language.expressions.checks import check_constants
+from tidemark.shared.language.expressions.forms import FORMS
+from tidemark.shared.language.expressions.library import OPERATORS
+from tidemark.shared.language.expressions.registry import LEFT_OUT, Named, Operator, Positional
+from tidemark.shared.language.expressions.scope import SYSTEM_VARIABLES, Scope
+from tidemark.shared.language.problems import join
+from tidemark.shared.language.values.extended_json import SPECIAL, ExtendedJsonError, from_json
+from tidemark.shared.language.values.types import truth
+from tidemark.shared.model.values import MISSING
 
 DEPTH_MAX: Final = 100
 """How deep expressions may nest."""

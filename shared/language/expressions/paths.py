@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from shared.model.values import MISSING, Value
+from tidemark.shared.model.values import MISSING, Value
 
 _INDEX_DIGITS = 9
 """Digits of an index in a path: no array has more items."""

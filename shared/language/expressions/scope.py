@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from shared.language.limits import DEFAULTS, Limits
-from shared.language.problems import Problems
+from tidemark.shared.language.limits import DEFAULTS, Limits
+from tidemark.shared.language.problems import Problems
 
 SYSTEM_VARIABLES = frozenset({"ROOT", "CURRENT", "NOW", "REMOVE"})
 

@@ -7,10 +7,10 @@ empty one is below null. For `$sortArray` an array is a value like any other, an
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shared.language.expressions.ast import SortKey
-from shared.language.expressions.paths import index_of
-from shared.language.values.order import sort_key
-from shared.model.values import MISSING, Value
+from tidemark.shared.language.expressions.ast import SortKey
+from tidemark.shared.language.expressions.paths import index_of
+from tidemark.shared.language.values.order import sort_key
+from tidemark.shared.model.values import MISSING, Value
 
 _EMPTY_ARRAY = (0,)
 _NULL = (5,)

@@ -6,12 +6,12 @@
 
 import pyarrow as pa
 
-from shared.language.expressions.ast import Expr
-from shared.language.kernels.base import Bools, Column, Path, Rows, Unvectorised, no_rows, rows_of
-from shared.language.kernels.expressions import column_of
-from shared.language.kernels.predicates import verdict_of
-from shared.language.query.ast import Predicate
-from shared.language.schema import Schema
+from tidemark.shared.language.expressions.ast import Expr
+from tidemark.shared.language.kernels.base import Bools, Column, Path, Rows, Unvectorised, no_rows, rows_of
+from tidemark.shared.language.kernels.expressions import column_of
+from tidemark.shared.language.kernels.predicates import verdict_of
+from tidemark.shared.language.query.ast import Predicate
+from tidemark.shared.language.schema import Schema
 
 __all__ = [
     "Bools",

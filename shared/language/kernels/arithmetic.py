@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.kernels.base import (
+from tidemark.shared.language.kernels.base import (
     NUMERIC,
     TIMESTAMP,
     WHOLE,
@@ -21,7 +21,7 @@ from shared.language.kernels.base import (
     filled,
     without,
 )
-from shared.model.values import INT32_MAX, INT32_MIN, INT64_MIN
+from tidemark.shared.model.values import INT32_MAX, INT32_MIN, INT64_MIN
 
 Doubles = npt.NDArray[np.float64]
 _CHECKED: Final[dict[str, Callable[[pa.Array, pa.Array], pa.Array]]] = {

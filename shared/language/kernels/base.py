@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.expressions.ast import Expr
-from shared.language.schema import Schema
-from shared.model.values import INT32_MAX, INT32_MIN, MISSING, Date, Long
+from tidemark.shared.language.expressions.ast import Expr
+from tidemark.shared.language.schema import Schema
+from tidemark.shared.model.values import INT32_MAX, INT32_MIN, MISSING, Date, Long
 
 TIMESTAMP: Final = pa.timestamp("ms", "UTC")
 ColumnType: TypeAlias = Literal["int", "long", "double", "bool", "string", "date", "null", "object"]

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.kernels.base import (
+from tidemark.shared.language.kernels.base import (
     NUMERIC,
     RANKS,
     WHOLE,

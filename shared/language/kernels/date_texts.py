@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.expressions.ast import Call, Literal
-from shared.language.expressions.library.date_format import MONTH_NAMES
-from shared.language.kernels.base import TIMESTAMP, Column, Unvectorised, either, filled
-from shared.language.values.instants import DAY_MS
+from tidemark.shared.language.expressions.ast import Call, Literal
+from tidemark.shared.language.expressions.library.date_format import MONTH_NAMES
+from tidemark.shared.language.kernels.base import TIMESTAMP, Column, Unvectorised, either, filled
+from tidemark.shared.language.values.instants import DAY_MS
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.expressions.ast import Expr, Literal
-from shared.language.expressions.errors import ExpressionError
-from shared.language.expressions.library.calendar import (
+from tidemark.shared.language.expressions.ast import Expr, Literal
+from tidemark.shared.language.expressions.errors import ExpressionError
+from tidemark.shared.language.expressions.library.calendar import (
     FIXED_UNITS_MS,
     REFERENCE_DAYS,
     UNITS,
@@ -21,10 +21,10 @@ from shared.language.expressions.library.calendar import (
     unit_index,
     weekday_of,
 )
-from shared.language.expressions.library.calendar import truncate as truncate_one
-from shared.language.expressions.library.date_format import WRITE, write_date
-from shared.language.expressions.library.zones import to_utc, zone_named
-from shared.language.kernels.base import (
+from tidemark.shared.language.expressions.library.calendar import truncate as truncate_one
+from tidemark.shared.language.expressions.library.date_format import WRITE, write_date
+from tidemark.shared.language.expressions.library.zones import to_utc, zone_named
+from tidemark.shared.language.kernels.base import (
     TIMESTAMP,
     WHOLE,
     Bools,
@@ -36,9 +36,9 @@ from shared.language.kernels.base import (
     filled,
     without,
 )
-from shared.language.kernels.zones import offsets
-from shared.language.values.instants import DAY_MS, days_of
-from shared.language.values.types import is_integral
+from tidemark.shared.language.kernels.zones import offsets
+from tidemark.shared.language.values.instants import DAY_MS, days_of
+from tidemark.shared.language.values.types import is_integral
 
 Int64s = npt.NDArray[np.int64]
 _FIRST: Final = days_of(100, 1, 1) * DAY_MS

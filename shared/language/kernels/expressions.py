@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.expressions.ast import (
+from tidemark.shared.language.expressions.ast import (
     ArrayExpr,
     Call,
     Expr,
@@ -21,9 +21,9 @@ from shared.language.expressions.ast import (
     children,
     walk,
 )
-from shared.language.expressions.library.strings import BLANKS
-from shared.language.kernels import arithmetic, date_texts, dates, patterns, texts
-from shared.language.kernels.base import (
+from tidemark.shared.language.expressions.library.strings import BLANKS
+from tidemark.shared.language.kernels import arithmetic, date_texts, dates, patterns, texts
+from tidemark.shared.language.kernels.base import (
     ARROW,
     NUMERIC,
     RANKS,
@@ -41,8 +41,8 @@ from shared.language.kernels.base import (
     nulls_of,
     truth_of,
 )
-from shared.language.kernels.compare import HOLDS, compare_columns
-from shared.language.values.order import rank
+from tidemark.shared.language.kernels.compare import HOLDS, compare_columns
+from tidemark.shared.language.values.order import rank
 
 
 def column_of(expr: Expr, rows: Rows) -> Column:

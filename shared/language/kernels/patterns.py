@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.expressions.ast import Call, Literal
-from shared.language.expressions.environment import RESULT_UNITS_MAX
-from shared.language.expressions.errors import ExpressionError
-from shared.language.expressions.library.regexes import program_of
-from shared.language.expressions.registry import ABSENT
-from shared.language.kernels.base import Column, Path, Unvectorised, booleans
+from tidemark.shared.language.expressions.ast import Call, Literal
+from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX
+from tidemark.shared.language.expressions.errors import ExpressionError
+from tidemark.shared.language.expressions.library.regexes import program_of
+from tidemark.shared.language.expressions.registry import ABSENT
+from tidemark.shared.language.kernels.base import Column, Path, Unvectorised, booleans
 
 _PIECES: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]|\(\?P?<\w+>|\(\?|\(|\)[?*{]|\||.", re.DOTALL)
 """A pattern in pieces: escapes, classes, the beginnings of groups, the ends of those that may be left out, alternatives, and the rest."""

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.kernels.base import (
+from tidemark.shared.language.kernels.base import (
     NUMERIC,
     RANKS,
     WHOLE,
@@ -24,10 +24,10 @@ from shared.language.kernels.base import (
     nulls_of,
     truth_of,
 )
-from shared.language.kernels.compare import HOLDS
-from shared.language.kernels.expressions import column_of, expression_paths, is_in, may_have_kernel
-from shared.language.kernels.schemas import conforming, has_kernel, schema_paths
-from shared.language.query.ast import (
+from tidemark.shared.language.kernels.compare import HOLDS
+from tidemark.shared.language.kernels.expressions import column_of, expression_paths, is_in, may_have_kernel
+from tidemark.shared.language.kernels.schemas import conforming, has_kernel, schema_paths
+from tidemark.shared.language.query.ast import (
     All,
     Always,
     AnyOf,
@@ -43,9 +43,9 @@ from shared.language.query.ast import (
     RegexTest,
     TypeIs,
 )
-from shared.language.values.order import rank
-from shared.language.values.types import is_finite, is_number
-from shared.model.values import EndKey
+from tidemark.shared.language.values.order import rank
+from tidemark.shared.language.values.types import is_finite, is_number
+from tidemark.shared.model.values import EndKey
 
 Verdict: TypeAlias = tuple[Bools, Bools | None]
 """Which rows meet a predicate, and of which only the interpreter can tell."""

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from shared.language.kernels.base import (
+from tidemark.shared.language.kernels.base import (
     NUMERIC,
     Column,
     Path,
@@ -17,9 +17,9 @@ from shared.language.kernels.base import (
     inexact,
     nulls_of,
 )
-from shared.language.kernels.expressions import is_in
-from shared.language.query.json_schema import conforms
-from shared.language.query.schema_ast import SchemaNode
+from tidemark.shared.language.kernels.expressions import is_in
+from tidemark.shared.language.query.json_schema import conforms
+from tidemark.shared.language.query.schema_ast import SchemaNode
 
 Mask = npt.NDArray[np.bool_]
 _EXACT: Final = 2**53

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shared.language.expressions.environment import RESULT_UNITS_MAX
-from shared.language.kernels.arithmetic import nulls, whole
-from shared.language.kernels.base import (
+from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX
+from tidemark.shared.language.kernels.arithmetic import nulls, whole
+from tidemark.shared.language.kernels.base import (
     TIMESTAMP,
     WHOLE,
     Bools,

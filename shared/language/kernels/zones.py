@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from shared.language.expressions.library.zones import offset_ms
+from tidemark.shared.language.expressions.library.zones import offset_ms
 
 _BUCKET_MS: Final = 900_000
 """Zones change their offset rarely: within a quarter of an hour that begins and ends with one offset it is that one."""

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from shared.language.expressions.ast import Expr
-from shared.language.query.schema_ast import SchemaNode
-from shared.language.values.keys import canonical_key
-from shared.model.values import Regex, Value
+from tidemark.shared.language.expressions.ast import Expr
+from tidemark.shared.language.query.schema_ast import SchemaNode
+from tidemark.shared.language.values.keys import canonical_key
+from tidemark.shared.model.values import Regex, Value
 
 Comparison = Literal["$eq", "$gt", "$gte", "$lt", "$lte"]
 BitTest = Literal["$bitsAllSet", "$bitsAllClear", "$bitsAnySet", "$bitsAnyClear"]

@@ -3,11 +3,11 @@
 from decimal import Context
 from typing import Any, Final
 
-from shared.language.query.schema_ast import SchemaNode
-from shared.language.values.numbers import decimal_of
-from shared.language.values.order import equal, sort_key
-from shared.language.values.types import is_finite, is_nan, is_number, type_name
-from shared.model.values import MISSING, Value
+from tidemark.shared.language.query.schema_ast import SchemaNode
+from tidemark.shared.language.values.numbers import decimal_of
+from tidemark.shared.language.values.order import equal, sort_key
+from tidemark.shared.language.values.types import is_finite, is_nan, is_number, type_name
+from tidemark.shared.model.values import MISSING, Value
 
 _EXACT: Final = Context(prec=7000, Emin=-999_999, Emax=999_999)
 

@@ -10,11 +10,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from shared.language.expressions.ast import fields_used as expression_fields
-from shared.language.expressions.environment import Environment
-from shared.language.expressions.interpreter import evaluate
-from shared.language.expressions.paths import index_of
-from shared.language.query.ast import (
+from tidemark.shared.language.expressions.ast import fields_used as expression_fields
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.language.expressions.paths import index_of
+from tidemark.shared.language.query.ast import (
     All,
     Always,
     AnyOf,
@@ -34,11 +34,11 @@ from shared.language.query.ast import (
     Test,
     TypeIs,
 )
-from shared.language.query.json_schema import conforms
-from shared.language.values.keys import canonical_key
-from shared.language.values.order import compare, equal, rank
-from shared.language.values.types import is_finite, is_integral, is_nan, is_number, truth, type_name
-from shared.model.values import MAX_KEY, MIN_KEY, MISSING, Binary, EndKey, Regex, Value
+from tidemark.shared.language.query.json_schema import conforms
+from tidemark.shared.language.values.keys import canonical_key
+from tidemark.shared.language.values.order import compare, equal, rank
+from tidemark.shared.language.values.types import is_finite, is_integral, is_nan, is_number, truth, type_name
+from tidemark.shared.model.values import MAX_KEY, MIN_KEY, MISSING, Binary, EndKey, Regex, Value
 
 _INT64: Final = 2**63
 

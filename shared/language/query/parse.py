@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from shared.language.expressions.forms import FORMS
-from shared.language.expressions.library import OPERATORS
-from shared.language.expressions.parse import parse_expression
-from shared.language.expressions.registry import LEFT_OUT
-from shared.language.expressions.scope import Scope
-from shared.language.problems import join
-from shared.language.query.ast import (
+from tidemark.shared.language.expressions.forms import FORMS
+from tidemark.shared.language.expressions.library import OPERATORS
+from tidemark.shared.language.expressions.parse import parse_expression
+from tidemark.shared.language.expressions.registry import LEFT_OUT
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import join
+from tidemark.shared.language.query.ast import (
     All,
     Always,
     AnyOf,
@@ -22,10 +22,10 @@ from shared.language.query.ast import (
     Predicate,
     Test,
 )
-from shared.language.query.parse_schema import parse_json_schema
-from shared.language.query.parse_tests import SIMPLE, comparison, constant, regex_test
-from shared.language.values.extended_json import SPECIAL
-from shared.model.values import Regex
+from tidemark.shared.language.query.parse_schema import parse_json_schema
+from tidemark.shared.language.query.parse_tests import SIMPLE, comparison, constant, regex_test
+from tidemark.shared.language.values.extended_json import SPECIAL
+from tidemark.shared.model.values import Regex
 
 DEPTH_MAX: Final = 100
 """How deep queries nest: part of the language."""

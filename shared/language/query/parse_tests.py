@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from shared.language.expressions.scope import Scope
-from shared.language.patterns import BadPattern, compile_pattern
-from shared.language.query.ast import (
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.patterns import BadPattern, compile_pattern
+from tidemark.shared.language.query.ast import (
     Bits,
     BitTest,
     Compare,
@@ -17,9 +17,9 @@ from shared.language.query.ast import (
     Test,
     TypeIs,
 )
-from shared.language.values.extended_json import ExtendedJsonError, from_json
-from shared.language.values.types import TYPE_NUMBERS, is_finite, is_integral, is_number
-from shared.model.values import INT64_MAX, INT64_MIN, Binary, Regex, Value
+from tidemark.shared.language.values.extended_json import ExtendedJsonError, from_json
+from tidemark.shared.language.values.types import TYPE_NUMBERS, is_finite, is_integral, is_number
+from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Binary, Regex, Value
 
 _BY_NUMBER: Final = {number: alias for alias, number in TYPE_NUMBERS.items()}
 _BITS_MAX: Final = 2**31

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from shared.model.values import Value
+from tidemark.shared.model.values import Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from typing import TypeAlias
 
-from shared.language.stages.base import UNITS_MS, Boundary, StageBase
-from shared.language.stages.relational import (
+from tidemark.shared.language.stages.base import UNITS_MS, Boundary, StageBase
+from tidemark.shared.language.stages.relational import (
     CachedLookup,
     Compute,
     InlineTable,
@@ -13,8 +13,8 @@ from shared.language.stages.relational import (
     TableRef,
     Union,
 )
-from shared.language.stages.sinks import FileEmit, KafkaEmit, Merge, Sink
-from shared.language.stages.source import (
+from tidemark.shared.language.stages.sinks import FileEmit, KafkaEmit, Merge, Sink
+from tidemark.shared.language.stages.source import (
     BoundedDisorder,
     Connection,
     DataStep,
@@ -37,7 +37,7 @@ from shared.language.stages.source import (
     Watermark,
     WatermarkStep,
 )
-from shared.language.stages.stateless import (
+from tidemark.shared.language.stages.stateless import (
     AddFields,
     Branch,
     Computed,
@@ -52,7 +52,7 @@ from shared.language.stages.stateless import (
     Unwind,
     Validate,
 )
-from shared.language.stages.windows import (
+from tidemark.shared.language.stages.windows import (
     Count,
     Group,
     GroupField,

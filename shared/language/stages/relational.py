@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from shared.language.expressions.ast import Expr
-from shared.language.limits import DEFAULTS, Limits
-from shared.language.stages.base import StageBase
-from shared.language.stages.windows import InnerStage
-from shared.model.values import Document
+from tidemark.shared.language.expressions.ast import Expr
+from tidemark.shared.language.limits import DEFAULTS, Limits
+from tidemark.shared.language.stages.base import StageBase
+from tidemark.shared.language.stages.windows import InnerStage
+from tidemark.shared.model.values import Document
 
 if TYPE_CHECKING:
-    from shared.language.stages import Stage
+    from tidemark.shared.language.stages import Stage
 
 
 @dataclass(frozen=True, slots=True)

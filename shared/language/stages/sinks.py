@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from shared.language.expressions.ast import Expr
-from shared.language.stages.base import StageBase
-from shared.language.stages.source import FileFormat, KeyFormat
-from shared.model.values import Value
+from tidemark.shared.language.expressions.ast import Expr
+from tidemark.shared.language.stages.base import StageBase
+from tidemark.shared.language.stages.source import FileFormat, KeyFormat
+from tidemark.shared.model.values import Value
 
 OutputFormat = Literal["relaxedJson", "canonicalJson"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]

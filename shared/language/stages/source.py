@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from shared.language.expressions.ast import Expr
-from shared.language.schema import NO_SCHEMA, Schema
-from shared.language.stages.base import StageBase
-from shared.model.values import Document, Value
+from tidemark.shared.language.expressions.ast import Expr
+from tidemark.shared.language.schema import NO_SCHEMA, Schema
+from tidemark.shared.language.stages.base import StageBase
+from tidemark.shared.model.values import Document, Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from shared.language.expressions.ast import Expr
-from shared.language.query.ast import Predicate
-from shared.language.stages.base import StageBase
+from tidemark.shared.language.expressions.ast import Expr
+from tidemark.shared.language.query.ast import Predicate
+from tidemark.shared.language.stages.base import StageBase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

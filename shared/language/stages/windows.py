@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from shared.language.accumulators.spec import Accumulator
-from shared.language.expressions.ast import Expr, SortKey
-from shared.language.stages.base import Boundary, StageBase
-from shared.language.stages.stateless import Stateless
+from tidemark.shared.language.accumulators.spec import Accumulator
+from tidemark.shared.language.expressions.ast import Expr, SortKey
+from tidemark.shared.language.stages.base import Boundary, StageBase
+from tidemark.shared.language.stages.stateless import Stateless
 
 OutputTime = Literal["end", "earliest", "latest"]
 DEFAULT_LATENESS_MS = 3000

@@ -1,6 +1,6 @@
 """What MongoDB defines on values: types, order, equality, keys, arithmetic; extended JSON and the compact codec."""
 
-from shared.language.values.codec import (
+from tidemark.shared.language.values.codec import (
     CodecError,
     append_field,
     decode_doc,
@@ -9,10 +9,10 @@ from shared.language.values.codec import (
     encode_docs,
     encode_value,
 )
-from shared.language.values.extended_json import ExtendedJsonError, from_json, parse_json, render_json, to_json
-from shared.language.values.keys import canonical_key
-from shared.language.values.order import compare, equal, sort_key
-from shared.language.values.types import is_number, truth, type_name
+from tidemark.shared.language.values.extended_json import ExtendedJsonError, from_json, parse_json, render_json, to_json
+from tidemark.shared.language.values.keys import canonical_key
+from tidemark.shared.language.values.order import compare, equal, sort_key
+from tidemark.shared.language.values.types import is_number, truth, type_name
 
 __all__ = [
     "CodecError",

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgpack
 
-from shared.model.values import (
+from tidemark.shared.model.values import (
     INT64_MAX,
     INT64_MIN,
     MAX_KEY,

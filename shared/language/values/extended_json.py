@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import msgspec
 
-from shared.language.values.instants import format_iso, parse_iso
-from shared.language.values.numbers import DECIMAL, decimal_of
-from shared.model.values import (
+from tidemark.shared.language.values.instants import format_iso, parse_iso
+from tidemark.shared.language.values.numbers import DECIMAL, decimal_of
+from tidemark.shared.model.values import (
     INT32_MAX,
     INT32_MIN,
     INT64_MAX,

@@ -9,7 +9,7 @@ import struct
 from decimal import Decimal
 from typing import Any, Final
 
-from shared.model.values import MAX_KEY, Binary, Date, EndKey, Long, Missing, ObjectId, Regex, Timestamp, Value
+from tidemark.shared.model.values import MAX_KEY, Binary, Date, EndKey, Long, Missing, ObjectId, Regex, Timestamp, Value
 
 _LENGTH: Final = struct.Struct(">I")
 _INT: Final = struct.Struct(">q")

@@ -8,7 +8,7 @@ import math
 from decimal import ROUND_HALF_EVEN, Context, Decimal, InvalidOperation, Overflow
 from typing import Any, Final
 
-from shared.model.values import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, Long, long
+from tidemark.shared.model.values import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, Long, long
 
 DECIMAL: Final = Context(
     prec=34, rounding=ROUND_HALF_EVEN, Emin=-6143, Emax=6144, capitals=1, clamp=1, traps=[InvalidOperation]

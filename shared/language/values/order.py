@@ -9,7 +9,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final
 
-from shared.model.values import MAX_KEY, Binary, Date, EndKey, Long, Missing, ObjectId, Regex, Timestamp, Value
+from tidemark.shared.model.values import MAX_KEY, Binary, Date, EndKey, Long, Missing, ObjectId, Regex, Timestamp, Value
 
 _DIRECT: Final = frozenset({str, bool, Date})
 _NUMBER_RANK: Final = 10

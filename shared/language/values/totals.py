@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import Any, Final
 
-from shared.language.values.numbers import DEC, DOUBLE, LONG, decimal_of, whole, width
-from shared.language.values.types import NUMBER_TYPES, is_finite
-from shared.model.values import Value
+from tidemark.shared.language.values.numbers import DEC, DOUBLE, LONG, decimal_of, whole, width
+from tidemark.shared.language.values.types import NUMBER_TYPES, is_finite
+from tidemark.shared.model.values import Value
 
 UNIT_BITS: Final = 1074
 """A double is a whole multiple of 2⁻¹⁰⁷⁴."""

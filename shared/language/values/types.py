@@ -5,7 +5,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final
 
-from shared.model.values import (
+from tidemark.shared.model.values import (
     INT32_MAX,
     INT32_MIN,
     MAX_KEY,

@@ -8,10 +8,18 @@ from hashlib import sha256
 
 from msgspec import msgpack, structs
 
-from shared.model.checkpoint import BlobRef, CommitRow, MirrorRow, PartHandle, ReleaseHandle, SourceHandle, TaskHandle
-from shared.model.ids import NO_EPOCH, Epoch, Generation, JobId, TaskId, VertexId
-from shared.protocol.coordinator.commands import BlobWanted, OpId
-from shared.protocol.errors import LocalError
+from tidemark.shared.model.checkpoint import (
+    BlobRef,
+    CommitRow,
+    MirrorRow,
+    PartHandle,
+    ReleaseHandle,
+    SourceHandle,
+    TaskHandle,
+)
+from tidemark.shared.model.ids import NO_EPOCH, Epoch, Generation, JobId, TaskId, VertexId
+from tidemark.shared.protocol.coordinator.commands import BlobWanted, OpId
+from tidemark.shared.protocol.errors import LocalError
 
 _encode = msgpack.Encoder().encode
 

@@ -4,11 +4,11 @@ A decision to delete rests on commits that the store has confirmed. What may go 
 retained checkpoints only move on: so a deletion that a deposed coordinator still carries out harms nobody.
 """
 
-from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator import events as ev
-from shared.protocol.coordinator.commands import CoordinatorCommand, OpId
-from shared.protocol.coordinator.retention import blobs_kept, record_floors, retained
-from shared.protocol.coordinator.state import Cleaning, Dropped, Phase, ProcessorState
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator import events as ev
+from tidemark.shared.protocol.coordinator.commands import CoordinatorCommand, OpId
+from tidemark.shared.protocol.coordinator.retention import blobs_kept, record_floors, retained
+from tidemark.shared.protocol.coordinator.state import Cleaning, Dropped, Phase, ProcessorState
 
 
 def clean(p: ProcessorState, now_ms: int) -> None:

@@ -8,10 +8,19 @@ away, and are answered by nothing. After `TakeLeadership` no answer to an earlie
 from dataclasses import dataclass
 from typing import NewType
 
-from shared.model.checkpoint import CommitRow, LineageEntry, MirrorRow
-from shared.model.ids import Epoch, Generation, JobId, LeaderToken, Offset, Place, ProcessorName, WorkerIncarnation
-from shared.model.messages import Command, ProcessorStatus, RunningPlan
-from shared.model.processors import Expected, ProcessorRow
+from tidemark.shared.model.checkpoint import CommitRow, LineageEntry, MirrorRow
+from tidemark.shared.model.ids import (
+    Epoch,
+    Generation,
+    JobId,
+    LeaderToken,
+    Offset,
+    Place,
+    ProcessorName,
+    WorkerIncarnation,
+)
+from tidemark.shared.model.messages import Command, ProcessorStatus, RunningPlan
+from tidemark.shared.model.processors import Expected, ProcessorRow
 
 OpId = NewType("OpId", int)
 """Number of a command that is answered; never used twice by one machine."""

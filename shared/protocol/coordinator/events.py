@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from shared.model.checkpoint import BlobRef, CommitRow, LineageEntry
-from shared.model.ids import EdgeId, Epoch, JobId, LeaderToken, Offset, ProcessorName, VertexId
-from shared.model.messages import KEY_GROUPS, Report, Request
-from shared.model.processors import ProcessorRow
-from shared.protocol.coordinator.commands import OpId
+from tidemark.shared.model.checkpoint import BlobRef, CommitRow, LineageEntry
+from tidemark.shared.model.ids import EdgeId, Epoch, JobId, LeaderToken, Offset, ProcessorName, VertexId
+from tidemark.shared.model.messages import KEY_GROUPS, Report, Request
+from tidemark.shared.model.processors import ProcessorRow
+from tidemark.shared.protocol.coordinator.commands import OpId
 
 
 @dataclass(frozen=True, slots=True)

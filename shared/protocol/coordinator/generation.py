@@ -7,9 +7,9 @@ WAITING ──row written──► PREPARING ──topics, mirror, workers──
 
 from msgspec import structs
 
-from shared.model.checkpoint import LineageEntry, TaskHandle
-from shared.model.ids import NO_EPOCH, Epoch, Generation, JobId, Offset, TaskId, VertexId, WorkerIncarnation
-from shared.model.messages import (
+from tidemark.shared.model.checkpoint import LineageEntry, TaskHandle
+from tidemark.shared.model.ids import NO_EPOCH, Epoch, Generation, JobId, Offset, TaskId, VertexId, WorkerIncarnation
+from tidemark.shared.model.messages import (
     AbortCheckpoint,
     Assign,
     HoldInput,
@@ -18,15 +18,15 @@ from shared.model.messages import (
     StopTasks,
     TellSplits,
 )
-from shared.model.processors import ProcessorRow
-from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator.checkpoints import Numbers
-from shared.protocol.coordinator.mirror import Mirror
-from shared.protocol.coordinator.pace import EpochTimes, first_rows, target_ms
-from shared.protocol.coordinator.plans import SINK, bind, own_identities, rebound, sinks_of
-from shared.protocol.coordinator.record import RELEASE, RUN, Identity, Kept, OldJob, RemovedSink
-from shared.protocol.coordinator.splits import SOURCE, own_splits, unlisted
-from shared.protocol.coordinator.state import (
+from tidemark.shared.model.processors import ProcessorRow
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator.checkpoints import Numbers
+from tidemark.shared.protocol.coordinator.mirror import Mirror
+from tidemark.shared.protocol.coordinator.pace import EpochTimes, first_rows, target_ms
+from tidemark.shared.protocol.coordinator.plans import SINK, bind, own_identities, rebound, sinks_of
+from tidemark.shared.protocol.coordinator.record import RELEASE, RUN, Identity, Kept, OldJob, RemovedSink
+from tidemark.shared.protocol.coordinator.splits import SOURCE, own_splits, unlisted
+from tidemark.shared.protocol.coordinator.state import (
     HOSTED,
     Began,
     Counted,
@@ -39,8 +39,8 @@ from shared.protocol.coordinator.state import (
     Work,
     plan_bytes,
 )
-from shared.protocol.coordinator.workers import Need
-from shared.protocol.lineage import essential
+from tidemark.shared.protocol.coordinator.workers import Need
+from tidemark.shared.protocol.lineage import essential
 
 # --- what a generation consists of ------------------------------------------------------------------------------------
 

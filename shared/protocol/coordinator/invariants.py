@@ -2,9 +2,9 @@
 
 from itertools import pairwise
 
-from shared.protocol.coordinator.machine import CoordinatorMachine, Role
-from shared.protocol.coordinator.splits import unlisted
-from shared.protocol.coordinator.state import Committed, Phase, ProcessorState
+from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine, Role
+from tidemark.shared.protocol.coordinator.splits import unlisted
+from tidemark.shared.protocol.coordinator.state import Committed, Phase, ProcessorState
 
 _WITHOUT_RUN = frozenset({Phase.IDLE, Phase.WAITING, Phase.DROPPING})
 _ASSIGNED = frozenset({Phase.RESTORING, Phase.RUNNING, Phase.RELEASING})

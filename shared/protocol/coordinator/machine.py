@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from shared.model.ids import Epoch, Generation, JobId, ProcessorName, WorkerIncarnation
-from shared.model.messages import (
+from tidemark.shared.model.ids import Epoch, Generation, JobId, ProcessorName, WorkerIncarnation
+from tidemark.shared.model.messages import (
     Alive,
     CreateProcessor,
     Deregister,
@@ -29,17 +29,17 @@ from shared.model.messages import (
     StopTasks,
     TaskBeat,
 )
-from shared.model.processors import ProcessorRow
-from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator import events as ev
-from shared.protocol.coordinator import requests
-from shared.protocol.coordinator.commands import CoordinatorCommand, OpId
-from shared.protocol.coordinator.plans import bind, fault_of, pending_of
-from shared.protocol.coordinator.processor import ProcessorMachine
-from shared.protocol.coordinator.record import Kept, encode_kept, encode_plan
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from shared.protocol.coordinator.state import Context, bounded
-from shared.protocol.coordinator.workers import Workers
+from tidemark.shared.model.processors import ProcessorRow
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator import events as ev
+from tidemark.shared.protocol.coordinator import requests
+from tidemark.shared.protocol.coordinator.commands import CoordinatorCommand, OpId
+from tidemark.shared.protocol.coordinator.plans import bind, fault_of, pending_of
+from tidemark.shared.protocol.coordinator.processor import ProcessorMachine
+from tidemark.shared.protocol.coordinator.record import Kept, encode_kept, encode_plan
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.protocol.coordinator.state import Context, bounded
+from tidemark.shared.protocol.coordinator.workers import Workers
 
 
 class Role(Enum):

@@ -3,9 +3,9 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from shared.model.checkpoint import MirrorRow
-from shared.model.ids import NO_EPOCH, Epoch, Offset
-from shared.protocol.errors import LocalError
+from tidemark.shared.model.checkpoint import MirrorRow
+from tidemark.shared.model.ids import NO_EPOCH, Epoch, Offset
+from tidemark.shared.protocol.errors import LocalError
 
 NO_OFFSET = Offset(0)
 

@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from shared.model.ids import NO_EPOCH, Epoch
-from shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.model.ids import NO_EPOCH, Epoch
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 
 _SHRINKS = 10
 """With each generation that ends without a commit the first epoch of the next has so many times fewer rows."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from shared.model.ids import NO_EPOCH, EdgeId, Incarnation, ProcessorName, VertexId
-from shared.model.messages import EdgeBinding, RunningPlan
-from shared.protocol.coordinator.events import PlannedPipeline
-from shared.protocol.coordinator.record import Identity, PendingPlan, RemovedSink
+from tidemark.shared.model.ids import NO_EPOCH, EdgeId, Incarnation, ProcessorName, VertexId
+from tidemark.shared.model.messages import EdgeBinding, RunningPlan
+from tidemark.shared.protocol.coordinator.events import PlannedPipeline
+from tidemark.shared.protocol.coordinator.record import Identity, PendingPlan, RemovedSink
 
 SINK = "sink"
 _NOT_IN_TOPICS = re.compile(r"[^A-Za-z0-9._-]+")

@@ -27,8 +27,8 @@ decided (C8), so an event that comes meanwhile waits as a fact.
 
 from dataclasses import dataclass
 
-from shared.model.ids import Epoch, TaskId, VertexId, WorkerIncarnation
-from shared.model.messages import (
+from tidemark.shared.model.ids import Epoch, TaskId, VertexId, WorkerIncarnation
+from tidemark.shared.model.messages import (
     Ack,
     CheckpointWanted,
     EndsFound,
@@ -40,12 +40,12 @@ from shared.model.messages import (
     TaskFailed,
     TaskRestored,
 )
-from shared.protocol.coordinator import cleanup, generation, requests, running, splits, status
-from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator import events as ev
-from shared.protocol.coordinator.checkpoints import CommitPermit
-from shared.protocol.coordinator.commands import OpId
-from shared.protocol.coordinator.state import (
+from tidemark.shared.protocol.coordinator import cleanup, generation, requests, running, splits, status
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator import events as ev
+from tidemark.shared.protocol.coordinator.checkpoints import CommitPermit
+from tidemark.shared.protocol.coordinator.commands import OpId
+from tidemark.shared.protocol.coordinator.state import (
     ACTIVE,
     HOSTED,
     IDLE_STATES,

@@ -7,9 +7,9 @@ at the last write.
 import msgspec
 from msgspec import Struct
 
-from shared.model.checkpoint import KnownSplit
-from shared.model.ids import Epoch, Generation, JobId, Offset, SplitId, VertexId
-from shared.model.messages import RunningPlan
+from tidemark.shared.model.checkpoint import KnownSplit
+from tidemark.shared.model.ids import Epoch, Generation, JobId, Offset, SplitId, VertexId
+from tidemark.shared.model.messages import RunningPlan
 
 Purpose = str
 """Of a generation: RUN, or RELEASE: only what is committed is released (E2, S1)."""

@@ -5,7 +5,7 @@ A request is answered when its effect is durable. A repeated one gets the same a
 
 from msgspec import structs
 
-from shared.model.messages import (
+from tidemark.shared.model.messages import (
     CreateProcessor,
     DropProcessor,
     ModifyProcessor,
@@ -17,12 +17,12 @@ from shared.model.messages import (
     StartProcessor,
     StopProcessor,
 )
-from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator.plans import fault_of, pending_of
-from shared.protocol.coordinator.record import Kept
-from shared.protocol.coordinator.splits import unknown_splits
-from shared.protocol.coordinator.state import ACTIVE, Applied, Phase, ProcessorState
-from shared.protocol.coordinator.status import shown_state
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator.plans import fault_of, pending_of
+from tidemark.shared.protocol.coordinator.record import Kept
+from tidemark.shared.protocol.coordinator.splits import unknown_splits
+from tidemark.shared.protocol.coordinator.state import ACTIVE, Applied, Phase, ProcessorState
+from tidemark.shared.protocol.coordinator.status import shown_state
 
 
 def receive(p: ProcessorState, request: Request) -> None:

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from shared.model.checkpoint import CommitRow
-from shared.model.ids import Epoch, Incarnation, JobId, Offset, VertexId
-from shared.model.messages import EdgeBinding
-from shared.protocol.coordinator.commands import Floor
-from shared.protocol.coordinator.record import Identity
+from tidemark.shared.model.checkpoint import CommitRow
+from tidemark.shared.model.ids import Epoch, Incarnation, JobId, Offset, VertexId
+from tidemark.shared.model.messages import EdgeBinding
+from tidemark.shared.protocol.coordinator.commands import Floor
+from tidemark.shared.protocol.coordinator.record import Identity
 
 _NAME_PARTS = 5
 """job / vertex or edge / generation / epoch / unique name."""

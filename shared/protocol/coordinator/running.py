@@ -2,15 +2,15 @@
 
 from msgspec import structs
 
-from shared.model.ids import Epoch
-from shared.model.messages import AbortCheckpoint, CommitHint, HoldInput, StartCheckpoint
-from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator.checkpoints import CommitPermit, Flight, Numbers, pack
-from shared.protocol.coordinator.generation import begin, end, interval_ms, leave
-from shared.protocol.coordinator.pace import target_ms
-from shared.protocol.coordinator.plans import own_identities
-from shared.protocol.coordinator.splits import short_of_end
-from shared.protocol.coordinator.state import Committed, Doom, ProcessorState, Reserved
+from tidemark.shared.model.ids import Epoch
+from tidemark.shared.model.messages import AbortCheckpoint, CommitHint, HoldInput, StartCheckpoint
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator.checkpoints import CommitPermit, Flight, Numbers, pack
+from tidemark.shared.protocol.coordinator.generation import begin, end, interval_ms, leave
+from tidemark.shared.protocol.coordinator.pace import target_ms
+from tidemark.shared.protocol.coordinator.plans import own_identities
+from tidemark.shared.protocol.coordinator.splits import short_of_end
+from tidemark.shared.protocol.coordinator.state import Committed, Doom, ProcessorState, Reserved
 
 
 def running(p: ProcessorState, now_ms: int) -> None:

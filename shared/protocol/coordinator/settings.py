@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from shared.model.messages import KEY_GROUPS
-from shared.model.positive import check_positive
+from tidemark.shared.model.messages import KEY_GROUPS
+from tidemark.shared.model.positive import check_positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

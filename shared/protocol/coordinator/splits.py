@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import msgpack, structs
 
-from shared.model.checkpoint import CommitRow, KnownSplit, SplitStand
-from shared.model.ids import SplitId, TaskId, VertexId
-from shared.model.messages import Drain, ReadSplits, TellEnds
-from shared.protocol.coordinator.state import Doom, Learned, Phase, ProcessorState, Run
+from tidemark.shared.model.checkpoint import CommitRow, KnownSplit, SplitStand
+from tidemark.shared.model.ids import SplitId, TaskId, VertexId
+from tidemark.shared.model.messages import Drain, ReadSplits, TellEnds
+from tidemark.shared.protocol.coordinator.state import Doom, Learned, Phase, ProcessorState, Run
 
 SOURCE = "source"
 _NAMED_MAX = 20

@@ -7,9 +7,9 @@ from enum import StrEnum
 
 from msgspec import structs
 
-from shared.model.checkpoint import CommitRow, KnownSplit, LineageEntry
-from shared.model.held import Wait
-from shared.model.ids import (
+from tidemark.shared.model.checkpoint import CommitRow, KnownSplit, LineageEntry
+from tidemark.shared.model.held import Wait
+from tidemark.shared.model.ids import (
     Epoch,
     Generation,
     JobId,
@@ -21,16 +21,16 @@ from shared.model.ids import (
     VertexId,
     WorkerIncarnation,
 )
-from shared.model.messages import Command, ProcessorStatus, Request, RunningPlan, SplitsFound
-from shared.model.processors import Expected, ProcessorRow
-from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator.checkpoints import CommitPermit, Flight, Numbers
-from shared.protocol.coordinator.commands import CoordinatorCommand, OpId
-from shared.protocol.coordinator.events import PlannedPipeline
-from shared.protocol.coordinator.mirror import Mirror
-from shared.protocol.coordinator.pace import EpochTimes
-from shared.protocol.coordinator.plans import own_identities, sinks_of
-from shared.protocol.coordinator.record import (
+from tidemark.shared.model.messages import Command, ProcessorStatus, Request, RunningPlan, SplitsFound
+from tidemark.shared.model.processors import Expected, ProcessorRow
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator.checkpoints import CommitPermit, Flight, Numbers
+from tidemark.shared.protocol.coordinator.commands import CoordinatorCommand, OpId
+from tidemark.shared.protocol.coordinator.events import PlannedPipeline
+from tidemark.shared.protocol.coordinator.mirror import Mirror
+from tidemark.shared.protocol.coordinator.pace import EpochTimes
+from tidemark.shared.protocol.coordinator.plans import own_identities, sinks_of
+from tidemark.shared.protocol.coordinator.record import (
     Identity,
     Kept,
     OldJob,
@@ -40,10 +40,10 @@ from shared.protocol.coordinator.record import (
     encode_kept,
     encode_plan,
 )
-from shared.protocol.coordinator.retention import unreleased
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from shared.protocol.coordinator.workers import Workers
-from shared.protocol.lineage import essential
+from tidemark.shared.protocol.coordinator.retention import unreleased
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.protocol.coordinator.workers import Workers
+from tidemark.shared.protocol.lineage import essential
 
 _FORGOTTEN_MAX = 1_000
 """Entries of the lineage that are forgotten at a time: a statement of SQL names them."""

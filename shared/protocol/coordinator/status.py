@@ -2,10 +2,10 @@
 
 from msgspec import structs
 
-from shared.model.ids import NO_EPOCH, Place, VertexId
-from shared.model.messages import ProcessorStatus
-from shared.protocol.coordinator import commands as do
-from shared.protocol.coordinator.state import HOSTED, Phase, ProcessorState, bounded
+from tidemark.shared.model.ids import NO_EPOCH, Place, VertexId
+from tidemark.shared.model.messages import ProcessorStatus
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator.state import HOSTED, Phase, ProcessorState, bounded
 
 _ANSWER_CHARACTERS_MAX = 200
 """Of an answer in the registry: a status, with a document and many answers, is one message. Who asked was told all of it."""

@@ -9,10 +9,10 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from shared.model.ids import Place, ProcessorName, TaskId, WorkerIncarnation
-from shared.model.messages import Heartbeat, Register
-from shared.protocol.coordinator.commands import CoordinatorCommand, RetireWorker, SpawnWorker
-from shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.model.ids import Place, ProcessorName, TaskId, WorkerIncarnation
+from tidemark.shared.model.messages import Heartbeat, Register
+from tidemark.shared.protocol.coordinator.commands import CoordinatorCommand, RetireWorker, SpawnWorker
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 
 _DIGITS = re.compile(r"(\d+)")
 

@@ -6,9 +6,9 @@ then. All other commands are answered by nothing, or much later (BrokerAcked, St
 
 from dataclasses import dataclass
 
-from shared.model.checkpoint import BlobRef, PartHandle, TaskProtocolState
-from shared.model.frames import Body, Frame
-from shared.model.ids import EdgeId, Epoch, Offset
+from tidemark.shared.model.checkpoint import BlobRef, PartHandle, TaskProtocolState
+from tidemark.shared.model.frames import Body, Frame
+from tidemark.shared.model.ids import EdgeId, Epoch, Offset
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from shared.model.checkpoint import BlobRef, PartHandle
-from shared.model.frames import Body, Frame
-from shared.model.ids import EdgeId, Epoch, Offset, Seq
+from tidemark.shared.model.checkpoint import BlobRef, PartHandle
+from tidemark.shared.model.frames import Body, Frame
+from tidemark.shared.model.ids import EdgeId, Epoch, Offset, Seq
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,15 +23,15 @@ goes on, and no frame is on the agenda when the snapshot says where to resume. E
 from collections import deque
 from dataclasses import dataclass, field
 
-from shared.model.checkpoint import TaskProtocolState
-from shared.model.frames import BarrierFrame, DataFrame, EndFrame, WatermarkFrame
-from shared.model.ids import NO_EPOCH, EdgeId, Epoch
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.protocol.errors import LocalError, PeerError, require
-from shared.protocol.task import commands as do
-from shared.protocol.task import events as ev
-from shared.protocol.task.pace import Pace
-from shared.protocol.task.receiver import (
+from tidemark.shared.model.checkpoint import TaskProtocolState
+from tidemark.shared.model.frames import BarrierFrame, DataFrame, EndFrame, WatermarkFrame
+from tidemark.shared.model.ids import NO_EPOCH, EdgeId, Epoch
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.protocol.errors import LocalError, PeerError, require
+from tidemark.shared.protocol.task import commands as do
+from tidemark.shared.protocol.task import events as ev
+from tidemark.shared.protocol.task.pace import Pace
+from tidemark.shared.protocol.task.receiver import (
     ChannelReceiver,
     Deliver,
     Drop,
@@ -40,8 +40,8 @@ from shared.protocol.task.receiver import (
     Wait,
     Zombie,
 )
-from shared.protocol.task.sender import Sender
-from shared.protocol.task.work import (
+from tidemark.shared.protocol.task.sender import Sender
+from tidemark.shared.protocol.task.work import (
     Advancing,
     AgendaItem,
     Applying,
@@ -53,12 +53,12 @@ from shared.protocol.task.work import (
     Regate,
     Work,
 )
-from shared.protocol.watermarks import all_idle, combined_watermark
+from tidemark.shared.protocol.watermarks import all_idle, combined_watermark
 
 
 @dataclass(slots=True)
 class TaskMachine:
-    """One task of one generation. Built by `shared.protocol.task.start`; `handle` is its only mutator."""
+    """One task of one generation. Built by `tidemark.shared.protocol.task.start`; `handle` is its only mutator."""
 
     receiver: Receiver
     sender: Sender

@@ -8,8 +8,8 @@ epochs of different sizes: fewer rows would not make it shorter, so rows may alw
 from dataclasses import dataclass, field
 from typing import Final
 
-from shared.model.ids import NO_EPOCH, Epoch
-from shared.protocol.errors import require
+from tidemark.shared.model.ids import NO_EPOCH, Epoch
+from tidemark.shared.protocol.errors import require
 
 _GROWTH: Final = 4
 """The next epoch has at most so many times the rows of one that was fast."""

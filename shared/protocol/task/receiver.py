@@ -1,18 +1,18 @@
 """The receiving side of a task: one partition of each in edge, a channel for each sender of it.
 
 Rules kept here: F1 (seq: repeat, gap), F3 (a frame's epoch), L1, L2, C3 (nothing of epoch > n before snapshot n), C4 (never pause a
-shared partition: buffer, then leave in the log and seek back), C5 (what ends an epoch), W3 (by `shared.protocol.watermarks`).
+shared partition: buffer, then leave in the log and seek back), C5 (what ends an epoch), W3 (by `tidemark.shared.protocol.watermarks`).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from shared.model.checkpoint import ChannelState, InputState
-from shared.model.frames import BarrierFrame, Frame
-from shared.model.ids import FIRST_SEQ, NO_EPOCH, EdgeId, Epoch, Incarnation, Offset, Seq, TaskId
-from shared.protocol.errors import PeerError, require
-from shared.protocol.lineage import Lineage, Verdict
-from shared.protocol.watermarks import InputProgress
+from tidemark.shared.model.checkpoint import ChannelState, InputState
+from tidemark.shared.model.frames import BarrierFrame, Frame
+from tidemark.shared.model.ids import FIRST_SEQ, NO_EPOCH, EdgeId, Epoch, Incarnation, Offset, Seq, TaskId
+from tidemark.shared.protocol.errors import PeerError, require
+from tidemark.shared.protocol.lineage import Lineage, Verdict
+from tidemark.shared.protocol.watermarks import InputProgress
 
 
 @dataclass(slots=True)

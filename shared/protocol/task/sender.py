@@ -4,12 +4,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from shared.model.checkpoint import OutputState
-from shared.model.frames import BarrierFrame, Body, DataFrame, EndFrame, Header, WatermarkFrame
-from shared.model.ids import FIRST_OFFSET, EdgeId, Epoch, Generation, Incarnation, JobId, Offset, Seq, TaskId
-from shared.model.time import MIN_TIME
-from shared.protocol.errors import LocalError, require
-from shared.protocol.task.commands import Send
+from tidemark.shared.model.checkpoint import OutputState
+from tidemark.shared.model.frames import BarrierFrame, Body, DataFrame, EndFrame, Header, WatermarkFrame
+from tidemark.shared.model.ids import FIRST_OFFSET, EdgeId, Epoch, Generation, Incarnation, JobId, Offset, Seq, TaskId
+from tidemark.shared.model.time import MIN_TIME
+from tidemark.shared.protocol.errors import LocalError, require
+from tidemark.shared.protocol.task.commands import Send
 
 
 @dataclass(slots=True)

@@ -3,15 +3,26 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from shared.model.checkpoint import ChannelState, InputState, LineageEntry, OutputState, TaskProtocolState
-from shared.model.ids import FIRST_SEQ, EdgeId, Epoch, Generation, JobId, Offset, Seq, TaskId, VertexId, owner_of
-from shared.model.messages import EdgeBinding
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.protocol.lineage import Lineage
-from shared.protocol.task.machine import TaskMachine
-from shared.protocol.task.receiver import ChannelReceiver, InputPartition, Receiver
-from shared.protocol.task.sender import OutputEdge, PartitionSender, Sender
-from shared.protocol.watermarks import InputProgress
+from tidemark.shared.model.checkpoint import ChannelState, InputState, LineageEntry, OutputState, TaskProtocolState
+from tidemark.shared.model.ids import (
+    FIRST_SEQ,
+    EdgeId,
+    Epoch,
+    Generation,
+    JobId,
+    Offset,
+    Seq,
+    TaskId,
+    VertexId,
+    owner_of,
+)
+from tidemark.shared.model.messages import EdgeBinding
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.protocol.lineage import Lineage
+from tidemark.shared.protocol.task.machine import TaskMachine
+from tidemark.shared.protocol.task.receiver import ChannelReceiver, InputPartition, Receiver
+from tidemark.shared.protocol.task.sender import OutputEdge, PartitionSender, Sender
+from tidemark.shared.protocol.watermarks import InputProgress
 
 
 @dataclass(frozen=True, slots=True)

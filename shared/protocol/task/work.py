@@ -6,10 +6,10 @@ taken but not yet acknowledged.
 
 from dataclasses import dataclass
 
-from shared.model.checkpoint import TaskProtocolState
-from shared.model.ids import EdgeId, Epoch, Seq
-from shared.protocol.task.events import FrameRead, StateDurable
-from shared.protocol.task.receiver import ChannelReceiver, InputPartition, Waiting
+from tidemark.shared.model.checkpoint import TaskProtocolState
+from tidemark.shared.model.ids import EdgeId, Epoch, Seq
+from tidemark.shared.protocol.task.events import FrameRead, StateDurable
+from tidemark.shared.protocol.task.receiver import ChannelReceiver, InputPartition, Waiting
 
 
 @dataclass(frozen=True, slots=True)

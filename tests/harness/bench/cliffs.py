@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from shared.language.expressions.parse import parse_expression
-from shared.language.expressions.scope import Scope
-from shared.language.problems import Problems
-from shared.operators.frame import evaluated
 from tests.harness.bench.costs import timed
 from tests.harness.bench.line import Line
 from tests.harness.bench.readings import document, records, source
+from tidemark.shared.language.expressions.parse import parse_expression
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import Problems
+from tidemark.shared.operators.frame import evaluated
 
 ROWS: Final = 10_000
 FLOOR_NS: Final = 50.0

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from shared.computation import Computation, Document, NoConfig, Record, Timers
+from tidemark.shared.computation import Computation, Document, NoConfig, Record, Timers
 
 
 @dataclass(slots=True)

@@ -10,13 +10,13 @@ from typing import Any
 import aiokafka
 import numpy as np
 
-from shared.adapters.clock import SystemClock
-from shared.adapters.kafka_log import KafkaLog
-from shared.model.ids import Offset
-from shared.ports.log import LogRecord, LogUnavailable, TopicPartition
-from shared.runtime.reading import followed, reading
-from shared.wire.messages import decode_mirror_row
 from tests.harness.bench.events import BEGIN_MS
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.ports.log import LogRecord, LogUnavailable, TopicPartition
+from tidemark.shared.runtime.reading import followed, reading
+from tidemark.shared.wire.messages import decode_mirror_row
 
 _SLICE_S = 0.005
 _AGAIN_S = 0.05

@@ -11,25 +11,25 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from services.operator.lookups import Lookups
-from services.operator.tables.held import HeldTable
-from shared.adapters.clock import SystemClock
-from shared.language.documents import parse
-from shared.language.stages import InlineTable
-from shared.model.frames import Content
-from shared.model.ids import SplitId, VertexId
-from shared.model.plan import OUT, Vertex
-from shared.model.time import MAX_TIME
-from shared.model.values import Document
-from shared.operators.base import Operator, Out
-from shared.operators.batches import documents_of
-from shared.operators.build import build_front, build_operator
-from shared.operators.chain import Chain
-from shared.operators.context import TaskContext
-from shared.operators.specs import FrontSpec
-from shared.planning import LookupHead, plan_processor
-from shared.runtime.settings import LookupSettings
 from tests.harness.plan_world import Raw
+from tidemark.services.operator.lookups import Lookups
+from tidemark.services.operator.tables.held import HeldTable
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.language.documents import parse
+from tidemark.shared.language.stages import InlineTable
+from tidemark.shared.model.frames import Content
+from tidemark.shared.model.ids import SplitId, VertexId
+from tidemark.shared.model.plan import OUT, Vertex
+from tidemark.shared.model.time import MAX_TIME
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.base import Operator, Out
+from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.operators.build import build_front, build_operator
+from tidemark.shared.operators.chain import Chain
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.specs import FrontSpec
+from tidemark.shared.planning import LookupHead, plan_processor
+from tidemark.shared.runtime.settings import LookupSettings
 
 CONTEXT = TaskContext("bench", "bench", "readings")
 FRONT, LOOKUP = "SourceFront", "Lookup"

@@ -21,13 +21,13 @@ from typing import Any, Final
 import aiokafka
 import numpy as np
 
-from services.cli.installation import Installation, installation, workers_of
-from shared.language.documents import parse
-from shared.model.ids import ProcessorName
-from shared.model.messages import StopProcessor
-from shared.planning import plan_processor
 from tests.harness.bench.machine import described
 from tests.harness.bench.watching import Meter, Profiler
+from tidemark.services.cli.installation import Installation, installation, workers_of
+from tidemark.shared.language.documents import parse
+from tidemark.shared.model.ids import ProcessorName
+from tidemark.shared.model.messages import StopProcessor
+from tidemark.shared.planning import plan_processor
 
 _RECORD: Final = b'{"key":"key-%012d","ts":%013d,"amount":12345}'
 _PRODUCER_RATE_MAX: Final = 20_000

@@ -10,20 +10,20 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.pipelines.counts import data as counts
-from deploy.pipelines.departures.data import departures
-from deploy.pipelines.sessions import data as sessions
-from deploy.pipelines.validation import data as validation
-from deploy.pipelines.weather import data as weather
-from deploy.pipelines.weblog import data as weblog
-from services.cli.collect import committed_records
-from services.cli.feed import Fed, feed
-from services.cli.installation import Installation
-from services.sink.connectors.released import read_released, read_released_rows
-from shared.model.ids import ProcessorName
 from tests.harness.bench.watching import Meter
 from tests.harness.examples import FOLDER
 from tests.oracle.examples import CHECKS
+from tidemark.deploy.pipelines.counts import data as counts
+from tidemark.deploy.pipelines.departures.data import departures
+from tidemark.deploy.pipelines.sessions import data as sessions
+from tidemark.deploy.pipelines.validation import data as validation
+from tidemark.deploy.pipelines.weather import data as weather
+from tidemark.deploy.pipelines.weblog import data as weblog
+from tidemark.services.cli.collect import committed_records
+from tidemark.services.cli.feed import Fed, feed
+from tidemark.services.cli.installation import Installation
+from tidemark.services.sink.connectors.released import read_released, read_released_rows
+from tidemark.shared.model.ids import ProcessorName
 
 TOPIC: Final = "departures"
 _LATE: Final = "departures.late"

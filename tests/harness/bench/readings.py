@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from shared.model.ids import SplitId
 from tests.harness.plan_world import Raw
+from tidemark.shared.model.ids import SplitId
 
 BEGIN_MS: Final = 1_709_287_200_000
 """2024-03-01T10:00:00Z."""

@@ -5,9 +5,9 @@ from datetime import datetime
 
 import numpy as np
 
-from shared.adapters.kafka_log import KafkaLog
-from shared.ports.log import TopicPartition
 from tests.harness.bench.events import BEGIN_MS, MINUTE_MS, Load
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.ports.log import TopicPartition
 
 
 class Inexact(AssertionError):

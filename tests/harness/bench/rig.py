@@ -10,14 +10,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from services.cli.installation import Installation, installation
-from shared.model.ids import ProcessorName
-from shared.model.messages import StopProcessor
-from shared.runtime.topics import Topics
 from tests.harness.bench import documents, results
 from tests.harness.bench.events import Load, preload
 from tests.harness.bench.flowing import Commits, Stream, flowed
 from tests.harness.bench.watching import Meter, Profiler, pin
+from tidemark.services.cli.installation import Installation, installation
+from tidemark.shared.model.ids import ProcessorName
+from tidemark.shared.model.messages import StopProcessor
+from tidemark.shared.runtime.topics import Topics
 
 PIPELINE = ("source-0", "operator-0", "spark-0", "sink-0")
 """What is pinned where a pipeline is: what runs it, not what it talks to."""

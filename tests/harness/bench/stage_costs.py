@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from shared.language.values import to_json
 from tests.harness.bench.costs import Cost
 from tests.harness.bench.line import FRONT, Line, documents
 from tests.harness.bench.readings import SENSORS, document, records, source
 from tests.harness.plan_world import Raw
+from tidemark.shared.language.values import to_json
 
 _SECOND: Final = {"size": 1, "unit": "second"}
 _NO_LATENESS: Final = {"allowedLateness": {"size": 0, "unit": "second"}}

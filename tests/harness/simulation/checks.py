@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from services.sink.connectors.kafkamarkers import Marker
-from services.sink.connectors.manifests import MANIFESTS, decode_manifest
-from shared.adapters.memory_broker import MemoryBroker, OpenTransaction
-from shared.adapters.virtual import VirtualClock
-from shared.model.checkpoint import CommitRow, TaskHandle
-from shared.model.ids import Epoch, Incarnation, JobId, Offset, VertexId
-from shared.model.messages import Heartbeat, Released
-from shared.model.processors import ProcessorRow
-from shared.model.time import MIN_TIME
-from shared.ports.log import LogRecord, NewRecord, TopicPartition
-from shared.ports.sink import Identity
-from shared.runtime.context import Phase
-from shared.runtime.registry import Registry
-from shared.runtime.topics import MARKERS_PREFIX
-from shared.wire.frames import decode_frame
-from shared.wire.messages import decode_report
 from tests.harness.simulation.drawing import NAME
+from tidemark.services.sink.connectors.kafkamarkers import Marker
+from tidemark.services.sink.connectors.manifests import MANIFESTS, decode_manifest
+from tidemark.shared.adapters.memory_broker import MemoryBroker, OpenTransaction
+from tidemark.shared.adapters.virtual import VirtualClock
+from tidemark.shared.model.checkpoint import CommitRow, TaskHandle
+from tidemark.shared.model.ids import Epoch, Incarnation, JobId, Offset, VertexId
+from tidemark.shared.model.messages import Heartbeat, Released
+from tidemark.shared.model.processors import ProcessorRow
+from tidemark.shared.model.time import MIN_TIME
+from tidemark.shared.ports.log import LogRecord, NewRecord, TopicPartition
+from tidemark.shared.ports.sink import Identity
+from tidemark.shared.runtime.context import Phase
+from tidemark.shared.runtime.registry import Registry
+from tidemark.shared.runtime.topics import MARKERS_PREFIX
+from tidemark.shared.wire.frames import decode_frame
+from tidemark.shared.wire.messages import decode_report
 
 if TYPE_CHECKING:
     from tests.harness.simulation.process import SimProcess

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from shared.model.ids import Offset, ProcessorName
-from shared.ports.log import TopicPartition
-from shared.protocol.coordinator.settings import CoordinatorSettings
-from shared.protocol.task.start import TaskLimits
-from shared.runtime.settings import RuntimeSettings
+from tidemark.shared.model.ids import Offset, ProcessorName
+from tidemark.shared.ports.log import TopicPartition
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.protocol.task.start import TaskLimits
+from tidemark.shared.runtime.settings import RuntimeSettings
 
 NAME: Final = ProcessorName("story")
 BASE_MS: Final = 1_700_000_000_000

@@ -13,8 +13,8 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from shared.adapters.faults import Fault, FaultRates, Faults, Operation
 from tests.harness.simulation.loop import Life
+from tidemark.shared.adapters.faults import Fault, FaultRates, Faults, Operation
 
 Side = Literal["before", "after"]
 Link = Literal["log", "store", "blobs", "target"]

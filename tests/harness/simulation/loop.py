@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextvars import Context, ContextVar
 from typing import Any, TypeVar
 
-from shared.adapters.virtual import VirtualLoop
+from tidemark.shared.adapters.virtual import VirtualLoop
 
 T = TypeVar("T")
 

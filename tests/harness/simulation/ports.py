@@ -7,22 +7,22 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol, TypeVar
 
-from shared.adapters.blobs import digest_of
-from shared.adapters.faults import Fault, Operation
-from shared.adapters.memory_broker import MemoryBroker
-from shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
-from shared.adapters.memory_log import MemoryLog, MemoryWriter
-from shared.adapters.memory_transactions import MemoryTransactionalWriter
-from shared.model.checkpoint import BlobRef, CommitRow, LineageEntry
-from shared.model.ids import Epoch, Generation, JobId, LeaderToken, Offset
-from shared.model.processors import Expected, ProcessorRow
-from shared.ports.blobs import BlobError, BlobUnavailable, Note
-from shared.ports.log import NewRecord, TopicPartition
-from shared.runtime.topics import MARKERS_PREFIX
-from shared.wire.errors import WireError
-from shared.wire.frames import decode_frame
-from shared.wire.messages import decode_command, decode_report
 from tests.harness.simulation.faults import Book, LinkFaults, Side
+from tidemark.shared.adapters.blobs import digest_of
+from tidemark.shared.adapters.faults import Fault, Operation
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
+from tidemark.shared.adapters.memory_log import MemoryLog, MemoryWriter
+from tidemark.shared.adapters.memory_transactions import MemoryTransactionalWriter
+from tidemark.shared.model.checkpoint import BlobRef, CommitRow, LineageEntry
+from tidemark.shared.model.ids import Epoch, Generation, JobId, LeaderToken, Offset
+from tidemark.shared.model.processors import Expected, ProcessorRow
+from tidemark.shared.ports.blobs import BlobError, BlobUnavailable, Note
+from tidemark.shared.ports.log import NewRecord, TopicPartition
+from tidemark.shared.runtime.topics import MARKERS_PREFIX
+from tidemark.shared.wire.errors import WireError
+from tidemark.shared.wire.frames import decode_frame
+from tidemark.shared.wire.messages import decode_command, decode_report
 
 T = TypeVar("T")
 _PREFIX: Final = "tidemark."

@@ -7,24 +7,24 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from services.coordinator.planning import plan_for_coordinator
-from services.operator.service import OperatorService
-from services.sink.service import SinkService
-from services.source.service import SourceService
-from shared.adapters.executor import Spawner
-from shared.adapters.virtual import VirtualClock
-from shared.model.ids import Epoch, Place, WorkerIncarnation
-from shared.process.connections import Connections
-from shared.protocol.coordinator.machine import CoordinatorMachine
-from shared.runtime.context import Outside, Phase, Service
-from shared.runtime.coordinator import CoordinatorDriver
-from shared.runtime.topics import Topics
-from shared.runtime.worker import Worker
 from tests.harness.installation import MemoryConnections, MemorySources
 from tests.harness.simulation.faults import LINKS, Book, Link, LinkFaults, Weather
 from tests.harness.simulation.loop import LIFE, Life, SimLoop
 from tests.harness.simulation.ports import SimBlobs, SimLog, SimStore
 from tests.harness.simulation.targets import Died, SimSinks
+from tidemark.services.coordinator.planning import plan_for_coordinator
+from tidemark.services.operator.service import OperatorService
+from tidemark.services.sink.service import SinkService
+from tidemark.services.source.service import SourceService
+from tidemark.shared.adapters.executor import Spawner
+from tidemark.shared.adapters.virtual import VirtualClock
+from tidemark.shared.model.ids import Epoch, Place, WorkerIncarnation
+from tidemark.shared.process.connections import Connections
+from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
+from tidemark.shared.runtime.context import Outside, Phase, Service
+from tidemark.shared.runtime.coordinator import CoordinatorDriver
+from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.runtime.worker import Worker
 
 if TYPE_CHECKING:
     from tests.harness.simulation.world import SimWorld

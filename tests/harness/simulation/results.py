@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shared.ports.log import LogRecord
 from tests.harness.simulation.drawing import (
     DELAY_MS,
     GAP_MS,
@@ -23,6 +22,7 @@ from tests.harness.simulation.drawing import (
 )
 from tests.oracle import joins, windows
 from tests.oracle.windows import Record, Result
+from tidemark.shared.ports.log import LogRecord
 
 Row = tuple[Any, ...]
 

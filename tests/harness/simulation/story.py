@@ -15,8 +15,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 import structlog
 
-from shared.adapters.virtual import SimulationStuck
-from shared.model.messages import CreateProcessor, DropProcessor, StartProcessor, StopProcessor
 from tests.harness.simulation.checks import is_edge
 from tests.harness.simulation.drawing import NAME, draw
 from tests.harness.simulation.faults import CALM, Book, Side, ids_of
@@ -27,6 +25,8 @@ from tests.harness.simulation.strife import Strife
 from tests.harness.simulation.targets import Targets
 from tests.harness.simulation.world import READY_MS, SimWorld
 from tests.harness.simulation.writes import WRITES
+from tidemark.shared.adapters.virtual import SimulationStuck
+from tidemark.shared.model.messages import CreateProcessor, DropProcessor, StartProcessor, StopProcessor
 
 LIMIT_MS = 600_000
 """Virtual time of a seed at the most."""

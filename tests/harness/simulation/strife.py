@@ -3,12 +3,12 @@
 import json
 from collections.abc import Sequence
 
-from shared.model.messages import ModifyProcessor, StartProcessor, StopProcessor
 from tests.harness.simulation.drawing import NAME, document
 from tests.harness.simulation.faults import Link
 from tests.harness.simulation.plan import Event, Plan
 from tests.harness.simulation.process import SimProcess
 from tests.harness.simulation.world import SimWorld
+from tidemark.shared.model.messages import ModifyProcessor, StartProcessor, StopProcessor
 
 JUMPS_MS = (-3_600_000, -10_000, 10_000, 3_600_000)
 

@@ -11,17 +11,17 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from services.sink.connecting import RealSinks
-from services.sink.connectors.destination import Destination
-from services.sink.connectors.manifests import MANIFESTS, STAGED, SUMMARY
-from services.sink.connectors.sql import MARKERS_TABLE, SqlSinkSettings, engine_of
-from services.sink.settings import SinkSettings
-from shared.language.documents import Processor
-from shared.language.stages import FileEmit
-from shared.ports.sink import TargetRefused, TargetUnavailable
-from shared.process.connections import Connections
 from tests.harness.simulation.faults import LinkFaults
 from tests.harness.simulation.ports import Mortal, Watcher, strikes
+from tidemark.services.sink.connecting import RealSinks
+from tidemark.services.sink.connectors.destination import Destination
+from tidemark.services.sink.connectors.manifests import MANIFESTS, STAGED, SUMMARY
+from tidemark.services.sink.connectors.sql import MARKERS_TABLE, SqlSinkSettings, engine_of
+from tidemark.services.sink.settings import SinkSettings
+from tidemark.shared.language.documents import Processor
+from tidemark.shared.language.stages import FileEmit
+from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
+from tidemark.shared.process.connections import Connections
 
 BEFORE: Final = ("ENOSPC", "EMFILE", "EIO")
 TABLE: Final = "create table results (id text primary key, k text, n integer, s integer)"

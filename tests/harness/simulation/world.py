@@ -6,13 +6,6 @@ import itertools
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
-from shared.adapters.memory_log import MemoryLog
-from shared.adapters.virtual import VirtualClock
-from shared.model.messages import Request
-from shared.ports.log import LogError, NewRecord
-from shared.runtime.client import Client, RequestRefused, RequestTimeout
-from shared.runtime.settings import RuntimeSettings
-from shared.runtime.topics import Topics
 from tests.harness.simulation.checks import Checks, ToldBroker
 from tests.harness.simulation.drawing import LETTERS, NAME, OUTPUT, Scenario
 from tests.harness.simulation.faults import CALM, Book, Weather
@@ -20,6 +13,13 @@ from tests.harness.simulation.ports import WatchedState
 from tests.harness.simulation.process import SimProcess
 from tests.harness.simulation.results import Outcome, documents, letter_of, lines, row_of
 from tests.harness.simulation.targets import Targets
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualClock
+from tidemark.shared.model.messages import Request
+from tidemark.shared.ports.log import LogError, NewRecord
+from tidemark.shared.runtime.client import Client, RequestRefused, RequestTimeout
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.topics import Topics
 
 READY_MS = 60_000
 TRANSACTION_TIMEOUT_MS = 5_000

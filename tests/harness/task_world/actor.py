@@ -8,15 +8,15 @@ from dataclasses import astuple, dataclass, field
 from functools import partial
 from random import Random
 
-from shared.model.checkpoint import PartHandle, TaskProtocolState
-from shared.model.frames import BarrierFrame, DataFrame, Frame, Inline
-from shared.model.ids import TASK_PART, EdgeId, Epoch, Offset, Seq, TaskId
-from shared.model.time import MAX_TIME
-from shared.protocol.task import commands as do
-from shared.protocol.task import events as ev
-from shared.protocol.task.machine import TaskMachine
 from tests.harness.task_world.bodies import AnyBody, SinkBody, SourceBody
 from tests.harness.task_world.plan import SOURCE, Layout, MemoryLog, Row, owner
+from tidemark.shared.model.checkpoint import PartHandle, TaskProtocolState
+from tidemark.shared.model.frames import BarrierFrame, DataFrame, Frame, Inline
+from tidemark.shared.model.ids import TASK_PART, EdgeId, Epoch, Offset, Seq, TaskId
+from tidemark.shared.model.time import MAX_TIME
+from tidemark.shared.protocol.task import commands as do
+from tidemark.shared.protocol.task import events as ev
+from tidemark.shared.protocol.task.machine import TaskMachine
 
 Work = do.Apply | do.Advance | do.FireProcessingTime | do.Flush | do.TakeSnapshot
 BYTES_ROW = 10

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from shared.model.ids import Epoch
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.protocol.watermarks import InputProgress, all_idle, combined_watermark
 from tests.harness.task_world.plan import GROUPS, Row, owner
+from tidemark.shared.model.ids import Epoch
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.protocol.watermarks import InputProgress, all_idle, combined_watermark
 
 WINDOW = 10
 TIMER_MS = 5

@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shared.model.ids import Epoch, TaskId
 from tests.harness.task_world.actor import Taken
 from tests.harness.task_world.bodies import OperatorBody, Script, SourceBody, expected_sums
 from tests.harness.task_world.plan import Layout, Row
+from tidemark.shared.model.ids import Epoch, TaskId
 
 
 @dataclass

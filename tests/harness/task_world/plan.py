@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from shared.model.frames import Frame
-from shared.model.ids import EdgeId, Incarnation, Offset, TaskId, VertexId, owner_of
-from shared.model.messages import EdgeBinding
+from tidemark.shared.model.frames import Frame
+from tidemark.shared.model.ids import EdgeId, Incarnation, Offset, TaskId, VertexId, owner_of
+from tidemark.shared.model.messages import EdgeBinding
 
 SOURCE, OPERATOR, STEP, SINK = (VertexId(v) for v in ("source", "operator", "step", "sink"))
 VERTICES = (SOURCE, OPERATOR, STEP, SINK)

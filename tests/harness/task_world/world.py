@@ -8,11 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from shared.model.checkpoint import LineageEntry, MirrorRow, TaskProtocolState
-from shared.model.ids import Epoch, Generation, Incarnation, JobId, Offset, TaskId, VertexId
-from shared.protocol.release import ReleaseMachine, ReleaseNow
-from shared.protocol.task import events as ev
-from shared.protocol.task.start import TaskLimits, TaskStart, start_task
 from tests.harness.task_world.actor import Actor, Taken
 from tests.harness.task_world.bodies import (
     AnyBody,
@@ -24,6 +19,11 @@ from tests.harness.task_world.bodies import (
 )
 from tests.harness.task_world.checks import Commit, check_end, check_prefix
 from tests.harness.task_world.plan import OPERATOR, SINK, SOURCE, STEP, Layout, MemoryLog, Row
+from tidemark.shared.model.checkpoint import LineageEntry, MirrorRow, TaskProtocolState
+from tidemark.shared.model.ids import Epoch, Generation, Incarnation, JobId, Offset, TaskId, VertexId
+from tidemark.shared.protocol.release import ReleaseMachine, ReleaseNow
+from tidemark.shared.protocol.task import events as ev
+from tidemark.shared.protocol.task.start import TaskLimits, TaskStart, start_task
 
 JOB = JobId("0" * 32)
 SETTLE_ROUNDS_MAX = 4000

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import cache
 from types import CodeType, FunctionType, ModuleType
 
-MACHINE = "shared.protocol.task.machine"
-RECEIVER = "shared.protocol.task.receiver"
-SENDER = "shared.protocol.task.sender"
-START = "shared.protocol.task.start"
-LINEAGE = "shared.protocol.lineage"
-WATERMARKS = "shared.protocol.watermarks"
-RELEASE = "shared.protocol.release"
+MACHINE = "tidemark.shared.protocol.task.machine"
+RECEIVER = "tidemark.shared.protocol.task.receiver"
+SENDER = "tidemark.shared.protocol.task.sender"
+START = "tidemark.shared.protocol.task.start"
+LINEAGE = "tidemark.shared.protocol.lineage"
+WATERMARKS = "tidemark.shared.protocol.watermarks"
+RELEASE = "tidemark.shared.protocol.release"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from tests.unit.protocol_task.mutant import Mutation
 
-PACE_FILE, MACHINE = "shared.protocol.task.pace", "shared.protocol.task.machine"
+PACE_FILE, MACHINE = "tidemark.shared.protocol.task.pace", "tidemark.shared.protocol.task.machine"
 
 PACE = (
     Mutation("F9", "an epoch has no bound", MACHINE, " or self.pace.full()", ""),

@@ -3,14 +3,6 @@
 
 import pytest
 
-from shared.model.frames import BarrierFrame, DataFrame, Frame, Header
-from shared.model.ids import EdgeId, Epoch, Generation, Incarnation, Offset, Seq, TaskId, VertexId
-from shared.model.messages import EdgeBinding
-from shared.model.time import MAX_TIME
-from shared.protocol.errors import LocalError
-from shared.protocol.task import commands as do
-from shared.protocol.task import events as ev
-from shared.protocol.task.start import TaskLimits, TaskStart, start_task
 from tests.harness.task_story import (
     IN,
     JOB,
@@ -35,6 +27,14 @@ from tests.harness.task_story import (
     task,
     ticked,
 )
+from tidemark.shared.model.frames import BarrierFrame, DataFrame, Frame, Header
+from tidemark.shared.model.ids import EdgeId, Epoch, Generation, Incarnation, Offset, Seq, TaskId, VertexId
+from tidemark.shared.model.messages import EdgeBinding
+from tidemark.shared.model.time import MAX_TIME
+from tidemark.shared.protocol.errors import LocalError
+from tidemark.shared.protocol.task import commands as do
+from tidemark.shared.protocol.task import events as ev
+from tidemark.shared.protocol.task.start import TaskLimits, TaskStart, start_task
 
 TAKEN_1 = ("flush 1", "snapshot 1 after 0", "barrier 1 after 0 to 0")
 TAKEN_2 = ("flush 2", "snapshot 2 after 0", "barrier 2 after 0 to 0")

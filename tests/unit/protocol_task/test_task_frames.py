@@ -3,12 +3,6 @@
 
 import pytest
 
-from shared.model.checkpoint import TaskProtocolState
-from shared.model.ids import Offset
-from shared.model.time import MIN_TIME
-from shared.protocol.errors import PeerError
-from shared.protocol.task import events as ev
-from shared.protocol.task.start import TaskLimits
 from tests.harness.task_story import (
     OUT,
     Again,
@@ -31,6 +25,12 @@ from tests.harness.task_story import (
     task,
     ticked,
 )
+from tidemark.shared.model.checkpoint import TaskProtocolState
+from tidemark.shared.model.ids import Offset
+from tidemark.shared.model.time import MIN_TIME
+from tidemark.shared.protocol.errors import PeerError
+from tidemark.shared.protocol.task import events as ev
+from tidemark.shared.protocol.task.start import TaskLimits
 
 
 def _snapshot_behind_a_barrier() -> tuple[Story, TaskProtocolState]:

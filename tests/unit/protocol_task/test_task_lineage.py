@@ -5,12 +5,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from shared.model.checkpoint import LineageEntry
-from shared.model.frames import DataFrame
-from shared.model.ids import Epoch, Generation, Offset
-from shared.protocol.errors import LocalError
-from shared.protocol.lineage import Lineage, Verdict
-from shared.protocol.task import events as ev
 from tests.harness.task_story import (
     IN,
     Answers,
@@ -29,6 +23,12 @@ from tests.harness.task_story import (
     task,
     ticked,
 )
+from tidemark.shared.model.checkpoint import LineageEntry
+from tidemark.shared.model.frames import DataFrame
+from tidemark.shared.model.ids import Epoch, Generation, Offset
+from tidemark.shared.protocol.errors import LocalError
+from tidemark.shared.protocol.lineage import Lineage, Verdict
+from tidemark.shared.protocol.task import events as ev
 
 C, D, Z = Verdict.COUNTS, Verdict.DISCARDED, Verdict.ZOMBIE
 

@@ -1,8 +1,6 @@
 # ruff: noqa: N802 -- a test carries its rule's name
 """F9: how many rows a source puts into an epoch. The closed loop is in `tests/property/test_protocol_pace.py`."""
 
-from shared.model.ids import Epoch
-from shared.protocol.task import events as ev
 from tests.harness.task_story import (
     Event,
     Expect,
@@ -17,6 +15,8 @@ from tests.harness.task_story import (
     ticked,
     took,
 )
+from tidemark.shared.model.ids import Epoch
+from tidemark.shared.protocol.task import events as ev
 
 TARGET_MS = 1_000
 NAMES = tuple("abcdefghijklmnopqrstuvwxyz")

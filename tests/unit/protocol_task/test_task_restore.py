@@ -3,11 +3,6 @@
 
 import pytest
 
-from shared.model.checkpoint import MirrorRow, TaskProtocolState
-from shared.model.ids import Epoch, Generation, JobId
-from shared.model.time import MIN_TIME
-from shared.protocol.errors import LocalError, PeerError
-from shared.protocol.release import ReleaseMachine, ReleaseNow
 from tests.harness.task_story import (
     JOB,
     OUT,
@@ -22,6 +17,11 @@ from tests.harness.task_story import (
     started,
     task,
 )
+from tidemark.shared.model.checkpoint import MirrorRow, TaskProtocolState
+from tidemark.shared.model.ids import Epoch, Generation, JobId
+from tidemark.shared.model.time import MIN_TIME
+from tidemark.shared.protocol.errors import LocalError, PeerError
+from tidemark.shared.protocol.release import ReleaseMachine, ReleaseNow
 
 SECOND = [(1, 0), (2, 1)]
 

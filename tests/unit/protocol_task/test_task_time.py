@@ -3,9 +3,6 @@
 
 import pytest
 
-from shared.model.time import MAX_TIME, MIN_TIME
-from shared.protocol.errors import LocalError, PeerError
-from shared.protocol.watermarks import InputProgress, all_idle, combined_watermark
 from tests.harness.task_story import (
     Answers,
     Barrier,
@@ -24,6 +21,9 @@ from tests.harness.task_story import (
     task,
     ticked,
 )
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.protocol.errors import LocalError, PeerError
+from tidemark.shared.protocol.watermarks import InputProgress, all_idle, combined_watermark
 
 ENDS = ("watermark max to 0", "end to 0", "ended")
 

@@ -1,6 +1,6 @@
 """The operators: importing this package declares them all. Take OPERATORS from here, where it is complete."""
 
-from shared.language.expressions.library import (
+from tidemark.shared.language.expressions.library import (
     arithmetic,
     arrays,
     convert,
@@ -12,7 +12,7 @@ from shared.language.expressions.library import (
     strings,
     totals,
 )
-from shared.language.expressions.registry import OPERATORS
+from tidemark.shared.language.expressions.registry import OPERATORS
 
 MODULES = (arithmetic, arrays, convert, dates, logic, objects, regexes, sets, strings, totals)
 __all__ = ["MODULES", "OPERATORS"]

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from decimal import ROUND_DOWN, ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal
 from typing import Any, Final
 
-from shared.language.expressions.errors import DIVISION, OVERFLOW, TYPE, VALUE, fail
-from shared.language.expressions.registry import ABSENT, positional
-from shared.language.values.numbers import (
+from tidemark.shared.language.expressions.errors import DIVISION, OVERFLOW, TYPE, VALUE, fail
+from tidemark.shared.language.expressions.registry import ABSENT, positional
+from tidemark.shared.language.values.numbers import (
     DEC,
     DECIMAL,
     DOUBLE,
@@ -23,8 +23,8 @@ from shared.language.values.numbers import (
     whole,
     width,
 )
-from shared.language.values.types import is_finite, is_integral, is_nan, is_number, type_name
-from shared.model.values import INT64_MAX, INT64_MIN, MISSING, Date, Value, long
+from tidemark.shared.language.values.types import is_finite, is_integral, is_nan, is_number, type_name
+from tidemark.shared.model.values import INT64_MAX, INT64_MIN, MISSING, Date, Value, long
 
 _WIDE: Final = Context(prec=7000, Emin=-999999, Emax=999999)
 

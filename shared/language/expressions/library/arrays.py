@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from shared.language.expressions.environment import RESULT_UNITS_MAX
-from shared.language.expressions.errors import SIZE, TYPE, VALUE, fail
-from shared.language.expressions.library.arithmetic import is_null
-from shared.language.expressions.library.strings import need_string, need_whole
-from shared.language.expressions.registry import ABSENT, named, positional
-from shared.language.values.order import equal, sort_key
-from shared.language.values.types import is_integral, type_name
-from shared.model.values import INT32_MAX, INT32_MIN, MISSING, Value
+from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX
+from tidemark.shared.language.expressions.errors import SIZE, TYPE, VALUE, fail
+from tidemark.shared.language.expressions.library.arithmetic import is_null
+from tidemark.shared.language.expressions.library.strings import need_string, need_whole
+from tidemark.shared.language.expressions.registry import ABSENT, named, positional
+from tidemark.shared.language.values.order import equal, sort_key
+from tidemark.shared.language.values.types import is_integral, type_name
+from tidemark.shared.model.values import INT32_MAX, INT32_MIN, MISSING, Value
 
 
 def need_array(name: str, value: Value) -> list[Any]:

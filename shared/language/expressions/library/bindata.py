@@ -7,10 +7,10 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
-from shared.language.expressions.errors import CONVERSION, TYPE, VALUE, UnknownName, fail
-from shared.language.expressions.library.arithmetic import is_null
-from shared.language.values.types import is_integral, type_name
-from shared.model.values import Binary, Value, long
+from tidemark.shared.language.expressions.errors import CONVERSION, TYPE, VALUE, UnknownName, fail
+from tidemark.shared.language.expressions.library.arithmetic import is_null
+from tidemark.shared.language.values.types import is_integral, type_name
+from tidemark.shared.model.values import Binary, Value, long
 
 UUID_SUBTYPE: Final = 4
 _UUID_BYTES: Final = 16

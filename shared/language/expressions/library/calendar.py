@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Final
 
-from shared.language.expressions.errors import OVERFLOW, TYPE, UnknownName, fail
-from shared.language.expressions.library.zones import offset_ms, to_utc
-from shared.language.values.instants import DAY_MS, date_of, days_in_month, days_of
-from shared.language.values.types import type_name
-from shared.model.values import INT64_MAX, INT64_MIN, Date, ObjectId, Timestamp, Value
+from tidemark.shared.language.expressions.errors import OVERFLOW, TYPE, UnknownName, fail
+from tidemark.shared.language.expressions.library.zones import offset_ms, to_utc
+from tidemark.shared.language.values.instants import DAY_MS, date_of, days_in_month, days_of
+from tidemark.shared.language.values.types import type_name
+from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Date, ObjectId, Timestamp, Value
 
 FIXED_UNITS_MS: Final = {"millisecond": 1, "second": 1000, "minute": 60_000, "hour": 3_600_000}
 MONTHS: Final = {"month": 1, "quarter": 3, "year": 12}

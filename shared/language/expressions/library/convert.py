@@ -7,15 +7,15 @@ from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
-from shared.language.expressions.errors import CONVERSION, TYPE, VALUE, ExpressionError, UnknownName, fail
-from shared.language.expressions.library import bindata
-from shared.language.expressions.library.arithmetic import is_null
-from shared.language.expressions.library.parse_date import parse_date
-from shared.language.expressions.library.text import scalar_text
-from shared.language.expressions.registry import ABSENT, Absent, Deferred, named, positional
-from shared.language.values.numbers import DECIMAL, decimal_of, double_of
-from shared.language.values.types import TYPE_NUMBERS, is_finite, is_integral, is_number, type_name
-from shared.model.values import (
+from tidemark.shared.language.expressions.errors import CONVERSION, TYPE, VALUE, ExpressionError, UnknownName, fail
+from tidemark.shared.language.expressions.library import bindata
+from tidemark.shared.language.expressions.library.arithmetic import is_null
+from tidemark.shared.language.expressions.library.parse_date import parse_date
+from tidemark.shared.language.expressions.library.text import scalar_text
+from tidemark.shared.language.expressions.registry import ABSENT, Absent, Deferred, named, positional
+from tidemark.shared.language.values.numbers import DECIMAL, decimal_of, double_of
+from tidemark.shared.language.values.types import TYPE_NUMBERS, is_finite, is_integral, is_number, type_name
+from tidemark.shared.model.values import (
     INT32_MAX,
     INT32_MIN,
     INT64_MAX,

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from datetime import UTC, tzinfo
 from typing import Final
 
-from shared.language.expressions.errors import CONVERSION, VALUE, fail
-from shared.language.expressions.library.calendar import Parts, checked
-from shared.language.expressions.library.zones import to_utc, zone_named
-from shared.language.values.instants import DAY_MS, days_in_month, days_of
-from shared.model.values import Date
+from tidemark.shared.language.expressions.errors import CONVERSION, VALUE, fail
+from tidemark.shared.language.expressions.library.calendar import Parts, checked
+from tidemark.shared.language.expressions.library.zones import to_utc, zone_named
+from tidemark.shared.language.values.instants import DAY_MS, days_in_month, days_of
+from tidemark.shared.model.values import Date
 
 MONTH_NAMES: Final = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December",

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from datetime import UTC
 from typing import Any, Final
 
-from shared.language.expressions.errors import CONVERSION, TYPE, VALUE, ExpressionError, fail
-from shared.language.expressions.library.arithmetic import is_null
-from shared.language.expressions.library.calendar import (
+from tidemark.shared.language.expressions.errors import CONVERSION, TYPE, VALUE, ExpressionError, fail
+from tidemark.shared.language.expressions.library.arithmetic import is_null
+from tidemark.shared.language.expressions.library.calendar import (
     Parts,
     add_units,
     checked,
@@ -18,13 +18,13 @@ from shared.language.expressions.library.calendar import (
     unit_of,
     weekday_of,
 )
-from shared.language.expressions.library.date_format import read_date, write_date
-from shared.language.expressions.library.parse_date import parse_date
-from shared.language.expressions.library.zones import to_utc, zone_of
-from shared.language.expressions.registry import ABSENT, Absent, Deferred, named, positional
-from shared.language.values.instants import DAY_MS, days_of
-from shared.language.values.types import is_integral, type_name
-from shared.model.values import INT64_MAX, Timestamp, Value, long
+from tidemark.shared.language.expressions.library.date_format import read_date, write_date
+from tidemark.shared.language.expressions.library.parse_date import parse_date
+from tidemark.shared.language.expressions.library.zones import to_utc, zone_of
+from tidemark.shared.language.expressions.registry import ABSENT, Absent, Deferred, named, positional
+from tidemark.shared.language.values.instants import DAY_MS, days_of
+from tidemark.shared.language.values.types import is_integral, type_name
+from tidemark.shared.model.values import INT64_MAX, Timestamp, Value, long
 
 
 def _part(name: str, doc: str, read: Callable[[Parts], Any]) -> None:

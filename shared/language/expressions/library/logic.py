@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from shared.language.expressions.environment import Environment
-from shared.language.expressions.registry import positional
-from shared.language.values.order import compare, equal
-from shared.language.values.types import truth
-from shared.model.values import MISSING, Value
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.registry import positional
+from tidemark.shared.language.values.order import compare, equal
+from tidemark.shared.language.values.types import truth
+from tidemark.shared.model.values import MISSING, Value
 
 Evaluate = Callable[[Any, Environment], Value]
 

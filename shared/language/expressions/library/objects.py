@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from shared.language.expressions.environment import Environment
-from shared.language.expressions.errors import TYPE, fail
-from shared.language.expressions.library.arithmetic import is_null
-from shared.language.expressions.library.logic import Evaluate
-from shared.language.expressions.library.strings import need_string
-from shared.language.expressions.registry import named, positional
-from shared.language.values.types import type_name
-from shared.model.values import MISSING, Value
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.errors import TYPE, fail
+from tidemark.shared.language.expressions.library.arithmetic import is_null
+from tidemark.shared.language.expressions.library.logic import Evaluate
+from tidemark.shared.language.expressions.library.strings import need_string
+from tidemark.shared.language.expressions.registry import named, positional
+from tidemark.shared.language.values.types import type_name
+from tidemark.shared.model.values import MISSING, Value
 
 
 @positional("$mergeObjects", 0, None)

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, tzinfo
 from typing import Final
 
-from shared.language.expressions.errors import CONVERSION, fail
-from shared.language.expressions.library.calendar import checked
-from shared.language.expressions.library.date_format import MONTH_NAMES
-from shared.language.expressions.library.zones import Offset, to_utc, zone_named
-from shared.language.values.instants import DAY_MS, days_in_month, days_of, parse_iso
-from shared.model.values import Date
+from tidemark.shared.language.expressions.errors import CONVERSION, fail
+from tidemark.shared.language.expressions.library.calendar import checked
+from tidemark.shared.language.expressions.library.date_format import MONTH_NAMES
+from tidemark.shared.language.expressions.library.zones import Offset, to_utc, zone_named
+from tidemark.shared.language.values.instants import DAY_MS, days_in_month, days_of, parse_iso
+from tidemark.shared.model.values import Date
 
 _ABBREVIATIONS: Final = {
     "EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8, "PDT": -7, "WET": 0, "WEST": 1, "BST": 1, "CET": 1,

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from shared.language.expressions.errors import TYPE, VALUE, fail
-from shared.language.expressions.library.arithmetic import is_null
-from shared.language.expressions.library.strings import need_string
-from shared.language.expressions.registry import ABSENT, named
-from shared.language.patterns import BadPattern, compile_pattern
-from shared.language.values.types import type_name
-from shared.model.values import Regex, Value
+from tidemark.shared.language.expressions.errors import TYPE, VALUE, fail
+from tidemark.shared.language.expressions.library.arithmetic import is_null
+from tidemark.shared.language.expressions.library.strings import need_string
+from tidemark.shared.language.expressions.registry import ABSENT, named
+from tidemark.shared.language.patterns import BadPattern, compile_pattern
+from tidemark.shared.language.values.types import type_name
+from tidemark.shared.model.values import Regex, Value
 
 
 def program_of(name: str, regex: Value, options: Value) -> Any:

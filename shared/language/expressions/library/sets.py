@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from shared.language.expressions.library.arithmetic import is_null
-from shared.language.expressions.library.arrays import need_array
-from shared.language.expressions.registry import positional
-from shared.language.values.order import sort_key
-from shared.language.values.types import truth
-from shared.model.values import Value
+from tidemark.shared.language.expressions.library.arithmetic import is_null
+from tidemark.shared.language.expressions.library.arrays import need_array
+from tidemark.shared.language.expressions.registry import positional
+from tidemark.shared.language.values.order import sort_key
+from tidemark.shared.language.values.types import truth
+from tidemark.shared.model.values import Value
 
 Keyed = dict[tuple[Any, ...], Any]
 

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Final
 
-from shared.language.expressions.errors import TYPE, VALUE, fail
-from shared.language.expressions.library.arithmetic import is_null
-from shared.language.expressions.library.text import text_of
-from shared.language.expressions.registry import ABSENT, named, positional
-from shared.language.values.types import is_finite, is_integral, is_number, type_name
-from shared.model.values import INT32_MAX, INT32_MIN, Value
+from tidemark.shared.language.expressions.errors import TYPE, VALUE, fail
+from tidemark.shared.language.expressions.library.arithmetic import is_null
+from tidemark.shared.language.expressions.library.text import text_of
+from tidemark.shared.language.expressions.registry import ABSENT, named, positional
+from tidemark.shared.language.values.types import is_finite, is_integral, is_number, type_name
+from tidemark.shared.model.values import INT32_MAX, INT32_MIN, Value
 
 _UPPER: Final = str.maketrans(string.ascii_lowercase, string.ascii_uppercase)
 _LOWER: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)

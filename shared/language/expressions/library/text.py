@@ -4,10 +4,10 @@ import math
 from decimal import Decimal
 from typing import Any, Final
 
-from shared.language.expressions.errors import CONVERSION, TYPE, fail
-from shared.language.values.instants import DAY_MS, date_of
-from shared.language.values.types import type_name
-from shared.model.values import MISSING, Date, Long, Timestamp, Value
+from tidemark.shared.language.expressions.errors import CONVERSION, TYPE, fail
+from tidemark.shared.language.values.instants import DAY_MS, date_of
+from tidemark.shared.language.values.types import type_name
+from tidemark.shared.model.values import MISSING, Date, Long, Timestamp, Value
 
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _YEAR_MAX: Final = 9999

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from shared.language.expressions.errors import TYPE, VALUE, fail
-from shared.language.expressions.registry import named, positional
-from shared.language.values.order import sort_key
-from shared.language.values.quantiles import quantile
-from shared.language.values.totals import Deviation, Total
-from shared.language.values.types import is_finite, is_number
-from shared.model.values import MISSING, Value
+from tidemark.shared.language.expressions.errors import TYPE, VALUE, fail
+from tidemark.shared.language.expressions.registry import named, positional
+from tidemark.shared.language.values.order import sort_key
+from tidemark.shared.language.values.quantiles import quantile
+from tidemark.shared.language.values.totals import Deviation, Total
+from tidemark.shared.language.values.types import is_finite, is_number
+from tidemark.shared.model.values import MISSING, Value
 
 
 def _operands(values: tuple[Value, ...]) -> tuple[Value, ...] | list[Any]:

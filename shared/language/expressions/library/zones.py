@@ -7,11 +7,11 @@ from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from shared.language.expressions.errors import TYPE, VALUE, fail
-from shared.language.expressions.registry import ABSENT
-from shared.language.values.instants import DAY_MS, date_of
-from shared.language.values.types import type_name
-from shared.model.values import Value
+from tidemark.shared.language.expressions.errors import TYPE, VALUE, fail
+from tidemark.shared.language.expressions.registry import ABSENT
+from tidemark.shared.language.values.instants import DAY_MS, date_of
+from tidemark.shared.language.values.types import type_name
+from tidemark.shared.model.values import Value
 
 _OFFSET: Final = re.compile(r"([+-])(\d\d)(?::?(\d\d))?")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
