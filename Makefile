@@ -64,7 +64,7 @@ $(JARS): deploy/broker/jars.lock | $(PACKAGES)
 
 $(CLASSES): $(PACKAGES) $(JARS)
 	@echo 'Setting up: archives of the classes that the broker and Spark load, which halve the time of their starts'
-	@for package in tidemark.services.local spark_stages; do \
+	@for package in tidemark.services.local tidemark.spark_stages; do \
 	  $(BIN)/python -m $$package.archive 2>> $(LOG) || { echo 'All that was printed: $(LOG)' >&2; exit 1; }; done
 	@touch $@
 

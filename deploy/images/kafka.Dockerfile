@@ -14,6 +14,7 @@ RUN python3 -m venv /opt/tidemark \
  && python3 lock.py --without pyspark py4j < requirements.lock > wanted.lock \
  && /opt/tidemark/bin/pip install --find-links cache --require-hashes -r requirements-build.lock \
  && /opt/tidemark/bin/pip install --find-links cache --require-hashes --no-build-isolation -r wanted.lock
+COPY tidemark tidemark
 COPY services/__init__.py services/__init__.py
 COPY services/local services/local
 COPY deploy/broker/jars.lock deploy/broker/jars.lock

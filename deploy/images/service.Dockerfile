@@ -15,6 +15,7 @@ RUN python3 -m venv /opt/tidemark \
  && /opt/tidemark/bin/pip install --find-links cache --require-hashes -r requirements-build.lock \
  && /opt/tidemark/bin/pip install --find-links cache --require-hashes --no-build-isolation -r wanted.lock
 COPY pyproject.toml README.md LICENSE ./
+COPY tidemark tidemark
 COPY services services
 COPY shared shared
 COPY spark_stages spark_stages

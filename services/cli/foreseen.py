@@ -84,8 +84,7 @@ def _unloadable(computations: list[Compute]) -> Iterator[DocumentError]:
 
 
 def _search() -> list[str]:
-    root = Path(__file__).resolve().parents[2]
-    return [str(root), str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
 
 
 _MARK: Final = "\1tidemark:"

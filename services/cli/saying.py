@@ -76,8 +76,7 @@ def log_to_file(data_dir: Path) -> None:
     # A full disk takes no more lines; the command goes on, and says so itself.
     logging.raiseExceptions = False
     logging.basicConfig(handlers=[handler], level=logging.WARNING, format="%(message)s", force=True)
-    for ours in ("services", "shared"):
-        logging.getLogger(ours).setLevel(logging.INFO)
+    logging.getLogger("tidemark").setLevel(logging.INFO)
     structlog.configure(
         processors=[
             Repeats(SystemClock()),

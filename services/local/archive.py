@@ -1,8 +1,8 @@
 """An archive of the classes that the broker loads (the JVM's class data sharing): with it a start takes half the processor time.
 
-`python -m tidemark.services.local.archive` writes it: a broker on a folder of its own is started, written to and read from, and its JVM writes what
-it has loaded as it ends. A JVM of another version, or with other jars, leaves an archive aside and loads classes as ever; so does one that
-finds none.
+`python -m tidemark.services.local.archive` writes it: a broker on a folder of its own is started, written to and read from, and its JVM
+writes what it has loaded as it ends. A JVM of another version, or with other jars, leaves an archive aside and loads classes as ever; so
+does one that finds none.
 """
 
 import asyncio

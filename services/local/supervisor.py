@@ -44,7 +44,6 @@ WORKERS: Final = ("source", "operator", "spark", "sink")
 _YIELDING: Final = ("operator", "spark", "sink")
 CONTROL: Final = "control"
 TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file
-_ROOT: Final = Path(__file__).resolve().parents[2]
 BROKER: Final = "broker"
 _DOUBLINGS_MAX: Final = 16
 """Doublings of `restart_wait_ms`: past them it is above any `restart_wait_ms_max`."""
@@ -337,12 +336,12 @@ class LocalCluster:
 
     def command(self, service: str) -> list[str]:
         """The command line of a process of ``service``."""
-        program = [sys.executable, "-m", f"services.{service}"]
+        program = [sys.executable, "-m", f"tidemark.services.{service}"]
         return tethered(program, self.settings.niceness if service in _YIELDING else 0)
 
     def _environment(self, child: Child) -> dict[str, str]:
         data = self.settings.data_dir.resolve()
-        paths = [str(_ROOT), str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(paths),

@@ -1,8 +1,8 @@
 """How functions of this room are compiled, and where their machine code is kept.
 
 - CC1 A function is compiled when its module is imported, for the types that it names; nothing is compiled while data flows.
-- CC2 Machine code lies beside the source (`__pycache__`), written by `python -m tidemark.shared.compiled`, which `make setup` and the images
-  run. It is for any processor of the architecture, and fits the text of this whole room: a file that changes makes all of it stale.
+- CC2 Machine code lies beside the source (`__pycache__`), written by `python -m tidemark.shared.compiled`, which `make setup` and the
+  images run. It is for any processor of the architecture, and fits the text of this whole room: a file that changes makes all of it stale.
 - CC3 Where it is not there, or stale, it is compiled anew and kept if the folder can be written; if not, the process uses what it compiled.
 - CC4 Compiled functions release the interpreter's lock. They raise nothing: what they find is data.
 - CC5 They make no arrays: `borrowed` counts no holder, so what it lends has to be their caller's. Of an array of their own nobody would

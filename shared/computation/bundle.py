@@ -29,8 +29,9 @@ import msgspec
 
 from tidemark.shared.computation.problems import ComputationError
 
-PRODUCT: Final = frozenset({"shared", "services", "spark_stages"})
-"""Packages that every worker has."""
+PRODUCT: Final = "tidemark"
+"""The package that every worker has; of it, the examples' computations alone are as a user's own."""
+EXAMPLES: Final = f"{PRODUCT}.deploy"
 UNPACKED_BYTES_MAX: Final = 8 << 20
 """Of all sources of a bundle."""
 _loading: Final = threading.Lock()
@@ -62,7 +63,7 @@ def bundle_of(classes: Iterable[str], search: Sequence[str] | None = None) -> Bu
     outside = _outside()
     while waiting:
         name = waiting.pop()
-        if name in found or name.split(".")[0] in PRODUCT:
+        if name in found or _products(name):
             continue
         if (module := _find(name, search, outside)) is not None:
             found[name] = module
@@ -138,6 +139,10 @@ class _Finder(MetaPathFinder, InspectLoader):
     def get_code(self, fullname: str) -> CodeType:
         module = self.modules[fullname]
         return self.source_to_code(module.source, module.path)
+
+
+def _products(name: str) -> bool:
+    return name.partition(".")[0] == PRODUCT and not f"{name}.".startswith(f"{EXAMPLES}.")
 
 
 def _outside() -> tuple[Path, ...]:

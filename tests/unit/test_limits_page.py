@@ -45,7 +45,7 @@ def settings_classes() -> dict[str, Any]:
         tree = ast.parse(path.read_text("utf-8"))
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and _SETTINGS.match(node.name) and node.name not in OF_COMMANDS:
-                module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+                module = importlib.import_module(".".join(("tidemark", *path.relative_to(ROOT).with_suffix("").parts)))
                 found[node.name] = getattr(module, node.name)
     return found
 

@@ -69,7 +69,7 @@ def test_a_process_that_had_lived_is_started_again_at_once(tmp_path: Path) -> No
 @pytest.mark.parametrize(("service", "added"), [("coordinator", 0), ("source", 0), ("spark", 5)])
 def test_what_takes_from_sources_yields_to_them(tmp_path: Path, service: str, added: int) -> None:
     """Its processes are as nice as the settings say: five more than the supervisor behind sources, unless told otherwise."""
-    tells = tmp_path / "services" / service / "__main__.py"
+    tells = tmp_path / "tidemark" / "services" / service / "__main__.py"
     tells.parent.mkdir(parents=True)
     tells.write_text("import os; print(os.nice(0))")
     for variable, niceness in (("{}", added), ('{"niceness": 0}', 0)):

@@ -1,4 +1,4 @@
-"""Readings of sensors, some of them broken: `python -m tidemark.deploy.pipelines.validation.data FOLDER [READINGS]` writes them to `readings.jsonl`.
+"""Readings of sensors, some broken: `python -m tidemark.deploy.pipelines.validation.data FOLDER [READINGS]` writes `readings.jsonl`.
 
 Of a hundred readings some have a temperature that cannot be, no unit, a unit that nobody knows, a text for a number, or no time that can
 be read; and now and then a line is no JSON at all. A function of the seed alone.

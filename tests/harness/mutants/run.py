@@ -38,6 +38,7 @@ class Copy:
         self._marks = _ALL if reals else _REAL
         for folder in TOP_FOLDERS:
             shutil.copytree(ROOT / folder, root / folder, ignore=_NOT_COPIED)
+        shutil.copytree(ROOT / "tidemark", root / "tidemark", symlinks=True, ignore=_NOT_COPIED)
         shutil.copy(ROOT / "pyproject.toml", root)
         jars = ROOT / ".tidemark"
         if jars.exists():
