@@ -15,6 +15,7 @@ _log = structlog.get_logger()
 
 
 _LAST_LINE_BYTES_MAX = 16_384
+"""Read from the end of a log: a sentence is far shorter."""
 
 
 def last_words(path: Path) -> str:

@@ -79,7 +79,7 @@ _LATER: Final = frozenset({"changes", "crc"})
 _LINEAGE: Final = ("job", "generation", "restored_from", "plan_version")
 _CHECKED: Final = b"\xc1"
 """Before the CRC of a body: no msgpack begins with it, so that bodies without one are read, too."""
-_CRC_BYTES: Final = 4
+_CRC_BYTES: Final = 4  # of CRC-32
 _encode: Final = msgspec.msgpack.Encoder().encode
 _processor: Final = msgspec.msgpack.Decoder(ProcessorRow).decode
 _commit: Final = msgspec.msgpack.Decoder(CommitRow).decode
