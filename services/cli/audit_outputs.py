@@ -27,7 +27,14 @@ from tidemark.services.cli.collect import committed_records, held_records
 from tidemark.services.sink.connectors.deltacolumns import RESCUED
 from tidemark.services.sink.connectors.destination import Destination, LocalDestination
 from tidemark.services.sink.connectors.kafkamarkers import TOPIC_PREFIX, Marker, WrittenRange, decode_marker, markers_of
-from tidemark.services.sink.connectors.manifests import SUMMARY, Manifest, manifest_name, summary_of, visible_name
+from tidemark.services.sink.connectors.manifests import (
+    SUMMARY,
+    Manifest,
+    manifest_name,
+    summary_of,
+    total_of,
+    visible_name,
+)
 from tidemark.services.sink.connectors.released import (
     Discrepancy,
     ReleasedFile,
@@ -351,12 +358,17 @@ def _summarised(destination: Destination, data: bytes | None, manifests: Sequenc
         message = f"{destination.uri(SUMMARY)}: it is not there, although there are {len(manifests)} manifests"
         raise AuditFailed(message)
     try:
-        markers = dict(json.loads(data)["released"])
+        told = json.loads(data)
+        markers = dict(told["released"])
         covered = [m for m in manifests if m.epoch <= int(markers.get(m.identity, -1))]
+        earlier = {
+            identity: total_of(m for m in manifests if m.identity == identity and m.epoch <= int(before["until"]))
+            for identity, before in told.get("earlier", {}).items()
+        }
     except (ValueError, KeyError, TypeError) as error:
         message = f"{destination.uri(SUMMARY)}: expected a summary of manifests, found something else: {error!r}"
         raise AuditFailed(message) from error
-    if summary_of(covered) != data:
+    if summary_of(covered, earlier) != data:
         message = f"{destination.uri(SUMMARY)}: is not what the manifests say up to {markers}; it was changed"
         raise AuditFailed(message)
     if ended and len(covered) < len(manifests):

@@ -54,7 +54,7 @@ class FilesWorld:
     ) -> None:
         self.root = root / "out"
         self.encoding = Encoding(format_, partition_by)
-        self.settings = FileSinkSettings(buffer_bytes_max=1, handle_bytes_max=handle_bytes_max)
+        self.settings = FileSinkSettings(buffer_bytes_max=1, handle_bytes_max=handle_bytes_max, volume_manifests=1)
         self.attempts = itertools.count()
         self.executor: Executor = Inline()
 

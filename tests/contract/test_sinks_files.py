@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,15 @@ from tests.contract.sinks_targets import FilesWorld, ObjectsWorld
 from tidemark.services.sink.connectors.destination import LocalDestination
 from tidemark.services.sink.connectors.filerows import Encoding
 from tidemark.services.sink.connectors.files import FileSink
-from tidemark.services.sink.connectors.manifests import STAGED, SUMMARY, ManifestStore, manifest_name
+from tidemark.services.sink.connectors.manifests import (
+    STAGED,
+    SUMMARY,
+    Manifest,
+    ManifestStore,
+    manifest_name,
+    summary_of,
+    total_of,
+)
 from tidemark.services.sink.connectors.objects import ObjectDestination
 from tidemark.services.sink.connectors.released import released_manifests
 from tidemark.services.sink.connectors.staging import FileList, decode_handle
@@ -260,6 +269,76 @@ async def test_S4_the_last_of_several_writers_leaves_the_summary_complete(tmp_pa
 
     ManifestStore(Late(target.root, "late")).summarise()
     assert json.loads((target.root / SUMMARY).read_text())["released"] == {str(IDENTITY): 1, "x.emit.1": 1}
+
+
+async def test_S4_old_manifests_are_bound_into_volumes_and_say_the_same(tmp_path: Path) -> None:
+    """What a sink lists does not grow with what it has released; readers, the marker and the summary know of all of it."""
+    target = FilesWorld(tmp_path, "json")
+    target.settings = replace(target.settings, volume_manifests=2)
+    world = World(target)
+    task = Task(world)
+    await task.start()
+    for epoch in range(1, 12):
+        await task.epoch()
+        loose = ManifestStore(LocalDestination(target.root, "r")).names()
+        assert len(loose) <= 3
+        assert loose[-1] == manifest_name(str(IDENTITY), Epoch(epoch))
+    again = Task(world)
+    await again.start()
+    await again.epoch()
+    manifests = released_manifests(LocalDestination(target.root, "r"))
+    assert [m.epoch for m in manifests] == list(range(13))
+    ManifestStore(LocalDestination(target.root, "r")).summarise()
+    summary = json.loads((target.root / SUMMARY).read_text())
+    before = summary["earlier"][str(IDENTITY)]
+    assert (summary["rows"], summary["released"]) == (36, {str(IDENTITY): 12})
+    assert len(summary["files"]) + before["files"] == sum(len(m.files) for m in manifests)
+    covered = {str(IDENTITY): total_of(m for m in manifests if m.epoch <= before["until"])}
+    assert summary_of(manifests, covered) == (target.root / SUMMARY).read_bytes()
+    await world.complete()
+
+
+async def test_S4_a_death_between_a_volume_and_the_deletion_of_its_manifests_changes_nothing(tmp_path: Path) -> None:
+    """The next one finds the volume, with the same words, and deletes what it has."""
+    target = FilesWorld(tmp_path, "json")
+    world = World(target)
+    task = Task(world)
+    await task.start()
+    await task.epoch()
+    kept = {file.name: file.read_bytes() for file in (target.root / "_manifests" / str(IDENTITY)).iterdir()}
+    await task.epoch()
+    volumes = sorted(file.name for file in (target.root / "_volumes" / str(IDENTITY)).iterdir())
+    for name, data in kept.items():
+        (target.root / "_manifests" / str(IDENTITY) / name).write_bytes(data)
+    again = Task(world)
+    await again.start()
+    await again.epoch()
+    found = sorted(file.name for file in (target.root / "_volumes" / str(IDENTITY)).iterdir())
+    assert found[: len(volumes)] == volumes
+    assert len(list((target.root / "_manifests" / str(IDENTITY)).iterdir())) == 1
+    await world.complete()
+
+
+async def test_S4_manifests_of_a_listing_that_lacks_one_are_not_bound(tmp_path: Path) -> None:
+    """They would be deleted, and the volume had a hole for ever."""
+
+    class Lacking(LocalDestination):
+        def names(self, folder: str) -> list[str]:
+            return [name for name in super().names(folder) if not name.endswith("03.json")]
+
+    destination = Lacking(tmp_path, "a")
+    destination.prepare()
+    store = ManifestStore(destination, volume_manifests=2)
+    for epoch in range(6):
+        predecessor = epoch - 1 if epoch else None
+        store.publish(
+            Manifest(
+                identity="i", job="j", vertex="v", index=0, epoch=epoch, predecessor=predecessor, format="json",
+                rows=0, files=(),
+            )
+        )  # fmt: skip
+    assert [m.epoch for m in released_manifests(LocalDestination(tmp_path, "r"))] == list(range(6))
+    assert [m.epoch for m in store.bound()] == []
 
 
 async def test_S4_a_staged_file_that_is_gone_is_refused_for_good(tmp_path: Path) -> None:

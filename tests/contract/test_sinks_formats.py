@@ -11,7 +11,7 @@ from tests.contract.sinks_support import IDENTITY, Task, World, row_of
 from tests.contract.sinks_targets import FilesWorld
 from tidemark.services.sink.connectors.destination import LocalDestination
 from tidemark.services.sink.connectors.files import FileSinkSettings
-from tidemark.services.sink.connectors.manifests import manifest_name
+from tidemark.services.sink.connectors.manifests import volume_name
 from tidemark.services.sink.connectors.released import (
     Discrepancy,
     read_released,
@@ -152,6 +152,6 @@ async def test_the_reader_names_the_first_discrepancy(tmp_path: Path) -> None:
     (target.root / first).unlink()
     with pytest.raises(Discrepancy, match=f"{first}: manifest 1 of .* not there"):
         read_released_rows(str(target.root))
-    (target.root / manifest_name(str(IDENTITY), Epoch(1))).unlink()
-    with pytest.raises(Discrepancy, match="follows 1, but the manifest before it is 0"):
+    (target.root / volume_name(str(IDENTITY), 0)).unlink()
+    with pytest.raises(Discrepancy, match=r"manifest 1 of .* follows 0, but the manifest before it is None"):
         read_released_rows(str(target.root))

@@ -70,6 +70,8 @@ class FileSinkSettings:
     """`_manifest.json` lags at most so many releases behind the manifests while the pipeline runs; at its end, none."""
     summary_rounds_max: int = 16
     """How often the summary is built anew because manifests came meanwhile."""
+    volume_manifests: int = 1_000
+    """Manifests of an identity in one volume; twice so many lie beside the volumes at the most, to be listed when a sink opens."""
     manifests_kept_max: int = 100_000
     """Manifests of the destination that a task keeps in memory; others are read again for the summary."""
 
@@ -115,7 +117,8 @@ class FileSink:
         """Tables for formats with columns, manifests for the others."""
         settings, destination = self._settings, self._destination
         if encoding.format != "parquet":
-            return ManifestStore(destination, settings.manifests_kept_max, settings.summary_rounds_max), None
+            kept, rounds = settings.manifests_kept_max, settings.summary_rounds_max
+            return ManifestStore(destination, kept, rounds, settings.volume_manifests), None
         table = DeltaReleases(
             destination,
             encoding.partition_by,

@@ -6,13 +6,19 @@ Below a destination's root:
 - everything whose name does not begin with `_`: released files, which got these names by a rename.
 - `_manifests/<identity>/<epoch>.json`: one for each released checkpoint of an identity, empty ones too, created complete and only if
   absent. The union of them is what is released. The highest is the identity's marker.
+- `_volumes/<identity>/<epoch>.json.gz`: the oldest manifests of an identity, so many in one file, up to this epoch; then they are deleted.
 - `_manifest.json`: a summary for people and tools, rebuilt from the manifests, never read by the product.
 
-A manifest is a function of the commit alone, so that whoever writes it, writes the same bytes.
+A manifest is a function of the commit alone, so that whoever writes it, writes the same bytes. A sink lists what is in no volume yet: time
+and memory depend on that, not on how much was ever released. A zombie may write a manifest again that is in a volume: it says the same.
 """
 
+import gzip
 import json
-from collections.abc import Sequence
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -25,6 +31,7 @@ from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 
 STAGED: Final = "_staged"
 MANIFESTS: Final = "_manifests"
+VOLUMES: Final = "_volumes"
 SUMMARY: Final = "_manifest.json"
 EPOCH_DIGITS: Final = 20
 """Epochs in names are padded so that names sort as numbers do."""
@@ -47,9 +54,45 @@ class Manifest(Struct, frozen=True, kw_only=True):
     files: tuple[StagedFile, ...]
 
 
+class Earlier(Struct, frozen=True):
+    """What an identity's volumes have, up to an epoch."""
+
+    until: int
+    rows: int = 0
+    files: int = 0
+
+
+class Volume(Struct, frozen=True, kw_only=True):
+    """Manifests of one identity, one behind the other. `total`: of this and all volumes before it."""
+
+    version: int = 1
+    identity: str
+    total: Earlier
+    manifests: tuple[Manifest, ...]
+
+
 def manifest_name(identity: str, epoch: Epoch) -> str:
     """The one name of a manifest."""
     return f"{MANIFESTS}/{identity}/{epoch:0{EPOCH_DIGITS}d}.json"
+
+
+def volume_name(identity: str, until: int) -> str:
+    """The one name of a volume."""
+    return f"{VOLUMES}/{identity}/{until:0{EPOCH_DIGITS}d}.json.gz"
+
+
+def decode_volume(name: str, data: bytes) -> Volume:
+    """A volume's content. TargetRefused if it is damaged or later than this version."""
+    try:
+        volume = msgspec.json.decode(gzip.decompress(data), type=Volume)
+    except (msgspec.DecodeError, OSError, EOFError, zlib.error) as error:
+        raise TargetRefused(f"{name}: not a volume of manifests: {error}") from error
+    if volume.version != 1 or volume_name(volume.identity, volume.total.until) != name:
+        raise TargetRefused(
+            f"{name}: expected version 1, found {volume.version} of {volume.identity} up to {volume.total.until};"
+            " run the version that wrote it"
+        )
+    return volume
 
 
 def visible_name(staged: str) -> str:
@@ -135,17 +178,26 @@ class ManifestStore:
     """`Releases` by manifests: those at one destination. They never change, so each is read once, as far as they are kept. Functions block.
 
     kept_max: manifests that are kept; those that come later are read again. rounds_max: how often the summary is built anew because
-    manifests came meanwhile.
+    manifests came meanwhile. volume_manifests: an identity that has twice so many puts the older half into a volume.
     """
 
-    def __init__(self, destination: Destination, kept_max: int = 100_000, rounds_max: int = 16) -> None:
+    def __init__(
+        self,
+        destination: Destination,
+        kept_max: int = 100_000,
+        rounds_max: int = 16,
+        volume_manifests: int = 1_000,
+    ) -> None:
         self._destination = destination
         self._kept_max = kept_max
         self._rounds_max = rounds_max
+        self._volume_manifests = volume_manifests
         self._read: dict[str, Manifest] = {}
+        self._loose: Counter[str] = Counter()
+        """Manifests of an identity that are in no volume, about."""
 
     def names(self, identity: str | None = None) -> list[str]:
-        """Names of all manifests, or of one identity's, in the order of identity and epoch."""
+        """Names of all manifests that are in no volume, or of one identity's, in the order of identity and epoch."""
         return self._destination.names(MANIFESTS if identity is None else f"{MANIFESTS}/{identity}")
 
     def marker(self, identity: str) -> Epoch | None:
@@ -155,6 +207,7 @@ class ManifestStore:
             return None
         # Whoever linked it may have died before the folder was forced to disk, and the coordinator forgets what it is told.
         self._destination.settle(f"{MANIFESTS}/{identity}")
+        self._loose[identity] = len(names)
         return epoch_of(names[-1])
 
     def get(self, name: str) -> Manifest:
@@ -188,6 +241,72 @@ class ManifestStore:
                 f" {'none' if there is None else sha256(there)}: another history wrote here; nothing is overwritten"
             )
         self._keep(name, manifest)
+        self._loose[manifest.identity] += 1
+        if self._loose[manifest.identity] >= 2 * self._volume_manifests:
+            self._bind(manifest.identity)
+
+    def _bind(self, identity: str) -> None:
+        """Put the oldest manifests into volumes, and delete them once these are durable.
+
+        What a volume has is a function of the chain: whoever does it at the same time writes the same.
+        """
+        manifests = [self.get(name) for name in self.names(identity)]
+        begin = self._begin(manifests)
+        count = self._volume_manifests
+        while (
+            begin is not None and len(manifests) - begin >= 2 * count
+        ):  # else the listing was not whole, or another did it
+            chosen = manifests[begin : begin + count]
+            total = total_of(chosen, self._total(identity, chosen[0].predecessor))
+            self._create(Volume(identity=identity, total=total, manifests=tuple(chosen)))
+            self.forget([manifest_name(identity, Epoch(m.epoch)) for m in manifests[: begin + count]])
+            manifests, begin = manifests[begin + count :], 0
+        self._loose[identity] = len(manifests)
+
+    def _create(self, volume: Volume) -> None:
+        name = volume_name(volume.identity, volume.total.until)
+        if not self._destination.create(name, gzip.compress(msgspec.json.encode(volume), mtime=0)):
+            there = self._volume(volume.identity, volume.total.until)
+            if there is None or (there.total, there.manifests[-1]) != (volume.total, volume.manifests[-1]):
+                raise TargetRefused(
+                    f"{self._destination.uri(name)}: has other manifests than {MANIFESTS}: another history wrote here"
+                )
+        # Whoever linked it may have died before the folder was forced to disk.
+        self._destination.settle(f"{VOLUMES}/{volume.identity}")
+
+    def _begin(self, manifests: Sequence[Manifest]) -> int | None:
+        """Where the chain begins that ends with the last: at an identity's first manifest, or behind a volume. None where one is missing.
+
+        In front of it lies only what is in a volume, and was written again.
+        """
+        at = len(manifests) - 1
+        while at > 0 and manifests[at].predecessor == manifests[at - 1].epoch:
+            at -= 1
+        if at < 0:
+            return None
+        first = manifests[at]
+        whole = at == 0 and first.predecessor is None
+        return at if whole or self._total(first.identity, first.predecessor) is not None else None
+
+    def _total(self, identity: str, until: int | None) -> Earlier | None:
+        """What volumes up to this epoch have; None where there is none that ends there."""
+        volume = None if until is None else self._volume(identity, until)
+        return None if volume is None else volume.total
+
+    def _volume(self, identity: str, until: int) -> Volume | None:
+        name = volume_name(identity, until)
+        data = self._destination.read(name)
+        return None if data is None else decode_volume(name, data)
+
+    def bound(self) -> list[Manifest]:
+        """Those in volumes, in the order of identity and epoch: for who reads all that was ever released."""
+        found: list[Manifest] = []
+        for name in self._destination.names(VOLUMES):
+            data = self._destination.read(name)
+            if data is None:
+                raise TargetUnavailable(f"{self._destination.uri(name)}: listed, but not there")
+            found += decode_volume(name, data).manifests
+        return found
 
     def listed(self, identity: str, marker: Epoch) -> set[str] | None:
         """All files that an identity's manifests up to this one list; None if the listing was not whole.
@@ -195,8 +314,7 @@ class ManifestStore:
         Each manifest names the one before it: so a listing that lacks one is known, whatever the store promises.
         """
         manifests = [self.get(name) for name in self.names(identity)]
-        before = [manifest.predecessor for manifest in manifests]
-        if before != [None, *(manifest.epoch for manifest in manifests[:-1])] or manifests[-1].epoch < marker:
+        if self._begin(manifests) is None or manifests[-1].epoch < marker:
             return None
         return {file.name for manifest in manifests for file in manifest.files}
 
@@ -231,16 +349,37 @@ class ManifestStore:
         """
         for _ in range(self._rounds_max):
             names = self.names()
-            self._destination.replace(SUMMARY, summary_of([self.get(name) for name in names]))
+            manifests = [self.get(name) for name in names]
+            self._destination.replace(SUMMARY, summary_of(manifests, self._earlier(manifests)))
             if self.names() == names:
                 return
 
+    def _earlier(self, manifests: Iterable[Manifest]) -> dict[str, Earlier]:
+        """By identity, what volumes have."""
+        found: dict[str, Earlier] = {}
+        for identity, chain in groupby(manifests, key=lambda manifest: manifest.identity):
+            its = list(chain)
+            begin = self._begin(its)
+            if begin is not None and (total := self._total(identity, its[begin].predecessor)) is not None:
+                found[identity] = total
+        return found
 
-def summary_of(manifests: Sequence[Manifest]) -> bytes:
-    """What `_manifest.json` says of these, in the order of identity and epoch."""
+
+def total_of(manifests: Iterable[Manifest], before: Earlier | None = None) -> Earlier:
+    """Of at least one manifest, in the order of epochs, and what was before."""
+    total = before or Earlier(0)
+    for manifest in manifests:
+        total = Earlier(manifest.epoch, total.rows + manifest.rows, total.files + len(manifest.files))
+    return total
+
+
+def summary_of(manifests: Sequence[Manifest], earlier: Mapping[str, Earlier]) -> bytes:
+    """What `_manifest.json` says of these, in the order of identity and epoch, and by identity of those in volumes."""
     markers: dict[str, int] = {}
     files: list[dict[str, Any]] = []
     for manifest in manifests:
+        if manifest.identity in earlier and manifest.epoch <= earlier[manifest.identity].until:
+            continue
         markers[manifest.identity] = max(manifest.epoch, markers.get(manifest.identity, 0))
         files += [
             {
@@ -254,12 +393,17 @@ def summary_of(manifests: Sequence[Manifest]) -> bytes:
             }
             for file in manifest.files
         ]
-    content = {
+    content: dict[str, Any] = {
         "version": 1,
         "format": sorted({manifest.format for manifest in manifests}),
-        "rows": sum(file["rows"] for file in files),
+        "rows": sum(file["rows"] for file in files) + sum(before.rows for before in earlier.values()),
         "released": dict(sorted(markers.items())),
         "final": sorted(manifest.identity for manifest in manifests if manifest.final),
         "files": files,
     }
+    if earlier:
+        content["earlier"] = {
+            identity: {"volumes": f"{VOLUMES}/{identity}", **msgspec.to_builtins(before)}
+            for identity, before in sorted(earlier.items())
+        }
     return json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n"

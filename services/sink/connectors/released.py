@@ -128,7 +128,13 @@ def released_manifests(destination: Destination, *, job: str | None = None) -> l
     """All manifests in the order of identity and epoch; each names the one before it. Raises Discrepancy."""
     store = ManifestStore(destination)
     try:
-        found = [store.get(name) for name in store.names()]
+        loose = [store.get(name) for name in store.names()]
+        told_twice = {(manifest.identity, manifest.epoch): manifest for manifest in loose}
+        found = store.bound()
+        for manifest in found:
+            if told_twice.pop((manifest.identity, manifest.epoch), manifest) != manifest:
+                raise Discrepancy(f"{_place(manifest)}: a volume and the manifest itself differ")
+        found = sorted([*found, *told_twice.values()], key=lambda manifest: (manifest.identity, manifest.epoch))
     except TargetRefused as error:
         raise Discrepancy(str(error)) from error
     table = table_at(destination)

@@ -88,6 +88,7 @@ class Checks:
         self.history: dict[JobId, dict[Epoch, Epoch]] = defaultdict(dict)
         """Predecessors by committed epoch."""
         self._markers: dict[str, Epoch] = {}
+        self._manifests: dict[str, bytes] = {}
         self._channels: dict[tuple[str, int, str, int, int], tuple[int, int]] = {}
         """Of (topic, partition, sender, generation): the highest number and its watermark."""
         self._told: dict[tuple[VertexId, int], int] = {}
@@ -136,8 +137,12 @@ class Checks:
                     self._released(marker.identity, marker.epoch, marker.predecessor)
 
     def published(self, name: str, data: bytes) -> None:
-        """S4: manifests of an identity come in the order of commits."""
-        if name.startswith(MANIFESTS):
+        """S4: manifests of an identity come in the order of commits. A zombie may write one again that is in a volume."""
+        if not name.startswith(MANIFESTS):
+            return
+        if self._manifests.setdefault(name, data) != data:
+            self.breach(f"{name} is written again, with other words")
+        elif self._manifests[name] is data:
             manifest = decode_manifest(name, data)
             before = None if manifest.predecessor is None else Epoch(manifest.predecessor)
             self._released(manifest.identity, Epoch(manifest.epoch), before)

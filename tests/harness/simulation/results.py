@@ -4,6 +4,7 @@ A result is a tuple of plain values; a dead letter is its record's value. Nothin
 """
 
 import base64
+import gzip
 import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -162,10 +163,15 @@ def documents(records: Sequence[LogRecord]) -> list[dict[str, Any]]:
 
 
 def lines(files: dict[str, bytes]) -> list[dict[str, Any]]:
-    """The released rows of a folder: the union of its manifests, each of whose files is there."""
-    found: list[dict[str, Any]] = []
-    for name in sorted(files):
-        if name.startswith("_manifests/"):
-            for listed in json.loads(files[name])["files"]:
-                found += [json.loads(line) for line in files[listed["name"]].splitlines()]
-    return found
+    """The released rows of a folder: the union of its manifests, loose and in volumes, each of whose files is there."""
+    manifests = [json.loads(data) for name, data in files.items() if name.startswith("_manifests/")]
+    for name, data in files.items():
+        if name.startswith("_volumes/"):
+            manifests += json.loads(gzip.decompress(data))["manifests"]
+    once = {(manifest["identity"], manifest["epoch"]): manifest for manifest in manifests}
+    return [
+        json.loads(line)
+        for _, manifest in sorted(once.items())
+        for listed in manifest["files"]
+        for line in files[listed["name"]].splitlines()
+    ]

@@ -15,7 +15,8 @@ from tests.harness.simulation.faults import LinkFaults
 from tests.harness.simulation.ports import Mortal, Watcher, strikes
 from tidemark.services.sink.connecting import RealSinks
 from tidemark.services.sink.connectors.destination import Destination
-from tidemark.services.sink.connectors.manifests import MANIFESTS, STAGED, SUMMARY
+from tidemark.services.sink.connectors.files import FileSinkSettings
+from tidemark.services.sink.connectors.manifests import MANIFESTS, STAGED, SUMMARY, VOLUMES
 from tidemark.services.sink.connectors.sql import MARKERS_TABLE, SqlSinkSettings, engine_of
 from tidemark.services.sink.settings import SinkSettings
 from tidemark.shared.language.documents import Processor
@@ -178,7 +179,7 @@ def _markers(connection: Any) -> list[tuple[str, int]]:
 
 
 def _kind(name: str) -> str:
-    return {STAGED: "staged", MANIFESTS: "manifest", SUMMARY: "summary"}[name.partition("/")[0]]
+    return {STAGED: "staged", MANIFESTS: "manifest", VOLUMES: "volume", SUMMARY: "summary"}[name.partition("/")[0]]
 
 
 class SimSinks(RealSinks):
@@ -188,7 +189,8 @@ class SimSinks(RealSinks):
         self, who: Mortal, connections: Connections, targets: Targets, faults: LinkFaults, watcher: Watcher
     ) -> None:
         sql = SqlSinkSettings(lock_wait_ms=1)  # a lock is another process of this thread: waiting would not help
-        super().__init__(connections, SinkSettings(sql=sql, target_wait_ms=200))
+        files = FileSinkSettings(volume_manifests=1 + targets.seed % 3)
+        super().__init__(connections, SinkSettings(sql=sql, files=files, target_wait_ms=200))
         self._who = who
         self._targets = targets
         self._watcher = watcher

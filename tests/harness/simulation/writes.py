@@ -54,6 +54,7 @@ WRITES: tuple[str, ...] = (
     "sink file publish",
     "sink file staged create",
     "sink file summary replace",
+    "sink file volume create",
     "sink flow",
     "sink report Ack",
     "sink report Heartbeat",
