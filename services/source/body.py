@@ -26,7 +26,7 @@ from tidemark.shared.operators.chain import Chain
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.log import LogUnavailable
-from tidemark.shared.ports.source import NotesOffsets, RawBatch, Source, SplitStatus
+from tidemark.shared.ports.source import KnowsOrigins, NotesOffsets, RawBatch, Source, SplitStatus
 from tidemark.shared.runtime.body import Copied, Fetched
 from tidemark.shared.runtime.context import TaskContext
 from tidemark.shared.wire.messages import encode_stands
@@ -38,10 +38,12 @@ _CHAIN = "chain|"
 _DEFAULTS: Final = SourceSettings()
 
 
-class SplitPosition(msgspec.Struct, frozen=True):
+class SplitPosition(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a split stands: the next position. Where it begins and ends stands in the processor's row (I1)."""
 
     next: int
+    origins: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """What the parts are known by that it has come through (`KnowsOrigins`)."""
 
 
 @dataclass(slots=True)
@@ -85,6 +87,8 @@ class SourceTaskBody:
         self._own: dict[SplitId, _Split] = {}
         self._looked_ms = 0
         self._checked_ms = 0
+        self._taken_since = False
+        """Records were taken since their splits' origins were compared."""
         self._known: dict[SplitId, KnownSplit] = dict(context.assign.splits)
         """Those that the processor's row lists, as far as this task was told (I1)."""
         self._listed = context.assign.listed
@@ -138,6 +142,8 @@ class SourceTaskBody:
         self._front.assign({split: each.ordinal for split, each in known.items()})
         self._committed = {s: Offset(saved[s].next) for s in known if s in saved}
         positions = {split: self._committed.get(split, each.begin) for split, each in known.items()}
+        if isinstance(self._source, KnowsOrigins):
+            self._source.know({split: position.origins for split, position in saved.items()})
         await self._open(known, positions)
         for split, each in known.items():
             self._own[split] = _Split(positions[split], each.end, each.begin)
@@ -183,6 +189,16 @@ class SourceTaskBody:
         bounded = self._bounded and self._listed
         if now_ms - self._looked_ms >= settings.splits_interval_ms and not bounded and not self._draining:
             await self._look_at(await self._source.splits())
+
+    async def _compare_taken(self) -> None:
+        """Behind the last look another topic may have come to the name, with records that were read: no checkpoint has them (I2)."""
+        if not self._taken_since:
+            return
+        self._taken_since = False
+        try:
+            await self._source.check(self._known)
+        except LogUnavailable:
+            self._checked_ms = MIN_TIME  # nothing more is read before it answers
 
     async def _look_at(self, there: Mapping[SplitId, int]) -> None:
         """What of this task's nobody has told it to read is to be told to the coordinator, where there is more than it was told already."""
@@ -246,6 +262,7 @@ class SourceTaskBody:
         finally:
             self._taking = False
         with_rows = {b.split for b in fetched.batches if len(b.positions)}
+        self._taken_since = self._taken_since or bool(with_rows)
         for status in fetched.statuses:
             self._status(status, monotonic_ms, rows=status.split in with_rows)
         if self._chain.next_processing_time() <= now_ms:
@@ -463,13 +480,15 @@ class SourceTaskBody:
     async def copy(self, epoch: Epoch, committed: Epoch) -> Copied:
         """C2, C6: positions, front and chain as of the last `take`."""
         del committed
+        await self._compare_taken()
         self._snapshots[epoch] = {name: split.position for name, split in self._own.items()}
         while len(self._snapshots) > self._settings.noted_checkpoints_max:
             del self._snapshots[min(self._snapshots)]
         changed: dict[StatePart, bytes | None] = {}
         for name, split in self._own.items():
             if split.dirty:
-                position = SplitPosition(split.position)
+                origins = self._source.origins(name) if isinstance(self._source, KnowsOrigins) else {}
+                position = SplitPosition(split.position, origins)
                 changed[StatePart(_POSITION + split_part(name))] = msgspec.msgpack.encode(position)
                 split.dirty = False
         changed.update({StatePart(_FRONT + part): data for part, data in self._front.snapshot().items()})

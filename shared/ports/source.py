@@ -78,6 +78,19 @@ class NotesOffsets(Protocol):
         ...
 
 
+@runtime_checkable
+class KnowsOrigins(Protocol):
+    """A source whose splits are made of parts, each with an origin of its own that shows when it is begun (I2)."""
+
+    def origins(self, split: SplitId) -> Mapping[str, str]:
+        """What the parts are known by that the split's position names or has passed lately; few: they go into each snapshot."""
+        ...
+
+    def know(self, origins: Mapping[SplitId, Mapping[str, str]]) -> None:
+        """What `origins` said of splits that are to be opened: `open` and what is read behind it compare."""
+        ...
+
+
 class Source(Protocol):
     """One task's reader over the splits that it was given."""
 

@@ -382,6 +382,22 @@ async def test_I2_a_topic_that_was_made_anew_is_refused(cluster: Cluster) -> Non
         await stand.take(after_ms=10**6)
 
 
+async def test_I2_what_a_topic_gave_that_was_made_anew_behind_the_last_look_is_in_no_checkpoint(
+    cluster: Cluster,
+) -> None:
+    """Deleted, made and filled within a second: the next fetch goes on in the other topic, and only the checkpoint can tell."""
+    await cluster.feed(0, 10)
+    stand = await cluster.stand()
+    await read(stand, 1)
+    await stand.copy()
+    await cluster.log.delete_topics([cluster.topic])
+    await cluster.log.create_topic(cluster.topic, 2)
+    await cluster.feed(0, 20, 30, 40)
+    await stand.take()
+    with pytest.raises(SourceReplaced, match="made anew"):
+        await stand.copy()
+
+
 async def test_I2_what_is_there_after_an_outage_is_compared_before_it_is_read(cluster: Cluster) -> None:
     """A cluster that was away may have come back with other topics: no time need have passed."""
     await cluster.feed(0, 10)

@@ -325,26 +325,71 @@ async def test_files_are_bounded_in_number(tmp_path: Path) -> None:
         await FileSource(settings, LocalFileSystem(), Inline(), CLOCK).splits()
 
 
+def write_numbers(path: Path, numbers: range) -> None:
+    """A file of any format, put into its place whole."""
+    made = path.with_name("made")
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({"n": pa.array(numbers, pa.int64())}), made)
+    else:
+        lines = ["n", *map(str, numbers)] if path.suffix == ".csv" else [f'{{"n": {n}}}' for n in numbers]
+        made.write_text("".join(line + "\n" for line in lines))
+    made.replace(path)
+
+
+@pytest.mark.parametrize("format_", ["json", "csv", "parquet"])
+@pytest.mark.parametrize("replaced", ["a", "b", "c"])
+async def test_I2_whichever_file_of_a_sequence_was_replaced_is_named(
+    tmp_path: Path, format_: str, replaced: str
+) -> None:
+    """The one that the position names, and those that it has passed, as the snapshot knows them; to be added to is no other file."""
+    source = source_of(tmp_path, format_, ordered=True, follow=True, n="int")
+    for begin, name in enumerate("abc"):
+        write_numbers(tmp_path / f"{name}.{format_}", range(begin * 100, begin * 100 + 5))
+    await start(source)
+    assert len(await read(source)) == 15
+    stands, knows = {SEQUENCE: source.status()[0].next_position}, {SEQUENCE: source.origins(SEQUENCE)}
+    write_numbers(tmp_path / f"c.{format_}", range(200, 210))
+
+    async def again() -> FileSource:
+        made = source_of(tmp_path, format_, ordered=True, follow=True, n="int")
+        made.know(knows)
+        await made.open(stands)
+        return made
+
+    assert len(await read(await again())) == 5
+    write_numbers(tmp_path / f"{replaced}.{format_}", range(900, 920))
+    with pytest.raises(SourceReplaced, match=rf"{replaced}\.{format_}: its first 5 records .* start without state"):
+        await again()
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("format_", ["json", "csv", "parquet"])
+async def test_I2_a_file_that_is_replaced_while_it_is_read_is_named(
+    tmp_path: Path, format_: str, ordered: bool
+) -> None:
+    """However soon: nothing of the other file is given, though it is longer than what was read of the old one."""
+    path = tmp_path / f"a.{format_}"
+    write_numbers(path, range(100, 105))
+    source = await start(source_of(tmp_path, format_, ordered=ordered, follow=True, n="int"))
+    assert len(await read(source)) == 5
+    write_numbers(path, range(900, 950))
+    with pytest.raises(SourceReplaced, match=rf"a\.{format_}: its first 5 records .* start without state"):
+        await read(source, 1)
+
+
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("format_", ["json", "csv", "parquet"])
 async def test_I2_a_file_that_was_replaced_is_named(tmp_path: Path, format_: str, ordered: bool) -> None:
     """Another file of the same name is not read from the old one's position; one that was added to is the same."""
-
-    def write(numbers: range) -> None:
-        path = tmp_path / f"a.{format_}"
-        if format_ == "parquet":
-            pq.write_table(pa.table({"n": pa.array(numbers, pa.int64())}), path)
-        else:
-            lines = ["n", *map(str, numbers)] if format_ == "csv" else [f'{{"n": {n}}}' for n in numbers]
-            path.write_text("".join(line + "\n" for line in lines))
+    path = tmp_path / f"a.{format_}"
 
     def source() -> FileSource:
         return source_of(tmp_path, format_, ordered=ordered, follow=True, n="int")
 
-    write(range(100, 105))
+    write_numbers(path, range(100, 105))
     known = await open_splits(source())
-    write(range(100, 300))
+    write_numbers(path, range(100, 300))
     await source().check(known)
-    write(range(500, 900))
+    write_numbers(path, range(500, 900))
     with pytest.raises(SourceReplaced, match=rf"a\.{format_}: its first 5 records .* start without state"):
         await source().check(known)

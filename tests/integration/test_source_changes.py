@@ -125,3 +125,23 @@ def test_retention_that_overtook_a_stopped_processor_is_said_with_its_place(tmp_
         assert sorted(d["n"] for d in released(tmp_path)) == list(range(5))
 
     tell(story)
+
+
+def test_I2_a_later_file_of_a_sequence_that_was_replaced_fails_the_processor_with_its_name(tmp_path: Path) -> None:
+    """The processor's row knows the first file alone; what the others are known by stands in the snapshot."""
+    (folder := tmp_path / "in").mkdir()
+    for begin, name in enumerate("abc"):
+        (folder / f"{name}.json").write_bytes(b"".join(line(100 * begin + n) + b"\n" for n in range(5)))
+    source = {"path": str(folder / "*.json"), "format": "json", "follow": True}
+
+    async def story(there: Installed) -> None:
+        await there.create(document(source, tmp_path / "out"))
+        await there.start()
+        await there.committed()
+        await there.stop()
+        (folder / "c.json").write_bytes(b"".join(line(n) + b"\n" for n in range(900, 920)))
+        with pytest.raises(AssertionError, match=r"c\.json: its first 5 records .* start without state"):
+            await there.start()
+
+    tell(story)
+    assert len(released(tmp_path / "out")) == 15

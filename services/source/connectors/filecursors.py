@@ -10,7 +10,7 @@ tells how far two records are apart (`recordIdHorizon`).
 import hashlib
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Final, Protocol
@@ -28,6 +28,10 @@ _KNOWN_BY_RECORDS: Final = 8
 """Taken of that: how many of its first records a file is known by, at most."""
 _DIGEST_DIGITS: Final = 24
 """Of the digest of these records, hexadecimal: 96 bits."""
+_PASSED_MAX: Final = 16
+"""Files of a sequence that are known, the last ones that were begun: they lie in each snapshot, and each is looked at by a restore."""
+_STATE: Final = ("ino", "ETag", "mtime", "LastModified", "created", "size")
+"""What file systems tell of a file that is another one when its content is."""
 _INSIDE: Final = (1 << INSIDE_BITS) - 1
 _CHECK: Final = (1 << CHECK_BITS) - 1
 
@@ -97,12 +101,56 @@ class Files:
             )
         return found
 
+    def state(self, name: str) -> tuple[str, ...]:
+        """As long as it stays so, the file has not changed. LogUnavailable; LogError where it is gone."""
+        try:
+            info = self.filesystem.info(name)
+        except FileNotFoundError as error:
+            raise LogError(f"{name}: deleted while it was read; restore it, or start without state") from error
+        except OSError as error:
+            raise LogUnavailable(f"{name}: {error}; it is tried again") from error
+        return tuple(str(info.get(key)) for key in _STATE)
+
     def modified_ms(self, name: str) -> int | None:
         """When the file was last changed, ms since 1970: stands for arrival, and says the same after a restart; None if not known."""
         try:
             return int(self.filesystem.modified(name).timestamp() * 1000)
         except (NotImplementedError, OSError):
             return None
+
+
+class Origins:
+    """What the files are known by that a split's position names or has passed (I2), by their names below the folder. Functions block."""
+
+    def __init__(self, files: Files, reader: FileReader, known: Mapping[str, str]) -> None:
+        self._files = files
+        self._reader = reader
+        self.known = dict(known)
+        """In the order in which they were begun."""
+        self._state: tuple[str, ...] | None = None
+        self._last = ""
+
+    def check_all(self) -> None:
+        """As `check`, each that is known."""
+        for name in list(self.known):
+            self._compare(self._files.folder + name)
+
+    def check(self, name: str) -> None:
+        """What was read of this file was read of the one that was begun. SourceReplaced.
+
+        To be asked behind each read: what another file gave in the meantime is not handed out.
+        """
+        state = self._files.state(name)
+        if (name, state) != (self._last, self._state):
+            self._compare(name)
+            self._last, self._state = name, state
+
+    def _compare(self, name: str) -> None:
+        below = name.removeprefix(self._files.folder)
+        if found := self._files.origin(self._reader, name, self.known.get(below, "")):
+            self.known[below] = found
+        while len(self.known) > _PASSED_MAX:
+            del self.known[next(iter(self.known))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +171,7 @@ class Cursor(Protocol):
     position: int
     at_end: bool
     finished: bool
+    origins: Origins
 
     def read(self, max_bytes: int) -> Piece | None:
         """The next records; None if there are none now."""
@@ -132,7 +181,10 @@ class Cursor(Protocol):
 class FileCursor:
     """A file as a split of its own."""
 
-    def __init__(self, files: Files, reader: FileReader, name: str, position: int, *, follow: bool) -> None:
+    def __init__(
+        self, files: Files, reader: FileReader, name: str, position: int, known: Mapping[str, str], *, follow: bool
+    ) -> None:
+        self.origins = Origins(files, reader, known)
         self._files = files
         self._reader = reader
         self._name = name
@@ -144,6 +196,7 @@ class FileCursor:
     def read(self, max_bytes: int) -> Piece | None:
         """See `Cursor.read`."""
         rows = self._files.read(self._reader, self._name, self.position, max_bytes, grows=self._follow)
+        self.origins.check(self._name)
         self.position = rows.next_position
         self.at_end = rows.at_end
         self.finished = rows.at_end and not self._follow
@@ -156,7 +209,17 @@ class SequenceCursor:
     With `follow`, a file is done when one with a later name is there: only the last one grows.
     """
 
-    def __init__(self, files: Files, reader: FileReader, position: int, *, follow: bool, by_place: bool) -> None:
+    def __init__(
+        self,
+        files: Files,
+        reader: FileReader,
+        position: int,
+        known: Mapping[str, str],
+        *,
+        follow: bool,
+        by_place: bool,
+    ) -> None:
+        self.origins = Origins(files, reader, known)
         self._files = files
         self._by_place = by_place
         self._reader = reader
@@ -175,6 +238,7 @@ class SequenceCursor:
         while place < len(self._names):
             last = place == len(self._names) - 1
             rows = self._files.read(self._reader, self._names[place], inside, max_bytes, grows=self._follow and last)
+            self.origins.check(self._names[place])
             self.position = self._encode(place, rows.next_position)
             if rows.at_end and not last:
                 self.position = self._encode(place + 1, 0)

@@ -3,6 +3,8 @@
 - `ordered`: all files are one split, read in the order of their names. Else each file is a split; its ordinal (D11) is a hash of its
   name, which every task computes alike and no later file changes.
 - `follow`: new files, and lines added to files, are read without end. Else a file ends where it ends, and with the last one the source.
+- I2: what is read was read of the file that was begun: a snapshot has what the file is known by that its position names, and those
+  that a sequence has passed lately.
 - A record's timestamp is the time of its file's last change: it says the same after a restart.
 """
 
@@ -77,6 +79,7 @@ class FileSource:
         self._executor = executor
         self._clock = clock
         self._splits: dict[SplitId, _Split] = {}
+        self._origins: dict[SplitId, Mapping[str, str]] = {}
         self._turn = 0
         self._checked = False
 
@@ -132,19 +135,29 @@ class FileSource:
         """Those that match now, sorted. LogError if there are more than `files_max`."""
         return await self._executor.blocking(self._files.names)
 
+    def know(self, origins: Mapping[SplitId, Mapping[str, str]]) -> None:
+        """See `KnowsOrigins.know`."""
+        self._origins.update(origins)
+
+    def origins(self, split: SplitId) -> Mapping[str, str]:
+        """See `KnowsOrigins.origins`."""
+        return self._splits[split].cursor.origins.known if split in self._splits else self._origins.get(split, {})
+
     async def open(self, positions: Mapping[SplitId, Offset]) -> None:
-        """Read these splits, besides those that are already being read."""
+        """See `Source.open`. SourceReplaced where files are no longer those that were begun."""
         for split, position in positions.items():
             if split not in self._splits:
-                self._splits[split] = _Split(self._ordinal(split), self._cursor(split, position))
+                cursor = self._cursor(split, position)
+                await self._executor.blocking(cursor.origins.check_all)
+                self._splits[split] = _Split(self._ordinal(split), cursor)
 
     def _cursor(self, split: SplitId, position: int) -> Cursor:
-        follow = self._settings.follow
+        follow, known = self._settings.follow, self._origins.get(split, {})
         if self._settings.ordered:
             return SequenceCursor(
-                self._files, self._reader, position, follow=follow, by_place=self._settings.format == "parquet"
+                self._files, self._reader, position, known, follow=follow, by_place=self._settings.format == "parquet"
             )
-        return FileCursor(self._files, self._reader, split, position, follow=follow)
+        return FileCursor(self._files, self._reader, split, position, known, follow=follow)
 
     async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
         """See `Source.fetch`."""
