@@ -1,7 +1,7 @@
 """What an operator is told about the task it works for; nothing else is known to it."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from tidemark.shared.language.stages.source import KeyFormat
@@ -43,6 +43,8 @@ class TaskContext:
     """The source's topic; for `_stream_meta`. Of several, partition p of topic i is the split with the ordinal p · topics + i."""
     rows_are_records: bool = True
     """Whether rows stand for records of the source; behind a join none does. (Rows of windows tell it themselves.)"""
+    inputs: Mapping[str, tuple[Topics, bool]] = field(default_factory=dict)
+    """Both for each input by its tag, where the operator tells its inputs apart."""
     join_bytes_max: int = 1024 * 1024 * 1024
     """Rows that one task of a `$join` may keep in memory."""
     join_pairs_max: int = 10_000_000
@@ -69,6 +71,11 @@ class TaskContext:
     """The code of the processor's computations (`tidemark.shared.computation.bundle`)."""
     computing: "Callable[[ComputeSpec, TaskContext], Operator] | None" = None
     """Makes the operators of computations; None: they run in this process (`compute.ComputeOperator`)."""
+
+    def of_input(self, tag: str) -> "TaskContext":
+        """The same, of rows as they come on this input."""
+        topic, are_records = self.inputs.get(tag, (self.topic, self.rows_are_records))
+        return replace(self, topic=topic, rows_are_records=are_records)
 
 
 def source_place(topics: Topics, ordinal: int) -> tuple[str | None, int]:

@@ -73,7 +73,7 @@ class JoinOperator:
         if late.any():
             failures = [Failure(int(row), LATE, LATE_CODE, self._path(side)) for row in np.flatnonzero(late)]
             self._counts["late"] += len(failures)
-            outs += dead_letters(batch, failures, self._operator, self._context)
+            outs += dead_letters(batch, failures, self._operator, self._context.of_input(tag))
             batch = select(batch, ~late)
         if batch.num_rows:
             self._wait(batch, side)

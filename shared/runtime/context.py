@@ -14,6 +14,7 @@ from tidemark.shared.model.ids import Epoch, TaskId, VertexId
 from tidemark.shared.model.messages import Assign
 from tidemark.shared.model.plan import PhysicalPlan, Vertex
 from tidemark.shared.operators.context import TaskContext as OperatorContext
+from tidemark.shared.operators.context import Topics as SourceTopics
 from tidemark.shared.operators.context import topics_told
 from tidemark.shared.operators.specs import FrontSpec, JoinSpec
 from tidemark.shared.ports.blobs import BlobStore
@@ -100,18 +101,17 @@ class TaskContext:
     @property
     def operators(self) -> OperatorContext:
         """What operators are told, the same in every service: a dead letter does not depend on who writes it."""
-        found = [kafka for v in self._upstream() if (kafka := _topics(self.plan.vertex(v))) is not None]
-        topics, formats = {names for names, _ in found}, {key_format for _, key_format in found}
-        # Of several sources no row here says by which it came.
-        known = topics.pop() if len(topics) == 1 else ()
-        settings = self.outside.settings
-        upstream = self._upstream() - {self.assign.vertex}
+        settings, vertex = self.outside.settings, self.assign.vertex
+        edges = self.plan.inputs_of(vertex)
+        topic, are_records = self._told_of(self._upstream({vertex}), but=vertex)
         return OperatorContext(
             processor=self.assign.name,
-            rows_are_records=not any(
-                isinstance(spec, JoinSpec) for v in upstream for spec in self.plan.vertex(v).chain
-            ),
-            topic=topics_told(known, formats.pop() if len(formats) == 1 else "binData"),
+            topic=topic,
+            rows_are_records=are_records,
+            inputs={
+                tag: self._told_of(self._upstream({edge.sender for edge in edges if edge.tag == tag}))
+                for tag in {edge.tag for edge in edges if edge.tag}
+            },
             join_bytes_max=settings.join_bytes_max,
             join_pairs_max=settings.join_pairs_max,
             waiting_records_max=settings.waiting_records_max,
@@ -124,10 +124,19 @@ class TaskContext:
             code=self.assign.plan.code,
         )
 
-    def _upstream(self) -> set[VertexId]:
-        """The task's vertex, and all from which its rows come."""
+    def _told_of(self, upstream: set[VertexId], but: VertexId | None = None) -> tuple[SourceTopics, bool]:
+        """The topics of rows that came through these, and whether they are records still; `but`: a join that they have yet to reach."""
+        found = [kafka for v in upstream if (kafka := _topics(self.plan.vertex(v))) is not None]
+        topics, formats = {names for names, _ in found}, {key_format for _, key_format in found}
+        # Of several sources no row here says by which it came.
+        known = topics.pop() if len(topics) == 1 else ()
+        joined = any(isinstance(spec, JoinSpec) for v in upstream - {but} for spec in self.plan.vertex(v).chain)
+        return topics_told(known, formats.pop() if len(formats) == 1 else "binData"), not joined
+
+    def _upstream(self, ends: set[VertexId]) -> set[VertexId]:
+        """These, and all from which their rows come."""
         found: set[VertexId] = set()
-        left = [self.assign.vertex]
+        left = list(ends)
         while left:
             vertex = left.pop()
             if vertex not in found:
