@@ -2,7 +2,7 @@
 
 - GC1 It gives what evaluating each document gives. A row on which the key or an input fails, or which an accumulator refuses, is in no
   group, and handed back.
-- GC2 The rows of a group come in the order of their order keys, whatever came first; accumulators do not mind (A1).
+- GC2 The rows of a group come in the order of their order keys where an accumulator asks for it; the others do not mind (A1).
 - GC3 Groups whose keys are equal, but not the same (1 and 1.0), may come apart: partials of one key merge.
 """
 
@@ -31,7 +31,7 @@ from tidemark.shared.operators.cells import tagged
 from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.dead_letters import Failure
 from tidemark.shared.operators.frame import Computed, Frame
-from tidemark.shared.operators.grouping import groups_of, together
+from tidemark.shared.operators.grouping import Merge, groups_of, numbers_of, together
 from tidemark.shared.operators.window_plan import WindowPlan
 
 Int64s = npt.NDArray[np.int64]
@@ -94,15 +94,14 @@ class Members:
     """By accumulator: what each row adds."""
     places: Sequence[Int64s]
     """The parts of the rows' order keys."""
+    first_orders: Sequence[OrderKey]
+    """By group: the least order key."""
     extras: Sequence[Sequence[int | None]]
+    """By extra column and group."""
 
     def orders(self) -> list[OrderKey]:
         """The rows' order keys."""
         return list(zip(*(column.tolist() for column in self.places), strict=True))
-
-    def first_orders(self) -> list[OrderKey]:
-        """By group: the least order key."""
-        return list(zip(*(column[list(self.bounds[:-1])].tolist() for column in self.places), strict=True))
 
 
 def members(
@@ -111,10 +110,12 @@ def members(
     window: Sequence[str],
     topic: Topics,
     refusing: Mapping[int, AnyImplementation],
+    *,
+    ordered: bool,
 ) -> tuple[Members, list[Failure]]:
     """The groups of rows with their windows (columns `window`), and the rows that are in none (GC1).
 
-    refusing: by their index, the accumulators that do not take every value.
+    refusing: by their index, the accumulators that do not take every value. ordered: whether rows have to stand in their order (GC2).
     """
     group = plan.group
     frame = Frame(rows, reads(group), topic)
@@ -127,23 +128,50 @@ def members(
         _refused(accumulator, inputs[number], places, errors)
     failures = [Failure(row, e.reason, e.code, e.path or group.path) for row, e in sorted(errors.items())]
     groups = groups_of([rows.column(name) for name in window] + _coded(key.values(), rows.num_rows), rows.num_rows)
-    order = np.lexsort(places[::-1])
+    order = np.lexsort(places[::-1]) if ordered else np.arange(rows.num_rows)
     if errors:
         kept = np.ones(rows.num_rows, dtype=np.bool_)
         kept[list(errors)] = False
         order = order[kept[order]]
     order, bounds = together(groups, order)
     starts = bounds[:-1][np.diff(bounds) > 0]  # a group may have lost all its rows
-    taken, firsts = pa.array(order), order[starts]
+    taken, firsts = pa.array(order), order[starts] if ordered else _firsts(groups.codes[order], places, order)
     found = Members(
         list(zip(*(rows.column(name).take(pa.array(firsts)).to_pylist() for name in window), strict=True)),
         _ids({name: column.values(firsts) for name, column in key.items()}),
         [*starts.tolist(), len(order)],
         [column.given(order, field.accumulator.op) for field, column in zip(group.fields, inputs, strict=True)],
         [column[order] for column in places],
-        [rows.column(name).take(taken).to_pylist() for name in plan.extras],
+        list(zip(*(column[firsts].tolist() for column in places), strict=True)),
+        [_extremes(rows.column(name).take(taken), how, starts) for name, how in plan.extras.items()],
     )
     return found, failures
+
+
+def _firsts(codes: Int64s, places: Sequence[Int64s], order: Int64s) -> Int64s:
+    """The row of the least order key of each group whose rows stand together in `order`; codes: of these rows."""
+    if not len(order):
+        return order
+    times = places[0][order]
+    starts = np.flatnonzero(np.diff(codes, prepend=-1))
+    least = np.repeat(np.minimum.reduceat(times, starts), np.diff(starts, append=len(codes)))
+    best = np.flatnonzero(times == least)
+    rows = order[best]
+    best = best[np.lexsort((places[2][rows], places[1][rows], codes[best]))]
+    found: Int64s = order[best[np.flatnonzero(np.diff(codes[best], prepend=-1))]]
+    return found
+
+
+def _extremes(column: pa.Array, how: Merge, starts: Int64s) -> list[int | None]:
+    """By group, the least or greatest number of a column that stands group after group; None where all are null."""
+    if not len(starts):
+        return []
+    there = column.is_valid().to_numpy(zero_copy_only=False)
+    bound = np.iinfo(np.int64).max if how == "min" else np.iinfo(np.int64).min
+    numbers = np.where(there, numbers_of(column), bound)
+    found = (np.minimum if how == "min" else np.maximum).reduceat(numbers, starts).tolist()
+    some = np.logical_or.reduceat(there, starts).tolist()
+    return [number if any_there else None for number, any_there in zip(found, some, strict=True)]
 
 
 def _ids(parts: Mapping[str, Sequence[Value]]) -> list[Value]:

@@ -55,23 +55,19 @@ def partials(plan: WindowPlan, rows: pa.RecordBatch, topic: Topics = None) -> tu
     if plan.sessions:  # rows of one session need not be partials of their own
         rows = one_batch(assign_sessions(pa.Table.from_batches([rows])))
     refusing = {i: accumulators[i] for i, field in enumerate(plan.group.fields) if field.accumulator.op in REFUSING}
-    groups, failures = members(plan, rows, _window_columns(plan), topic, refusing)
+    ordered = any(accumulator.ordered for accumulator in accumulators)
+    groups, failures = members(plan, rows, _window_columns(plan), topic, refusing, ordered=ordered)
     bounds = groups.bounds
     adders = [adder(a, values, bounds, groups.orders) for a, values in zip(accumulators, groups.inputs, strict=True)]
     entries = []
-    for number, (window, value, order) in enumerate(
-        zip(groups.windows, groups.ids, groups.first_orders(), strict=True)
-    ):
+    for number, (window, value, order) in enumerate(zip(groups.windows, groups.ids, groups.first_orders, strict=True)):
         try:
             states = [add(a.init(), number) for a, add in zip(accumulators, adders, strict=True)]
         except TooManyValues as e:
             raise _too_large(plan, e) from e
         rows_in = bounds[number + 1] - bounds[number]
-        entry = _Entry(window, canonical_key(value), value, order, rows_in, states, [None] * len(groups.extras))
-        if groups.extras:
-            for row in range(bounds[number], bounds[number + 1]):
-                _extend(plan, entry, [column[row] for column in groups.extras])
-        entries.append(entry)
+        extras = [column[number] for column in groups.extras]
+        entries.append(_Entry(window, canonical_key(value), value, order, rows_in, states, extras))
     return _table(plan, accumulators, entries), failures
 
 
