@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemark.shared.compiled import json, packed, tags
-from tidemark.shared.compiled.columns import Bools, Int64s, Path, Tagged, Uint8s, bitmap
+from tidemark.shared.compiled.columns import Bools, Int32s, Int64s, Path, Tagged, Uint8s, bitmap
 
 SIZE_MAX_BYTES: Final = 64 * 1024 * 1024
 """Of a document; the plain interpreter says why a larger one is none."""
@@ -64,9 +64,16 @@ def _cells(tree: "Tree", count: int) -> _Cells:
 def _columns(tree: "Tree", cells: _Cells, text: Uint8s, form: Literal["json", "packed"]) -> dict[Path, Tagged]:
     kinds, numbers, begins, ends = cells
     return {
-        path: Tagged(kinds[node], numbers[node], begins[node], ends[node], text, form, _strings)
+        path: cells_of(kinds[node], numbers[node], begins[node], ends[node], text, form)
         for path, node in tree.nodes.items()
     }
+
+
+def cells_of(
+    kinds: Uint8s, numbers: Int64s, begins: Int32s, ends: Int32s, text: Uint8s, form: Literal["json", "packed"] = "json"
+) -> Tagged:
+    """Cells whose values stand in a text."""
+    return Tagged(kinds, numbers, begins, ends, text, form, _strings)
 
 
 def buffers(values: pa.BinaryArray) -> tuple[Uint8s, Int64s]:

@@ -7,7 +7,7 @@ state may come and go between two generations (E3).
 """
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from tidemark.shared.model.ids import StatePart
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.operators.base import Filling, Gathering, Holding, Kinded, Operator, Out
+from tidemark.shared.operators.read_ahead import without_read
 
 _OTHER: Final[Why] = "operator"
 
@@ -40,7 +41,7 @@ class Chain:
     def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
         """Rows for the first operator; `tag` is the input's."""
         outs = self._push(0, [Out(OUT, content, batch)], tag)
-        return outs + self._settle(0)
+        return [replace(out, batch=without_read(out.batch)) for out in outs + self._settle(0)]
 
     def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
         """The chain's input watermark."""

@@ -16,13 +16,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemark.shared.compiled import documents, tags
-from tidemark.shared.compiled.columns import TAGS, Tagged
+from tidemark.shared.compiled.columns import TAGS, Path, Tagged
 from tidemark.shared.language.schema import Field, Schema, SchemaMismatch, fit
 from tidemark.shared.language.values import ExtendedJsonError, encode_doc, parse_json, render_json
 from tidemark.shared.language.values.instants import parse_iso
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, Document
 from tidemark.shared.operators.base import RAW, REST
 from tidemark.shared.operators.batches import ARROW_TYPES, TIMESTAMP, typed, typed_fields
+from tidemark.shared.operators.read_ahead import read_columns
 
 EXACT_MAX: Final = 2.0**53
 """Below this, a double tells whole numbers apart."""
@@ -54,11 +55,11 @@ class Decoded:
     bad: tuple[Bad, ...]
 
 
-def decode(values: pa.BinaryArray, schema: Schema) -> Decoded:
-    """Decode records; nothing raised for what is wrong with one of them."""
+def decode(values: pa.BinaryArray, schema: Schema, ahead: Sequence[Path] = ()) -> Decoded:
+    """Decode records; nothing raised for what is wrong with one of them. ahead: undeclared paths to read in the same pass."""
     if any(f.type not in ARROW_TYPES for f in schema):
         return _decode_plain(values, schema)
-    columns, fits = _columns(values, schema, trusted=False)
+    columns, fits = _columns(values, schema, ahead, trusted=False)
     if bool(fits.all()):
         return Decoded(np.arange(len(values), dtype=np.int64), _batch(columns, values), ())
     found = [(row, _one(row, values[row].as_py(), schema)) for row in np.flatnonzero(~fits).tolist()]
@@ -66,15 +67,15 @@ def decode(values: pa.BinaryArray, schema: Schema) -> Decoded:
     taken = [(row, render_json(item, canonical=True)) for row, item in found if not isinstance(item, Bad)]
     rows = np.flatnonzero(fits)
     batch = _batch(columns, values).take(pa.array(rows))
-    return Decoded(*(_with_rendered(rows, batch, taken, schema) if taken else (rows, batch)), bad)
+    return Decoded(*(_with_rendered(rows, batch, taken, schema, ahead) if taken else (rows, batch)), bad)
 
 
 def _with_rendered(
-    rows: Int64s, batch: pa.RecordBatch, taken: Sequence[tuple[int, bytes]], schema: Schema
+    rows: Int64s, batch: pa.RecordBatch, taken: Sequence[tuple[int, bytes]], schema: Schema, ahead: Sequence[Path]
 ) -> tuple[Int64s, pa.RecordBatch]:
     """The rows with those that the interpreter rendered in their places (DE2)."""
     texts = pa.array([text for _, text in taken], pa.binary())
-    columns, fits = _columns(texts, schema, trusted=True)
+    columns, fits = _columns(texts, schema, ahead, trusted=True)
     assert bool(fits.all()), "what the interpreter takes and renders, the reader reads"
     every = np.concatenate((rows, np.array([row for row, _ in taken], dtype=np.int64)))
     order = np.argsort(every, kind="stable")
@@ -85,15 +86,18 @@ def _with_rendered(
 # --- columns ----------------------------------------------------------------------------------------------------------
 
 
-def _columns(values: pa.BinaryArray, schema: Schema, *, trusted: bool) -> tuple[dict[str, pa.Array], Bools]:
-    """The typed columns of the declared fields, and the records of which they are the whole truth, shape (n,)."""
-    found = documents.read(values, [(f.name,) for f in schema], trusted=trusted)
+def _columns(
+    values: pa.BinaryArray, schema: Schema, ahead: Sequence[Path], *, trusted: bool
+) -> tuple[dict[str, pa.Array], Bools]:
+    """The columns of the declared fields and of what is read ahead, and the records of which they are the whole truth, shape (n,)."""
+    found = documents.read(values, [*((f.name,) for f in schema), *ahead], trusted=trusted)
     columns: dict[str, pa.Array] = {}
     fits = found.sure
     for field in schema:
         columns[field.name], own = _fitted(found.columns[field.name,], field)
         if own is not None:
             fits = fits & own
+    columns.update(read_columns({path: found.columns[path] for path in ahead}, values))
     return columns, fits
 
 
@@ -131,7 +135,7 @@ def _converted(cells: Tagged, field: Field) -> tuple[npt.NDArray[Any], Bools]:
 
 
 def _batch(columns: Mapping[str, pa.Array], values: pa.BinaryArray) -> pa.RecordBatch:
-    """The typed columns, and RAW."""
+    """The columns, and RAW."""
     return pa.RecordBatch.from_arrays([*columns.values(), values], names=[*columns, RAW])
 
 

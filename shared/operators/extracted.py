@@ -16,6 +16,7 @@ from tidemark.shared.language.kernels.base import Bools, Column, ColumnType, Pat
 from tidemark.shared.language.values import decode_value, parse_json
 from tidemark.shared.model.values import MISSING, Date, Document, Value, long
 from tidemark.shared.operators.base import RAW, REST
+from tidemark.shared.operators.read_ahead import read_before
 
 _TYPES: Final[Mapping[int, ColumnType]] = {**{tag: kind for kind, tag in TAGS.items()}, tags.OBJECT: "object"}
 _WHOLE: Final = (tags.OBJECT, tags.ARRAY, tags.OTHER)
@@ -49,8 +50,11 @@ def _cells(batch: pa.RecordBatch, paths: Sequence[Path]) -> tuple[Mapping[Path, 
     if not paths or not batch.num_rows:
         return {}, None
     if RAW in batch.schema.names:
-        found = documents.read(batch.column(RAW), paths, trusted=True)
-        return found.columns, either(~found.sure)
+        before = read_before(batch, paths)
+        if len(before) == len(paths):
+            return before, None
+        found = documents.read(batch.column(RAW), [path for path in paths if path not in before], trusted=True)
+        return {**found.columns, **before}, either(~found.sure)
     return (documents.read_packed(batch.column(REST), paths) if REST in batch.schema.names else {}), None
 
 

@@ -18,7 +18,7 @@ from tidemark.shared.language.apply import Discarded, Failure, Passed, Validatio
 from tidemark.shared.language.apply.project import add_to_value, computes, exclude_value, include_value
 from tidemark.shared.language.expressions.ast import Expr, FieldPath, ObjectExpr
 from tidemark.shared.language.fields import reads
-from tidemark.shared.language.kernels import Bools, Path, Unvectorised, verdict_of
+from tidemark.shared.language.kernels import Bools, Unvectorised, verdict_of
 from tidemark.shared.language.kernels.expressions import expression_paths
 from tidemark.shared.language.kernels.predicates import predicate_paths
 from tidemark.shared.language.query.ast import Predicate
@@ -26,7 +26,6 @@ from tidemark.shared.language.stages import (
     AddFields,
     Branch,
     Computed,
-    Keep,
     Match,
     Project,
     ReplaceRoot,
@@ -56,6 +55,7 @@ from tidemark.shared.operators.errors import OperatorError
 from tidemark.shared.operators.frame import Computed as Cells
 from tidemark.shared.operators.frame import Frame
 from tidemark.shared.operators.matched_columns import on_matches, reach
+from tidemark.shared.operators.read_ahead import tree_paths
 from tidemark.shared.operators.rows import environments
 
 _Named = dict[str, tuple[pa.Field, pa.Array]]
@@ -310,21 +310,8 @@ def _frame(stage: AddFields | Project | Unset | ReplaceRoot, staged: Staged, con
     if isinstance(stage, ReplaceRoot):
         frame.prepare(expression_paths(stage.new_root))
     else:
-        frame.prepare(_paths(stage.fields))
+        frame.prepare(tree_paths(stage.fields))
     return frame
-
-
-def _paths(tree: Branch) -> set[Path]:
-    """What the expressions read that may have kernels."""
-    found: set[Path] = set()
-    for name, leaf in tree.fields:
-        if isinstance(leaf, Computed):
-            found |= expression_paths(leaf.expr)
-        elif isinstance(leaf, Branch):
-            found |= {(name,)} | _paths(leaf)
-        elif isinstance(leaf, Keep):
-            found.add((name,))
-    return found
 
 
 def _replace(staged: Staged, new: _Named) -> None:

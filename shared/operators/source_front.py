@@ -24,7 +24,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.shared.language.schema import Schema
 from tidemark.shared.language.stages import KafkaSource
 from tidemark.shared.model.held import SplitHeld
 from tidemark.shared.model.ids import SplitId, StatePart, split_part
@@ -210,7 +209,7 @@ class SourceFront:
             each.dirty = True
         self._counts.records += len(raw.positions)
         origin = raw.origin
-        decoded = _decoded(raw, self.spec.source.schema)
+        decoded = _decoded(raw, self.spec)
         letters = self._undecoded(raw, decoded, origin)
         batch = _with_engine(decoded, raw)
         for narrowed in (self._keyed, self._timed):
@@ -497,13 +496,14 @@ def _with_engine(decoded: Decoded, raw: _Joined) -> pa.RecordBatch:
     )
 
 
-def _decoded(raw: _Joined, schema: Schema) -> Decoded:
+def _decoded(raw: _Joined, spec: FrontSpec) -> Decoded:
     """Decode the records; those that the connector could not read are bad whatever their bytes look like."""
     if not raw.unread:
-        return decode(raw.values, schema)
+        return decode(raw.values, spec.source.schema, spec.reads)
     unread = np.zeros(len(raw.values), dtype=np.bool_)
     unread[list(raw.unread)] = True
-    decoded = decode(pc.if_else(pa.array(unread), pa.scalar(None, raw.values.type), raw.values), schema)
+    values = pc.if_else(pa.array(unread), pa.scalar(None, raw.values.type), raw.values)
+    decoded = decode(values, spec.source.schema, spec.reads)
     why = raw.unread
     bad = tuple(
         Bad(each.row, f"The record does not decode: {why[each.row]}.", "DecodeFailure", "", None)

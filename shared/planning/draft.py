@@ -1,12 +1,13 @@
 """A vertex while stages are still being fused into it, and the ends of a pipeline so far: several behind a `$union`."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tidemark.shared.language.schema import NO_SCHEMA, Schema
 from tidemark.shared.model.ids import VertexId
 from tidemark.shared.model.plan import Service, Vertex
+from tidemark.shared.operators.read_ahead import paths_ahead
 from tidemark.shared.operators.schemas import after
-from tidemark.shared.operators.specs import OperatorSpec, StatelessSpec
+from tidemark.shared.operators.specs import FrontSpec, OperatorSpec, StatelessSpec
 from tidemark.shared.planning.specs import Head, ReadHead, StepHead
 
 
@@ -41,7 +42,10 @@ class Draft:
 
     def finished(self) -> Vertex:
         """As it is in the plan."""
-        return Vertex(self.id, self.service, self.head, tuple(self.chain), self.max_tasks, " ".join(self.labels))
+        chain = list(self.chain)
+        if chain and isinstance(chain[0], FrontSpec):
+            chain[0] = replace(chain[0], reads=paths_ahead(chain[0], chain[1:]))
+        return Vertex(self.id, self.service, self.head, tuple(chain), self.max_tasks, " ".join(self.labels))
 
 
 Ends = tuple[Draft, ...]

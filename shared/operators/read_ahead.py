@@ -1,0 +1,151 @@
+"""What a source reads of its records in the pass that decodes them: the paths that the operators behind it ask for.
+
+A record is JSON until somebody asks for a path; without this each stage that reads undeclared fields would go over the text again. What was
+read lies in engine columns beside RAW, a path each, and is good as long as RAW is there: it says where in the text a value stands.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.shared.compiled.columns import Tagged
+from tidemark.shared.compiled.documents import buffers, cells_of
+from tidemark.shared.language.kernels import Path
+from tidemark.shared.language.kernels.expressions import expression_paths
+from tidemark.shared.language.kernels.predicates import predicate_paths
+from tidemark.shared.language.stages import (
+    AddFields,
+    Branch,
+    Computed,
+    Group,
+    InnerStage,
+    Keep,
+    Match,
+    Project,
+    SessionWindow,
+    Unset,
+    Validate,
+)
+from tidemark.shared.operators.base import RAW
+from tidemark.shared.operators.specs import (
+    BranchSpec,
+    FrontSpec,
+    KeyBySpec,
+    OperatorSpec,
+    PartialSpec,
+    StatelessSpec,
+    TapSpec,
+)
+
+READ: Final = "__read."
+"""Prefix of the columns: the path follows, with points."""
+_PATHS_MAX: Final = 16
+"""Each path is a comparison for each field of a record, and 17 bytes a row."""
+
+
+def paths_ahead(front: FrontSpec, behind: Sequence[OperatorSpec]) -> tuple[Path, ...]:
+    """The undeclared paths that the front and the operators of its chain read of its records, in order."""
+    found: set[Path] = set()
+    for expr in (front.source.time_field, front.source.record_id):
+        if expr is not None:
+            found |= expression_paths(expr)
+    written = {field.name for field in front.source.schema}
+    for spec in behind:
+        if isinstance(spec, KeyBySpec):
+            found |= {path for path in expression_paths(spec.key) if path and path[0] not in written}
+        elif isinstance(spec, StatelessSpec):
+            if not _of_stages(spec.stages, found, written):
+                break
+        elif isinstance(spec, PartialSpec):
+            window = spec.window.stage
+            if isinstance(window, SessionWindow) and window.partition_by is not None:
+                found |= {path for path in expression_paths(window.partition_by) if path and path[0] not in written}
+            _of_stages(window.pipeline, found, written)
+            break
+        elif not isinstance(spec, BranchSpec | TapSpec):
+            break
+    declared = {field.name for field in front.source.schema}
+    own = sorted(path for path in found if path and path[0] not in declared and not any("." in name for name in path))
+    return tuple(own[:_PATHS_MAX])
+
+
+def _of_stages(stages: Iterable[InnerStage], found: set[Path], written: set[str]) -> bool:
+    """Add what stages read of the records; whether what stands behind them may read these, too."""
+    for stage in stages:
+        paths: set[Path] = set()
+        goes_on = True
+        match stage:
+            case Match():
+                paths = set(predicate_paths(stage.predicate))
+            case Validate():
+                paths = set(predicate_paths(stage.validator))
+            case AddFields() | Unset() | Project():
+                paths = tree_paths(stage.fields)
+                goes_on = not (isinstance(stage, Project) and stage.mode == "inclusion")
+            case Group():
+                goes_on = False
+                paths = set(expression_paths(stage.id))
+                for field in stage.fields:
+                    paths |= expression_paths(field.accumulator.input)
+            case _:
+                return False
+        found |= {path for path in paths if path and path[0] not in written}
+        if not goes_on:
+            return False
+        if isinstance(stage, AddFields | Unset | Project):
+            written |= _names(stage.fields)
+    return True
+
+
+def _names(tree: Branch) -> set[str]:
+    return {name for name, _ in tree.fields}
+
+
+def tree_paths(tree: Branch) -> set[Path]:
+    """What the expressions read that may have kernels."""
+    found: set[Path] = set()
+    for name, leaf in tree.fields:
+        if isinstance(leaf, Computed):
+            found |= expression_paths(leaf.expr)
+        elif isinstance(leaf, Branch):
+            found |= {(name,)} | tree_paths(leaf)
+        elif isinstance(leaf, Keep):
+            found.add((name,))
+    return found
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+
+
+def read_columns(cells: dict[Path, Tagged], values: pa.BinaryArray) -> dict[str, pa.Array]:
+    """Columns of what was read of these texts; places count from the begin of each."""
+    _, bounds = buffers(values)
+    return {
+        READ + ".".join(path): pa.StructArray.from_arrays(
+            [pa.array(c.tags), pa.array(c.numbers), pa.array(c.begins - bounds[:-1]), pa.array(c.ends - bounds[:-1])],
+            names=["tag", "number", "begin", "end"],
+        )
+        for path, c in cells.items()
+    }
+
+
+def read_before(batch: pa.RecordBatch, paths: Iterable[Path]) -> dict[Path, Tagged]:
+    """What lies in columns beside RAW."""
+    text, bounds = buffers(batch.column(RAW))
+    found = {}
+    for path in paths:
+        at = batch.schema.get_field_index(READ + ".".join(path))
+        if at >= 0 and not batch.column(at).null_count:
+            parts = [pc.struct_field(batch.column(at), i).to_numpy(zero_copy_only=False) for i in range(4)]
+            begins, ends = ((part + bounds[:-1]).astype(np.int32) for part in parts[2:])
+            found[path] = cells_of(parts[0], parts[1], begins, ends, text)
+    return found
+
+
+def without_read(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch as it leaves its task."""
+    gone = [name for name in batch.schema.names if name.startswith(READ)]
+    return batch.drop_columns(gone) if gone else batch
