@@ -117,8 +117,9 @@ cases: setup ## whole pipelines: every case on the local engine and on Spark
 	  $(BIN)/python -m tests.harness.process_cases tests/golden/process/cases.jsonl out/cases-$$engine.jsonl || exit 1; done
 
 .PHONY: cliffs
-cliffs: setup ## expressions drawn at random (ARGS='SEED EXPRESSIONS'), each beside what its parts cost: the steepest
+cliffs: setup ## expressions and pipelines drawn at random (ARGS='SEED NUMBER'), beside what their parts and stages cost: the steepest
 	$(BIN)/python -m tests.harness.bench.cliffs $(ARGS)
+	$(BIN)/python -m tests.harness.bench.pipeline_cliffs $(ARGS)
 
 .PHONY: bench
 bench: setup ## what it carries on this machine, with machine, versions and command

@@ -2,18 +2,18 @@
 
 The I/O lies between `begin` and `finish`, and is the service's: one question for all rows of a batch (`services/operator/lookups.py`).
 
-Where only a declared field decides what is found, equal values find the same: it is worked out once for each, and rows keep their columns.
+Where one field alone decides what is found, equal values find the same: it is worked out once for each, and rows stay as they are.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import pyarrow as pa
 
 from tidemark.shared.language.apply import Passed
 from tidemark.shared.language.apply.lookup import apply_lookup
 from tidemark.shared.language.apply.narrowing import Narrowing, Wanted, key_of
+from tidemark.shared.language.expressions.ast import FieldPath
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.stages.relational import Lookup
@@ -28,11 +28,11 @@ from tidemark.shared.operators.batches import (
     documents_of,
     engine_columns,
     is_engine,
-    user_columns,
 )
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.dead_letters import Failure, dead_letters
-from tidemark.shared.operators.frame import Frame
+from tidemark.shared.operators.frame import Frame, partial_documents
+from tidemark.shared.operators.grouping import Groups, groups_of
 from tidemark.shared.operators.rows import environments
 
 Buckets = Mapping[bytes, Sequence[Found]]
@@ -49,13 +49,13 @@ class Looking:
     wanted: dict[bytes, Wanted] = field(default_factory=dict)
     """The distinct ones of all rows, by key."""
     failures: list[Failure] = field(default_factory=list)
-    by_value: pa.DictionaryArray | None = None
-    """The values of the declared field that decides, shape (n,); then `rows` has one row for each different value."""
+    by_value: Groups | None = None
+    """The rows by the value of the field that decides; then `rows` has one row for each different value."""
 
     @property
     def count(self) -> int:
         """Rows that are looked up."""
-        return len(self.rows) if self.by_value is None else len(self.by_value)
+        return len(self.rows) if self.by_value is None else len(self.by_value.codes)
 
 
 class LookupRows:
@@ -75,12 +75,8 @@ class LookupRows:
     def begin(self, batch: pa.RecordBatch) -> Looking:
         """What the rows of a batch look for."""
         looking = Looking(batch)
-        coded = self._decisive(batch)
-        if coded is not None:
-            looking.by_value = coded
-            firsts = np.unique(coded.indices.to_numpy(), return_index=True)[1]
-            batch = batch.take(pa.array(firsts))
-        for row, env in enumerate(environments(batch, documents_of(batch), self._context.topic)):
+        looking.by_value = self._decisive(batch)
+        for row, env in enumerate(self._environments(looking)):
             try:
                 wanted = {key_of(one): one for one in self._narrowing.wanted(env.root, env)}
             except ExpressionError as error:
@@ -126,23 +122,25 @@ class LookupRows:
 
     # --- by value -----------------------------------------------------------------------------------------------------
 
-    def _decisive(self, batch: pa.RecordBatch) -> pa.DictionaryArray | None:
-        """The column that alone decides what is found, if there is one and the field for it is new; else None."""
-        stage, name = self._stage, (self._stage.local_field or ("",))[0]
-        if len(stage.local_field or ()) != 1 or stage.let or stage.pipeline or len(stage.as_) != 1:
-            return None
-        if (
-            name not in user_columns(batch)
-            or stage.as_[0] in user_columns(batch)
-            or is_engine(stage.as_[0])
-            or not Frame(batch).absent(stage.as_[0])
-        ):
-            return None
-        column = batch.column(name)
-        exact = pa.types.is_string(column.type) or pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)
-        return column.dictionary_encode() if exact and not column.null_count else None
+    def _environments(self, looking: Looking) -> Iterable[Environment]:
+        """Of all rows; or, with no more than the field that decides, of the first of each value."""
+        batch = looking.batch
+        if looking.by_value is None:
+            return environments(batch, documents_of(batch), self._context.topic)
+        firsts = batch.take(pa.array(looking.by_value.firsts))
+        documents = partial_documents(firsts, frozenset((self._stage.local_field or ())[:1]))
+        return environments(firsts, documents, self._context.topic)
 
-    def _by_value(self, looking: Looking, coded: pa.DictionaryArray, buckets: Buckets) -> list[Out] | None:
+    def _decisive(self, batch: pa.RecordBatch) -> Groups | None:
+        """The rows by the top-level field that alone decides what is found; None where more may."""
+        stage = self._stage
+        if not stage.local_field or stage.let or stage.pipeline or len(stage.as_) != 1 or is_engine(stage.as_[0]):
+            return None
+        frame = Frame(batch, stage.local_field[:1], self._context.topic)
+        cells = frame.computed(FieldPath(stage.local_field[:1])).array
+        return None if pa.types.is_nested(cells.type) else groups_of([cells], batch.num_rows)
+
+    def _by_value(self, looking: Looking, groups: Groups, buckets: Buckets) -> list[Out] | None:
         """What was found beside the columns, worked out once for each value; None if that fails for one."""
         name = self._stage.as_[0]
         found: list[bytes] = []
@@ -151,18 +149,21 @@ class LookupRows:
             if not isinstance(outcome, Passed):
                 return None
             found.append(encode_value(outcome.documents[0][name]))
-        cells = pa.array(found, pa.binary()).take(coded.indices)
-        return [Out(OUT, "rows", looking.batch.append_column(TAGGED_FIELD.with_name(name), cells))]
+        cells = pa.array(found, pa.binary()).take(pa.array(groups.codes))
+        at = looking.batch.schema.get_field_index(name)
+        named = TAGGED_FIELD.with_name(name)
+        behind = looking.batch.append_column(named, cells) if at < 0 else looking.batch.set_column(at, named, cells)
+        return [Out(OUT, "rows", behind)]
 
     def _each(self, looking: Looking) -> Looking:
         """The same, row by row."""
-        coded = looking.by_value
-        assert coded is not None
+        groups = looking.by_value
+        assert groups is not None
         again = Looking(looking.batch, wanted=looking.wanted)
         keys = [keys for _, _, keys in looking.rows]
         envs = environments(looking.batch, documents_of(looking.batch), self._context.topic)
         again.rows = [
-            (row, env, keys[code]) for row, (env, code) in enumerate(zip(envs, coded.indices.to_pylist(), strict=True))
+            (row, env, keys[code]) for row, (env, code) in enumerate(zip(envs, groups.codes.tolist(), strict=True))
         ]
         return again
 

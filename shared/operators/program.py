@@ -2,10 +2,11 @@
 
 `through` gives what `apply_stage` gives of each document (D1). What a stage computes becomes a column, by a kernel or interpreted
 (frame.py); what it leaves as it was stays where it lies, in a column or in the text or encoded document of its row. Only where a stage
-makes whole documents anew (`$redact`, a `$replaceRoot` by any expression) its rows are documents behind it, encoded.
+makes whole documents anew (a `$redact` that looks inside, a `$replaceRoot` by any expression) its rows are documents behind it, encoded.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -16,18 +17,21 @@ import pyarrow.compute as pc
 
 from tidemark.shared.language.apply import Discarded, Failure, Passed, ValidationStop, apply_stage
 from tidemark.shared.language.apply.project import add_to_value, computes, exclude_value, include_value
-from tidemark.shared.language.expressions.ast import Expr, FieldPath, ObjectExpr
+from tidemark.shared.language.expressions.ast import Call, Expr, FieldPath, ObjectExpr, Variable, fields_used
+from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
+from tidemark.shared.language.expressions.interpreter import evaluate
 from tidemark.shared.language.fields import reads
 from tidemark.shared.language.kernels import Bools, Unvectorised, verdict_of
 from tidemark.shared.language.kernels.expressions import expression_paths
 from tidemark.shared.language.kernels.predicates import predicate_paths
-from tidemark.shared.language.query.ast import Predicate
+from tidemark.shared.language.query.ast import All, Always, AnyOf, ExprTrue, Not, Predicate
 from tidemark.shared.language.stages import (
     AddFields,
     Branch,
     Computed,
     Match,
     Project,
+    Redact,
     ReplaceRoot,
     Stateless,
     Unset,
@@ -36,13 +40,14 @@ from tidemark.shared.language.stages import (
 )
 from tidemark.shared.language.stages.stateless import Leaf
 from tidemark.shared.language.values import encode_value
-from tidemark.shared.model.values import MISSING, Document
+from tidemark.shared.model.values import MISSING, Document, Value
 from tidemark.shared.operators import dead_letters
 from tidemark.shared.operators.base import RAW, REST, Out
 from tidemark.shared.operators.batches import (
     TAGGED_FIELD,
     batch_of,
     documents_of,
+    empty_of,
     engine_columns,
     is_engine,
     is_tagged,
@@ -98,6 +103,9 @@ def _written(stage: Stateless) -> Iterator[str]:
             yield from (name for name, _ in stage.fields.fields)
         case ReplaceRoot(new_root=ObjectExpr(fields=fields)):
             yield from (name for name, _ in fields)
+        case ReplaceRoot():
+            added = _merged_into_root(stage)
+            yield from (name for name, _ in added.fields) if added is not None else ()
         case Unwind():
             yield stage.names[0]
             yield from (stage.include_array_index or ())[:1]
@@ -116,13 +124,48 @@ def judged(predicate: Predicate, frame: Frame) -> tuple[Bools, Bools]:
     return found, np.zeros(frame.size, dtype=np.bool_) if doubt is None else doubt
 
 
-def _kept(stage: Match | Validate, staged: Staged, context: TaskContext) -> None:
-    """`$match` and `$validate` keep rows as they are."""
+def _predicate(stage: Match | Validate | Redact) -> Predicate:
+    """Which documents a stage keeps as they are."""
+    match stage:
+        case Match(predicate=predicate):
+            return predicate
+        case Validate(validator=predicate):
+            return predicate
+        case _:
+            found = _decided(stage.expr)
+            assert found is not None, "others are not kept whole"
+            return found
+
+
+def _decided(expr: Expr) -> Predicate | None:
+    """Of which documents a `$redact` keeps all, where it keeps all or nothing of each; None where it may look inside."""
+    match expr:
+        case Variable("KEEP" | "PRUNE" as name, ()):
+            return Always(name == "KEEP")
+        case Call("$cond", (condition, then, other)) if (
+            condition is not None and then is not None and other is not None
+        ):
+            kept, otherwise = _decided(then), _decided(other)
+            if kept is None or otherwise is None:
+                return None
+            truth = ExprTrue(condition)
+            return AnyOf((All((truth, kept)), All((Not(truth), otherwise))))
+        case _:
+            return None
+
+
+def _redacted(stage: Redact, staged: Staged, context: TaskContext) -> None:
+    (_whole if _decided(stage.expr) is None else _kept)(stage, staged, context)
+
+
+def _kept(stage: Match | Validate | Redact, staged: Staged, context: TaskContext) -> None:
+    """`$match`, `$validate`, and a `$redact` that does not look inside, keep rows as they are."""
     batch = staged.batch
     frame = Frame(batch, reads(stage), context.topic)
-    kept, doubt = judged(stage.predicate if isinstance(stage, Match) else stage.validator, frame)
+    predicate = _predicate(stage)
+    kept, doubt = judged(predicate, frame)
     kept = kept & ~doubt
-    rows = np.flatnonzero(doubt if isinstance(stage, Match) else ~kept)
+    rows = np.flatnonzero(~kept if isinstance(stage, Validate) else doubt)
     staged.interpreted += len(rows)
     failed: list[tuple[int, Failure]] = []
     for row, env in zip(rows.tolist(), frame.environments(rows), strict=True):
@@ -253,10 +296,46 @@ def _excluded(stage: Project | Unset, staged: Staged, context: TaskContext) -> N
 
 def _rooted(stage: ReplaceRoot, staged: Staged, context: TaskContext) -> None:
     if not isinstance(stage.new_root, ObjectExpr):
-        _whole(stage, staged, context)
+        added = _merged_into_root(stage)
+        if added is None or staged.batch.nbytes > RESULT_UNITS_MAX:
+            _whole(stage, staged, context)
+        else:
+            _merged(stage, added, staged, context)
         return
     frame = _frame(stage, staged, context)
     _made_of(stage, staged, context, frame, {name: frame.computed(expr) for name, expr in stage.new_root.fields})
+
+
+def _merged_into_root(stage: ReplaceRoot) -> ObjectExpr | None:
+    """The fields of `{$mergeObjects: ["$$ROOT", {…}]}`, which leaves what the documents have; None for another new root."""
+    match stage.new_root:
+        case Call("$mergeObjects", (Variable("ROOT", ()), ObjectExpr() as added)):
+            return added
+        case _:
+            return None
+
+
+def _merged(stage: ReplaceRoot, added: ObjectExpr, staged: Staged, context: TaskContext) -> None:
+    """Fields written over; one without a value stays as it was."""
+    used = [fields_used(expr) for _, expr in added.fields]
+    names = None if None in used else frozenset({name for name, _ in added.fields}.union(*(u for u in used if u)))
+    frame = Frame(staged.batch, names, context.topic)
+    frame.prepare(expression_paths(stage.new_root))
+    new: _Named = {}
+    errors: dict[int, Any] = {}
+    for name, expr in added.fields:
+        cells = frame.computed(expr)
+        if cells.array.null_count and (is_tagged(cells.field) or empty_of(cells.field) != "null"):
+            cells = frame.each(lambda env, expr=expr, name=name: _or_as_it_was(evaluate(expr, env), name, env))  # type: ignore[misc]
+        new[name] = (cells.field.with_name(name), cells.array)
+        errors = {**cells.errors, **errors}
+        staged.interpreted += cells.interpreted_rows
+    _replace(staged, new)
+    _without_errors(stage, staged, context, frame, errors)
+
+
+def _or_as_it_was(value: Value, name: str, env: Environment) -> Value:
+    return env.root.get(name, MISSING) if value is MISSING else value
 
 
 def _unwound(stage: Unwind, staged: Staged, context: TaskContext) -> None:
@@ -373,8 +452,7 @@ def document_order(batch: pa.RecordBatch, names: Sequence[str]) -> list[str] | N
     for name in names:
         if source == REST and name in user:
             continue
-        wanted = json.dumps(name, ensure_ascii=False).encode() if source == RAW else encode_value(name)
-        found.append((_places(texts, wanted), name))
+        found.append((_places(texts, name, source), name))
     ordered = sorted(found, key=lambda each: _first(each[0]))
     highest = np.full(batch.num_rows, -1, dtype=np.int64)
     for places, _ in ordered:
@@ -385,8 +463,14 @@ def document_order(batch: pa.RecordBatch, names: Sequence[str]) -> list[str] | N
     return [*inside, *(name for name in user if name in names and name not in inside)]
 
 
-def _places(texts: pa.Array, wanted: bytes) -> Any:
-    return pc.fill_null(pc.find_substring(texts, wanted), -1).to_numpy(zero_copy_only=False)
+def _places(texts: pa.Array, name: str, source: str) -> Any:
+    """Where a field's name stands first; -1 where it does not."""
+    if source == RAW:
+        pattern = re.escape(json.dumps(name, ensure_ascii=False)) + r"\s*:"  # a value may look like the name
+        found = pc.find_substring_regex(texts, pattern)
+    else:
+        found = pc.find_substring(texts, encode_value(name))
+    return pc.fill_null(found, -1).to_numpy(zero_copy_only=False)
 
 
 def _first(places: Any) -> tuple[bool, int]:
@@ -402,5 +486,6 @@ _RUN: Final[Mapping[type, Callable[[Any, Staged, TaskContext], None]]] = {
     Project: _excluded,
     Unset: _excluded,
     ReplaceRoot: _rooted,
+    Redact: _redacted,
     Unwind: _unwound,
 }

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.bench import pipeline_cliffs
 from tests.harness.bench.cliffs import cliffs
 from tests.harness.bench.cliffs import table as cliff_table
 from tests.harness.bench.costs import Cost, table
@@ -51,6 +52,15 @@ def test_cliffs_are_found_by_the_seed() -> None:
     assert any(c.interpreted for c in found)
     assert not all(c.interpreted for c in found)
     assert "interpreted" in cliff_table(found, 25)
+
+
+def test_pipelines_are_found_by_the_seed() -> None:
+    """One seed draws the same pipelines each time, each runs, and the stage that limits it is named."""
+    found = pipeline_cliffs.cliffs(3, 6, rows=100, rounds=1)
+    again = pipeline_cliffs.cliffs(3, 6, rows=100, rounds=1)
+    assert sorted(str(c.stages) for c in found) == sorted(str(c.stages) for c in again)
+    assert all(c.ns > 0 and any(c.limits.split()[0] in stage for stage in c.stages) for c in found)
+    assert "of 6 pipelines below a fifth" in pipeline_cliffs.table(found, 6)
 
 
 def test_forms_that_differ_are_not_measured() -> None:

@@ -265,6 +265,13 @@ stages = st.lists(
         st.dictionaries(st.sampled_from(["a", "s", "o"]), expressions, min_size=1, max_size=2).map(
             lambda f: {"$replaceRoot": {"newRoot": f}}
         ),
+        st.dictionaries(
+            st.sampled_from(["a", "s", "i", "new", "n"]), st.sampled_from(["$z", "$n.q"]) | expressions, max_size=3
+        ).map(lambda f: {"$replaceWith": {"$mergeObjects": ["$$ROOT", f]}}),
+        st.tuples(
+            expressions,
+            *[st.sampled_from(["$$KEEP", "$$PRUNE", "$$DESCEND", "$i", {"$cond": ["$b", "$$KEEP", "$$PRUNE"]}])] * 2,
+        ).map(lambda t: {"$redact": {"$cond": list(t)}}),
         st.sampled_from(
             ["$n", "$n.m", {"$mergeObjects": ["$$ROOT", "$n"]}, {"$mergeObjects": ["$n", {"z": "$i"}]}]
         ).map(lambda e: {"$replaceWith": e}),

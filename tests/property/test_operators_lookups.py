@@ -3,6 +3,7 @@
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -151,14 +152,19 @@ def test_a_declared_field_finds_what_a_document_finds(
     assert looked_up(what, documents, foreign, schema) == [dict(d) for d in plain]
 
 
-def test_a_declared_field_is_asked_for_once_a_value() -> None:
-    """A text, a number or a truth value that every row has decides alone; where the field for it may be there already, it does not."""
-    given_stage = {"from": {"documents": []}, "localField": "s", "foreignField": "a", "as": "found"}
+@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize(
+    ("local", "values"), [("s", ["a", "b", None]), ("s.x", [{"x": 1}, {"x": [1, 2]}, {"y": 1}]), ("s", [1.5, "x", [1]])]
+)
+def test_a_field_is_asked_for_once_a_value(local: str, values: list[Any], *, declared: bool) -> None:
+    """Declared or not, at the top or inside, of one type or of several; also where the field for what is found is there already."""
+    given_stage = {"from": {"documents": []}, "localField": local, "foreignField": "a", "as": "found"}
     what = parse({"pipeline": [{"$source": {"documents": []}}, {"$lookup": given_stage}]}).pipeline[1]
     assert isinstance(what, Lookup)
-    schema = parse_schema({"s": "string"}, "schema", Problems({}))
-    rows: list[Document] = [{"s": "a"}, {"s": "b"}, {"s": "a"}]
-    looking = LookupRows(what).begin(typed(batch_of(rows), schema))
-    assert (len(looking.rows), looking.count) == (2, 3)
-    again = LookupRows(what).begin(typed(batch_of([*rows, {"s": "c", "found": 1}]), schema))
-    assert (len(again.rows), again.count) == (4, 4)
+    schema = parse_schema({"n": "int"} if declared else {}, "schema", Problems({}))
+    rows: list[Document] = [{"n": i, "s": values[i % 3], **({"found": i} if i % 2 else {})} for i in range(9)]
+    batch = typed(batch_of(rows), schema)
+    looking = LookupRows(what).begin(batch)
+    assert (len(looking.rows), looking.count) == (3, 9)
+    (out,) = LookupRows(what).finish(looking, {key: [] for key in looking.wanted})
+    assert documents_of(out.batch) == [{"n": d["n"], "s": d["s"], "found": []} for d in rows]
