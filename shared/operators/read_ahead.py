@@ -4,6 +4,7 @@ A record is JSON until somebody asks for a path; without this each stage that re
 read lies in engine columns beside RAW, a path each, and is good as long as RAW is there: it says where in the text a value stands.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -41,7 +42,7 @@ from tidemark.shared.operators.specs import (
 )
 
 READ: Final = "__read."
-"""Prefix of the columns: the path follows, with points."""
+"""Prefix of the columns: the path follows as JSON, for a name may have points."""
 _PATHS_MAX: Final = 16
 """Each path is a comparison for each field of a record, and 17 bytes a row."""
 
@@ -68,7 +69,7 @@ def paths_ahead(front: FrontSpec, behind: Sequence[OperatorSpec]) -> tuple[Path,
         elif not isinstance(spec, BranchSpec | TapSpec):
             break
     declared = {field.name for field in front.source.schema}
-    own = sorted(path for path in found if path and path[0] not in declared and not any("." in name for name in path))
+    own = sorted(path for path in found if path and path[0] not in declared)
     return tuple(own[:_PATHS_MAX])
 
 
@@ -120,11 +121,15 @@ def tree_paths(tree: Branch) -> set[Path]:
 # --- columns ----------------------------------------------------------------------------------------------------------
 
 
+def _name(path: Path) -> str:
+    return READ + json.dumps(path)
+
+
 def read_columns(cells: dict[Path, Tagged], values: pa.BinaryArray) -> dict[str, pa.Array]:
     """Columns of what was read of these texts; places count from the begin of each."""
     _, bounds = buffers(values)
     return {
-        READ + ".".join(path): pa.StructArray.from_arrays(
+        _name(path): pa.StructArray.from_arrays(
             [pa.array(c.tags), pa.array(c.numbers), pa.array(c.begins - bounds[:-1]), pa.array(c.ends - bounds[:-1])],
             names=["tag", "number", "begin", "end"],
         )
@@ -137,7 +142,7 @@ def read_before(batch: pa.RecordBatch, paths: Iterable[Path]) -> dict[Path, Tagg
     text, bounds = buffers(batch.column(RAW))
     found = {}
     for path in paths:
-        at = batch.schema.get_field_index(READ + ".".join(path))
+        at = batch.schema.get_field_index(_name(path))
         if at >= 0 and not batch.column(at).null_count:
             parts = [pc.struct_field(batch.column(at), i).to_numpy(zero_copy_only=False) for i in range(4)]
             begins, ends = ((part + bounds[:-1]).astype(np.int32) for part in parts[2:])
