@@ -155,6 +155,10 @@ format: setup ## let ruff lay out the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix-only .
 
+.PHONY: keeping
+keeping: setup ## objects, records and files that are kept after so many checkpoints (COMMITS=1000,100000: hours of a core)
+	$(BIN)/python -m tests.harness.keeping --commits $(or $(COMMITS),1000,5000)
+
 # No address, no folder of this machine: where packages come from is the installer's business.
 COMPILE := env -u PIP_FIND_LINKS $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \
   --no-emit-index-url --no-emit-find-links --no-emit-trusted-host

@@ -205,7 +205,7 @@ class SinkBody:
         """A copy of the last rows: a slice would hold the whole batch."""
         if batch.num_rows and isinstance(self._context.vertex.head, WriteHead):
             first = max(0, batch.num_rows - self._settings.sample_rows_max)
-            self._recent = batch.take(pa.array(range(first, batch.num_rows)))
+            self._recent = pa.concat_batches([batch.slice(first)])
 
     def sample(self, limit: int) -> Sequence[bytes]:
         """The last documents that came, newest last, within `sample_bytes_max`."""

@@ -27,7 +27,7 @@ from tidemark.shared.model.ids import Epoch, Offset
 from tidemark.shared.model.values import Document, Long
 from tidemark.shared.operators.batches import batch_of as documents_batch
 from tidemark.shared.operators.keygroups import key_group
-from tidemark.shared.ports.log import Fenced, Log, LogDenied, NewRecord, RecordColumns, TopicPartition
+from tidemark.shared.ports.log import Fenced, Log, LogDenied, NewRecord, RecordColumns, TopicFound, TopicPartition
 from tidemark.shared.ports.sink import MarkerAhead, TargetRefused, TargetUnavailable
 
 MARKERS = markers_of(IDENTITY)
@@ -177,6 +177,34 @@ async def test_S3_deleted_markers_are_refused() -> None:
     await target.log.delete_records(await target.log.end_offsets([MARKERS]))
     with pytest.raises(TargetRefused, match="begins at offset"):
         await target.sink().open(IDENTITY, world.last)
+
+
+async def test_a_release_asks_the_cluster_for_its_own_topics_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster may have thousands of others, and each task releases each epoch."""
+    target = KafkaWorld()
+    world = World(target)
+    task = Task(world)
+    await task.start()
+    for _ in range(4):
+        await task.accept()
+    await task.stage()
+    await task.commit()
+    asked: list[Sequence[str]] = []
+    describe = target.log.describe_topics
+
+    async def noted(topics: Sequence[str]) -> dict[str, TopicFound]:
+        asked.append(topics)
+        return await describe(topics)
+
+    async def listed() -> dict[str, int]:
+        raise AssertionError("all topics are listed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(target.log, "list_topics", listed)
+        patched.setattr(target.log, "describe_topics", noted)
+        await task.release()
+    assert asked == [[target.topic]]
+    await world.complete()
 
 
 class Forbidding(MemoryLog):

@@ -2,6 +2,7 @@
 """Time to lead, to restore and what is kept depend on what lives, not on how long it has lived (C9, C11, L1)."""
 
 from tests.harness.ageing import cost
+from tests.harness.keeping import growth, kept
 
 
 def test_C9_a_year_of_commits_costs_what_an_hour_costs() -> None:
@@ -11,3 +12,9 @@ def test_C9_a_year_of_commits_costs_what_an_hour_costs() -> None:
     assert old.rows < 1_000
     assert old.mirrored < 1_000
     assert (old.lineage <= 2 * 10, old.retained <= 2 * 10) == (True, True)
+
+
+def test_C12_what_is_kept_does_not_grow_with_the_epochs() -> None:
+    """Of objects in each process, records on the brokers, rows of the store, blobs and manifests: less than one in two commits."""
+    few, many = kept((100, 300))
+    assert growth(few, many, 100) == {}

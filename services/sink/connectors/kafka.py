@@ -7,7 +7,7 @@
 - A holder that was fenced stays fenced: it writes nothing more.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -203,7 +203,7 @@ class KafkaSink:
             parts = self._parts.listed(staged)
             digest = sha256(staged).hexdigest()
             total = max(1, len(parts))
-            counts = await self._log.list_topics() if parts else {}
+            counts: dict[str, int] = {}
             for number in range(_next_part(marker, row, total, digest), total + 1):
                 self._part = number
                 left_out = not parts or number in passed
@@ -219,12 +219,18 @@ class KafkaSink:
                 await self._write(writer, next_marker, records)
 
     async def _records(
-        self, row: MirrorRow, part: Part, number: int, counts: Mapping[str, int]
+        self, row: MirrorRow, part: Part, number: int, counts: dict[str, int]
     ) -> dict[TopicPartition, list[RecordColumns]]:
-        """A part's records by partition, each in order: by Kafka's hash of the key, in turn without one."""
+        """A part's records by partition, each in order: by Kafka's hash of the key, in turn without one.
+
+        counts: partitions of the topics that were asked for; more are added.
+        """
         out: dict[TopicPartition, list[RecordColumns]] = {}
         turn = 0
         runs = decode_runs(await self._parts.load(part))
+        if unknown := sorted({run.topic for run in runs} - counts.keys()):
+            described = await self._log.describe_topics(unknown)
+            counts |= {topic: found.partitions for topic, found in described.items()}
         await self._topics.look_up({run.topic for run in runs if run.topic in counts})
         now_ms = self._clock.now_ms()
         for run in runs:
