@@ -103,10 +103,18 @@ class SqlCommitStore:
             await self._change(make, counts=False)
         if self._file is not None:
             self._file.opened()
-        for processor in await self.processors():
-            await self.commits(processor.job, Epoch(0))
-            await self.lineage(processor.job)
+        await self._look_through()
+
+    async def _look_through(self) -> None:
+        """Read everything: what is damaged is said before anybody leads, also what would be found under no job any more."""
+        await self.processors()
         await self.connections()
+        commits, lineage = await self._read(sa.select(schema.commits)), await self._read(sa.select(schema.lineage))
+        with self._readable():
+            for row in commits:
+                schema.decode_commit(row)
+            for row in lineage:
+                schema.decode_lineage(row)
 
     async def _check_sqlite(self, connection: AsyncConnection) -> None:
         found = (await connection.exec_driver_sql("PRAGMA integrity_check(1)")).scalar()
