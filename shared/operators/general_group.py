@@ -17,7 +17,7 @@ from tidemark.shared.language.accumulators.base import AnyImplementation, OrderK
 from tidemark.shared.language.accumulators.bulk import adder
 from tidemark.shared.language.accumulators.table import implementation
 from tidemark.shared.language.stages import Group
-from tidemark.shared.language.values import canonical_key, decode_value, encode_value
+from tidemark.shared.language.values import canonical_key, decode_value, encode_docs
 from tidemark.shared.model.values import Document, Value
 from tidemark.shared.operators.base import ARRIVAL, KEY, PART, POS, TS, WEND, WSTART
 from tidemark.shared.operators.batches import one_batch
@@ -59,16 +59,17 @@ def partials(plan: WindowPlan, rows: pa.RecordBatch, topic: Topics = None) -> tu
     groups, failures = members(plan, rows, _window_columns(plan), topic, refusing, ordered=ordered)
     bounds = groups.bounds
     adders = [adder(a, values, bounds, groups.orders) for a, values in zip(accumulators, groups.inputs, strict=True)]
-    entries = []
-    for number, (window, value, order) in enumerate(zip(groups.windows, groups.ids, groups.first_orders, strict=True)):
-        try:
-            states = [add(a.init(), number) for a, add in zip(accumulators, adders, strict=True)]
-        except TooManyValues as e:
-            raise _too_large(plan, e) from e
-        rows_in = bounds[number + 1] - bounds[number]
-        extras = [column[number] for column in groups.extras]
-        entries.append(_Entry(window, canonical_key(value), value, order, rows_in, states, extras))
-    return _table(plan, accumulators, entries), failures
+    numbers = range(len(groups.ids))
+    try:
+        states = [
+            [a.encode(add(a.init(), number)) for number in numbers] for a, add in zip(accumulators, adders, strict=True)
+        ]
+    except TooManyValues as e:
+        raise _too_large(plan, e) from e
+    keys = list(map(canonical_key, groups.ids))
+    counts = np.diff(bounds).tolist()
+    table = _of_columns(plan, groups.windows, keys, groups.ids, groups.first_orders, counts, states, groups.extras)
+    return table, failures
 
 
 EXTENT: Final = b""
@@ -127,14 +128,13 @@ def _merged(plan: WindowPlan, table: pa.Table) -> pa.Table:
 def finish(plan: WindowPlan, merged: pa.RecordBatch) -> list[Document]:
     """One document a row: `_id`, then the fields."""
     accumulators = _accumulators(plan.group)
-    names = [field.name for field in plan.group.fields]
-    found = []
-    for entry in _entries(plan, accumulators, pa.Table.from_batches([merged])):
-        document: Document = {"_id": entry.value}
-        for name, accumulator, state in zip(names, accumulators, entry.states, strict=True):
-            document[name] = accumulator.finish(state)
-        found.append(document)
-    return found
+    names = ["_id", *(field.name for field in plan.group.fields)]
+    columns = [
+        [a.finish(a.decode(state)) for state in merged.column(state_column(i)).to_pylist()]
+        for i, a in enumerate(accumulators)
+    ]
+    ids = map(decode_value, merged.column(ID).to_pylist())
+    return [dict(zip(names, row, strict=True)) for row in zip(ids, *columns, strict=True)]
 
 
 def order_keys(plan: WindowPlan, rows: pa.RecordBatch) -> list[OrderKey]:
@@ -189,14 +189,21 @@ def _entries(plan: WindowPlan, accumulators: Sequence[AnyImplementation], table:
 
 def _table(plan: WindowPlan, accumulators: Sequence[AnyImplementation], entries: Iterable[_Entry]) -> pa.Table:
     found = list(entries)
-    columns: dict[str, list[Any]] = {name: [e.window[i] for e in found] for i, name in enumerate(_window_columns(plan))}
-    columns[KEY] = [e.key for e in found]
-    columns[ID] = [encode_value(e.value) for e in found]
-    for i, name in enumerate(ORDER):
-        columns[name] = [e.order[i] for e in found]
-    columns[ROWS] = [e.rows for e in found]
-    for i, accumulator in enumerate(accumulators):
-        columns[state_column(i)] = [accumulator.encode(e.states[i]) for e in found]
-    for i, name in enumerate(plan.extras):
-        columns[name] = [e.extras[i] for e in found]
-    return pa.table(columns, schema=plan.partial_schema)
+    return _of_columns(
+        plan, [e.window for e in found], [e.key for e in found], [e.value for e in found], [e.order for e in found],
+        [e.rows for e in found], [[a.encode(e.states[i]) for e in found] for i, a in enumerate(accumulators)],
+        [[e.extras[i] for e in found] for i in range(len(plan.extras))],
+    )  # fmt: skip
+
+
+def _of_columns(
+    plan: WindowPlan, windows: Sequence[_Window], keys: Sequence[bytes], ids: Sequence[Value], orders: Sequence[OrderKey],
+    rows: Sequence[int], states: Sequence[Sequence[bytes]], extras: Sequence[Sequence[int | None]],
+) -> pa.Table:  # fmt: skip
+    """Partials; states: by accumulator, encoded; extras: by extra column."""
+    columns: dict[str, Any] = {name: [w[i] for w in windows] for i, name in enumerate(_window_columns(plan))}
+    columns |= {KEY: keys, ID: encode_docs(ids), ROWS: rows}
+    columns |= {name: [order[i] for order in orders] for i, name in enumerate(ORDER)}
+    columns |= {state_column(i): column for i, column in enumerate(states)}
+    columns |= dict(zip(plan.extras, extras, strict=True))
+    return pa.table({name: columns[name] for name in plan.partial_schema.names}, schema=plan.partial_schema)

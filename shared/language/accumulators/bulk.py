@@ -105,9 +105,7 @@ def _total(_: TotalOf, given: Given, bounds: Bounds) -> Add | None:
     of_group = counts.tolist()
 
     def add(state: Total, group: int) -> Total:
-        if of_group[group]:
-            state.merge(Total(count=of_group[group], wide=wide, whole=sums[group]))
-        return state
+        return _with(state, Total(of_group[group], wide, sums[group])) if of_group[group] else state
 
     return add
 
@@ -119,11 +117,16 @@ def _doubles(values: npt.NDArray[np.float64], bounds: Bounds, counts: Sequence[i
     units = units_by_group(values, groups, len(counts))
 
     def add(state: Total, group: int) -> Total:
-        if counts[group]:
-            state.merge(Total(count=counts[group], wide=DOUBLE, units=units[group]))
-        return state
+        return _with(state, Total(counts[group], DOUBLE, units=units[group])) if counts[group] else state
 
     return add
+
+
+def _with(state: Total, more: Total) -> Total:
+    if not state.count:
+        return more
+    state.merge(more)
+    return state
 
 
 # --- extremes, sketches -----------------------------------------------------------------------------------------------

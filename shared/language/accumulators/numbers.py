@@ -9,7 +9,7 @@ import msgspec
 
 from tidemark.shared.language.accumulators.base import OrderKey, Unordered
 from tidemark.shared.language.values.codec import CodecError, decode_value, encode_value
-from tidemark.shared.language.values.totals import Deviation, Total
+from tidemark.shared.language.values.totals import ZERO, Deviation, Total
 from tidemark.shared.model.values import INT32_MAX, Binary, Value, long
 
 
@@ -25,13 +25,17 @@ def unpack_int(data: bytes) -> int:
 
 _PACK: Final = msgspec.msgpack.encode
 _UNPACK: Final = msgspec.msgpack.decode
-_ZERO: Final = Decimal(0)
 _LONG: Final = struct.Struct(">q")
 
 
 def _tagged(value: int) -> bytes | int:
     """A long as the codec has it: tagged within 32 bits, else itself."""
     return b"L" + _LONG.pack(value) if value <= INT32_MAX else value
+
+
+def _binary(value: int) -> bytes:
+    """`pack_int` as the codec has it."""
+    return b"B\0" + value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
 
 
 def _untagged(value: bytes | int) -> int:
@@ -66,8 +70,8 @@ class TotalOf(Unordered[Total]):
         """A list of the fields, as the codec has it."""
         return _PACK(
             [
-                _tagged(state.count), state.wide, b"B\0" + pack_int(state.whole), b"B\0" + pack_int(state.units),
-                b"N" + str(state.decimal).encode(), state.special,
+                _tagged(state.count), state.wide, _binary(state.whole), _binary(state.units),
+                b"N" + str(state.decimal).encode() if state.decimal is not ZERO else b"N0", state.special,
             ]
         )  # fmt: skip
 
@@ -75,7 +79,7 @@ class TotalOf(Unordered[Total]):
         """The fields again."""
         try:
             count, wide, whole, units, decimal, special = _UNPACK(data)
-            exact = _ZERO if decimal == b"N0" else Decimal(decimal[1:].decode())
+            exact = ZERO if decimal == b"N0" else Decimal(decimal[1:].decode())
             return Total(_untagged(count), wide, unpack_int(whole[2:]), unpack_int(units[2:]), exact, special)
         except (msgspec.DecodeError, ValueError, TypeError, InvalidOperation) as e:
             raise CodecError(f"no total: {e}") from e

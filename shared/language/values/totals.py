@@ -17,7 +17,7 @@ from tidemark.shared.model.values import Value
 UNIT_BITS: Final = 1074
 """A double is a whole multiple of 2⁻¹⁰⁷⁴."""
 _EXACT: Final = Context(prec=13_000, Emin=-999_999, Emax=999_999)
-_ZERO: Final = Decimal(0)
+ZERO: Final = Decimal(0)
 
 
 def units_of(value: float) -> int:
@@ -42,7 +42,7 @@ class Total:
     wide: int = 0
     whole: int = 0
     units: int = 0
-    decimal: Decimal = _ZERO
+    decimal: Decimal = ZERO
     special: float = 0.0
 
     def add(self, value: Value) -> None:
