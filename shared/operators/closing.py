@@ -4,6 +4,7 @@ Whole windows come in, of any number: rows of one window end stand together, her
 order within a window, and POS, are the same wherever it is closed.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,6 +47,8 @@ from tidemark.shared.operators.window_plan import FIRST, LAST, SESSION, SESSION_
 
 Int64s = npt.NDArray[np.int64]
 _POSITIVE = 0x7FFFFFFF
+_SPAN_MAX = 2**62
+"""Numbers below it do not overflow."""
 _Rows = list[tuple[Document, OrderKey]]
 
 
@@ -121,8 +124,14 @@ def _times(plan: WindowPlan, ready: pa.RecordBatch) -> pa.Array:
 def sorted_by(ready: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
     """Indices in the order of these columns, ascending, nulls first, as Spark sorts."""
     ranked = [numbers for name in columns for numbers in _ranked(ready.column(name))]
-    told = [column for column in ranked if column.min() < column.max()] or ranked[:1]
-    return pa.array(np.lexsort(told[::-1]))
+    told = [(column, int(column.min()), int(column.max())) for column in ranked]
+    told = [each for each in told if each[1] < each[2]]
+    if math.prod(most - least + 1 for _, least, most in told) >= _SPAN_MAX:
+        return pa.array(np.lexsort([column for column, _, _ in reversed(told)]))
+    whole = np.zeros(ready.num_rows, dtype=np.int64)  # one number for all columns: they are sorted once
+    for column, least, most in told:
+        whole = whole * (most - least + 1) + (column - least)
+    return pa.array(np.argsort(whole, kind="stable"))
 
 
 def _ranked(column: pa.Array) -> tuple[Int64s, ...]:
