@@ -271,3 +271,13 @@ async def test_the_library_does_not_flood_the_log(
         await read_forever(reader.fetch)
     lines = [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
     assert len(lines) <= len(set(lines)) + 1
+
+
+async def test_a_topic_for_which_too_few_brokers_count_yet_is_tried_again(
+    kafka_broker: str, unique_name: Callable[[str], str]
+) -> None:
+    """Brokers that are starting are fenced, or not registered: a coordinator that came before them waits, and does not end."""
+    log, name = KafkaLog(KafkaSettings(bootstrap=kafka_broker, replication=3)), unique_name("early")
+    with pytest.raises(LogUnavailable, match=f"creating topic {name}: the brokers cannot do it now .*try again"):
+        await log.create_topic(name, 1)
+    await log.close()
