@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
+from rich.console import Console
+
 from tidemark.services.cli.settings import cli_settings
 from tidemark.services.coordinator.planning import tasks_of
 from tidemark.services.local.broker import BrokerError
 from tidemark.services.local.broker_settings import FREE_PORT, Port
+from tidemark.services.local.first_start import make_ready
 from tidemark.services.local.supervisor import WORKERS, LocalCluster, LocalSettings
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.kafka_log import KafkaLog
@@ -119,6 +122,7 @@ async def installation(
     if workers:
         settings = replace(settings, workers={**settings.workers, **workers})
     cluster = LocalCluster(settings)
+    await make_ready(Console(stderr=True, soft_wrap=True).print)
     try:
         bootstrap = await cluster.start()
         log = KafkaLog(KafkaSettings(bootstrap=bootstrap, client="tidemark-cli"))

@@ -3,5 +3,8 @@
 from importlib import import_module
 from pathlib import Path
 
+from tidemark.shared.compiled.keeping import mark_kept
+
 for module in sorted(Path(__file__).parent.glob("[a-z]*.py")):
     import_module(f"tidemark.shared.compiled.{module.stem}")
+mark_kept()

@@ -1,26 +1,25 @@
 """How functions of this room are compiled, and where their machine code is kept.
 
 - CC1 A function is compiled when its module is imported, for the types that it names; nothing is compiled while data flows.
-- CC2 Machine code lies beside the source (`__pycache__`), written by `python -m tidemark.shared.compiled`, which `make setup` and the
-  images run. It is for any processor of the architecture, and fits the text of this whole room: a file that changes makes all of it stale.
+- CC2 Machine code lies beside the source (`__pycache__`), or in the user's cache where that folder cannot be written, made by
+  `python -m tidemark.shared.compiled`: `make setup`, the images and the first local installation run it. It is for any processor of the
+  architecture, and fits the text of this whole room: a file that changes makes all of it stale.
 - CC3 Where it is not there, or stale, it is compiled anew and kept if the folder can be written; if not, the process uses what it compiled.
 - CC4 Compiled functions release the interpreter's lock. They raise nothing: what they find is data.
 - CC5 They make no arrays: `borrowed` counts no holder, so what it lends has to be their caller's. Of an array of their own nobody would
   know that it is still in use, and another thread would get its memory.
 """
 
-import functools
-import hashlib
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import numba
 from numba.core import caching
 
+from tidemark.shared.compiled.keeping import folder, stamp
+
 F = TypeVar("F", bound=Callable[..., Any])
-ROOM: Final = Path(__file__).parent
 
 # Machine code that is made on one machine is read on another, whose processor may lack what this one has.
 _CONFIG: Any = numba.config
@@ -28,28 +27,22 @@ _CONFIG.CPU_NAME = "generic"
 _CONFIG.CPU_FEATURES = ""
 
 
-@functools.lru_cache(maxsize=1)
-def _stamp() -> str:
-    """A digest of the texts of this room."""
-    found = hashlib.sha256()
-    for path in sorted(ROOM.glob("*.py")):
-        found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return found.hexdigest()
+class _Folder(caching.InTreeCacheLocator):
+    """The folder of CC2, whether or not this process may write there."""
 
-
-class _Beside(caching.InTreeCacheLocator):
-    """Machine code lies beside the source, whether or not this process may write there."""
+    def get_cache_path(self) -> str:
+        return str(folder())
 
     def get_source_stamp(self) -> str:
-        return _stamp()
+        return stamp()
 
     @classmethod
-    def from_function(cls, function: Any, file: str) -> "_Beside":
+    def from_function(cls, function: Any, file: str) -> "_Folder":
         return cls(function, file)
 
 
 class _Implementation(caching.CompileResultCacheImpl):
-    _locator_classes = [_Beside]  # noqa: RUF012 - the library's form
+    _locator_classes = [_Folder]  # noqa: RUF012 - the library's form
 
 
 class _Kept(caching.FunctionCache):

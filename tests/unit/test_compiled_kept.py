@@ -1,6 +1,7 @@
 """Machine code is made once and kept, and a process that may keep nothing works all the same."""
 
 import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from numba import types
 from numba.core import caching
 
-from tidemark.shared.compiled import compiling, json
+from tidemark.shared.compiled import json, keeping
 from tidemark.shared.compiled.compiling import compiled
 
 
@@ -43,8 +44,8 @@ def test_code_fits_the_text_of_the_whole_room(tmp_path: Path, monkeypatch: pytes
     """A change of any file makes what was compiled stale: functions of one file are parts of another's."""
     for name in ("a", "b"):
         (tmp_path / f"{name}.py").write_text(name)
-    monkeypatch.setattr(compiling, "ROOM", tmp_path)
-    stamp = compiling._stamp.__wrapped__
+    monkeypatch.setattr(keeping, "ROOM", tmp_path)
+    stamp = keeping.stamp.__wrapped__
     before = stamp()
     assert stamp() == before
     (tmp_path / "b.py").write_text("c")
@@ -55,3 +56,20 @@ def test_nothing_is_compiled_while_data_flows() -> None:
     """A call with other types than those that were compiled ahead is refused; it does not stand still for seconds."""
     with pytest.raises(TypeError):
         json.strings(*range(7))
+
+
+def test_beside_a_folder_that_cannot_be_written_code_goes_to_the_users_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code that an image brings is used where it lies, whole; without it a user's processes share what the first has compiled."""
+    room, cache = tmp_path / "room", tmp_path / "cache"
+    for path in (room / "__pycache__", cache / "compiled"):
+        path.mkdir(parents=True)
+    monkeypatch.setattr(keeping, "ROOM", room)
+    monkeypatch.setenv(keeping.CACHE_VARIABLE, str(cache))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert (keeping.folder(), keeping.is_kept()) == (cache / "compiled", False)
+    keeping.mark_kept()
+    assert keeping.is_kept()
+    keeping._mark(room / "__pycache__").touch()
+    assert (keeping.folder(), keeping.is_kept()) == (room / "__pycache__", True)
