@@ -28,6 +28,7 @@ from tidemark.services.cli.audit_tables import TableRead, Unread, compare, read_
 from tidemark.services.cli.audit_writers import Writer, no_writers, stages_into
 from tidemark.services.cli.collect import held_records
 from tidemark.services.cli.recompute import EpochDone, SplitRecords, Stand, recompute
+from tidemark.services.local.address import BROKER_VARIABLE
 from tidemark.services.local.supervisor import LocalCluster, LocalSettings, is_running, read_environment, read_state
 from tidemark.services.sink.connecting import stage_of
 from tidemark.shared.adapters.commit_store import SqlCommitStore
@@ -184,7 +185,7 @@ async def local_installation(data_dir: Path) -> AsyncIterator[Installation]:
         bootstrap = await cluster.start()
     log = KafkaLog(KafkaSettings(bootstrap=bootstrap, client="tidemark-audit"))
     try:
-        yield Installation(store, blobs, log, {**os.environ, **environment, "KAFKA": bootstrap})
+        yield Installation(store, blobs, log, {**os.environ, **environment, BROKER_VARIABLE: bootstrap})
     finally:
         await log.close()
         await store.close()

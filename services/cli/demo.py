@@ -18,6 +18,7 @@ from tidemark.services.cli.feed import Fed, feed
 from tidemark.services.cli.folders import DEMO
 from tidemark.services.cli.installation import Installation, installation
 from tidemark.services.cli.view import Seen, View
+from tidemark.services.local.address import BROKER_VARIABLE
 from tidemark.services.local.broker_settings import FREE_PORT
 from tidemark.services.local.memory import PeakMemory
 from tidemark.services.sink.connectors.released import read_released
@@ -89,7 +90,7 @@ async def demo(settings: DemoSettings, year: Feed | None = None) -> ProcessorSta
         installation(settings.data_dir, environment, settings.workers, settings.port) as installed,
     ):
         await make_topics(installed.log, len(year.partitions))
-        await installed.ensure_started(NAME, DOCUMENT.read_text(), settings.parallelism)
+        await installed.ensure_started(NAME, own_document(), settings.parallelism)
         view = View(installed, NAME, ALERTS, settings.out / "progress.jsonl")
         async with alongside(view.run()):
             await installed.until_running(NAME)
@@ -107,6 +108,11 @@ async def demo(settings: DemoSettings, year: Feed | None = None) -> ProcessorSta
 
     await asyncio.to_thread(build, settings.out)
     return status
+
+
+def own_document() -> str:
+    """The document, on the broker that the demo starts, whatever `KAFKA` is here."""
+    return DOCUMENT.read_text().replace("${KAFKA}", f"${{{BROKER_VARIABLE}}}")
 
 
 async def make_topics(log: KafkaLog, partitions: int) -> None:

@@ -22,7 +22,8 @@ def validate(file: Path, *, here: bool = True) -> int:
     if found is None:
         return 1
     processor, _ = found
-    from tidemark.services.cli.foreseen import BROKER_VARIABLE, connection_names, refused_by_a_run
+    from tidemark.services.cli.foreseen import connection_names, refused_by_a_run
+    from tidemark.services.local.address import BROKER_VARIABLE
 
     errors = list(refused_by_a_run(processor, {BROKER_VARIABLE: "", **os.environ})) if here else []
     warnings = [str(warning) for warning in processor.warnings]

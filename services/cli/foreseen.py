@@ -17,8 +17,6 @@ from tidemark.shared.language.problems import DocumentError, join
 from tidemark.shared.language.stages.relational import Compute
 from tidemark.shared.planning import PlanError, plan_processor
 
-BROKER_VARIABLE: Final = "KAFKA"
-"""What the local installation itself sets, for documents."""
 LOADING_S_MAX: Final = 60
 """For a child to import the modules of a document's classes, all together: longer, and a worker would be taken for stuck, too."""
 _SAID_CHARACTERS_MAX: Final = 300

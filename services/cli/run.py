@@ -11,11 +11,11 @@ from pathlib import Path
 from rich.console import Console
 
 from tidemark.services.cli.folders import STORE
-from tidemark.services.cli.foreseen import BROKER_VARIABLE, named_connections, refused_by_a_run
+from tidemark.services.cli.foreseen import named_connections, refused_by_a_run
 from tidemark.services.cli.installation import Begun, ChangeRefused, Installation, installation, workers_of
 from tidemark.services.cli.reading import no_file, read_document
 from tidemark.services.cli.view import View
-from tidemark.services.local.address import ADDRESS_FILE
+from tidemark.services.local.address import ADDRESS_FILE, BROKER_VARIABLE
 from tidemark.services.local.broker_settings import FREE_PORT
 from tidemark.services.local.supervisor import CONTROL, TOKEN_FILE
 from tidemark.services.source.connecting import files_of

@@ -16,7 +16,7 @@ from typing import IO, Any, Final
 import psutil
 import structlog
 
-from tidemark.services.local.address import ADDRESS_FILE
+from tidemark.services.local.address import ADDRESS_FILE, BROKER_VARIABLE
 from tidemark.services.local.broker import BrokerError, LocalBroker
 from tidemark.services.local.broker_settings import FREE_PORT, BrokerSettings, Port
 from tidemark.services.local.folder_lock import FolderLock
@@ -151,7 +151,7 @@ class LocalCluster:
     def _start_beside(self, bootstrap: str) -> None:
         """All processes, while the broker is still starting: each waits for it, and Spark's session takes longest."""
         self.bootstrap = bootstrap
-        self._shared.setdefault("KAFKA", bootstrap)
+        self._shared.setdefault(BROKER_VARIABLE, bootstrap)
         for service, count in self.settings.workers.items():
             for number in range(count):
                 self.add(service, f"{service}-{number}")

@@ -66,6 +66,7 @@ class RealSources:
                     until=stage.until,
                     answer_age_ms_max=self._settings.answer_age_ms_max,
                     splits_max=self._settings.splits_max,
+                    cluster=kafka.bootstrap,
                 )
                 return KafkaSource(settings, self._connections.log(connection), reader, outside.clock)
             case FileStage():

@@ -92,7 +92,8 @@ async def require_topics(client: Any, topics: Iterable[str], wait_ms: int) -> di
         if not missing:
             return {topic: len(found[topic]["partitions"]) for topic in wanted}
         if time.monotonic() >= deadline:
-            raise LogError(f"topic {missing[0]} does not exist; create it first")
+            asked = ", ".join(sorted(f"{broker.host}:{broker.port}" for broker in client.cluster.brokers()))
+            raise LogError(f"topic {missing[0]} does not exist on the cluster of {asked}; create it first")
         await asyncio.sleep(_POLL_S)
 
 

@@ -52,7 +52,7 @@ class KafkaLanes:
         self.lanes: list[list[int]] = []
         self.broker = MemoryBroker(CLOCK)
         self.log = MemoryLog(self.broker)
-        self.settings = KafkaSourceSettings(topics=("in",), start_at=start_at, until=until)
+        self.settings = KafkaSourceSettings(topics=("in",), start_at=start_at, until=until, cluster="one:9092")
 
     def source(self) -> KafkaSource:
         return KafkaSource(self.settings, self.log, LogRawReader(self.log), CLOCK)

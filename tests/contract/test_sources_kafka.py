@@ -106,7 +106,7 @@ async def test_a_position_beyond_the_log_is_an_error() -> None:
 
 async def test_a_missing_topic_is_named() -> None:
     """A topic that is not in the cluster is an error that names it."""
-    with pytest.raises(LogError, match="in not found in the cluster"):
+    with pytest.raises(LogError, match="in not found in the cluster one:9092"):
         await KafkaLanes().source().splits()
 
 

@@ -12,7 +12,7 @@ from zlib import crc32
 
 from tidemark.deploy.pipelines.departures.data import Feed, departures
 from tidemark.services.cli.collect import committed_records
-from tidemark.services.cli.demo import ALERTS, DOCUMENT, LATE, NAME, TOPIC
+from tidemark.services.cli.demo import ALERTS, LATE, NAME, TOPIC, own_document
 from tidemark.services.cli.feed import Fed, feed
 from tidemark.services.cli.installation import Installation, installation
 from tidemark.services.sink.connectors.released import read_released_rows
@@ -65,7 +65,7 @@ def departures_job(days: int, workers: int = 1, tasks: Mapping[str, int] = SPREA
     year: Feed = departures(days=days)
     each = {"coordinator": 1, "source": workers, "operator": workers, "spark": 1, "sink": workers}
     return Job(
-        NAME, DOCUMENT.read_text(), TOPIC, year.partitions, list(year.in_order()), (ALERTS, LATE), "counts", each, tasks
+        NAME, own_document(), TOPIC, year.partitions, list(year.in_order()), (ALERTS, LATE), "counts", each, tasks
     )
 
 

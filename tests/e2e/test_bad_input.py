@@ -87,7 +87,7 @@ def document() -> str:
     compute = {"class": "tests.harness.computations:Fragile", "key": "$meter"}
     return json.dumps({
         "name": NAME,
-        "connections": {"broker": {"type": "kafka", "bootstrapServers": "${KAFKA}"}},
+        "connections": {"broker": {"type": "kafka", "bootstrapServers": "${LOCAL_KAFKA}"}},
         "pipeline": [
             {"$source": source},
             {"$compute": compute},

@@ -26,7 +26,7 @@ def document() -> str:
     """Checkpoints are so seldom that none comes before the drain's."""
     start: dict[str, Any] = {"auto_offset_reset": "earliest"}
     return json.dumps({
-        "connections": {"broker": {"type": "kafka", "bootstrapServers": "${KAFKA}"}},
+        "connections": {"broker": {"type": "kafka", "bootstrapServers": "${LOCAL_KAFKA}"}},
         "pipeline": [
             {"$source": {"connectionName": "broker", "topic": "in", "config": start, "schema": {"n": "int"}}},
             {"$emit": {"connectionName": "broker", "topic": "out"}},

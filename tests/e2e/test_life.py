@@ -62,7 +62,7 @@ def compute(name: str, key: str = "$k") -> dict[str, Any]:
 
 def document(*stages: Mapping[str, Any]) -> str:
     return json.dumps({
-        "connections": {"broker": {"type": "kafka", "bootstrapServers": "${KAFKA}"}},
+        "connections": {"broker": {"type": "kafka", "bootstrapServers": "${LOCAL_KAFKA}"}},
         "pipeline": list(stages),
         "options": {"checkpoint": {"interval": {"size": 200, "unit": "ms"}}},
     })  # fmt: skip

@@ -70,7 +70,7 @@ def document(database: Path) -> dict[str, Any]:
     return {
         "name": NAME,
         "connections": {
-            "broker": {"type": "kafka", "bootstrapServers": "${KAFKA}"},
+            "broker": {"type": "kafka", "bootstrapServers": "${LOCAL_KAFKA}"},
             "db": {"type": "sql", "url": f"sqlite:///{database}"},
         },
         "pipeline": [

@@ -72,7 +72,7 @@ def document(url: str, computation: str) -> str:
     return json.dumps({
         "name": NAME,
         "connections": {
-            "broker": {"type": "kafka", "bootstrapServers": "${KAFKA}"},
+            "broker": {"type": "kafka", "bootstrapServers": "${LOCAL_KAFKA}"},
             "table": {"type": "sql", "url": url},
         },
         "pipeline": [

@@ -138,7 +138,7 @@ def test_what_a_document_refers_to_is_looked_for_before_anything_starts(folder: 
     done = CliRunner().invoke(app, ["run", "unset.yaml"])
     assert (done.exit_code, done.output) == (1, "connections.out.path: ${NOWHERE_SET} is not set in the environment\n")
     assert not (folder / ".tidemark" / "run" / "kafka").exists()
-    broker = "connections: {k: {type: kafka, bootstrapServers: '${KAFKA}'}}\n"
+    broker = "connections: {k: {type: kafka, bootstrapServers: '${LOCAL_KAFKA}'}}\n"
     away = (
         "pipeline: [{$source: {connectionName: away, path: x, format: json}}, {$emit: {connectionName: k, topic: t}}]"
     )

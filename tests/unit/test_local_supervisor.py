@@ -230,3 +230,12 @@ def test_C8_a_coordinator_on_a_file_that_is_no_database_ends_with_a_sentence(tmp
     assert "file is not a database" in ended.stderr
     assert "--data" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_the_users_cluster_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`KAFKA` reaches documents as the user has set it; the run's own broker has a name of its own."""
+    monkeypatch.setenv("KAFKA", "theirs:9092")
+    cluster = LocalCluster(LocalSettings(data_dir=tmp_path, workers={}))
+    cluster._start_beside("127.0.0.1:1")
+    environment = cluster._environment(Child("source-0", "source"))
+    assert (environment["KAFKA"], environment["LOCAL_KAFKA"]) == ("theirs:9092", "127.0.0.1:1")

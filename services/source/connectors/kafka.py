@@ -36,6 +36,8 @@ class KafkaSourceSettings:
     """An answer of the broker older than this says nothing about the end of a split; above the broker's fetch wait."""
     splits_max: int = 10_000
     """Partitions that one source may have, over all tasks."""
+    cluster: str = ""
+    """The brokers that were asked, for messages."""
 
     def __post_init__(self) -> None:
         if not self.topics or len(set(self.topics)) != len(self.topics):
@@ -101,7 +103,8 @@ class KafkaSource:
         missing = [topic for topic in self._settings.topics if topic not in topics]
         if missing:
             raise LogError(
-                f"$source.topic: {', '.join(missing)} not found in the cluster; create the topic, or correct its name"
+                f"$source.topic: {', '.join(missing)} not found in the cluster {self._settings.cluster or '(unnamed)'};"
+                " create the topic, correct its name, or name another cluster in the connection"
             )
         return topics
 

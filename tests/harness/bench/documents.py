@@ -53,7 +53,7 @@ def _emit(target: str) -> dict[str, Any]:
 def _document(stages: list[dict[str, Any]], epoch_ms: int) -> str:
     return json.dumps({
         "name": "bench",
-        "connections": {"broker": {"type": "kafka", "bootstrapServers": "${KAFKA}"}},
+        "connections": {"broker": {"type": "kafka", "bootstrapServers": "${LOCAL_KAFKA}"}},
         "pipeline": stages,
         "options": {"checkpoint": {"interval": {"size": epoch_ms, "unit": "ms"}}},
     })  # fmt: skip

@@ -158,7 +158,7 @@ def document(case: Case, source: str, target: str) -> str:
     emit = {"connectionName": "broker", "topic": target}
     options = {} if case.epoch_ms is None else {"checkpoint": {"interval": {"size": case.epoch_ms, "unit": "ms"}}}
     return json.dumps({
-        "connections": {"broker": {"type": "kafka", "bootstrapServers": "${KAFKA}"}},
+        "connections": {"broker": {"type": "kafka", "bootstrapServers": "${LOCAL_KAFKA}"}},
         "pipeline": [{"$source": reading}, *_STAGES[case.stage], {"$emit": emit}],
         "options": options,
     })  # fmt: skip
