@@ -53,13 +53,13 @@ MAY_IMPORT: Final[dict[str, frozenset[str]]] = {
 }
 # The harness runs a computation as the operator would.
 HARNESS: Final = "shared/computation/harness"
-MAY_IMPORT_ALL: Final = ("services/cli/", "services/local/", "tests/")
+MAY_IMPORT_ALL: Final = ("services/cli/", "services/local/", "services/library/", "tidemark/", "tests/")
 OURS: Final = ("tidemark", "shared", "services", "spark_stages", "deploy")
 
 PURE: Final = ("shared/protocol/", "shared/operators/")
 # What is driven by ports and so runs on virtual time. Adapters are the outside itself; cli and local start the rest.
 DRIVEN: Final = ("shared/", "services/", "spark_stages/")
-NOT_DRIVEN: Final = ("shared/adapters/", "services/local/", "services/cli/")
+NOT_DRIVEN: Final = ("shared/adapters/", "services/local/", "services/cli/", "services/library/")
 # Where a process begins: there is no loop yet to ask for.
 ENTRIES: Final = ("shared/process/host.py",)
 EXECUTORS: Final = (
@@ -69,6 +69,7 @@ EXECUTORS: Final = (
     "shared/adapters/virtual.py",
     "services/local/",
     "services/cli/",
+    "services/library/",
 )
 
 LEFT_OUT: Final = frozenset({"skip", "skipif", "xfail", "importorskip"})

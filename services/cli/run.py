@@ -51,7 +51,7 @@ async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: 
     workers = workers_of(plan, parallelism, os.cpu_count() or 1)
     name = processor.name or ProcessorName(file.stem)
     if not (data_dir / STORE).exists():
-        await asyncio.to_thread(_check_surroundings, processor)
+        await asyncio.to_thread(check_surroundings, processor)
     async with installation(data_dir, {}, {**workers, CONTROL: 1}, port=port) as installed:
         telling = asyncio.create_task(_tell_address(data_dir))
         await installed.until_there(workers)
@@ -86,8 +86,8 @@ async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: 
         )
 
 
-def _check_surroundings(processor: Processor) -> None:
-    """What the document's connections refer to is set, and there are files where it reads them. InvalidDocument, RunFailed.
+def check_surroundings(processor: Processor) -> None:
+    """See that what the document's connections refer to is set, and there are files where it reads them. InvalidDocument, RunFailed.
 
     A path that nothing matches is no empty stream, but a mistake, unless the folder is said to grow.
     """

@@ -41,13 +41,16 @@ class Harness:
         groups: int = 16,
         attempts: int = 1,
         limits: Limits = DEFAULTS,
+        raises: bool = True,
     ) -> None:
+        """raises: what a callback raises is raised in the test; else it is among `failures`, as a task makes a dead letter of it."""
         self._kind = kind
         self._config = config
         self._order: Order = order
         self._groups_max = groups
         self._limits = replace(limits, attempts_max=attempts)
         self._key = key
+        self._raises = raises
         self._task = self._make()
         self._groups: dict[KeyGroup, bytes] = {}
         self._watermark_ms = MIN_TIME
@@ -118,6 +121,8 @@ class Harness:
         self.records += [Record(o.key, o.value, o.timestamp_ms) for o in applied.outputs]
         self.late += [Record(r.key_value, r.value, r.timestamp_ms) for r in applied.late]
         self.failures += applied.failures
+        if self._raises and applied.failures:
+            raise applied.failures[0].error
         return applied.outputs
 
 

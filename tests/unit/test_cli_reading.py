@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from tidemark.services.cli.__main__ import app
 from tidemark.services.cli.reading import Unreadable, read_document
-from tidemark.services.cli.run import _check_surroundings
+from tidemark.services.cli.run import check_surroundings
 from tidemark.services.sink.connectors.sql import engine_at
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.ports.sink import TargetRefused
@@ -142,7 +142,7 @@ def test_what_a_document_refers_to_is_looked_for_before_anything_starts(folder: 
     away = (
         "pipeline: [{$source: {connectionName: away, path: x, format: json}}, {$emit: {connectionName: k, topic: t}}]"
     )
-    _check_surroundings(parse(broker + away))
+    check_surroundings(parse(broker + away))
 
 
 def test_who_has_read_enough_is_told_nothing(folder: Path) -> None:

@@ -47,7 +47,7 @@ class Scripted(Computation[Log, NoConfig]):
 
 
 def harness(**options: Any) -> Harness:
-    return Harness(Scripted, key="k", **options)
+    return Harness(Scripted, key="k", raises=False, **options)
 
 
 def by(h: Harness) -> list[tuple[str, int]]:
@@ -237,7 +237,7 @@ def test_a_callback_is_tried_again_before_it_fails() -> None:
             if Shaky.tries < 3:
                 raise OSError("once more")
 
-    h = Harness(Shaky, key="k", attempts=3)
+    h = Harness(Shaky, key="k", attempts=3, raises=False)
     h.record({"k": 1, "n": "a"}, 10)
     h.watermark(11)
     assert h.failures == []
@@ -263,7 +263,7 @@ def test_a_yield_must_be_a_document(wrong: Any) -> None:
         def process(self, record: Record, state: Any, timers: Timers) -> Iterator[Document]:
             yield wrong
 
-    h = Harness(Wrong, key="k")
+    h = Harness(Wrong, key="k", raises=False)
     h.record({"k": 1}, 1)
     h.watermark(2)
     assert len(h.failures) == 1
@@ -323,7 +323,7 @@ def test_a_key_with_nothing_to_keep_is_forgotten() -> None:
         def process(self, record: Record, state: Any, timers: Timers) -> Iterator[Document]:
             yield record.value
 
-    h = Harness(Passing, key="k")
+    h = Harness(Passing, key="k", raises=False)
     h.record({"k": 1}, 1)
     assert len(h.checkpoint()) == 1
     h.watermark(2)
@@ -427,7 +427,7 @@ def test_the_batch_form_gives_what_one_at_a_time_gives() -> None:
     """However many records come together, the result is the same; a record that raises fails alone; dates stay dates."""
     results = []
     for steps in ([100], [12, 14, 100], list(range(10, 30))):
-        h = Harness(Sums, key="k")
+        h = Harness(Sums, key="k", raises=False)
         for i, v in enumerate([3, 4, -1, 5]):
             h.record({"k": 1, "v": v, "d": Date(i)}, 10 + i)
         for w in steps:

@@ -1,0 +1,52 @@
+"""Documents as Python has them: checked, and explained."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from tidemark.services.cli.explain import phases
+from tidemark.services.cli.foreseen import refused_by_a_run
+from tidemark.services.cli.reading import read_document
+from tidemark.services.library.values import to_language
+from tidemark.services.local.address import BROKER_VARIABLE
+from tidemark.shared.language.documents import InvalidDocument, parse
+from tidemark.shared.planning import Engine, PlanError, plan_processor
+from tidemark.shared.runtime.internal import check_topics
+
+AnyDocument: TypeAlias = Mapping[str, Any] | str | Path
+"""A processor's document: as a mapping, as a text in YAML or JSON, or the path of its file."""
+
+
+def text_of(document: AnyDocument) -> str:
+    """The text of a document. Unreadable for a path without one; TypeError for what is no document."""
+    match document:
+        case Path():
+            return read_document(document)
+        case str():
+            return document
+        case Mapping():
+            return json.dumps(to_language(document, "document", canonical=False))
+    raise TypeError(
+        f"expected a document: a mapping, a text in YAML or JSON, or the pathlib.Path of a file; found {type(document).__name__}"
+    )
+
+
+def validate(document: AnyDocument) -> list[str]:
+    """What `tidemark run` would refuse, each as `place: what`; [] where nothing is wrong. Nothing is connected. Unreadable, TypeError."""
+    try:
+        processor = parse(text_of(document))
+        check_topics(processor, os.environ.get("TIDEMARK_PREFIX", "tidemark"))
+        plan_processor(processor, collects=True)
+    except InvalidDocument as error:
+        return [str(each) for each in error.errors]
+    except PlanError as error:
+        return [str(error)]
+    return [str(each) for each in refused_by_a_run(processor, {BROKER_VARIABLE: "", **os.environ})]
+
+
+def explain(document: AnyDocument, engine: Engine = "spark") -> str:
+    """How it would run, as `tidemark explain` shows it. InvalidDocument, PlanError, Unreadable, TypeError."""
+    processor = parse(text_of(document))
+    return "\n".join(phases(processor, plan_processor(processor, engine=engine, collects=True)))

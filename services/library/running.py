@@ -1,0 +1,183 @@
+"""A pipeline run on this machine from Python: broker and processes of its own, as `tidemark run` starts them.
+
+A thread has the loop that looks after them; it ends them when the `with` block ends, or when this process dies.
+"""
+
+import asyncio
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Coroutine, Mapping
+from concurrent import futures
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from tidemark.services.cli.folders import STORE
+from tidemark.services.cli.installation import Installation, installation, workers_of
+from tidemark.services.cli.run import check_surroundings
+from tidemark.services.control.stats import stats_of
+from tidemark.services.library.documents import AnyDocument, text_of
+from tidemark.services.local.supervisor import CONTROL
+from tidemark.shared.language.documents import parse
+from tidemark.shared.model.ids import ProcessorName, TaskId
+from tidemark.shared.model.messages import ProcessorStatus, StopProcessor, TaskBeat
+from tidemark.shared.planning import plan_processor
+from tidemark.shared.process.settings import read_runtime
+
+_NAME: Final = ProcessorName("pipeline")
+_ENDED: Final = ("FINISHED", "STOPPED", "FAILED")
+_LOOK_S: Final = 0.5
+"""How often a caller that waits looks whether the installation still lives."""
+T = TypeVar("T")
+
+
+class RunEnded(Exception):
+    """The processor has failed, or its installation could not be started or kept: the reason."""
+
+
+class Run:
+    """A processor that runs. Use it in a `with` block: at its end the processor stops behind a checkpoint, and all processes with it."""
+
+    def __init__(self, text: str, folder: Path, parallelism: Mapping[str, int]) -> None:
+        self._text = text
+        self._folder = folder
+        self._parallelism = dict(parallelism)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._live, name="tidemark-run", daemon=True)
+        self._ready = threading.Event()
+        self._over = asyncio.Event()
+        self._installed: Installation | None = None
+        self._failure: BaseException | None = None
+        self._beats: dict[TaskId, TaskBeat] = {}
+        self.name: ProcessorName = _NAME
+        """The document's name, or `pipeline`."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            self._thread.join()
+            raise RunEnded(str(self._failure)) from self._failure
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(RunEnded):  # it has ended before, which `status` and `wait` tell
+            self.stop()
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join()
+
+    @property
+    def folder(self) -> Path:
+        """Broker, state and logs; run again on it, the pipeline goes on."""
+        return self._folder
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port` of its own broker, `${LOCAL_KAFKA}` in the document."""
+        return self._running().cluster.bootstrap
+
+    def status(self) -> ProcessorStatus:
+        """State, reason, checkpoints so far and more. RunEnded where the installation is gone."""
+        return self._ask(self._status())
+
+    def stats(self) -> dict[str, Any]:
+        """Counts, watermark, lag and each operator's, as `GET /v1/processors/{name}/stats?verbose` has them. RunEnded."""
+        status = self.status()
+        tasks = {
+            task: beat
+            for task, beat in list(self._beats.items())
+            if (beat.job, beat.generation) == (status.job, status.generation)
+        }
+        return stats_of(status, tasks, time.time_ns() // 1_000_000, verbose=True)
+
+    def wait(self, timeout_s: float | None = None) -> ProcessorStatus:
+        """Until it has finished or was stopped. RunEnded, with the reason, if it fails; TimeoutError."""
+        status = self._ask(asyncio.wait_for(self._running().until_ended(self.name), timeout_s))
+        if status.state == "FAILED":
+            raise RunEnded(f"{self.name}: {status.reason}")
+        return status
+
+    def stop(self, *, drain: bool = False) -> ProcessorStatus:
+        """Stop behind a checkpoint; drain: read what is there first, and close all windows. RunEnded if it fails meanwhile."""
+        if self.status().state not in _ENDED:
+            self._ask(self._stop(drain=drain))
+        return self.wait()
+
+    async def _stop(self, *, drain: bool) -> None:
+        client = self._running().client
+        await client.request(StopProcessor(client.unique(), self.name, drain=drain))
+
+    async def _status(self) -> ProcessorStatus:
+        return (await self._running().client.statuses())[self.name]
+
+    def _running(self) -> Installation:
+        if self._installed is None:
+            raise RunEnded("nothing runs: use the run in a `with` block, and before it ends")
+        return self._installed
+
+    def _ask(self, question: Coroutine[Any, Any, T]) -> T:
+        if self._installed is None:
+            question.close()
+            self._running()
+        answer = asyncio.run_coroutine_threadsafe(question, self._loop)
+        while True:
+            done, _ = futures.wait([answer], timeout=_LOOK_S)
+            if done:
+                return answer.result()
+            if not self._thread.is_alive():
+                raise RunEnded(f"the installation on {self._folder} has ended: {self._failure}") from self._failure
+
+    def _live(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._run())
+        except Exception as error:  # noqa: BLE001 - it is raised in the caller's thread
+            self._failure = error
+        finally:
+            self._installed = None
+            self._ready.set()
+            self._loop.close()
+
+    async def _run(self) -> None:
+        processor = parse(self._text)
+        plan = plan_processor(processor, engine=read_runtime(os.environ).engine)
+        self.name = processor.name or _NAME
+        if not (self._folder / STORE).exists():
+            await asyncio.to_thread(check_surroundings, processor)
+        workers = workers_of(plan, self._parallelism, os.cpu_count() or 1)
+        async with installation(self._folder, {}, {**workers, CONTROL: 1}) as installed:
+            hearing = asyncio.create_task(self._hear(installed))
+            await installed.until_there(workers)
+            await installed.ensure_started(self.name, self._text, self._parallelism)
+            self._installed = installed
+            self._ready.set()
+            await self._over.wait()
+            self._installed = None
+            hearing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await hearing
+
+    async def _hear(self, installed: Installation) -> None:
+        async for beat in installed.client.heartbeats():
+            self._beats |= {TaskId(task.vertex, task.index): task for task in beat.tasks if task.name == self.name}
+
+
+def run(
+    document: AnyDocument,
+    folder: str | Path = "out/run",
+    *,
+    tasks: Mapping[str, int] | None = None,
+) -> Run:
+    """Run a pipeline on this machine, for the time of a `with` block.
+
+    folder: where broker, state and logs lie; on the same folder a second run goes on where the first has stopped. tasks: of a
+    vertex or a service, as `tidemark run --tasks`.
+
+    Raises, when the block is entered:
+        RunEnded: the document is refused, or the installation does not start: says why.
+    """
+    return Run(text_of(document), Path(folder), tasks or {})

@@ -1,0 +1,120 @@
+"""A pipeline tried out in this process, on rows of the caller's."""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from tidemark.services.cli.process import Runner, runner
+from tidemark.services.library.documents import AnyDocument, text_of
+from tidemark.services.library.values import to_language, to_python
+from tidemark.shared.language.documents.load import load
+from tidemark.shared.model.ids import ProcessorName
+from tidemark.shared.planning import Engine
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    Rows: TypeAlias = Iterable[Mapping[str, Any]] | pa.Table | pd.DataFrame
+
+_NAME: Final = ProcessorName("try-out")
+_SINKS: Final = ("$emit", "$merge")
+_OF_TIME: Final = (
+    "timeField",
+    "schema",
+    "recordId",
+    "recordIdHorizon",
+    "watermark",
+    "partitionIdleTimeout",
+    "maxEventTimeJump",
+)
+"""Of `$source`: what rows of the caller's keep. The rest says where and how it reads."""
+
+
+class TryOutFailed(Exception):
+    """The pipeline is no document, cannot be tried out, or has failed: the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class TryOutResult:
+    """What came out, in the order of its release."""
+
+    documents: list[dict[str, Any]]
+    """Dates are `datetime` in UTC."""
+    dead_letters: list[dict[str, Any]] = field(default_factory=list)
+
+    def to_arrow(self) -> pa.Table:
+        """A row a document, a column a field; null where a document has none. pyarrow.ArrowInvalid for fields of several types."""
+        names = dict.fromkeys(name for document in self.documents for name in document)
+        return pa.table({name: pa.array([document.get(name) for document in self.documents]) for name in names})
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """As `to_arrow`, for pandas; also with fields of several types."""
+        import pandas as pd  # noqa: PLC0415 - takes a while to load
+
+        return pd.DataFrame(self.documents)
+
+
+def try_out(
+    document: AnyDocument,
+    rows: "Rows | None" = None,
+    *,
+    engine: Engine = "local",
+    limit: int | None = None,
+) -> TryOutResult:
+    """Run it until its input ends, in memory and on virtual time, by the operators that real tasks run.
+
+    rows: read in place of what the document's `$source` reads, whose event time, schema and watermark stay; its sink is left out. None: the
+    document reads for itself. engine: `spark` takes windows through a Spark session of its own. limit: stop once so many have come out.
+
+    Raises:
+        TryOutFailed: says where and why.
+    """
+    text = text_of(document) if rows is None else _with_rows(text_of(document), rows)
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # a user's computations
+    with runner(engine) as running, ThreadPoolExecutor(1) as beside:
+        # In a thread: a caller may have a loop of its own, as notebooks do.
+        outcome, _ = beside.submit(_run, running, text, limit).result()
+    if outcome.error is not None:
+        raise TryOutFailed(outcome.error)
+    return TryOutResult(to_python(outcome.output), to_python(outcome.letters))
+
+
+def _run(running: Runner, text: str, limit: int | None) -> Any:
+    return running.run(text, _NAME, limit)
+
+
+def _each(rows: "Rows") -> Iterable[Mapping[str, Any]]:
+    if isinstance(rows, pa.Table):
+        return rows.to_pylist()  # type: ignore[no-any-return]
+    if hasattr(rows, "to_dict"):
+        return rows.to_dict("records")  # type: ignore[no-any-return]
+    return rows
+
+
+def _with_rows(text: str, rows: "Rows") -> str:
+    """The document over these rows, without its sink. TryOutFailed."""
+    try:
+        document, _ = load(text)
+    except Exception as error:
+        raise TryOutFailed(str(error)) from error
+    found = document.get("pipeline") if isinstance(document, dict) else None
+    stages = list(found) if isinstance(found, list) else []
+    if not isinstance(found, list) or not all(isinstance(stage, dict) and stage for stage in stages):
+        raise TryOutFailed("pipeline: expected a list of stages, such as [{$match: {…}}]")
+    if stages and next(iter(stages[-1])) in _SINKS:
+        stages.pop()
+    source: dict[str, Any] = {}
+    if stages and "$source" in stages[0]:
+        stated = stages.pop(0)["$source"]
+        source = {name: value for name, value in dict(stated).items() if name in _OF_TIME}
+    source["documents"] = [to_language(row, f"rows[{number}]") for number, row in enumerate(_each(rows))]
+    kept = {name: value for name, value in document.items() if name in ("name", "connections", "options")}
+    options = {name: value for name, value in dict(kept.get("options") or {}).items() if name != "dlq"}
+    return json.dumps({**kept, "options": options, "pipeline": [{"$source": source}, *stages]})

@@ -1,0 +1,139 @@
+"""`import tidemark`: pipelines checked, explained and tried out from Python."""
+
+import asyncio
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import tidemark
+from tidemark.services.library.values import to_language, to_python
+from tidemark.shared.language.values import from_json
+from tidemark.shared.model.values import Date
+from tidemark.testing import Harness
+
+QUAKES = {
+    "pipeline": [
+        {"$source": {"connectionName": "c", "topic": "quakes", "timeField": "$at"}},
+        {
+            "$tumblingWindow": {
+                "interval": {"size": 1, "unit": "hour"},
+                "pipeline": [{"$group": {"_id": "$place", "count": {"$sum": 1}, "most": {"$max": "$mag"}}}],
+            }
+        },
+        {"$emit": {"connectionName": "c", "topic": "out"}},
+    ]
+}
+BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
+ROWS = [{"at": BEGIN + timedelta(minutes=i), "place": "ab"[i % 2], "mag": float(i)} for i in range(6)]
+
+
+def test_rows_of_the_callers_go_through_a_documents_windows() -> None:
+    """Rows take the source's place and keep its event time; the sink is left out; windows close at the end."""
+    result = tidemark.try_out(QUAKES, ROWS)
+    found = sorted((row["_id"], row["count"], row["most"]) for row in result.documents)
+    assert (found, result.dead_letters) == ([("a", 3, 4.0), ("b", 3, 5.0)], [])
+    assert sorted(result.to_pandas()["most"]) == [4.0, 5.0]
+    assert result.to_arrow().num_rows == 2
+
+
+@pytest.mark.parametrize("rows", [pd.DataFrame(ROWS), pa.Table.from_pylist(ROWS), (row for row in ROWS)])
+def test_rows_may_be_a_table(rows: object) -> None:
+    """A data frame, an Arrow table and an iterator are rows as a list is."""
+    assert len(tidemark.try_out(QUAKES, rows).documents) == 2
+
+
+async def test_a_pipeline_is_tried_out_where_a_loop_runs() -> None:
+    """Notebooks have a loop of their own."""
+    assert asyncio.get_running_loop().is_running()
+    assert tidemark.try_out({"pipeline": [{"$match": {"a": 1}}]}, [{"a": 1}, {"a": 2}]).documents == [{"a": 1}]
+
+
+def test_a_document_reads_its_own_documents(tmp_path: Path) -> None:
+    """Without rows, from a text or a file."""
+    text = "pipeline: [{$source: {documents: [{a: 1}, {a: 2}]}}, {$match: {a: 2}}]"
+    (tmp_path / "p.yaml").write_text(text)
+    assert tidemark.try_out(text).documents == tidemark.try_out(tmp_path / "p.yaml").documents == [{"a": 2}]
+
+
+def test_what_fails_raises_and_says_why() -> None:
+    """A stage that is unknown, a document that is none, a value that has no type of the language."""
+    with pytest.raises(tidemark.TryOutFailed, match=r"\$nonsense"):
+        tidemark.try_out({"pipeline": [{"$nonsense": {}}]}, [])
+    with pytest.raises(tidemark.TryOutFailed, match="expected a list of stages"):
+        tidemark.try_out({"pipeline": 5}, [])
+    with pytest.raises(TypeError, match="expected a document"):
+        tidemark.try_out(5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"rows\[0\]\.a: not a value of the language: set"):
+        tidemark.try_out({"pipeline": []}, [{"a": {1}}])
+
+
+def test_validate_gives_all_that_is_wrong_and_explain_how_it_runs() -> None:
+    """A list of sentences, empty where nothing is wrong; the three phases as text."""
+    assert (
+        tidemark.validate({"pipeline": [{"$source": {"documents": []}}, {"$emit": {"path": "out", "format": "json"}}]})
+        == []
+    )
+    wrong = tidemark.validate({"pipeline": [{"$source": {"documents": []}}, {"$mtch": {}}, {"$project": 5}]})
+    assert len(wrong) == 2
+    assert "$match" in wrong[0]
+    assert "vertices and edges" in tidemark.explain(QUAKES)
+
+
+def test_values_keep_their_types() -> None:
+    """Dates, decimals, numpy's scalars and nested values reach the language as what they are, and come back."""
+    row = {
+        "at": BEGIN,
+        "naive": BEGIN.replace(tzinfo=None),
+        "n": [1, 2.0, {"d": Decimal("1.10")}],
+        "x": pd.Series([7])[0],
+    }
+    value = from_json(to_language(row))
+    assert value["at"] == value["naive"] == Date(1_704_067_200_000)
+    assert [type(each).__name__ for each in value["n"][:2]] == ["int", "float"]
+    assert to_python(value)["at"] == BEGIN
+    assert to_python(Date(2**62)) == Date(2**62)
+    assert value["x"] == 7
+
+
+def test_the_name_costs_next_to_nothing_until_it_is_used() -> None:
+    """`import tidemark` loads none of its parts, and none of the libraries that these load."""
+    script = "import sys, tidemark; print(sorted(m for m in sys.modules if m.split('.')[0] in ('tidemark', 'pyarrow', 'numba', 'pandas')))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['tidemark']"
+
+
+def test_every_name_is_there_and_another_is_named_with_those_that_are() -> None:
+    """What `__all__` promises can be had."""
+    assert all(getattr(tidemark, name) is not None for name in tidemark.__all__)
+    assert set(tidemark.__all__) <= set(dir(tidemark))
+    with pytest.raises(AttributeError, match=r"no attribute 'tryout'; it has .*try_out"):
+        tidemark.tryout  # noqa: B018
+
+
+class Careless(tidemark.Computation[tidemark.NoState, tidemark.NoConfig]):
+    """Raises at each record."""
+
+    def process(self, *_: object) -> None:
+        """A mistake of its author's."""
+        raise KeyError("amount")
+
+
+def careless(*, raises: bool) -> Harness:
+    """It has had a record."""
+    harness = Harness(Careless, key="k", raises=raises)
+    harness.record({"k": 1}, at=0)
+    harness.end()
+    return harness
+
+
+def test_a_test_sees_what_a_callback_raises() -> None:
+    """The harness raises it; to look at dead letters, a test asks for them."""
+    with pytest.raises(KeyError, match="amount"):
+        careless(raises=True)
+    assert [type(failure.error) for failure in careless(raises=False).failures] == [KeyError]
