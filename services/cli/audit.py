@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-import msgspec
-
 from tidemark.services.cli.audit_expected import Expected, expected_at_topic, expected_in_files, line_of_document
 from tidemark.services.cli.audit_history import AuditFailed, Commit, NotAuditable, first_offset, read_history
 from tidemark.services.cli.audit_input import unread
@@ -253,7 +251,7 @@ async def _tables(
     """The tables that `$merge` stages write into, as they are now; what nobody but this job is known to write is read."""
     writers: list[Writer] = []
     for other in await installed.store.processors():
-        document = parse(msgspec.msgpack.decode(other.plan)["document"])
+        document = parse(decode_plan(other.plan).document)
         stages = [stage for stage in all_stages(document.pipeline) if isinstance(stage, Merge)]
         written = [(_url(document, stage, installed.environment), stage.table) for stage in stages]
         writers.append(Writer(other.job, tuple(written)))

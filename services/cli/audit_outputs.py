@@ -15,7 +15,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
-import msgspec
 import pyarrow as pa
 from msgspec import structs
 
@@ -43,11 +42,12 @@ from tidemark.services.sink.connectors.released import (
     released_manifests,
     small_file_is_gone,
 )
-from tidemark.services.sink.connectors.staging import FileList, StagedFile, decode_handle
+from tidemark.services.sink.connectors.staging import FILES, FileList, StagedFile, decode_handle
 from tidemark.services.source.connectors.parquetcells import documents_of_batch
 from tidemark.shared.language.expressions.ast import Literal
 from tidemark.shared.language.stages import FileEmit, KafkaEmit
 from tidemark.shared.language.values import parse_json
+from tidemark.shared.model.formats import FormatError
 from tidemark.shared.model.ids import NO_EPOCH, Epoch, JobId, Offset, VertexId
 from tidemark.shared.model.values import Document
 from tidemark.shared.ports.log import Log, LogRecord, TopicPartition
@@ -348,7 +348,10 @@ def _staged_files(destination: Destination, handle: bytes) -> tuple[StagedFile, 
             if data is None or sha256(data).hexdigest() != part.digest:
                 message = f"{destination.uri(part.name)}: expected a list of files with digest {part.digest}"
                 raise AuditFailed(message)
-            files += msgspec.msgpack.decode(data, type=tuple[StagedFile, ...])
+            try:
+                files += FILES.decode(data)
+            except FormatError as error:
+                raise AuditFailed(f"{destination.uri(part.name)}: {error}") from error
     return tuple(files)
 
 

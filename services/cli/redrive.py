@@ -8,6 +8,7 @@ each letter is corrected once, however often the command is repeated, killed, or
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -27,9 +28,11 @@ from tidemark.services.cli.recompute import Stand
 from tidemark.services.cli.settings import cli_settings
 from tidemark.shared.language.documents import KafkaDlq, Processor, parse
 from tidemark.shared.language.values import parse_json, render_json
+from tidemark.shared.model.formats import REDRIVEN, JsonCodec
 from tidemark.shared.model.ids import JobId, ProcessorName
 from tidemark.shared.model.values import Document
 from tidemark.shared.ports.log import Log, NewRecord, TopicPartition
+from tidemark.shared.protocol.coordinator.record import decode_plan
 
 
 class Redriven(msgspec.Struct, frozen=True):
@@ -43,6 +46,10 @@ class Redriven(msgspec.Struct, frozen=True):
     corrections: int
     topic: str
     """Where they went."""
+    version: int = REDRIVEN.version
+
+
+_CODEC: Final[JsonCodec[Redriven]] = JsonCodec(REDRIVEN, Redriven)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +71,7 @@ async def redrive(name: ProcessorName, installed: Installation, topic: str | Non
             f"no processor {name!r} in this installation; it has {', '.join(sorted(r.name for r in rows)) or 'none'}"
         )
         raise CannotRedrive(message)
-    processor = parse(msgspec.msgpack.decode(row.plan)["document"])
+    processor = parse(decode_plan(row.plan).document)
     part, path = windowed(processor)
     queue = processor.options.dlq
     if not isinstance(queue, KafkaDlq):
@@ -88,7 +95,7 @@ async def redrive(name: ProcessorName, installed: Installation, topic: str | Non
         for begin in range(0, len(found), at_once):
             batch = [_record(document) for document in found[begin : begin + at_once]]
             await transaction.send_batch(TopicPartition(topic, 0), batch)
-        marker = NewRecord(msgspec.json.encode(done), row.job.encode())
+        marker = NewRecord(_CODEC.encode(done), row.job.encode())
         await transaction.send_batch(TopicPartition(markers, 0), [marker])
         await transaction.commit()
         return done
@@ -129,7 +136,7 @@ async def _last(log: Log, markers: str, job: JobId) -> Redriven | None:
     found = None
     async for record in committed_records(log, markers):
         if record.key == job.encode():
-            found = msgspec.json.decode(record.value or b"", type=Redriven)
+            found = _CODEC.decode(record.value or b"")
     return found
 
 

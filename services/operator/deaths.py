@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 import structlog
 
+from tidemark.shared.model.formats import CALLS_NOTE, Codec
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.messages import Assign
 from tidemark.shared.ports.blobs import BlobError, BlobStore, BlobUnavailable, Note
@@ -40,6 +41,9 @@ class _Said(msgspec.Struct, array_like=True):
     """The callback that runs; empty for none."""
     deaths: dict[bytes, int] = {}
     """By callback, in earlier generations."""
+
+
+_CODEC: Final[Codec[_Said]] = Codec(CALLS_NOTE, _Said)
 
 
 class Deaths:
@@ -85,7 +89,7 @@ class Deaths:
             _log.info("calls.note_gone", note=name, reason=str(error))  # a commit has passed it
             return
         size = int.from_bytes(data[:_LENGTH_BYTES])
-        said = msgspec.msgpack.decode(data[_LENGTH_BYTES : _LENGTH_BYTES + size], type=_Said) if data else _Said()
+        said = _CODEC.decode(data[_LENGTH_BYTES : _LENGTH_BYTES + size]) if data else _Said()
         if said.left:
             return
         self.watching = True
@@ -118,7 +122,7 @@ class Deaths:
             assign, epoch = self._assign, Epoch(self._note_passed_by + 1)
             name = blob_name(assign.job, assign.vertex, assign.generation, epoch, _NOTE + self._unique())
             self._note = self._blobs.note(name)
-        data = msgspec.msgpack.encode(said)
+        data = _CODEC.encode(said)
         self._note.write(len(data).to_bytes(_LENGTH_BYTES) + data)
 
     # --- the task's life --------------------------------------------------------------------------------------------------

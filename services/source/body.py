@@ -16,6 +16,7 @@ import structlog
 from tidemark.services.source.settings import SourceSettings
 from tidemark.services.source.steps import Silence, Steps
 from tidemark.shared.model.checkpoint import KnownSplit, SplitStand
+from tidemark.shared.model.formats import SPLIT_POSITION, Codec
 from tidemark.shared.model.frames import Body
 from tidemark.shared.model.held import Hold, SplitHeld
 from tidemark.shared.model.ids import FIRST_OFFSET, Epoch, Offset, SplitId, StatePart, split_part
@@ -44,6 +45,9 @@ class SplitPosition(msgspec.Struct, frozen=True, omit_defaults=True):
     next: int
     origins: Mapping[str, str] = msgspec.field(default_factory=dict)
     """What the parts are known by that it has come through (`KnowsOrigins`)."""
+
+
+_POSITIONS: Final[Codec[SplitPosition]] = Codec(SPLIT_POSITION, SplitPosition)
 
 
 @dataclass(slots=True)
@@ -133,7 +137,7 @@ class SourceTaskBody:
             _log.warning("source.splits_gone", task=str(self._context.task), splits=self._gone)
         self._known = known
         saved = {
-            SplitId(part.removeprefix(_POSITION + split_part(""))): msgspec.msgpack.decode(data, type=SplitPosition)
+            SplitId(part.removeprefix(_POSITION + split_part(""))): _POSITIONS.decode(data)
             for part, data in parts.items()
             if part.startswith(_POSITION)
         }
@@ -489,7 +493,7 @@ class SourceTaskBody:
             if split.dirty:
                 origins = self._source.origins(name) if isinstance(self._source, KnowsOrigins) else {}
                 position = SplitPosition(split.position, origins)
-                changed[StatePart(_POSITION + split_part(name))] = msgspec.msgpack.encode(position)
+                changed[StatePart(_POSITION + split_part(name))] = _POSITIONS.encode(position)
                 split.dirty = False
         changed.update({StatePart(_FRONT + part): data for part, data in self._front.snapshot().items()})
         changed.update({StatePart(_CHAIN + part): data for part, data in self._chain.snapshot().items()})

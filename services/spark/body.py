@@ -6,6 +6,7 @@ written together as one segment (P1); rows that may be late are few, and judged 
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pyarrow.compute as pc
 import structlog
 
 from tidemark.shared.model.checkpoint import BlobRef
+from tidemark.shared.model.formats import SPARK_STATE, Codec
 from tidemark.shared.model.frames import Body, Inline, Segment
 from tidemark.shared.model.held import Hold, Why
 from tidemark.shared.model.ids import TASK_PART, Epoch, StatePart
@@ -67,7 +69,7 @@ class SparkBody:
         """Take the manifest. SegmentDiffers names a listed one that is gone or changed; to look, the session has to be up."""
         data = parts.get(TASK_PART)
         if data is not None:
-            stored = msgspec.msgpack.decode(data, type=_Stored)
+            stored = _CODEC.decode(data)
             self._state, self._stepped_ms, self._output_ms = stored.state, stored.stepped_ms, stored.output_ms
             self._stepped_now_ms = stored.stepped_now_ms
         if self._state.segments:
@@ -119,7 +121,7 @@ class SparkBody:
         self._epoch = Epoch(epoch + 1)
         stored = _Stored(self._state, self._stepped_ms, self._stepped_now_ms, self._output_ms)
         blobs = tuple(BlobRef(s.name, s.size_bytes, s.digest) for s in self._state.segments)
-        return Copied({TASK_PART: msgspec.msgpack.encode(stored)}, blobs)
+        return Copied({TASK_PART: _CODEC.encode(stored)}, blobs)
 
     async def _run(self, epoch: Epoch) -> Sequence[Out | Announced]:
         outside, assign = self._context.outside, self._context.assign
@@ -244,6 +246,9 @@ class _Stored(msgspec.Struct, frozen=True):
     stepped_ms: int
     stepped_now_ms: int
     output_ms: int
+
+
+_CODEC: Final[Codec[_Stored]] = Codec(SPARK_STATE, _Stored)
 
 
 def _taken(segment: Segment) -> StateSegment:

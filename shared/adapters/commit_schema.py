@@ -1,7 +1,7 @@
 """Tables of the coordinator's store, the same on SQLite and PostgreSQL.
 
-What conditions are about stands in columns; the rest of a processor's row, and commit rows, are msgpack
-bodies, whose structs have defaults for what comes later.
+What conditions are about stands in columns; the rest of a processor's row, and commit rows, are bodies of
+formats (`tidemark.shared.model.formats`).
 """
 
 import zlib
@@ -12,6 +12,7 @@ import msgspec
 import sqlalchemy as sa
 
 from tidemark.shared.model.checkpoint import CommitRow, LineageEntry
+from tidemark.shared.model.formats import COMMIT_ROW, PROCESSOR_ROW, Codec
 from tidemark.shared.model.ids import Epoch, Generation, JobId, ProcessorName
 from tidemark.shared.model.processors import ProcessorRow
 
@@ -78,22 +79,22 @@ _LATER: Final = frozenset({"changes", "crc"})
 """Columns that stores of before do not have."""
 _LINEAGE: Final = ("job", "generation", "restored_from", "plan_version")
 _CHECKED: Final = b"\xc1"
-"""Before the CRC of a body: no msgpack begins with it, so that bodies without one are read, too."""
+"""Before the CRC of a body: no MessagePack begins with it, so that a body without one is known, and refused for its version."""
 _CRC_BYTES: Final = 4  # of CRC-32
-_encode: Final = msgspec.msgpack.Encoder().encode
-_processor: Final = msgspec.msgpack.Decoder(ProcessorRow).decode
-_commit: Final = msgspec.msgpack.Decoder(CommitRow).decode
+_plain: Final = msgspec.msgpack.Encoder().encode
+_processors: Final[Codec[ProcessorRow]] = Codec(PROCESSOR_ROW, ProcessorRow)
+_commits: Final[Codec[CommitRow]] = Codec(COMMIT_ROW, CommitRow)
 
 
 def encode(row: ProcessorRow | CommitRow) -> bytes:
     """The body of a row, with its CRC: a database notices no byte that flips inside a value."""
-    data = _encode(row)
+    data = _processors.encode(row) if isinstance(row, ProcessorRow) else _commits.encode(row)
     return _CHECKED + zlib.crc32(data).to_bytes(_CRC_BYTES) + data
 
 
 def decode_processor(row: sa.Row[Any]) -> ProcessorRow:
-    """What `encode` wrote. ValueError where body or columns are not what was written."""
-    found = _processor(_checked(row.body))
+    """What `encode` wrote. ValueError where body or columns are not what was written; FormatError for a body of another version."""
+    found = _processors.decode(_checked(row.body))
     wanted = (found.name, found.job, found.generation, found.last)
     if (row.name, row.job, row.generation, row.last) != wanted or not isinstance(row.leader, int):
         raise ValueError(f"the row of processor {found.name} has other columns than were written")
@@ -102,7 +103,7 @@ def decode_processor(row: sa.Row[Any]) -> ProcessorRow:
 
 def decode_commit(row: sa.Row[Any]) -> CommitRow:
     """The same of a commit."""
-    found = _commit(_checked(row.body))
+    found = _commits.decode(_checked(row.body))
     if (row.job, row.epoch) != (found.job, found.epoch):
         raise ValueError(f"the row of commit {found.epoch} of job {found.job} has other columns than were written")
     return found
@@ -150,7 +151,7 @@ def make(connection: sa.Connection) -> None:
 
 
 def _crc(columns: Sequence[Any]) -> int:
-    return zlib.crc32(_encode(columns))
+    return zlib.crc32(_plain(columns))
 
 
 def _checked(body: bytes) -> bytes:

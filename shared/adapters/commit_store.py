@@ -38,6 +38,7 @@ from tidemark.shared.adapters.commit_rules import (
 from tidemark.shared.adapters.sqlite_file import SqliteFile, damage
 from tidemark.shared.adapters.store_settings import StoreSettings
 from tidemark.shared.model.checkpoint import CommitRow, LineageEntry
+from tidemark.shared.model.formats import FormatError
 from tidemark.shared.model.ids import Epoch, Generation, JobId, LeaderToken
 from tidemark.shared.model.processors import Expected, ProcessorRow
 from tidemark.shared.ports.commits import (
@@ -293,9 +294,11 @@ class SqlCommitStore:
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
-        """StoreLost where rows are not what was written."""
+        """StoreLost where rows are not what was written; UnsafeStore where another version wrote them."""
         try:
             yield
+        except FormatError as error:
+            raise UnsafeStore(f"store {self._engine.url!r}: {error}") from error
         except (ValueError, TypeError) as error:
             raise self._lost(str(error)) from error
 

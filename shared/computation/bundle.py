@@ -28,6 +28,7 @@ from typing import Final
 import msgspec
 
 from tidemark.shared.computation.problems import ComputationError
+from tidemark.shared.model.formats import MODULES, Codec, FormatError
 
 PRODUCT: Final = "tidemark"
 """The package that every worker has; of it, the examples' computations alone are as a user's own."""
@@ -45,6 +46,9 @@ class Module(msgspec.Struct, frozen=True, array_like=True):
     source: str
     path: str
     """Where it was found: what `__file__` says."""
+
+
+_CODEC: Final[Codec[list[Module]]] = Codec(MODULES, list[Module])
 
 
 class Bundle(msgspec.Struct, frozen=True):
@@ -79,7 +83,7 @@ def bundle_of(classes: Iterable[str], search: Sequence[str] | None = None) -> Bu
         )
         raise ComputationError(message)
     digest = hashlib.sha256(msgspec.msgpack.encode([(m.name, m.package, m.source) for m in modules])).hexdigest()
-    return Bundle(zlib.compress(msgspec.msgpack.encode(modules), 9), digest)
+    return Bundle(zlib.compress(_CODEC.encode(modules), 9), digest)
 
 
 def modules_of(packed: bytes) -> list[Module]:
@@ -87,8 +91,8 @@ def modules_of(packed: bytes) -> list[Module]:
     try:
         unpacking = zlib.decompressobj()
         data = unpacking.decompress(packed, 4 * UNPACKED_BYTES_MAX)
-        return msgspec.msgpack.decode(data, type=list[Module])
-    except (zlib.error, msgspec.DecodeError) as error:
+        return _CODEC.decode(data)
+    except (zlib.error, FormatError) as error:
         raise ComputationError(f"the code of the plan cannot be read: {error}") from error
 
 

@@ -19,11 +19,18 @@ class BlobRef(Struct, frozen=True, omit_defaults=True):
 
 
 class ChannelState(Struct, frozen=True, omit_defaults=True):
-    """A receiver's knowledge of one sender on one of its partitions (C6)."""
+    """A receiver's knowledge of one sender on one of its partitions (C6), and with it the channel's state (C13).
+
+    Where `last_barrier` is below the checkpoint, the frames from `next_seq` up to the checkpoint's barrier are in flight: they lie in the
+    log from the partition's `resume_offset` on, and are applied after a restore.
+    """
 
     sender_vertex: VertexId
     sender_index: int
     next_seq: Seq
+    """The first frame that is not part of the snapshot."""
+    last_barrier: Epoch
+    """Of the last barrier in front of `next_seq`."""
     watermark_ms: int
     idle: bool
     ended: bool

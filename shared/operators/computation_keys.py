@@ -19,13 +19,12 @@ from tidemark.shared.computation.problems import StateError
 from tidemark.shared.computation.state import StateCodec
 from tidemark.shared.computation.timers import Pending, Timers
 from tidemark.shared.language.values import decode_value, encode_value
+from tidemark.shared.model.formats import COMPUTATION_STATE, Codec, FormatError
 from tidemark.shared.model.ids import KeyGroup
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.operators.cold_keys import Cooling
 from tidemark.shared.operators.keygroups import key_group
 
-_FORMAT: Final = 2
-_FORMATS_READ: Final = (1, 2)
 """1 had no `highest`: there the highest that is known is the sequence."""
 
 OrderKey = tuple[int, int]
@@ -57,14 +56,9 @@ class _KeySnapshot(msgspec.Struct, array_like=True):
     highest: int = 0
 
 
-class _GroupSnapshot(msgspec.Struct, array_like=True):
-    format: int
-    keys: list[msgspec.Raw]
-    """Of `_KeySnapshot`."""
-
-
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_DECODER: Final = msgspec.msgpack.Decoder(_GroupSnapshot)
+_CODEC: Final[Codec[list[msgspec.Raw]]] = Codec(COMPUTATION_STATE, list[msgspec.Raw])
+"""Of a key group: `_KeySnapshot` each."""
 _KEY_DECODER: Final = msgspec.msgpack.Decoder(_KeySnapshot)
 _SETTLED_PART: Final = 8
 """A settling makes room for an eighth of the keys that may stay: so it is seldom due."""
@@ -258,7 +252,7 @@ class Keys:
         for group in sorted(self._dirty):
             kept = self._kept(group)
             if kept:
-                parts[group] = _ENCODER.encode(_GroupSnapshot(_FORMAT, kept))
+                parts[group] = _CODEC.encode(kept)
                 self._stored.add(group)
             elif group in self._stored:
                 parts[group] = None
@@ -274,16 +268,9 @@ class Keys:
         for group in list(parts):
             data = parts.pop(group)
             try:
-                stored = _DECODER.decode(data)
-                keys = [_KEY_DECODER.decode(raw) for raw in stored.keys]
-            except msgspec.DecodeError as e:
-                raise StateError(
-                    f"key group {group}: the snapshot's {len(data)} bytes are no state of a computation: {e}"
-                ) from e
-            if stored.format not in _FORMATS_READ:
-                raise StateError(
-                    f"key group {group}: snapshot format {stored.format}, this version reads {' and '.join(map(str, _FORMATS_READ))}"
-                )
+                keys = [_KEY_DECODER.decode(raw) for raw in _CODEC.decode(data)]
+            except (FormatError, msgspec.DecodeError) as e:
+                raise StateError(f"key group {group}: {COMPUTATION_STATE.name}: {e}") from e
             for number, item in enumerate(keys):
                 key = self._unpacked(group, item)
                 if number == 0:

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from tidemark.shared.language.expressions.ast import Expr, FieldPath
 from tidemark.shared.language.stages import PositionHorizon, TimeHorizon
 from tidemark.shared.language.values import canonical_key
+from tidemark.shared.model.formats import RECORD_IDS, Codec
 from tidemark.shared.model.ids import StatePart
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.model.values import MISSING
@@ -63,6 +64,9 @@ class StoredPart(msgspec.Struct, frozen=True):
 
     highest: int = MIN_TIME
     buckets: tuple[StoredIds, ...] = ()
+
+
+_CODEC: Final[Codec[StoredPart]] = Codec(RECORD_IDS, StoredPart)
 
 
 @dataclass(slots=True)
@@ -236,7 +240,7 @@ class Dedupe:
                 if number in dirty or str(number) not in self._written:
                     out[StatePart(f"{part}#{number}")] = self._encode([number])
         if self._highest != self._written_highest:
-            out[StatePart(f"{part}#{_HEAD}")] = msgspec.msgpack.encode(StoredPart(self._highest))
+            out[StatePart(f"{part}#{_HEAD}")] = _CODEC.encode(StoredPart(self._highest))
             self._written_highest = self._highest
         self._written = wanted
         for number in dirty:
@@ -245,12 +249,12 @@ class Dedupe:
 
     def _encode(self, numbers: list[int]) -> bytes:
         stored = tuple(_stored(n, self._buckets[n].whole()) for n in numbers)
-        return msgspec.msgpack.encode(StoredPart(buckets=stored))
+        return _CODEC.encode(StoredPart(buckets=stored))
 
     def restore(self, parts: Mapping[StatePart, bytes]) -> None:
         """Remember what the parts of one split say."""
         for name, data in parts.items():
-            stored = msgspec.msgpack.decode(data, type=StoredPart)
+            stored = _CODEC.decode(data)
             kind = name.rpartition("#")[2]
             if kind == _HEAD:
                 self._highest = self._written_highest = stored.highest

@@ -20,7 +20,6 @@ Rules:
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -28,6 +27,7 @@ import pyarrow.compute as pc
 
 from tidemark.shared.compiled import joining
 from tidemark.shared.language.values import encode_value
+from tidemark.shared.model.formats import JOIN_STATE, Codec, FormatError
 from tidemark.shared.model.held import Why
 from tidemark.shared.model.ids import KeyGroup, StatePart, key_group_part
 from tidemark.shared.model.plan import OUT
@@ -43,10 +43,9 @@ from tidemark.shared.operators.keygroups import murmur2_column
 from tidemark.shared.operators.specs import JoinSpec
 
 _SIDES: Final[Mapping[str, Side]] = {"left": LEFT, "right": RIGHT}
-_FORMAT: Final = 2
 _POSITIVE: Final = np.uint32(0x7FFFFFFF)
-_ENCODER: Final = msgspec.msgpack.Encoder()
-_DECODER: Final = msgspec.msgpack.Decoder(RowsSnapshot)
+_CODEC: Final[Codec[RowsSnapshot]] = Codec(JOIN_STATE, RowsSnapshot)
+"""Of a key group."""
 
 
 class JoinOperator:
@@ -183,10 +182,10 @@ class JoinOperator:
     def snapshot(self) -> Mapping[StatePart, bytes | None]:
         """Key groups that changed; None for one that has no key left."""
         parts: dict[StatePart, bytes | None] = {}
-        stored = self._rows.snapshot(sorted(self._dirty), _FORMAT) if self._dirty else {}
+        stored = self._rows.snapshot(sorted(self._dirty)) if self._dirty else {}
         for group in sorted(self._dirty):
             if group in stored:
-                parts[key_group_part(group)] = _ENCODER.encode(stored[group])
+                parts[key_group_part(group)] = _CODEC.encode(stored[group])
                 self._stored.add(group)
             elif group in self._stored:
                 parts[key_group_part(group)] = None
@@ -199,15 +198,11 @@ class JoinOperator:
         for part, data in parts.items():
             group = KeyGroup(int(part.partition(":")[2]))
             try:
-                stored = _DECODER.decode(data)
-                if stored.format == _FORMAT:
-                    self._rows.restore(stored, group)
-            except (msgspec.DecodeError, ValueError) as error:
-                raise OperatorError(
-                    f"{part}: the snapshot's {len(data)} bytes are no state of a $join: {error}"
-                ) from error
-            if stored.format != _FORMAT:
-                raise OperatorError(f"{part}: snapshot format {stored.format}, this version reads {_FORMAT}")
+                self._rows.restore(_CODEC.decode(data), group)
+            except FormatError as error:
+                raise OperatorError(f"{part}: {error}") from error
+            except ValueError as error:
+                raise OperatorError(f"{part}: {JOIN_STATE.name} cannot be: {error}") from error
             self._stored.add(group)
 
 

@@ -64,7 +64,6 @@ _STORED_ROW: Final = _WAITS + 3
 class RowsSnapshot(msgspec.Struct, array_like=True):
     """Rows in the snapshot."""
 
-    format: int
     keys: list[bytes]
     rows: bytes
     """int64, little-endian, shape (n, _STORED_ROW)."""
@@ -387,7 +386,7 @@ class JoinRows:
 
     # --- state --------------------------------------------------------------------------------------------------------------
 
-    def snapshot(self, groups: Sequence[int], format_: int) -> dict[int, RowsSnapshot]:
+    def snapshot(self, groups: Sequence[int]) -> dict[int, RowsSnapshot]:
         """The rows of these key groups; no entry for a group without rows."""
         waiting, kept = self._waiting.slots(), np.concatenate([queue.slots() for queue in self._kept])
         slots = np.concatenate((waiting, kept))
@@ -406,7 +405,7 @@ class JoinRows:
             data = np.empty(int(sizes.sum()), dtype=np.uint8)
             joining.gather(self._arena, own, self._rows, data, 0, False)
             names = [self._names[number] for number in keys.tolist()]
-            found[int(of_group[some[0]])] = RowsSnapshot(format_, names, stored.astype("<i8").tobytes(), data.tobytes())
+            found[int(of_group[some[0]])] = RowsSnapshot(names, stored.astype("<i8").tobytes(), data.tobytes())
         return found
 
     def restore(self, stored: RowsSnapshot, group: int) -> None:

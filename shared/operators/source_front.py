@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.shared.language.stages import KafkaSource
+from tidemark.shared.model.formats import SPLIT_STATE, Codec
 from tidemark.shared.model.held import SplitHeld
 from tidemark.shared.model.ids import SplitId, StatePart, split_part
 from tidemark.shared.model.plan import OUT
@@ -103,6 +104,9 @@ class SplitState(msgspec.Struct):
     """It came back from idleness behind the task's watermark (SF2)."""
     catch_up_ms: int | None = None
     """What its watermark has to reach to be away no longer; None until the receivers have reported."""
+
+
+_CODEC: Final[Codec[SplitState]] = Codec(SPLIT_STATE, SplitState)
 
 
 @dataclass(slots=True)
@@ -374,7 +378,7 @@ class SourceFront:
         parts: dict[StatePart, bytes | None] = {}
         for split, held in self._splits.items():
             if held.dirty:
-                parts[split_part(split)] = msgspec.msgpack.encode(held.state)
+                parts[split_part(split)] = _CODEC.encode(held.state)
                 held.dirty = False
             if held.ids is not None:
                 parts.update(held.ids.snapshot(split_part(split)))
@@ -399,7 +403,7 @@ class SourceFront:
             ids.restore({p: self._restored.pop(p) for p in list(self._restored) if p.startswith(f"{part}#")})
         if stored is None:
             return _Split(SplitState(ordinal, SplitClock()), ids)
-        return _Split(msgspec.msgpack.decode(stored, type=SplitState), ids, dirty=False)
+        return _Split(_CODEC.decode(stored), ids, dirty=False)
 
     def _held(self, split: SplitId) -> _Split:
         held = self._splits.get(split)

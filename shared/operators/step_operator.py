@@ -6,11 +6,13 @@ part (`task`): a stage has one task, for what stands behind `$group` sees all ke
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.shared.model.formats import STEP_STATE, Codec
 from tidemark.shared.model.frames import Content
 from tidemark.shared.model.held import Why
 from tidemark.shared.model.ids import TASK_PART, StatePart
@@ -32,6 +34,9 @@ class StoredStep(msgspec.Struct, frozen=True):
     last_arrival_ms: int
     partials: bytes | None
     rows: bytes | None
+
+
+_CODEC: Final[Codec[StoredStep]] = Codec(STEP_STATE, StoredStep)
 
 
 @dataclass(slots=True)
@@ -145,14 +150,14 @@ class StepOperator:
             encode_table(state.partials),
             encode_table(state.rows),
         )
-        return {TASK_PART: msgspec.msgpack.encode(stored)}
+        return {TASK_PART: _CODEC.encode(stored)}
 
     def restore(self, parts: Mapping[StatePart, bytes]) -> None:
         """Open windows as they were."""
         data = parts.get(TASK_PART)
         if data is None:
             return
-        stored = msgspec.msgpack.decode(data, type=StoredStep)
+        stored = _CODEC.decode(data)
         self._state = StepState(
             decode_table(stored.partials), decode_table(stored.rows),
             stored.closed_to_ms, stored.forced_ms, stored.last_arrival_ms,

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgpack
 
+from tidemark.shared.model.formats import FRAME, FormatError, check_version
 from tidemark.shared.model.frames import (
     BarrierFrame,
     Body,
@@ -25,7 +26,6 @@ from tidemark.shared.model.ids import Epoch, Generation, Incarnation, JobId, Seq
 from tidemark.shared.wire.errors import WireError
 from tidemark.shared.wire.limits import DEFAULT, WireLimits
 
-VERSION: Final = 1
 _DATA, _WATERMARK, _BARRIER, _END = 0, 1, 2, 3
 _FIELDS: Final = 11
 """Ten of the header, one by kind."""
@@ -36,7 +36,18 @@ def encode_frame(frame: Frame, limits: WireLimits = DEFAULT) -> bytes:
     """The bytes of a frame. Raises WireError if no receiver would take them: the sender splits batches before."""
     h = frame.header
     _check_names((h.job, h.edge, h.sender.vertex), limits)
-    head = [VERSION, 0, h.job, h.edge, h.generation, h.sender.vertex, h.sender.index, h.seq, h.epoch, h.watermark_ms]
+    head = [
+        FRAME.version,
+        0,
+        h.job,
+        h.edge,
+        h.generation,
+        h.sender.vertex,
+        h.sender.index,
+        h.seq,
+        h.epoch,
+        h.watermark_ms,
+    ]
     match frame:
         case DataFrame(_, bodies):
             head[1] = _DATA
@@ -86,6 +97,10 @@ def decode_frame(data: bytes, limits: WireLimits = DEFAULT) -> Frame:
         )
         raise WireError(message)
     try:
+        check_version(FRAME, data)
+    except FormatError as error:
+        raise WireError(str(error)) from error
+    try:
         fields = msgpack.unpackb(
             data,
             strict_map_key=True,
@@ -98,10 +113,6 @@ def decode_frame(data: bytes, limits: WireLimits = DEFAULT) -> Frame:
     except (ValueError, msgpack.UnpackException) as error:
         message = f"expected a frame, found {len(data)} bytes that do not decode: {error!r}"
         raise WireError(message) from error
-    if not isinstance(fields, list) or not fields or fields[0] != VERSION:
-        found = fields[0] if isinstance(fields, list) and fields else type(fields).__name__
-        message = f"expected a frame of version {VERSION}, found {found!r}"
-        raise WireError(message)
     if len(fields) != _FIELDS or not _well_typed(fields):
         message = f"expected the eleven fields of a frame, found {[type(f).__name__ for f in fields]}"
         raise WireError(message)
@@ -128,9 +139,7 @@ def _frame(fields: list[Any]) -> Frame:
         return BarrierFrame(header, Epoch(rest))
     if kind == _END and rest is None:
         return EndFrame(header)
-    message = (
-        f"expected DATA, WATERMARK, BARRIER or END with its own field, found kind {kind} with {type(rest).__name__}"
-    )
+    message = f"expected a frame that is DATA, WATERMARK, BARRIER or END with its own field, found kind {kind} with {type(rest).__name__}"
     raise WireError(message)
 
 
@@ -142,7 +151,7 @@ def _decode_body(fields: object) -> Body:
             content in _CONTENTS
         ):
             return Segment(_content(content), name, rows, size, digest, low, high)
-    message = f"expected an inline batch or a segment, found {str(fields)[:80]}"
+    message = f"expected an inline batch or a segment in a frame, found {str(fields)[:80]}"
     raise WireError(message)
 
 

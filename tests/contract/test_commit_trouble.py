@@ -5,6 +5,7 @@ import asyncio
 import sqlite3
 import subprocess
 import warnings
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing
 from copy import deepcopy
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from tests.contract.commit_support import JOB, LEASE_MS, NAME, NOW_MS, begin, commit, expected_of, lead
+from tests.contract.commit_support import JOB, LEASE_MS, NAME, NOW_MS, begin, commit, expected_of, lead, row_of
 from tidemark.shared.adapters import commit_schema as schema
 from tidemark.shared.adapters.commit_store import SqlCommitStore, UnsafeStore, _write
 from tidemark.shared.adapters.faults import Fault, Faults
@@ -277,8 +278,27 @@ async def test_C8_unsafe_sqlite_and_other_versions_are_refused(tmp_path: Path, m
     await store.open()
     async with store._engine.begin() as connection:
         await connection.execute(sa.update(schema.about).values(version=99))
-    with pytest.raises(UnsafeStore, match="version 1, found 99"):
+    with pytest.raises(UnsafeStore, match=f"version {schema.VERSION}, found 99"):
         await store.open()
+    await store.close()
+
+
+async def test_C8_a_row_of_a_later_version_is_not_taken_for_damage(tmp_path: Path) -> None:
+    """The store is refused in a sentence that names format and versions, and nothing is called lost."""
+    store = SqlCommitStore(f"sqlite:///{tmp_path / 'store.db'}")
+    await store.open()
+    row = row_of(await lead(store))
+    await store.create(row)
+    data = bytearray(schema.encode(row)[5:])
+    data[1] = 2
+    later = b"\xc1" + zlib.crc32(data).to_bytes(4) + bytes(data)
+    async with store._engine.begin() as connection:
+        await connection.execute(sa.update(schema.processors).values(body=later))
+    with pytest.raises(
+        UnsafeStore, match="expected a processor's row of version 1, found 2: a later version"
+    ) as refused:
+        await store.open()
+    assert "lost" not in str(refused.value)
     await store.close()
 
 

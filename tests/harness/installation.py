@@ -161,15 +161,20 @@ async def installed(
     wrap: Callable[[Service], Service] = lambda service: service,
     spark: Callable[[], Service] | None = None,
     folder: Path | None = None,
+    broker: MemoryBroker | None = None,
+    store: MemoryCommitState | None = None,
+    numbers_from: int = 1,
 ) -> AsyncIterator[Installed]:
     """Start everything, stop it at the end; what broke is raised there. `wrap`: what a test makes of a service.
 
+    `broker`, `store`: what an earlier installation left, whose names are made of numbers below `numbers_from`.
+
     `spark`: the service of stages, where windows run on it; its executors read blobs as files, so these lie in `folder`.
     """
-    broker = MemoryBroker(clock)
-    numbers = itertools.count(1)
+    broker = broker or MemoryBroker(clock)
+    numbers = itertools.count(numbers_from)
     blobs = MemoryBlobs(executor) if folder is None else DirectoryBlobs(folder, executor, fsync=False)
-    store = MemoryCommitState()
+    store = store or MemoryCommitState()
 
     def unique() -> str:
         return f"{next(numbers):032x}"

@@ -391,7 +391,7 @@ def test_broken_state_is_refused() -> None:
     old = harness()
     old.record({"k": 1, "n": "a"}, 1)
     ((group, data),) = old.checkpoint().items()
-    with pytest.raises(StateError, match="no state of a computation"):
+    with pytest.raises(StateError, match="the state of a computation"):
         KeyedComputation(make_computation(Scripted)).restore({group: data[:-3]})
     with pytest.raises(StateError, match="number of groups"):
         KeyedComputation(make_computation(Scripted), groups=1999).restore({group: data})

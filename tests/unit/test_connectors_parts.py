@@ -101,9 +101,9 @@ def test_a_manifest_says_what_its_name_says() -> None:
     assert epoch_of(name) == 7
     assert decode_manifest(name, encode_manifest(manifest())) == manifest()
     for data, finding in (
-        (b"{", "not a manifest"),
+        (b"{", "expected a manifest of files"),
         (encode_manifest(manifest(epoch=8)), "says that it is epoch 8"),
-        (encode_manifest(manifest(version=2)), "expected version 1, found 2"),
+        (encode_manifest(manifest(version=2)), "of version 1, found 2"),
     ):
         with pytest.raises(TargetRefused, match=finding):
             decode_manifest(name, data)

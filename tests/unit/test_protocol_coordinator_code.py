@@ -13,7 +13,7 @@ from tidemark.shared.model.messages import (
     StartSources,
     StopProcessor,
 )
-from tidemark.shared.wire.messages import decode_plan
+from tidemark.shared.protocol.coordinator.record import decode_plan
 
 
 def running(code: str = "one") -> World:

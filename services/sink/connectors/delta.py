@@ -31,7 +31,7 @@ from msgspec import structs
 from tidemark.services.sink.connectors.deltacolumns import exact, plain
 from tidemark.services.sink.connectors.destination import Destination, sha256
 from tidemark.services.sink.connectors.formats import parquet_bytes, table_from
-from tidemark.services.sink.connectors.manifests import Manifest, ManifestStore, visible_name
+from tidemark.services.sink.connectors.manifests import Manifest, ManifestStore, decode_told, visible_name
 from tidemark.services.sink.connectors.staging import StagedFile
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
@@ -284,7 +284,7 @@ def table_at(destination: Destination) -> DeltaTable | None:
 def manifests_in(table: DeltaTable) -> list[Manifest]:
     """What the commits of a table say, as far as its log reaches back, in the order of identity and epoch."""
     found = [
-        msgspec.json.decode(told, type=Manifest)
+        decode_told(f"{table.table_uri}/{LOG}", told)
         for commit in table.history()
         if (told := commit.get(TOLD)) is not None and told != COMPACTED
     ]

@@ -18,9 +18,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
-import msgspec
 import pyarrow as pa
 import structlog
 
@@ -40,6 +38,7 @@ from tidemark.services.sink.connectors.manifests import (
 )
 from tidemark.services.sink.connectors.markers import check_open, is_due
 from tidemark.services.sink.connectors.staging import (
+    FILES,
     FileList,
     Ledger,
     Part,
@@ -49,13 +48,13 @@ from tidemark.services.sink.connectors.staging import (
     encode_handle,
 )
 from tidemark.shared.model.checkpoint import MirrorRow
+from tidemark.shared.model.formats import FormatError
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.positive import check_positive
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.sink import Identity, Rejected, TargetRefused
 
 _log = structlog.get_logger()
-_LIST: Final = msgspec.msgpack.Decoder(tuple[StagedFile, ...])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +192,7 @@ class FileSink:
         handle = encode_handle(parts, sys.maxsize)
         if len(handle) <= self._settings.handle_bytes_max:
             return handle
-        data = msgspec.msgpack.encode(parts)
+        data = FILES.encode([part for part in parts if isinstance(part, StagedFile)])
         name = f"{self._new_folder()}/files"
         self._create(name, data)
         rows = sum(part.rows for part in parts)
@@ -272,7 +271,10 @@ class FileSink:
             raise TargetRefused(
                 f"{self._destination.uri(part.name)}: commit {row.epoch} needs this list with digest {part.digest}, found {found}"
             )
-        return _LIST.decode(data)
+        try:
+            return tuple(FILES.decode(data))
+        except FormatError as error:
+            raise TargetRefused(f"{self._destination.uri(part.name)}: {error}") from error
 
     def _summarise(self, row: MirrorRow, identity: Identity) -> None:
         """Task 0 keeps the summary; at the end every task leaves it complete before it reports the release."""

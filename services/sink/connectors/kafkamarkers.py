@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
+from tidemark.shared.model.formats import MARKER, FormatError, JsonCodec
 from tidemark.shared.model.ids import Epoch, Offset
 from tidemark.shared.model.positive import check_positive
 from tidemark.shared.ports.log import Log, NewRecord, TopicPartition, Written
@@ -39,7 +39,7 @@ class WrittenRange(Struct, frozen=True, array_like=True):
 class Marker(Struct, frozen=True, kw_only=True):
     """What a transaction of an identity wrote: part `part` (from 1) of `parts` of checkpoint `epoch`."""
 
-    version: int = 1
+    version: int = MARKER.version
     identity: str
     epoch: Epoch
     predecessor: Epoch | None
@@ -58,6 +58,9 @@ class Marker(Struct, frozen=True, kw_only=True):
             return self.epoch
         assert self.predecessor is not None, "an identity begins with a whole marker"
         return self.predecessor
+
+
+_CODEC: Final[JsonCodec[Marker]] = JsonCodec(MARKER, Marker)
 
 
 def markers_of(identity: Identity) -> TopicPartition:
@@ -82,7 +85,7 @@ def ranges_of(written: Sequence[Written]) -> tuple[WrittenRange, ...]:
 
 def marker_record(marker: Marker) -> NewRecord:
     """The marker as a record."""
-    return NewRecord(msgspec.json.encode(marker), marker.identity.encode())
+    return NewRecord(_CODEC.encode(marker), marker.identity.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +153,6 @@ async def _newest(log: Log, place: TopicPartition, start: Offset, end: Offset, r
 def decode_marker(place: TopicPartition, value: bytes) -> Marker:
     """A record of a markers topic. TargetRefused if it is none."""
     try:
-        marker = msgspec.json.decode(value, type=Marker)
-    except msgspec.DecodeError as error:
-        raise TargetRefused(
-            f"topic {place.topic}: a record is no marker: {error}; only the product may write there"
-        ) from error
-    if marker.version != 1:
-        raise TargetRefused(
-            f"topic {place.topic}: marker of version {marker.version}, expected 1; run the version that wrote it"
-        )
-    return marker
+        return _CODEC.decode(value)
+    except FormatError as error:
+        raise TargetRefused(f"topic {place.topic}: {error}; only the product may write there") from error

@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tidemark.shared.compiled.documents import buffers
+from tidemark.shared.model.formats import STAGED_RECORDS, Codec, FormatError
 from tidemark.shared.operators.keygroups import key_groups
 from tidemark.shared.ports.log import HEADERS, NewRecord, RecordColumns
 from tidemark.shared.ports.sink import TargetRefused
@@ -110,12 +110,12 @@ def _one(several: Sequence[RecordColumns]) -> RecordColumns:
     return RecordColumns(column("values", pa.binary()), keys, times, column("headers", HEADERS))
 
 
-_DECODER: Final = msgspec.msgpack.Decoder(list[tuple[str, bytes]])
+_CODEC: Final[Codec[list[tuple[str, bytes]]]] = Codec(STAGED_RECORDS, list[tuple[str, bytes]])
 
 
 def encode_runs(runs: Sequence[Run]) -> bytes:
     """A part's bytes: of each run the topic, and its columns as an IPC stream."""
-    return msgspec.msgpack.encode([(run.topic, encode_batch(_batch(run.columns))) for run in runs])
+    return _CODEC.encode([(run.topic, encode_batch(_batch(run.columns))) for run in runs])
 
 
 def _batch(columns: RecordColumns) -> pa.RecordBatch:
@@ -127,11 +127,9 @@ def decode_runs(data: bytes) -> list[Run]:
     """The runs of a part. TargetRefused if the bytes are none."""
     try:
         limits = replace(DEFAULT, batch_bytes_max=max(1, len(data)))
-        return [Run(topic, _columns(decode_batch(ipc, limits))) for topic, ipc in _DECODER.decode(data)]
-    except (msgspec.DecodeError, WireError) as error:
-        raise TargetRefused(
-            f"staged records do not decode: {error}; was the part written by another version?"
-        ) from error
+        return [Run(topic, _columns(decode_batch(ipc, limits))) for topic, ipc in _CODEC.decode(data)]
+    except (FormatError, WireError) as error:
+        raise TargetRefused(str(error)) from error
 
 
 def _columns(batch: pa.RecordBatch) -> RecordColumns:

@@ -26,6 +26,7 @@ from msgspec import Struct, structs
 
 from tidemark.services.sink.connectors.destination import Destination, sha256
 from tidemark.services.sink.connectors.staging import StagedFile
+from tidemark.shared.model.formats import MANIFEST, VOLUME, FormatError, JsonCodec
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 
@@ -40,7 +41,7 @@ EPOCH_DIGITS: Final = 20
 class Manifest(Struct, frozen=True, kw_only=True):
     """What one identity released with one checkpoint."""
 
-    version: int = 1
+    version: int = MANIFEST.version
     identity: str
     job: str
     vertex: str
@@ -65,10 +66,14 @@ class Earlier(Struct, frozen=True):
 class Volume(Struct, frozen=True, kw_only=True):
     """Manifests of one identity, one behind the other. `total`: of this and all volumes before it."""
 
-    version: int = 1
+    version: int = VOLUME.version
     identity: str
     total: Earlier
     manifests: tuple[Manifest, ...]
+
+
+_CODEC: Final[JsonCodec[Manifest]] = JsonCodec(MANIFEST, Manifest)
+_VOLUMES: Final[JsonCodec[Volume]] = JsonCodec(VOLUME, Volume)
 
 
 def manifest_name(identity: str, epoch: Epoch) -> str:
@@ -84,14 +89,11 @@ def volume_name(identity: str, until: int) -> str:
 def decode_volume(name: str, data: bytes) -> Volume:
     """A volume's content. TargetRefused if it is damaged or later than this version."""
     try:
-        volume = msgspec.json.decode(gzip.decompress(data), type=Volume)
-    except (msgspec.DecodeError, OSError, EOFError, zlib.error) as error:
-        raise TargetRefused(f"{name}: not a volume of manifests: {error}") from error
-    if volume.version != 1 or volume_name(volume.identity, volume.total.until) != name:
-        raise TargetRefused(
-            f"{name}: expected version 1, found {volume.version} of {volume.identity} up to {volume.total.until};"
-            " run the version that wrote it"
-        )
+        volume = _VOLUMES.decode(gzip.decompress(data))
+    except (FormatError, OSError, EOFError, zlib.error) as error:
+        raise TargetRefused(f"{name}: {error}") from error
+    if volume_name(volume.identity, volume.total.until) != name:
+        raise TargetRefused(f"{name}: says that it is of {volume.identity} up to {volume.total.until}; was it copied?")
     return volume
 
 
@@ -128,14 +130,17 @@ def encode_manifest(manifest: Manifest) -> bytes:
     )
 
 
-def decode_manifest(name: str, data: bytes) -> Manifest:
-    """A manifest's content. TargetRefused if it is damaged or later than this version."""
+def decode_told(name: str, data: bytes | str) -> Manifest:
+    """What a manifest says. TargetRefused if it is damaged or of a version that is not read."""
     try:
-        manifest = msgspec.json.decode(data, type=Manifest)
-    except msgspec.DecodeError as error:
-        raise TargetRefused(f"{name}: not a manifest: {error}") from error
-    if manifest.version != 1:
-        raise TargetRefused(f"{name}: expected version 1, found {manifest.version}; run the version that wrote it")
+        return _CODEC.decode(data)
+    except FormatError as error:
+        raise TargetRefused(f"{name}: {error}") from error
+
+
+def decode_manifest(name: str, data: bytes) -> Manifest:
+    """What a manifest of this name says. TargetRefused; also where it is another one's."""
+    manifest = decode_told(name, data)
     if manifest_name(manifest.identity, Epoch(manifest.epoch)) != name:
         raise TargetRefused(f"{name}: says that it is epoch {manifest.epoch} of {manifest.identity}; was it copied?")
     return manifest
@@ -265,7 +270,7 @@ class ManifestStore:
 
     def _create(self, volume: Volume) -> None:
         name = volume_name(volume.identity, volume.total.until)
-        if not self._destination.create(name, gzip.compress(msgspec.json.encode(volume), mtime=0)):
+        if not self._destination.create(name, gzip.compress(_VOLUMES.encode(volume), mtime=0)):
             there = self._volume(volume.identity, volume.total.until)
             if there is None or (there.total, there.manifests[-1]) != (volume.total, volume.manifests[-1]):
                 raise TargetRefused(

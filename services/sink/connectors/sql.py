@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-import msgspec
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -29,6 +28,7 @@ from tidemark.shared.adapters.sql_denied import is_denied
 from tidemark.shared.language.stages.sinks import Merge
 from tidemark.shared.language.values import CodecError, decode_doc, encode_doc
 from tidemark.shared.model.checkpoint import MirrorRow
+from tidemark.shared.model.formats import STAGED_ROWS, Codec, FormatError
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.positive import check_positive
 from tidemark.shared.operators.batches import documents_of
@@ -36,6 +36,7 @@ from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.sink import Identity, Rejected, TargetDenied, TargetRefused, TargetUnavailable
 
 MARKERS_TABLE: Final = "tidemark_released"
+_ROWS: Final[Codec[list[bytes]]] = Codec(STAGED_ROWS, list[bytes])
 DIALECTS: Final = ("postgresql", "sqlite")
 _RELEASED: Final = sa.Table(
     MARKERS_TABLE,
@@ -212,7 +213,7 @@ class SqlSink:
         while count < len(self._held) and size < self._settings.part_bytes_max:
             size += len(self._held[count])
             count += 1
-        await self._staging.keep(msgspec.msgpack.encode(self._held[:count]), count)
+        await self._staging.keep(_ROWS.encode(self._held[:count]), count)
         self._held = self._held[count:]
         self._held_bytes -= size
 
@@ -421,6 +422,6 @@ class _BatchRefused(Exception):
 def staged_rows(data: bytes) -> list[bytes]:
     """The encoded documents of a part, in the order of their release; TargetRefused."""
     try:
-        return msgspec.msgpack.decode(data, type=list[bytes])
-    except msgspec.DecodeError as error:
-        raise TargetRefused(f"staged rows do not decode: {error}; was the part written by a later version?") from error
+        return _ROWS.decode(data)
+    except FormatError as error:
+        raise TargetRefused(str(error)) from error

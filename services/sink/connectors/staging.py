@@ -7,14 +7,14 @@ Rules kept here:
 - C12: blobs are named for the epoch that first lists them, under an attempt-unique name; `blobs_of` tells which a handle lists.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-import msgspec
 from msgspec import Struct
 
 from tidemark.shared.model.checkpoint import BlobRef
+from tidemark.shared.model.formats import FILE_LIST, STAGED_HANDLE, Codec, FormatError
 from tidemark.shared.model.ids import NO_EPOCH, Epoch
 from tidemark.shared.model.positive import check_positive
 from tidemark.shared.ports.blobs import BlobError, BlobStore, BlobUnavailable
@@ -90,20 +90,15 @@ class FileList(Struct, frozen=True, tag="list"):
 Part = InlinePart | BlobPart | StagedFile | FileList
 
 
-class Handle(Struct, frozen=True):
-    """What `stage` returns, decoded: parts in the order of their release."""
-
-    parts: tuple[Part, ...]
-    version: int = 1
-
-
-_ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(Handle)
+FILES: Final[Codec[Sequence[StagedFile]]] = Codec(FILE_LIST, tuple[StagedFile, ...])
+"""Of what a `FileList` names."""
+_CODEC: Final[Codec[tuple[Part, ...]]] = Codec(STAGED_HANDLE, tuple[Part, ...])
+"""Of parts in the order of their release."""
 
 
 def encode_handle(parts: tuple[Part, ...], bytes_max: int = _DEFAULT.handle_bytes_max) -> bytes:
     """The handle's bytes; b"" where nothing was staged. Equal parts give equal bytes. TargetRefused for one that nobody would read."""
-    staged = _ENCODER.encode(Handle(parts)) if parts else b""
+    staged = _CODEC.encode(parts) if parts else b""
     _check_size(staged, bytes_max)
     return staged
 
@@ -122,14 +117,9 @@ def decode_handle(staged: bytes, bytes_max: int = _DEFAULT.handle_bytes_max) -> 
         return ()
     _check_size(staged, bytes_max)
     try:
-        handle = _DECODER.decode(staged)
-    except msgspec.DecodeError as error:
-        raise TargetRefused(
-            f"staged handle of {len(staged)} bytes does not decode: {error}; was it written by a later version?"
-        ) from error
-    if handle.version != 1:
-        raise TargetRefused(f"staged handle: expected version 1, found {handle.version}; run the version that wrote it")
-    return handle.parts
+        return _CODEC.decode(staged)
+    except FormatError as error:
+        raise TargetRefused(str(error)) from error
 
 
 def blobs_of(staged: bytes, bytes_max: int = _DEFAULT.handle_bytes_max) -> tuple[BlobRef, ...]:

@@ -4,10 +4,10 @@
 at the last write.
 """
 
-import msgspec
 from msgspec import Struct
 
 from tidemark.shared.model.checkpoint import KnownSplit
+from tidemark.shared.model.formats import DECISIONS, PLAN, Codec
 from tidemark.shared.model.ids import Epoch, Generation, JobId, Offset, SplitId, VertexId
 from tidemark.shared.model.messages import RunningPlan
 
@@ -89,25 +89,25 @@ class Kept(Struct, frozen=True):
     """Checkpoints committed in the life of the job."""
 
 
-_KEPT = msgspec.msgpack.Decoder(Kept)
-_PLAN = msgspec.msgpack.Decoder(RunningPlan)
+_KEPT: Codec[Kept] = Codec(DECISIONS, Kept)
+_PLAN: Codec[RunningPlan] = Codec(PLAN, RunningPlan)
 
 
 def encode_kept(kept: Kept) -> bytes:
     """For `ProcessorRow.extra`."""
-    return msgspec.msgpack.encode(kept)
+    return _KEPT.encode(kept)
 
 
 def decode_kept(data: bytes) -> Kept:
-    """From `ProcessorRow.extra`; empty bytes are a row that nothing is kept for. Raises msgspec.ValidationError."""
+    """From `ProcessorRow.extra`; empty bytes are a row that nothing is kept for. Raises FormatError."""
     return _KEPT.decode(data) if data else Kept()
 
 
 def encode_plan(plan: RunningPlan) -> bytes:
     """For `ProcessorRow.plan`."""
-    return msgspec.msgpack.encode(plan)
+    return _PLAN.encode(plan)
 
 
 def decode_plan(data: bytes) -> RunningPlan:
-    """From `ProcessorRow.plan`. Raises msgspec.ValidationError."""
+    """From `ProcessorRow.plan`. Raises FormatError."""
     return _PLAN.decode(data)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import msgpack, structs
 
 from tidemark.shared.model.checkpoint import CommitRow, KnownSplit, SplitStand
+from tidemark.shared.model.formats import SPLIT_STANDS, Codec
 from tidemark.shared.model.ids import SplitId, TaskId, VertexId
 from tidemark.shared.model.messages import Drain, ReadSplits, TellEnds
 from tidemark.shared.protocol.coordinator.state import Doom, Learned, Phase, ProcessorState, Run
@@ -17,7 +18,7 @@ _NAMED_MAX = 20
 """Splits that a refusal names."""
 FINISHED = "finished"
 """What a `SplitStand` says of a split that is read to its end."""
-_stands: "msgpack.Decoder[tuple[SplitStand, ...]]" = msgpack.Decoder(tuple[SplitStand, ...])
+_stands: Codec[tuple[SplitStand, ...]] = Codec(SPLIT_STANDS, tuple[SplitStand, ...])
 _size = msgpack.Encoder().encode
 
 Splits = dict[SplitId, KnownSplit]

@@ -248,7 +248,7 @@ class TaskMachine:
             case BarrierFrame():
                 progress.raise_to(frame.header.watermark_ms)
                 self._learn_commit(frame.committed)
-                if self.receiver.barrier(channel, frame.header.epoch, frame.header.seq) is not None:
+                if self.receiver.barrier(channel, frame.header.epoch) is not None:
                     self._go_on_with_waiting()
                 if self.receiver.aligning == frame.header.epoch:
                     self._named_committed = frame.committed

@@ -25,8 +25,10 @@ class ChannelReceiver:
     last_barrier: Epoch
     """Of the frames accepted so far, those that wait included: the next are of epoch `last_barrier + 1` (F3)."""
     progress: InputProgress = field(default_factory=InputProgress)
-    seq_behind_barrier: Seq = FIRST_SEQ
-    """Behind the last barrier that was delivered: what a snapshot at that barrier holds (F1)."""
+    taken_seq: Seq = FIRST_SEQ
+    """Behind the last frame that was delivered: what a snapshot holds (F1)."""
+    taken_barrier: Epoch = NO_EPOCH
+    """The last barrier that was delivered."""
     blocked: bool = False
     """Its barrier of the checkpoint being aligned has come: later frames wait (C3)."""
 
@@ -62,7 +64,7 @@ class InputPartition:
         return min(candidates)
 
     def state(self) -> InputState:
-        """As the snapshot holds it: seqs counted behind the barrier (F1, C6)."""
+        """As the snapshot holds it: seqs counted behind what has been delivered (F1, C6)."""
         return InputState(
             edge=self.edge,
             incarnation=self.incarnation,
@@ -71,7 +73,8 @@ class InputPartition:
                 ChannelState(
                     sender_vertex=c.sender.vertex,
                     sender_index=c.sender.index,
-                    next_seq=c.seq_behind_barrier,
+                    next_seq=c.taken_seq,
+                    last_barrier=c.taken_barrier,
                     watermark_ms=c.progress.watermark_ms,
                     idle=c.progress.idle,
                     ended=c.progress.ended,
@@ -99,7 +102,7 @@ class InputPartition:
                 and w.frame.header.epoch > aligning
                 for w in self.waiting
             ),
-            "seqs go up": all(max(c.restored_seq, c.seq_behind_barrier) <= c.next_seq for c in channels),
+            "seqs go up": all(max(c.restored_seq, c.taken_seq) <= c.next_seq for c in channels),
         }
         require(f"edge {self.edge}", claims)
 
@@ -221,6 +224,7 @@ class Receiver:
         """Deliver an accepted frame, or let it wait for its epoch (again)."""
         channel = partition.channels[candidate.frame.header.sender]
         if not channel.blocked:
+            channel.taken_seq = Seq(candidate.frame.header.seq + 1)
             return Deliver(channel, candidate.frame)
         partition.waiting.append(candidate)
         self.waiting_bytes += candidate.size_bytes
@@ -232,9 +236,9 @@ class Receiver:
             return self.aligning
         return None
 
-    def barrier(self, channel: ChannelReceiver, epoch: Epoch, seq: Seq) -> Epoch | None:
+    def barrier(self, channel: ChannelReceiver, epoch: Epoch) -> Epoch | None:
         """BARRIER `epoch` has been delivered. Returns the checkpoint that it ended, if any; look at `aligned` next."""
-        channel.seq_behind_barrier = Seq(seq + 1)
+        channel.taken_barrier = epoch
         ended = None
         if epoch <= self.ended_up_to:
             return None

@@ -133,12 +133,19 @@ def _input(binding: EdgeBinding, vertex: VertexId, start: TaskStart, own: TaskPr
     state = _input_state(binding, own)
     if state is None:
         fresh = {
-            s: ChannelReceiver(s, Seq(0), Seq(0), start.restored_from, InputProgress(together=together))
+            s: ChannelReceiver(
+                s,
+                Seq(0),
+                Seq(0),
+                start.restored_from,
+                InputProgress(together=together),
+                taken_barrier=start.restored_from,
+            )
             for s in senders
         }
         return InputPartition(EdgeId(binding.edge), binding.incarnation, fresh, Offset(0))
     saved = {TaskId(c.sender_vertex, c.sender_index): c for c in state.channels}
-    channels = {s: _channel(s, saved[s], start.restored_from, together) for s in senders}
+    channels = {s: _channel(s, saved[s], together) for s in senders}
     return InputPartition(EdgeId(binding.edge), binding.incarnation, channels, state.resume_offset)
 
 
@@ -148,14 +155,15 @@ def _input_state(binding: EdgeBinding, own: TaskProtocolState | None) -> InputSt
     return next((i for i in own.inputs if i.incarnation == binding.incarnation), None)
 
 
-def _channel(sender: TaskId, saved: ChannelState, restored_from: Epoch, together: str) -> ChannelReceiver:
+def _channel(sender: TaskId, saved: ChannelState, together: str) -> ChannelReceiver:
     return ChannelReceiver(
         sender=sender,
         next_seq=saved.next_seq,
         restored_seq=saved.next_seq,
-        last_barrier=restored_from,
+        last_barrier=saved.last_barrier,
         progress=InputProgress(saved.watermark_ms, saved.idle, saved.ended, together),
-        seq_behind_barrier=saved.next_seq,
+        taken_seq=saved.next_seq,
+        taken_barrier=saved.last_barrier,
     )
 
 

@@ -29,7 +29,7 @@ RUNTIME = (
     Mutant("F6", "the place is not named", DRIVER, '        except WireError as error:\n            message = f"{place}: {error}"', '        except WireError as error:\n            message = f"{error}"', ON_DRIVER),
     Mutant("F6", "frames have no size limit", FRAMES, '    if len(data) > limits.frame_bytes_max:\n        message = (\n            f"expected a frame', '    if False:\n        message = (\n            f"expected a frame', ON_WIRE),
     Mutant("F6", "frames of any size are written", FRAMES, '    if len(data) > limits.frame_bytes_max:\n        message = (\n            f"a frame of', '    if False:\n        message = (\n            f"a frame of', ON_WIRE),
-    Mutant("F6", "any version is read", FRAMES, "fields[0] != VERSION:", "False:", ON_WIRE),
+    Mutant("F6", "any version is read", FRAMES, "        check_version(FRAME, data)\n", "        pass\n", ON_WIRE),
     Mutant("F6", "fields of any type", FRAMES, "not _well_typed(fields):", "False:", ON_WIRE),
     Mutant("F6", "errors of the decoder escape", FRAMES, "except (ValueError, msgpack.UnpackException) as error:", "except msgpack.UnpackException as error:", ON_WIRE),
     Mutant("F6", "batches are not split", ARROW, "if len(data) <= bytes_max or batch.num_rows <= 1:", "if True:", (*ON_WIRE, *ON_EXCHANGE)),

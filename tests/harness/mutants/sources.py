@@ -19,14 +19,14 @@ FILES, DEDUPE, ON_IDS = (
 
 SOURCES = (
     Mutant("F5", "the broker's time is the event time", FRONT, "        batch = with_column(batch, TS, pa.array(times))\n", "", ON_FRONT),
-    Mutant("C6", "the front forgets its clocks", FRONT, "        return _Split(msgspec.msgpack.decode(stored, type=SplitState), ids, dirty=False)", "        return _Split(SplitState(ordinal, SplitClock()), ids)", ON_FRONT),
+    Mutant("C6", "the front forgets its clocks", FRONT, "        return _Split(_CODEC.decode(stored), ids, dirty=False)", "        return _Split(SplitState(ordinal, SplitClock()), ids)", ON_FRONT),
     Mutant("C6", "the front forgets its ids", FRONT, '            ids.restore({p: self._restored.pop(p) for p in list(self._restored) if p.startswith(f"{part}#")})\n', "", ON_FRONT),
     Mutant("W2", "the highest of the splits", STRATEGIES, "    if active:\n        return min(active)", "    if active:\n        return max(active)", ON_FRONT),
     Mutant("W2", "a new split lowers it", FRONT, "        self._watermark = max(self._watermark, found)", "        self._watermark = found", ON_FRONT),
     Mutant("W2", "a new split does not hold it", STRATEGIES, "active = [w for w, idle, ended in watermarks if not idle and not ended]", "active = [w for w, idle, ended in watermarks if not idle and not ended and w != MIN_TIME]", ON_FRONT),
     Mutant("W2", "the delay is not taken off", STRATEGIES, "        case BoundedDisorder(max_delay_ms):\n            return max_delay_ms", "        case BoundedDisorder(_):\n            return 0", ON_FRONT),
     Mutant("W2", "the watermark depends on how batches are cut", STRATEGIES, "np.concatenate(([clock.highest_ms], times_ms))", "np.concatenate(([times_ms[0]], times_ms))", ON_FRONT),
-    Mutant("W2", "strategies are not restored", FRONT, "        return _Split(msgspec.msgpack.decode(stored, type=SplitState), ids, dirty=False)", "        return _Split(SplitState(ordinal, SplitClock()), ids)", ON_FRONT),
+    Mutant("W2", "strategies are not restored", FRONT, "        return _Split(_CODEC.decode(stored), ids, dirty=False)", "        return _Split(SplitState(ordinal, SplitClock()), ids)", ON_FRONT),
     Mutant("W3", "the lowest of the idle", STRATEGIES, "        return max(idle_ones)", "        return min(idle_ones)", ON_FRONT),
     Mutant("W3", "idle splits hold it", STRATEGIES, "active = [w for w, idle, ended in watermarks if not idle and not ended]", "active = [w for w, _idle, ended in watermarks if not ended]", ON_FRONT),
     Mutant("W3", "a task without splits is not idle", FRONT, '        return all(held.state.status != "active" for held in self._splits.values()) and not self.ended()', '        return bool(self._splits) and all(held.state.status != "active" for held in self._splits.values()) and not self.ended()', ON_FRONT),

@@ -9,7 +9,7 @@ FRAMES = (
         "F1",
         "what ran ahead counts in the snapshot",
         RECEIVER,
-        "next_seq=c.seq_behind_barrier,",
+        "next_seq=c.taken_seq,",
         "next_seq=c.next_seq,",
     ),
     Mutation(

@@ -1,0 +1,156 @@
+"""Formats: all that one process writes for another, or for a later version of Tidemark, to read. One table, a version each.
+
+Where the version stands:
+- MessagePack: [version, body]; a frame, for it is small and there are many: [version, field, field, …];
+- JSON, which people read too: the field `version`.
+
+Rules, held by `tests/golden/test_formats.py`:
+- the bytes of a version never change, and each version that a reader knows has recorded examples in `tests/golden/formats`;
+- a field that a reader does not know is ignored (in a frame there is none: its number of fields is fixed). So a field may be added to a
+  version only where whoever ignores it, or writes the value back without it, does nothing wrong; else the version goes up;
+- who meets a version that it does not read says format, version found and versions read (`FormatError`), and stops what it was about.
+
+What lies between a process and its own child, and in a cache that is made anew, is no format.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+class FormatError(ValueError):
+    """Bytes that are not of the format, or of a version that is not read; names the format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """What is written, as a text that follows "expected"; the version that is written, and all that are read."""
+
+    name: str
+    version: int = 1
+    reads: tuple[int, ...] = (1,)
+
+    def check(self, found: object, size_bytes: int) -> None:
+        """FormatError if this is no version that is read."""
+        if found in self.reads and type(found) is int:
+            return
+        versions = " or ".join(map(str, self.reads))
+        if isinstance(found, int) and found > self.version:
+            raise FormatError(
+                f"expected {self.name} of version {versions}, found {found}: a later version of Tidemark wrote it; read it with"
+                " that one"
+            )
+        what = f"{found}" if isinstance(found, int) else "no version"
+        raise FormatError(f"expected {self.name} of version {versions}, found {what} in {size_bytes} bytes")
+
+
+# Between tasks.
+FRAME: Final = Format("a frame")
+# Between coordinator, workers and users.
+COMMAND: Final = Format("a command")
+REPORT: Final = Format("a report or request")
+STATUS: Final = Format("a processor's status")
+ANSWER: Final = Format("an answer")
+POSITIONS: Final = Format("read positions")
+SAMPLE: Final = Format("a sample")
+MIRROR_ROW: Final = Format("a mirror row")
+# In the store.
+PROCESSOR_ROW: Final = Format("a processor's row")
+DECISIONS: Final = Format("a processor's decisions")
+PLAN: Final = Format("a running plan")
+MODULES: Final = Format("the code of a plan")
+COMMIT_ROW: Final = Format("a commit row")
+# In a snapshot.
+SPLIT_STANDS: Final = Format("positions of splits")
+SPLIT_POSITION: Final = Format("the position in a split")
+SPLIT_STATE: Final = Format("the state of a split")
+RECORD_IDS: Final = Format("record ids of a split")
+COMPUTATION_STATE: Final = Format("the state of a computation", 2, (1, 2))
+JOIN_STATE: Final = Format("the state of a $join")
+STEP_STATE: Final = Format("the state of a window's step")
+SPARK_STATE: Final = Format("the manifest of a Spark stage")
+CALLS_NOTE: Final = Format("a note of callbacks")
+# Of sinks.
+STAGED_HANDLE: Final = Format("a staged handle")
+STAGED_RECORDS: Final = Format("staged records")
+STAGED_ROWS: Final = Format("staged rows")
+FILE_LIST: Final = Format("a list of staged files")
+MANIFEST: Final = Format("a manifest of files")
+VOLUME: Final = Format("a volume of manifests")
+MARKER: Final = Format("a release marker")
+
+# Of tools.
+REDRIVEN: Final = Format("how far dead letters are redriven")
+
+FORMATS: Final = (
+    FRAME, COMMAND, REPORT, STATUS, ANSWER, POSITIONS, SAMPLE, MIRROR_ROW,
+    PROCESSOR_ROW, DECISIONS, PLAN, MODULES, COMMIT_ROW,
+    SPLIT_STANDS, SPLIT_POSITION, SPLIT_STATE, RECORD_IDS, COMPUTATION_STATE, JOIN_STATE, STEP_STATE, SPARK_STATE, CALLS_NOTE,
+    STAGED_HANDLE, STAGED_RECORDS, STAGED_ROWS, FILE_LIST, MANIFEST, VOLUME, MARKER, REDRIVEN,
+)  # fmt: skip
+"""All of them."""
+
+_ARRAY, _ARRAY_MASK, _INT_MAX = 0x90, 0xF0, 0x7F
+"""MessagePack's short array and short integer: versions end at 127."""
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+def check_version(fmt: Format, data: bytes) -> None:
+    """Look at the version in front of MessagePack; FormatError if it is not read, or none is there."""
+    array = len(data) > 1 and data[0] & _ARRAY_MASK == _ARRAY and data[0] != _ARRAY and data[1] <= _INT_MAX
+    fmt.check(data[1] if array else None, len(data))
+
+
+class Codec(Generic[T]):
+    """Values of one type to MessagePack and back, with their format's version in front."""
+
+    def __init__(self, fmt: Format, kind: Any) -> None:
+        self.format = fmt
+        self._decode = msgspec.msgpack.Decoder(tuple[int, kind]).decode
+
+    def encode(self, value: T) -> bytes:
+        """The bytes, of the version that is written."""
+        return _encode((self.format.version, value))
+
+    def decode(self, data: bytes) -> T:
+        """The value; FormatError for anything else, of a version that is not read or damaged."""
+        check_version(self.format, data)
+        try:
+            value: T = self._decode(data)[1]
+        except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
+            raise FormatError(
+                f"expected {self.format.name}, found {len(data)} bytes that do not decode: {error}"
+            ) from error
+        return value
+
+
+class _Versioned(msgspec.Struct):
+    version: int | None = None
+
+
+class JsonCodec(Generic[T]):
+    """Values of one type to JSON objects and back; a field `version` of theirs is the format's."""
+
+    def __init__(self, fmt: Format, kind: type[T]) -> None:
+        self.format = fmt
+        self._version = msgspec.json.Decoder(_Versioned).decode
+        self._decode = msgspec.json.Decoder(kind).decode
+
+    def encode(self, value: T) -> bytes:
+        """The bytes."""
+        return msgspec.json.encode(value)
+
+    def decode(self, data: bytes | str) -> T:
+        """The value; FormatError for anything else, of a version that is not read or damaged."""
+        try:
+            self.format.check(self._version(data).version, len(data))
+            return self._decode(data)
+        except FormatError:
+            raise
+        except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
+            raise FormatError(
+                f"expected {self.format.name}, found {len(data)} bytes that do not decode: {error}"
+            ) from error

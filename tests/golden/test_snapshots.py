@@ -1,0 +1,41 @@
+# ruff: noqa: N802 -- a test carries its rule's name
+"""Snapshots of earlier versions are gone on from: store, blobs and topics as they were recorded, with these and other numbers of tasks."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.harness.snapshots import all_recorded, finished, read, restored, versions
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.ids import ProcessorName
+from tidemark.shared.model.messages import ModifyProcessor
+
+TASKS: tuple[Mapping[str, int], ...] = ({}, {"source": 3, "operator": 2, "sink": 2}, {"operator": 5})
+
+
+def test_there_is_a_snapshot_of_the_present_versions() -> None:
+    """`python -m tests.harness.snapshots` records one."""
+    assert versions() in [read(path)["versions"] for path in all_recorded()]
+
+
+@pytest.mark.parametrize("tasks", TASKS, ids=str)
+@pytest.mark.parametrize("path", all_recorded(), ids=lambda path: path.name)
+def test_R4_a_recorded_snapshot_is_gone_on_from(path: Path, tasks: Mapping[str, int]) -> None:
+    """What comes out in all is what came out of one run: nothing is lost, repeated or otherwise, for whatever kept state."""
+    found = read(path)
+
+    async def story(world: VirtualWorld) -> dict[str, list[str]]:
+        async with restored(world, found["kept"]) as there:
+            for name in map(ProcessorName, found["kept"]["rows"]):
+                if tasks:
+                    await there.client.request(ModifyProcessor(there.client.unique(), name, None, dict(tasks)))
+                await there.start(name)
+            return await finished(there)
+
+    came = run_virtual(story)
+    assert {name: len(lines) for name, lines in came.items()} == {
+        n: len(lines) for n, lines in found["expected"].items()
+    }
+    assert came == found["expected"]
+    assert all(found["expected"].values())
