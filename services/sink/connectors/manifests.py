@@ -258,9 +258,8 @@ class ManifestStore:
         manifests = [self.get(name) for name in self.names(identity)]
         begin = self._begin(manifests)
         count = self._volume_manifests
-        while (
-            begin is not None and len(manifests) - begin >= 2 * count
-        ):  # else the listing was not whole, or another did it
+        # Else the listing was not whole, or another has done it.
+        while begin is not None and len(manifests) - begin >= 2 * count:
             chosen = manifests[begin : begin + count]
             total = total_of(chosen, self._total(identity, chosen[0].predecessor))
             self._create(Volume(identity=identity, total=total, manifests=tuple(chosen)))

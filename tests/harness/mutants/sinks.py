@@ -51,7 +51,7 @@ SINKS = (
     Mutant("S3", "the first part is the whole", KAFKA, "                    parts=total,\n", "                    parts=number,\n", ON_KAFKA),
     Mutant("S3", "a fenced holder takes its identity back", KAFKA, "        if self._fenced is not None:\n            raise self._fenced\n", "", ON_KAFKA),
     Mutant("S3", "the marker goes alone", KAFKA, "in records.items():\n", "in list(records.items())[:0]:\n", ON_KAFKA),
-    Mutant("S3", "records go without their marker", KAFKA, "        await transaction.send_batch(markers_of(identity), [marker_record(marker)])\n", "", ON_KAFKA),
+    Mutant("S3", "records go without their marker", KAFKA, "        await transaction.send_batch(place, [marker_record(marker)])\n", "", ON_KAFKA),
     Mutant("S3", "a commit need not await its sends", TRANSACTIONS, "            await asyncio.wait(self._sent)\n            self._take_answers()\n", "            pass\n", ("tests/contract/test_kafka_trouble.py",), real=True),
     Mutant("S4", "files are not forced to disk", FOLDER, "                os.fsync(file.fileno())", "                pass", ON_FILES),
     Mutant("S4", "folders are not forced to disk", FOLDER, "            self._force(final.parent)\n        return created", "        return created", ON_FILES),
