@@ -39,6 +39,8 @@ from tidemark.shared.wire.messages import decode_mirror_row
 T = TypeVar("T")
 _log = structlog.get_logger()
 _DEFAULT: Final = SinkSettings()
+_GATHERED_BYTES: Final = 1 << 20
+"""Rows of one epoch go to the target together, so many bytes of them: what a batch costs is not paid for each frame."""
 
 
 @dataclass(slots=True)
@@ -73,6 +75,9 @@ class SinkBody:
         self._rejected = 0
         self._skipped = 0
         self._recent: pa.RecordBatch | None = None
+        self._held: list[pa.RecordBatch] = []
+        """Of one schema, less than `_GATHERED_BYTES`, until the epoch ends."""
+        self._held_bytes = 0
         assign = context.assign
         self._topic = TopicPartition(context.outside.topics.commits(assign.job), 0)
         self._position = Offset(0)
@@ -180,26 +185,38 @@ class SinkBody:
     # --- the epoch ------------------------------------------------------------------------------------------------------------
 
     async def apply(self, tag: str, bodies: Sequence[Body]) -> Sequence[Out]:
-        """Rows go into the current epoch; what the target would refuse goes to the dead letters (S6)."""
+        """Rows go into the current epoch, many together; what the target would refuse goes to the dead letters (S6)."""
         del tag
         outs: list[Out] = []
         outside = self._context.outside
         for body in bodies:
             batch = await load_body(outside.blobs, body, outside.settings.wire)
-            sink = self._sink()
-            accept = partial(sink.accept, batch)
-            rejected = await self._patiently(sink, accept, "accepting", self._releases[0].identity)
-            self._rows += batch.num_rows - len(rejected)
-            self._remember(batch)
-            self._rejected += len(rejected)
-            if rejected and not self._rejected_to_dlq:
-                message = f"{self._context.task}: the target of the dead letters refuses one: {rejected[0].reason}"
-                raise TargetRefused(message)
-            failures = [Failure(r.row, r.reason, WOULD_REFUSE) for r in rejected]
-            context = self._context
-            now_ms = context.outside.clock.now_ms()
-            outs += dead_letters(batch, failures, context.vertex.label, context.operators, now_ms=now_ms)
+            if self._held and not batch.schema.equals(self._held[0].schema, check_metadata=True):
+                outs += await self._accept()
+            self._held.append(batch)
+            self._held_bytes += batch.nbytes
+            if self._held_bytes >= _GATHERED_BYTES:
+                outs += await self._accept()
         return outs
+
+    async def _accept(self) -> list[Out]:
+        """Hand over what is held, as one batch."""
+        if not self._held:
+            return []
+        batch = self._held[0] if len(self._held) == 1 else pa.concat_batches(self._held)
+        self._held, self._held_bytes = [], 0
+        context = self._context
+        accept = partial(self._sink().accept, batch)
+        rejected = await self._patiently(self._sink(), accept, "accepting", self._releases[0].identity)
+        self._rows += batch.num_rows - len(rejected)
+        self._remember(batch)
+        self._rejected += len(rejected)
+        if rejected and not self._rejected_to_dlq:
+            message = f"{context.task}: the target of the dead letters refuses one: {rejected[0].reason}"
+            raise TargetRefused(message)
+        failures = [Failure(r.row, r.reason, WOULD_REFUSE) for r in rejected]
+        now_ms = context.outside.clock.now_ms()
+        return list(dead_letters(batch, failures, context.vertex.label, context.operators, now_ms=now_ms))
 
     def _remember(self, batch: pa.RecordBatch) -> None:
         """A copy of the last rows: a slice would hold the whole batch."""
@@ -211,9 +228,11 @@ class SinkBody:
         """The last documents that came, newest last, within `sample_bytes_max`."""
         shown: list[bytes] = []
         size = 0
-        if self._recent is None:
+        recent = self._held[-1] if self._held else self._recent
+        if recent is None or not isinstance(self._context.vertex.head, WriteHead):
             return ()
-        for document in reversed(list(documents_of(self._recent))[-limit:]):
+        last = recent.slice(max(0, recent.num_rows - min(limit, self._settings.sample_rows_max)))
+        for document in reversed(documents_of(last)):
             data = msgspec.json.encode(to_json(document, canonical=False))
             size += len(data)
             if size > self._settings.sample_bytes_max:
@@ -222,9 +241,9 @@ class SinkBody:
         return shown[::-1]
 
     async def advance(self, watermark_ms: int) -> Sequence[Out]:
-        """A sink only passes time on, for the dead letters that it sends."""
+        """A sink only passes time on, for the dead letters that it sends; at the end they all come before it (E1)."""
         self._watermark_ms = max(self._watermark_ms, watermark_ms)
-        return ()
+        return await self._accept() if watermark_ms == MAX_TIME else ()
 
     async def fire(self, now_ms: int) -> Sequence[Out]:
         """Nothing waits for processing time."""
@@ -232,9 +251,9 @@ class SinkBody:
         return ()
 
     async def flush(self, epoch: Epoch) -> Sequence[Out]:
-        """Nothing is held for batching."""
+        """All rows of the epoch are in it."""
         del epoch
-        return ()
+        return await self._accept()
 
     async def copy(self, epoch: Epoch, committed: Epoch) -> Copied:
         """Stage: durable at the target, visible to no reader (C7)."""

@@ -1,11 +1,16 @@
 """Record batches to Arrow IPC streams and back."""
 
 from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
 
 import pyarrow as pa
 
 from tidemark.shared.wire.errors import WireError
 from tidemark.shared.wire.limits import DEFAULT, WireLimits
+
+_SCHEMA_BYTES: Final = 4096
+"""What an encoded batch has beside its columns, about."""
 
 
 def encode_batch(batch: pa.RecordBatch) -> bytes:
@@ -38,20 +43,22 @@ def split_batch(batch: pa.RecordBatch, bytes_max: int) -> Iterator[tuple[pa.Reco
 
     A single row above the limit is given as it is.
     """
-    data = encode_batch(batch)
-    if len(data) <= bytes_max or batch.num_rows <= 1:
-        yield batch, data
-        return
-    half = batch.num_rows // 2
-    yield from split_batch(batch.slice(0, half), bytes_max)
-    yield from split_batch(batch.slice(half), bytes_max)
+    for part in divide_batch(batch, bytes_max):
+        data = encode_batch(part)
+        if len(data) <= bytes_max or part.num_rows <= 1:
+            yield part, data
+        else:
+            half = part.num_rows // 2
+            yield from split_batch(part.slice(0, half), bytes_max)
+            yield from split_batch(part.slice(half), bytes_max)
 
 
 def divide_batch(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
     """Slices of a batch that take at most so much memory each, in order; a single row above the limit is given as it is."""
-    if batch.nbytes <= bytes_max or batch.num_rows <= 1:
+    parts = min(batch.num_rows, -(-batch.nbytes // max(1, bytes_max // 2, bytes_max - _SCHEMA_BYTES)))
+    if batch.nbytes <= bytes_max or parts <= 1:
         yield batch
         return
-    half = batch.num_rows // 2
-    yield from divide_batch(batch.slice(0, half), bytes_max)
-    yield from divide_batch(batch.slice(half), bytes_max)
+    bounds = [batch.num_rows * number // parts for number in range(parts + 1)]
+    for begin, end in pairwise(bounds):
+        yield from divide_batch(batch.slice(begin, end - begin), bytes_max)

@@ -6,6 +6,7 @@ from hashlib import sha256
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from tests.harness.worker_stand import JOB, TOPICS, WorkerStand, working
@@ -18,9 +19,11 @@ from tidemark.shared.model.frames import Inline
 from tidemark.shared.model.held import Wait
 from tidemark.shared.model.ids import Epoch, Generation, JobId, LeaderToken, VertexId
 from tidemark.shared.model.messages import Ack, CommitHint, Drain, Released, TaskFailed, TaskRestored
+from tidemark.shared.model.time import MAX_TIME
 from tidemark.shared.operators.base import ARRIVAL, PART, POS, TS, WEND, WSTART
 from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailable
+from tidemark.shared.runtime.body import Copied
 from tidemark.shared.runtime.creating import create_mirror
 from tidemark.shared.runtime.mirror import MirrorWriter
 from tidemark.shared.wire.arrow import encode_batch
@@ -41,8 +44,10 @@ class WatchedSink(MemorySink):
         return await super().open(identity, restored_from, joins=joins)
 
     async def accept(self, batch: pa.RecordBatch) -> Sequence[Rejected]:
-        self._log.append("accept")
-        return [Rejected(0, "refused")] if batch.column(TS).to_pylist() == [666] else await super().accept(batch)
+        self._log.append(f"accept {batch.num_rows}")
+        refused = pc.equal(batch.column(TS), 666)
+        await super().accept(batch.filter(pc.invert(refused)))
+        return [Rejected(row, "refused") for row, is_it in enumerate(refused.to_pylist()) if is_it]
 
     async def release(self, row: MirrorRow, staged: bytes) -> None:
         self._log.append(f"release {row.epoch}")
@@ -198,14 +203,14 @@ def test_C11_a_release_that_waits_keeps_nothing_from_being_staged() -> None:
     async def story(bench: Bench) -> None:
         body = await _opened(bench)
         await body.apply("", [_inline(1)])
-        first = await body.copy(Epoch(1), Epoch(0))
+        first = await _copied(body, Epoch(1), Epoch(0))
         bench.trouble += [TargetUnavailable("away")] * 1_000
         clock = bench.stand.world.clock
         began_ms = clock.now_ms()
         await bench.mirror(row(1, 0, first.staged))
         await bench.stand.until(lambda: bool(_waits(bench)))
         await body.apply("", [_inline(2)])
-        second = await body.copy(Epoch(2), Epoch(1))
+        second = await _copied(body, Epoch(2), Epoch(1))
         await bench.stand.settle()
         (wait,) = _waits(bench)
         assert (wait.kind, wait.doing, wait.on, wait.reason) == ("target", "releasing 1", "memory", "away")
@@ -225,7 +230,7 @@ def test_C11_a_release_is_told_when_it_has_happened_and_not_before() -> None:
     async def story(bench: Bench) -> None:
         body = await _opened(bench)
         await body.apply("", [_inline(1)])
-        staged = await body.copy(Epoch(1), Epoch(0))
+        staged = await _copied(body, Epoch(1), Epoch(0))
         bench.trouble += [TargetUnavailable("away")] * 1_000
         await bench.mirror(row(1, 0, staged.staged))
         await bench.stand.until(lambda: bool(_waits(bench)))
@@ -247,7 +252,7 @@ def test_C10_two_activities_that_wait_are_told_side_by_side() -> None:
         (hosted,) = bench.stand.worker._tasks.values()
         staging = Wait("blobs", "staging 2", "memory", 5, "full")
         hosted.note_wait("staging", staging)
-        first = await body.copy(Epoch(1), Epoch(0))
+        first = await _copied(body, Epoch(1), Epoch(0))
         bench.trouble.append(TargetUnavailable("away"))
         await bench.mirror(row(1, 0, first.staged))
         await bench.stand.until(lambda: len(_waits(bench)) > 1)
@@ -284,9 +289,9 @@ def test_S6_what_the_target_would_refuse_goes_to_the_dead_letters_before_staging
 
     async def story(bench: Bench) -> None:
         body = await _opened(bench)
-        outs = await body.apply("", [_inline(666), _inline(7)])
+        outs = [*await body.apply("", [_inline(666), _inline(7)]), *await body.flush(Epoch(1))]
         assert [(out.port, out.batch.num_rows) for out in outs] == [("dlq", 1)]
-        copied = await body.copy(Epoch(1), Epoch(0))
+        copied = await _copied(body, Epoch(1), Epoch(0))
         await bench.mirror(row(1, 0, copied.staged))
         await bench.stand.until(lambda: bench.visible() == [(1, 7)])
 
@@ -308,6 +313,7 @@ def test_a_letter_of_a_row_that_is_no_record_invents_nothing() -> None:
         window = {WSTART: pa.array([0], pa.int64()), WEND: pa.array([667], pa.int64())}
         row = pa.RecordBatch.from_pydict({**columns, **window})
         outs = [*await body.apply("", [Inline("rows", 1, encode_batch(batch)) for batch in (record, row)])]
+        outs += await body.flush(Epoch(1))
         of_record, of_row = (documents_of(out.batch)[0] for out in outs)
         assert of_record["_stream_meta"]["source"]["offset"] == 17
         assert int(of_record["dlqTime"]) == 1234
@@ -317,13 +323,45 @@ def test_a_letter_of_a_row_that_is_no_record_invents_nothing() -> None:
     on_bench(story)
 
 
+def test_E1_at_the_end_all_letters_of_rows_come_before_it() -> None:
+    """Rows that are held for a larger batch go to the target with the highest watermark, and with no lower one."""
+
+    async def story(bench: Bench) -> None:
+        body = await _opened(bench)
+        assert [*await body.apply("", [_inline(666)]), *await body.advance(5)] == []
+        assert [out.port for out in await body.advance(MAX_TIME)] == ["dlq"]
+
+    on_bench(story)
+
+
+def test_frames_of_an_epoch_go_to_the_target_together() -> None:
+    """Those of one schema; one of another does not wait behind them, and the order stays."""
+
+    async def story(bench: Bench) -> None:
+        body = await _opened(bench)
+        bench.log.clear()
+        await body.apply("", [_inline(1), _inline(2)])
+        await body.apply("", [_inline(3)])
+        other = pa.RecordBatch.from_pydict({TS: pa.array([4], pa.int64()), "more": pa.array([1])})
+        assert bench.log == []
+        await body.apply("", [Inline("rows", 1, encode_batch(other))])
+        assert bench.log == ["accept 3"]
+        copied = await _copied(body, Epoch(1), Epoch(0))
+        assert bench.log == ["accept 3", "accept 1"]
+        await bench.mirror(row(1, 0, copied.staged))
+        await bench.stand.until(lambda: bench.visible() == [(1, 1), (1, 2), (1, 3), (1, 4)])
+
+    on_bench(story)
+
+
 def test_S6_a_dead_letter_that_is_refused_is_an_error() -> None:
     """There is nowhere left to put it: the task fails for good instead of dropping it."""
 
     async def story(bench: Bench) -> None:
         body = await _opened(bench)
+        await body.apply("", [_inline(666)])
         with pytest.raises(TargetRefused, match="the target of the dead letters refuses one"):
-            await body.apply("", [_inline(666)])
+            await body.flush(Epoch(1))
 
     on_bench(story, rejected_to_dlq=False)
 
@@ -334,9 +372,9 @@ def test_C7_an_epoch_is_staged_with_the_snapshot_and_seen_by_nobody() -> None:
     async def story(bench: Bench) -> None:
         body = await _opened(bench)
         await body.apply("", [_inline(1)])
-        await body.copy(Epoch(1), Epoch(0))  # aborted
+        await _copied(body, Epoch(1), Epoch(0))  # aborted
         await body.apply("", [_inline(2)])
-        copied = await body.copy(Epoch(2), Epoch(0))
+        copied = await _copied(body, Epoch(2), Epoch(0))
         await bench.stand.settle()
         assert bench.visible() == []
         await bench.mirror(row(2, 0, copied.staged))
@@ -357,6 +395,12 @@ async def _opened(bench: Bench) -> Any:
 def _waits(bench: Bench) -> tuple[Wait, ...]:
     """As the next heartbeat tells them."""
     return tuple(wait for task in bench.stand.worker._heartbeat().tasks for wait in task.waiting)
+
+
+async def _copied(body: SinkBody, epoch: Epoch, committed: Epoch) -> Copied:
+    """Flushed, then copied, as the machine has it."""
+    await body.flush(epoch)
+    return await body.copy(epoch, committed)
 
 
 def _inline(time_ms: int) -> Inline:

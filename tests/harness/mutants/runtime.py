@@ -32,7 +32,7 @@ RUNTIME = (
     Mutant("F6", "any version is read", FRAMES, "        check_version(FRAME, data)\n", "        pass\n", ON_WIRE),
     Mutant("F6", "fields of any type", FRAMES, "not _well_typed(fields):", "False:", ON_WIRE),
     Mutant("F6", "errors of the decoder escape", FRAMES, "except (ValueError, msgpack.UnpackException) as error:", "except msgpack.UnpackException as error:", ON_WIRE),
-    Mutant("F6", "batches are not split", ARROW, "if len(data) <= bytes_max or batch.num_rows <= 1:", "if True:", (*ON_WIRE, *ON_EXCHANGE)),
+    Mutant("F6", "batches are not split", ARROW, "if len(data) <= bytes_max or part.num_rows <= 1:", "if True:", (*ON_WIRE, *ON_EXCHANGE)),
     Mutant("F6", "errors of Arrow escape", ARROW, "except (pa.ArrowException, StopIteration, OSError) as error:", "except StopIteration as error:", ON_WIRE),
     Mutant("F7", "nothing is told as read", DRIVER, "                    self.read_offsets[edge] = max(self.read_offsets.get(edge, Offset(0)), Offset(record.offset + 1))\n", "", ON_DRIVER),
     Mutant("F7", "frames are taken though receivers are behind", DRIVER, "            elif self._frames and self.machine.may_read():\n                self._take_frame()", "            elif self._frames:\n                self._take_frame()", ON_DRIVER),
