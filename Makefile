@@ -125,6 +125,10 @@ cliffs: setup ## expressions and pipelines drawn at random (ARGS='SEED NUMBER'),
 bench: setup ## what it carries on this machine, with machine, versions and command
 	$(PYTEST) -m bench -s --timeout 0 $(ARGS)
 
+.PHONY: bench-peers
+bench-peers: setup ## Flink and Kafka Streams beside Tidemark on the same rows (ARGS='--shape map --partitions 4'); fetches 300 MiB; half an hour
+	$(BIN)/python -m tests.harness.bench.peers --json out/bench/peers.json $(ARGS)
+
 .PHONY: soak
 soak: setup ## many kills and pauses, seeded (TIDEMARK_SOAK_FAULTS, TIDEMARK_SOAK_SEED); what struck lies in out/soak/, summed up
 	$(PYTEST) -m soak -s --timeout 0 --ignore tests/outages $(ARGS)

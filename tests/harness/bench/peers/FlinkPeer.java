@@ -1,0 +1,167 @@
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.IOException;
+import java.time.Duration;
+import java.util.Properties;
+import org.apache.flink.api.common.eventtime.WatermarkStrategy;
+import org.apache.flink.api.common.functions.AggregateFunction;
+import org.apache.flink.api.common.serialization.DeserializationSchema;
+import org.apache.flink.api.common.serialization.SerializationSchema;
+import org.apache.flink.api.common.typeinfo.TypeInformation;
+import org.apache.flink.configuration.Configuration;
+import org.apache.flink.connector.base.DeliveryGuarantee;
+import org.apache.flink.connector.kafka.sink.KafkaRecordSerializationSchema;
+import org.apache.flink.connector.kafka.sink.KafkaSink;
+import org.apache.flink.connector.kafka.source.KafkaSource;
+import org.apache.flink.connector.kafka.source.enumerator.initializer.OffsetsInitializer;
+import org.apache.flink.streaming.api.datastream.DataStream;
+import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
+import org.apache.flink.streaming.api.functions.windowing.ProcessWindowFunction;
+import org.apache.flink.streaming.api.windowing.assigners.SlidingEventTimeWindows;
+import org.apache.flink.streaming.api.windowing.assigners.TumblingEventTimeWindows;
+import org.apache.flink.streaming.api.windowing.assigners.WindowAssigner;
+import org.apache.flink.streaming.api.windowing.windows.TimeWindow;
+import org.apache.flink.util.Collector;
+
+/** Flink, exactly once, in one process: BOOTSTRAP SOURCE TARGET SHAPE PARALLELISM CHECKPOINT_MS. */
+public class FlinkPeer {
+    static final ObjectMapper JSON = new ObjectMapper();
+
+    public static class Event {
+        public String key;
+        public long ts;
+        public long amount;
+    }
+
+    public static class Doubled {
+        public String key;
+        public long ts, amount;
+
+        @com.fasterxml.jackson.annotation.JsonProperty("double")
+        public long twice;
+    }
+
+    public static class Row {
+        public String key;
+        public long start, n, total;
+    }
+
+    public static class Pair {
+        public long n, total;
+    }
+
+    public static class Reading implements DeserializationSchema<Event> {
+        @Override
+        public Event deserialize(byte[] data) throws IOException {
+            return JSON.readValue(data, Event.class);
+        }
+
+        @Override
+        public boolean isEndOfStream(Event next) {
+            return false;
+        }
+
+        @Override
+        public TypeInformation<Event> getProducedType() {
+            return TypeInformation.of(Event.class);
+        }
+    }
+
+    public static class Writing<T> implements SerializationSchema<T> {
+        @Override
+        public byte[] serialize(T value) {
+            try {
+                return JSON.writeValueAsBytes(value);
+            } catch (IOException error) {
+                throw new RuntimeException(error);
+            }
+        }
+    }
+
+    public static class Counting implements AggregateFunction<Event, Pair, Pair> {
+        @Override
+        public Pair createAccumulator() {
+            return new Pair();
+        }
+
+        @Override
+        public Pair add(Event event, Pair pair) {
+            pair.n += 1;
+            pair.total += event.amount;
+            return pair;
+        }
+
+        @Override
+        public Pair getResult(Pair pair) {
+            return pair;
+        }
+
+        @Override
+        public Pair merge(Pair one, Pair other) {
+            one.n += other.n;
+            one.total += other.total;
+            return one;
+        }
+    }
+
+    public static class Shown extends ProcessWindowFunction<Pair, Row, String, TimeWindow> {
+        @Override
+        public void process(String key, Context context, Iterable<Pair> pairs, Collector<Row> out) {
+            Pair pair = pairs.iterator().next();
+            Row row = new Row();
+            row.key = key;
+            row.start = context.window().getStart();
+            row.n = pair.n;
+            row.total = pair.total;
+            out.collect(row);
+        }
+    }
+
+    static <T> KafkaSink<T> sink(String bootstrap, String target) {
+        Properties settings = new Properties();
+        settings.put("transaction.timeout.ms", "600000");
+        return KafkaSink.<T>builder()
+            .setBootstrapServers(bootstrap)
+            .setKafkaProducerConfig(settings)
+            .setRecordSerializer(
+                KafkaRecordSerializationSchema.<T>builder().setTopic(target).setValueSerializationSchema(new Writing<T>()).build())
+            .setDeliveryGuarantee(DeliveryGuarantee.EXACTLY_ONCE)
+            .setTransactionalIdPrefix("peer-" + target)
+            .build();
+    }
+
+    public static void main(String[] given) throws Exception {
+        StreamExecutionEnvironment environment = StreamExecutionEnvironment.createLocalEnvironment(
+            Integer.parseInt(given[4]), new Configuration());
+        environment.enableCheckpointing(Long.parseLong(given[5]));
+        environment.getConfig().enableObjectReuse();
+        KafkaSource<Event> source = KafkaSource.<Event>builder()
+            .setBootstrapServers(given[0])
+            .setTopics(given[1])
+            .setStartingOffsets(OffsetsInitializer.earliest())
+            .setValueOnlyDeserializer(new Reading())
+            .build();
+        WatermarkStrategy<Event> marks = WatermarkStrategy.<Event>forBoundedOutOfOrderness(Duration.ofSeconds(5))
+            .withTimestampAssigner((event, before) -> event.ts);
+        DataStream<Event> read = environment.fromSource(source, marks, "events");
+        if (given[3].equals("map")) {
+            read.map(event -> {
+                Doubled made = new Doubled();
+                made.key = event.key;
+                made.ts = event.ts;
+                made.amount = event.amount;
+                made.twice = 2 * event.amount;
+                return made;
+            }).returns(Doubled.class).sinkTo(sink(given[0], given[2]));
+        } else {
+            Duration minute = Duration.ofMinutes(1);
+            WindowAssigner<Object, TimeWindow> windows = given[3].equals("hop")
+                ? SlidingEventTimeWindows.of(minute, Duration.ofSeconds(10))
+                : TumblingEventTimeWindows.of(minute);
+            read.keyBy(event -> event.key)
+                .window(windows)
+                .aggregate(new Counting(), new Shown())
+                .sinkTo(sink(given[0], given[2]));
+        }
+        environment.execute("peer");
+    }
+}

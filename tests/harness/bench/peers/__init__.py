@@ -1,0 +1,1 @@
+"""Tidemark beside others on the same rows: ordinary producers, one broker, each result checked."""
