@@ -48,6 +48,14 @@ class _Implementation(caching.CompileResultCacheImpl):
 class _Kept(caching.FunctionCache):
     _impl_class = _Implementation
 
+    def load_overload(self, signature: Any, target: Any) -> Any:
+        try:
+            return super().load_overload(signature, target)
+        except Exception:  # noqa: BLE001 - torn, or of a version whose modules had other names: it is compiled anew
+            with suppress(OSError):
+                self._cache_file.flush()
+            return None
+
     def save_overload(self, signature: Any, data: Any) -> None:
         with suppress(OSError):  # CC3
             super().save_overload(signature, data)

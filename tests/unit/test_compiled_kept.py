@@ -2,16 +2,18 @@
 
 import errno
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numba
 import pytest
 from numba import types
 from numba.core import caching
 
-from tidemark.shared.compiled import json, keeping
+from tidemark.shared.compiled import compiling, json, keeping
 from tidemark.shared.compiled.compiling import compiled
 
 
@@ -50,6 +52,27 @@ def test_code_fits_the_text_of_the_whole_room(tmp_path: Path, monkeypatch: pytes
     assert stamp() == before
     (tmp_path / "b.py").write_text("c")
     assert stamp() != before
+
+
+@pytest.mark.parametrize("kept", [b"", b"\x80", pickle.dumps(numba.__version__) + b"cgone.module\nname\n."])
+def test_what_is_kept_and_cannot_be_read_is_compiled_anew(
+    kept: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that was cut off, or names modules that are no more, costs the time to compile, once."""
+    monkeypatch.setattr(compiling, "folder", lambda: tmp_path)
+
+    def make() -> Any:
+        @compiled(types.int64(types.int64))
+        def double(number: Any) -> Any:
+            return number * 2
+
+        return double
+
+    make()
+    (index,) = tmp_path.glob("*.nbi")
+    index.write_bytes(kept)
+    assert make()(21) == 42
+    assert make().stats.cache_hits
 
 
 def test_nothing_is_compiled_while_data_flows() -> None:
