@@ -6,7 +6,7 @@ identity is opened anew, or after its time-out.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from tidemark.shared.adapters.kafka_client import KAFKA_ERRORS, translated
 from tidemark.shared.adapters.kafka_packed import PackedBatch, packed
-from tidemark.shared.adapters.kafka_reader import partition_name
+from tidemark.shared.adapters.kafka_reader import partition_name, theirs
 from tidemark.shared.adapters.kafka_writer import Producer
 from tidemark.shared.compiled.documents import buffers
 from tidemark.shared.model.ids import Offset
@@ -162,15 +162,20 @@ class KafkaTransactionalWriter:
         self._open: KafkaTransaction | None = None
         self.closed = False
 
-    async def begin(self) -> KafkaTransaction:
-        """Start a transaction; one at a time."""
+    async def begin(self, partitions: Collection[TopicPartition] = ()) -> KafkaTransaction:
+        """Start a transaction; one at a time. The library would ask for each partition with its first batch."""
         self._producer.check()
         if self._open is not None:
             raise LogError(f"{self._producer.name}: the transaction before is still open; end it first")
         try:
             await self._producer.raw.begin_transaction()
+            for partition in partitions:
+                await self._producer.admit(partition, has_content=True)
+                self._producer.raw._txn_manager.maybe_add_partition_to_txn(theirs(partition))  # noqa: SLF001
         except KAFKA_ERRORS as error:
             raise self.fail(translated(error, f"{self._producer.name}: beginning a transaction")) from error
+        except LogError as error:
+            raise self.fail(error) from error
         self._open = KafkaTransaction(self, self._producer)
         return self._open
 

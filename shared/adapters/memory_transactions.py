@@ -4,7 +4,7 @@ A lost answer to a commit may mean that it happened, or that it happens a little
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextvars import Context
 from typing import Literal
 
@@ -69,8 +69,9 @@ class MemoryTransactionalWriter:
         self._late: asyncio.Task[None] | None = None
         self.closed = False
 
-    async def begin(self) -> MemoryTransaction:
+    async def begin(self, partitions: Collection[TopicPartition] = ()) -> MemoryTransaction:
         """Start a transaction; one at a time."""
+        del partitions
         self._raise_if_broken()
         if self._open:
             raise LogError(f"transactional writer {self._identity}: the transaction before is still open; end it")

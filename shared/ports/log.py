@@ -4,7 +4,7 @@ Errors: `LogUnavailable` for what may pass by waiting (no broker, no leader), `L
 password. After any of them from a writer the writer is unusable: close it and open a new one (F2).
 """
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias, overload
 
@@ -227,8 +227,8 @@ class Transaction(Protocol):
 class TransactionalWriter(Protocol):
     """Writes in transactions under one identity; opening it fences every earlier holder (S1)."""
 
-    async def begin(self) -> Transaction:
-        """Start a transaction; one at a time."""
+    async def begin(self, partitions: Collection[TopicPartition] = ()) -> Transaction:
+        """Start a transaction; one at a time. What will be written to is named, so that the broker is asked for all of it at once."""
         ...
 
     async def close(self) -> None:

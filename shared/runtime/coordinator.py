@@ -7,7 +7,7 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -57,6 +57,8 @@ from tidemark.shared.runtime.unreadable import Unreadable, key_of, unreadable_me
 from tidemark.shared.wire.messages import decode_report, encode_message
 
 _log = structlog.get_logger()
+_TICKS_A_BEAT: Final = 2
+"""Between what is due, time reaches the machine so often: its time-outs are some beats long."""
 
 Planner = Callable[[str, dict[str, int], Any, Mapping[str, str]], ev.PlannedPipeline]
 """(document, parallelism, previous RunningPlan or None, the registry of connections) → plan; raises PlanRefusal."""
@@ -101,6 +103,7 @@ class CoordinatorDriver:
         self._renewed_ms = 0
         self._reads: Handle | None = None
         self._token: LeaderToken | None = None
+        self._commanded_ms = 0
         """It leads."""
         self._term = 0
         self._inbox: deque[tuple[int, ev.CoordinatorEvent]] = deque()
@@ -259,6 +262,7 @@ class CoordinatorDriver:
                 self._outside.executor.spawn(beside, type(command).__name__, self._broken)
 
     def _command(self, command: Command) -> None:
+        self._commanded_ms = self._now()
         self._teller.tell(self._outside.topics.commands, None, encode_message(command, self._wire))
 
     # --- what is answered ---------------------------------------------------------------------------------------------------
@@ -447,7 +451,7 @@ class CoordinatorDriver:
         beat_ms = self._now()
         while True:
             due_ms = self._machine.due_ms()
-            tick_ms = self._outside.settings.tick_interval_ms
+            tick_ms = self._outside.settings.heartbeat_interval_ms // _TICKS_A_BEAT
             wait_ms = tick_ms if due_ms is None else max(1, min(tick_ms, due_ms - self._now()))
             await self._outside.clock.sleep_ms(wait_ms)
             self._doubt.runs()
@@ -458,7 +462,10 @@ class CoordinatorDriver:
                 if has_room and self._now() - beat_ms >= settings.heartbeat_interval_ms:
                     beat_ms = self._now()
                     self._teller.count()
-                    self._command(CoordinatorBeat(self._token))
+                    if self._now() - self._commanded_ms >= settings.heartbeat_interval_ms:
+                        self._command(
+                            CoordinatorBeat(self._token)
+                        )  # whoever hears another command knows that somebody leads
                     echo = encode_message(Echo(self._token, beat_ms), self._wire)
                     self._teller.tell(self._outside.topics.reports, None, echo)
 

@@ -272,6 +272,7 @@ class Worker:
                 if isinstance(driver, SourceDriver):
                     driver.start_input()
             case StartCheckpoint(_, _, epoch, committed, ended, took_ms):
+                driver.post(ev.Ticked(self._outside.clock.now_ms(), self._outside.clock.monotonic_ms()))
                 driver.post(ev.EpochTook(ended, took_ms))
                 driver.post(ev.InputHeld(held=False))
                 driver.post(ev.CheckpointStarted(epoch, committed))
@@ -426,7 +427,7 @@ class Worker:
             await clock.sleep_ms(settings.tick_interval_ms if self._tasks else settings.heartbeat_interval_ms)
             event = ev.Ticked(clock.now_ms(), clock.monotonic_ms())
             for hosted in self._tasks.values():
-                if hosted.driver is not None:
+                if hosted.driver is not None and hosted.driver.machine.waits_for(event):
                     hosted.driver.post(event)
 
     async def _tell_positions(self) -> None:

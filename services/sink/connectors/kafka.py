@@ -252,7 +252,7 @@ class KafkaSink:
         """One transaction: records, then the marker."""
         identity = self._identity
         assert identity is not None
-        transaction = await writer.begin()
+        transaction = await writer.begin((*records, markers_of(identity)))
         for partition, columns in records.items():
             for some in columns:
                 await transaction.send_batch(partition, some)

@@ -109,6 +109,11 @@ class TaskMachine:
         """When processing time next has something to do, ms; MAX_TIME for never."""
         return self._next_processing_ms
 
+    def waits_for(self, tick: ev.Ticked) -> bool:
+        """Whether this tick would change anything: a timer is due, a watermark is not told, an epoch has been under way for long."""
+        due = self._next_processing_ms <= tick.now_ms
+        return due or self.sender.holds_news() or (self.is_source and self.pace.grows_late(tick.monotonic_ms))
+
     # --- the mutator --------------------------------------------------------------------------------------------------
 
     def handle(self, event: ev.Event) -> list[do.Command]:

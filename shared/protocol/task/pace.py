@@ -64,6 +64,10 @@ class Pace:
         left = self._bound_rows() - self.sent_rows - self.held_rows
         return max(1, int(left / self._fan_out)) if left > 0 else 0
 
+    def grows_late(self, now_ms: int) -> bool:
+        """Whether the epoch under way is so late that it may bound the next."""
+        return self._flight != NO_EPOCH and now_ms - self._flight_since_ms > self.target_ms > 0
+
     def produced(self, taken_rows: int, sent_rows: int, held_rows: int) -> None:
         """So many rows of input became so many that were sent; of all that came before so many are held now."""
         more = sent_rows + held_rows - self.held_rows

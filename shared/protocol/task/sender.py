@@ -102,6 +102,12 @@ class Sender:
             self.uncommitted_bytes[self.epoch] = self.uncommitted_bytes.get(self.epoch, 0) + size_bytes
             yield Send(edge, partition_index, frame)
 
+    def holds_news(self) -> bool:
+        """Whether some partition does not know the watermark or the idleness yet."""
+        return not self.ended and any(
+            p.watermark_ms < self.watermark_ms or p.idle != self.idle for _, _, p in self._every()
+        )
+
     def watermarks(self) -> Iterator[Send]:
         """WATERMARK to every partition that does not know the watermark or the idleness yet; none behind END."""
         if self.ended:
