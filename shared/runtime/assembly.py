@@ -108,6 +108,7 @@ async def _restored(context: TaskContext, body: TaskBody, ways: Ways) -> TaskDri
         on_ends=ways.on_ends,
         on_failed=context.fail,
         passing=outside.passing,
+        gathers=all(plan.vertex(edge.receiver).service == "sink" for edge in outputs),
     )
     driver = SourceDriver(wiring, machine, body) if isinstance(body, SourceBody) else TaskDriver(wiring, machine, body)
     parts = await load_parts(outside.blobs, assign.handles, _ownership(context))

@@ -27,6 +27,7 @@ from tidemark.shared.runtime.ahead import Ahead
 from tidemark.shared.runtime.body import Fetched, Given, SourceBody, TaskBody
 from tidemark.shared.runtime.context import Phase
 from tidemark.shared.runtime.exchange import Exchange
+from tidemark.shared.runtime.gathered import Gathered
 from tidemark.shared.runtime.meter import Meter, first_arrival, oldest_work
 from tidemark.shared.runtime.outbox import Outbox, Parcel
 from tidemark.shared.runtime.reading import reading
@@ -64,6 +65,8 @@ class TaskWiring:
     on_ends: Callable[[Splits], None]
     on_failed: Callable[[BaseException], None]
     passing: Callable[[Phase, Epoch], None]
+    gathers: bool = False
+    """A source's: all that it sends goes to sinks (`Gathered`)."""
 
 
 class TaskDriver:
@@ -255,8 +258,11 @@ class TaskDriver:
 
     async def _done(self, ticket: int, outs: Sequence[Given]) -> None:
         self.meter.gave(outs)
-        emissions = await self.wiring.exchange.emissions(outs, self.machine.sender.epoch)
+        emissions = await self._emissions(outs)
         self.post(ev.Done(ticket, emissions, self.body.output_watermark(), self.body.next_processing_ms()))
+
+    async def _emissions(self, outs: Sequence[Given]) -> tuple[ev.Emission, ...]:
+        return await self.wiring.exchange.emissions(outs, self.machine.sender.epoch)
 
     def _acknowledge(self, command: do.Acknowledge) -> None:
         self.meter.acknowledged(command.parts, command.blobs, self.wiring.clock.monotonic_ms())
@@ -346,6 +352,7 @@ class SourceDriver(TaskDriver):
         """Nothing more is fetched until this checkpoint, or a later one, is committed (`SourceBody.settle_ms`)."""
         self.returns = Returns(frozenset((edge, n) for edge, b in wiring.outputs.items() for n in range(b.receivers)))
         self.ahead = Ahead()
+        self._gathered = Gathered(machine.sender.watermark_ms)
         self._noted = machine.committed
         self._noting: Handle | None = None
         self._noted_ms = -wiring.settings.note_interval_ms
@@ -456,11 +463,7 @@ class SourceDriver(TaskDriver):
         self.meter.busy_ms += clock.monotonic_ms() - began_ms
         self.meter.oldest_ms = oldest_work(fetched)
         self.returns.note(self.source.returned(), self.machine.sender.epoch)
-        emissions = await self.wiring.exchange.emissions(outs, self.machine.sender.epoch)
-        held_rows = self.source.held_rows(self.machine.pace.window_rows)
-        produced = ev.Produced(
-            emissions, self.source.output_watermark(), self.source.idle(), self.source.ended(), fetched.rows, held_rows
-        )
+        produced = await self._produced(outs, fetched)
         settle_ms = self.source.settle_ms() if fetched.paced else None
         if settle_ms is not None:
             if settle_ms:
@@ -472,6 +475,25 @@ class SourceDriver(TaskDriver):
         elif fetched.paced:
             self._room.set()
         self._commands.extend(self.machine.handle(produced))
+
+    async def _produced(self, outs: Sequence[Given], fetched: Fetched) -> ev.Produced:
+        """What goes out now. Rows for sinks may wait, but not behind what others are told: idleness, the end, a script's step."""
+        source, gathered = self.source, self._gathered
+        idle, ended = source.idle(), source.ended()
+        waits = self.wiring.gathers and not (idle or ended or fetched.paced)
+        gathered.add(outs)
+        emissions: tuple[ev.Emission, ...] = ()
+        if not waits or gathered.full() or not gathered.rows:
+            emissions = await self._emissions(())
+        held_rows = gathered.rows + source.held_rows(self.machine.pace.window_rows)
+        return ev.Produced(emissions, gathered.watermark_ms, idle, ended, fetched.rows, held_rows)
+
+    async def _emissions(self, outs: Sequence[Given]) -> tuple[ev.Emission, ...]:
+        """With what was gathered before, and then behind everything."""
+        gathered = self._gathered
+        made = await super()._emissions([*gathered.taken(), *outs])
+        gathered.watermark_ms = max(gathered.watermark_ms, self.source.output_watermark())
+        return made
 
     async def _ask_later(self, settle_ms: int) -> None:
         """A checkpoint that began before what was set is seen everywhere covers nothing of it."""

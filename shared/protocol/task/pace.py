@@ -18,6 +18,10 @@ _DIFFERENT: Final = 1.25
 _REMEMBERED: Final = 0.9
 """Of what an epoch costs without rows, with each that says nothing of it: so sizes change until one does."""
 _ANY_ROWS: Final = 2**62
+_PIECES: Final = 8
+"""An epoch is not filled in smaller parts: small pieces are slow, and what is held is merged only where it would be too much."""
+_BECAME_LEAST: Final = 1 / 64
+"""Rows that a row becomes, as far as it is counted on: of aggregated rows few are left, and the next ones may all be kept."""
 _EPOCHS_MAX: Final = 64
 """Epochs whose rows are remembered until their time is told: more than may wait for their release (C11)."""
 
@@ -36,8 +40,8 @@ class Pace:
     """Waiting for the next barrier inside of the task."""
     now_ms: int = 0
     """Monotonic, as of the last tick."""
-    _fan_out: float = 1.0
-    """Rows that one row of the input became, last; at least 1."""
+    _became: float = 1.0
+    """Rows that one row of the input became, last."""
     _fixed_ms: float = 0.0
     """What an epoch takes without rows, as far as it is known."""
     _compared: tuple[int, int] = (0, 0)
@@ -61,8 +65,9 @@ class Pace:
         """How many rows of input may be taken now, at least 1 while it is not full."""
         if not self.target_ms:
             return _ANY_ROWS
-        left = self._bound_rows() - self.sent_rows - self.held_rows
-        return max(1, int(left / self._fan_out)) if left > 0 else 0
+        bound = self._bound_rows()
+        left = bound - self.sent_rows - self.held_rows
+        return max(1, int(max(left, bound // _PIECES) / self._became)) if left > 0 else 0
 
     def grows_late(self, now_ms: int) -> bool:
         """Whether the epoch under way is so late that it may bound the next."""
@@ -72,7 +77,7 @@ class Pace:
         """So many rows of input became so many that were sent; of all that came before so many are held now."""
         more = sent_rows + held_rows - self.held_rows
         if taken_rows:
-            self._fan_out = max(1.0, more / taken_rows)
+            self._became = max(_BECAME_LEAST, more / taken_rows)
         self.sent_rows += sent_rows
         self.held_rows = held_rows
 

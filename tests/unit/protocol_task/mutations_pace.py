@@ -39,7 +39,12 @@ PACE = (
         "            _ = min(took_ms, before_ms,",
     ),
     Mutation(
-        "F9", "rows that become many count as one", PACE_FILE, "self._fan_out = max(1.0, more / taken_rows)", "pass"
+        "F9",
+        "rows that become many count as one",
+        PACE_FILE,
+        "self._became = max(_BECAME_LEAST, more / taken_rows)",
+        "pass",
     ),
+    Mutation("F9", "the last rows come one by one", PACE_FILE, "max(left, bound // _PIECES)", "left"),
     Mutation("F9", "another leader begins anew", PACE_FILE, "if not self.target_ms and target_ms:", "if target_ms:"),
 )

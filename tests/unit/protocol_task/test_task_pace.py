@@ -72,6 +72,14 @@ def test_F9_a_row_that_becomes_many_takes_their_room() -> None:
     )
 
 
+def test_F9_rows_that_become_few_let_more_in() -> None:
+    """Where a hundred rows became ten partial results there is room for ten times as many; the last come in pieces that are worth it."""
+    start = Event(ev.Produced((), 0, idle=False, ended=False, taken_rows=100, held_rows=10))
+    play(task(source=True), begins(100), Room(100), start, Room(900))
+    nearly = Event(ev.Produced((), 0, idle=False, ended=False, taken_rows=99, held_rows=99))
+    play(task(source=True), begins(100), nearly, Room(12), MayRead(may=True))
+
+
 def test_F9_what_took_too_long_is_made_smaller_what_was_fast_larger() -> None:
     """An epoch of four rows that took twice the target: the next has two; one that took a tenth: four times as many."""
     play(
