@@ -28,7 +28,6 @@ RUNTIME = (
     Mutant("F2", "what was unanswered goes behind the rest", OUTBOX, "self._unsent.extendleft(parcel for parcel, _ in reversed(given_up))", "self._unsent.extend(parcel for parcel, _ in given_up)", ON_DRIVER),
     Mutant("F2", "the broken writer is kept", OUTBOX, "        writer, self._writer = self._writer, None\n        if writer is not None:\n            await writer.close()", "        writer = self._writer\n        if writer is not None:\n            await writer.close()", ON_DRIVER),
     Mutant("F4", "the watermark passes rows that wait for more", DRIVER, "return ev.Produced(emissions, gathered.watermark_ms,", "return ev.Produced(emissions, source.output_watermark(),", ON_GATHERED),
-    Mutant("F4", "rows that wait go behind the next", DRIVER, "[*gathered.taken(), *outs]", "[*outs, *gathered.taken()]", ON_GATHERED),
     Mutant("F9", "a fetch is taken whole", DRIVER, "self._fetched.popleft().divided(self.machine.pace.room_rows())", "self._fetched.popleft().divided(2**62)", ON_PACED),
     Mutant("F6", "what cannot be read is passed over", DRIVER, '            message = f"{place}: {error}"\n            raise PeerError(message) from error\n        try:', "            return\n        try:", ON_DRIVER),
     Mutant("F6", "the place is not named", DRIVER, '        except WireError as error:\n            message = f"{place}: {error}"', '        except WireError as error:\n            message = f"{error}"', ON_DRIVER),
