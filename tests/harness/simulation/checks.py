@@ -93,7 +93,7 @@ class Checks:
         """Of (topic, partition, sender, generation): the highest number and its watermark."""
         self._told: dict[tuple[VertexId, int], int] = {}
         """Output watermarks of tasks in the last commit."""
-        self._plan_version = 0
+        self._plan: tuple[JobId, int] | None = None
         self._wrong_since_ms: int | None = None
         self._registry = Registry()
 
@@ -102,6 +102,10 @@ class Checks:
         if len(self.breaches) < 20:
             self.breaches.append(f"at {self._world.now_ms()} ms: {what}")
         self._world.say(f"BREACH: {what}")
+
+    def lives(self) -> int:
+        """How many lives of the processor have committed something."""
+        return max(1, len(self.history))
 
     # --- commits and releases ---------------------------------------------------------------------------------------------
 
@@ -115,13 +119,14 @@ class Checks:
             )
         chain[commit.epoch] = commit.predecessor
         told = {(t.vertex, t.index): t.protocol.output_watermark_ms for t in commit.tasks}
-        if row.plan_version == self._plan_version:  # another plan begins its edges with the least of the old ones (R4)
+        plan = (row.job, row.plan_version)
+        if plan == self._plan:  # another plan begins its edges with the least of the old ones (R4)
             for task, watermark in told.items():
                 if watermark < self._told.get(task, watermark):
                     self.breach(
                         f"commit {commit.epoch}: {task} tells {watermark}, and told {self._told[task]} before (W1)"
                     )
-        self._told, self._plan_version = told, row.plan_version
+        self._told, self._plan = told, plan
 
     def passing(self, process: "SimProcess", phase: Phase, epoch: Epoch) -> None:
         """A phase is reached: what is released is committed."""

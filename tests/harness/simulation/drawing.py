@@ -63,6 +63,8 @@ class Scenario:
     shape: Shape
     target: Target
     letters: Literal["kafka", "files"]
+    refuses: bool
+    """The table refuses some rows, which nobody can know before they are released."""
     union: bool
     lanes: Mapping[TopicPartition, Sequence[Sent]]
     come: frozenset[TopicPartition]
@@ -109,6 +111,7 @@ def draw(seed: int, url: str) -> Scenario:
         shape=shape,
         target=target,
         letters=letters,
+        refuses=target == "sql" and chooser.random() < 0.4,
         union=union,
         lanes=lanes,
         come=come,

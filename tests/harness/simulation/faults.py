@@ -65,7 +65,7 @@ class Book:
     crashed: Counter[tuple[str, Side]] = field(default_factory=Counter)
     say: Callable[[str], None] = lambda _: None
     over: bool = False
-    """Faults have ended."""
+    """Faults have ended, but for deaths at durable writes that only come at the end."""
     _drawn: Counter[str] = field(default_factory=Counter)
 
     def number(self, what: str) -> float:
@@ -78,6 +78,9 @@ class Book:
         """Whether a fault that was drawn happens; it is written down if so."""
         if self.over or fault in self.left_out:
             return False
+        return self._write_down(fault)
+
+    def _write_down(self, fault: str) -> bool:
         self.struck.append(fault)
         self.say(f"fault: {fault}")
         return True
@@ -95,9 +98,9 @@ class Book:
         for strike in self.strikes:
             if strike.write == write and strike.side == side and self.writes[write] >= strike.nth:
                 self.strikes.remove(strike)
-                if self.strikes_now(strike.id):
+                if strike.id not in self.left_out:
                     self.crashed[write, side] += 1
-                    return True
+                    return self._write_down(strike.id)
         return False
 
 

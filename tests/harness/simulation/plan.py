@@ -11,13 +11,16 @@ from tests.harness.simulation.faults import CALM, Side, Strike, Weather
 Kind = Literal[
     "crash", "crash several", "freeze", "cut out", "cut in", "cut off", "broker away", "leader change",
     "store away", "blobs away", "target away", "clock jumps", "dies at await", "rescale", "modify", "stop and start",
+    "begin anew", "drop and create", "topic made anew",
 ]  # fmt: skip
 _WEIGHTS: Final[dict[Kind, int]] = {
     "crash": 5, "crash several": 1, "freeze": 4, "cut out": 2, "cut in": 2, "cut off": 2, "broker away": 1,
     "leader change": 2, "store away": 1, "blobs away": 1, "target away": 1, "clock jumps": 2, "dies at await": 5,
     "rescale": 2, "modify": 1, "stop and start": 1,
 }  # fmt: skip
-ORDERS: Final = ("rescale", "modify", "stop and start")
+UPHEAVALS: Final[tuple[Kind, ...]] = ("begin anew", "drop and create", "topic made anew")
+"""After which a processor has another life; at most one a seed."""
+ORDERS: Final = ("rescale", "modify", "stop and start", *UPHEAVALS)
 
 WEATHERS: Final = (
     CALM,
@@ -26,6 +29,7 @@ WEATHERS: Final = (
     Weather(refused=0.03, lost=0.02, turns_max=2, odd_blobs=0.01),
     Weather(slow=0.08, slow_ms_max=400, turns_max=5, blocking_slow=0.1),
 )
+UPHEAVAL_RATE: Final = 0.25
 RESTARTS_MS: Final = (1, 300, 2_500)
 
 
@@ -78,8 +82,12 @@ def draw_plan(scenario: Scenario, places: Sequence[str], writes: Sequence[str]) 
         events.append(
             Event(chooser.randint(0, calm_ms), number, kind, chooser.choice(places), length_ms, chooser.randint(1, 60))
         )
+    weather = chooser.choice(WEATHERS)
+    if chooser.random() < UPHEAVAL_RATE:
+        kind = chooser.choice(UPHEAVALS)
+        events.append(Event(chooser.randint(0, calm_ms), len(events), kind, places[0], 0, chooser.randint(1, 60)))
     return Plan(
-        weather=chooser.choice(WEATHERS),
+        weather=weather,
         strikes=_strikes(scenario.seed, chooser, writes),
         events=sorted(events, key=lambda event: (event.at_ms, event.number)),
         early=chooser.random() < 0.5,

@@ -21,6 +21,7 @@ from tests.harness.simulation.drawing import (
     Scenario,
     Sent,
 )
+from tests.harness.simulation.targets import is_refused
 from tests.oracle import joins, windows
 from tests.oracle.windows import Record, Result
 from tidemark.shared.ports.log import LogRecord
@@ -35,15 +36,16 @@ class Outcome:
     output: Counter[Row]
     letters: Counter[int]
 
-    def differences(self, found: "Outcome") -> list[str]:
-        """What another lacks, and what it has beyond, as sentences."""
-        said = _differences("output", self.output, found.output)
-        return said + _differences("letters", self.letters, found.letters)
+    def differences(self, found: "Outcome", *, lives: int = 1) -> list[str]:
+        """What another lacks, and what it has beyond, as sentences. `lives`: each may have given all of it, and the last has."""
+        said = _differences("output", self.output, found.output, lives)
+        return said + _differences("letters", self.letters, found.letters, lives)
 
 
-def _differences(what: str, mine: Counter[Any], other: Counter[Any]) -> list[str]:
+def _differences(what: str, mine: Counter[Any], other: Counter[Any], lives: int) -> list[str]:
     said = []
-    for word, left in (("lost", mine - other), ("invented or repeated", other - mine)):
+    most = Counter({row: count * lives for row, count in mine.items()})
+    for word, left in (("lost", mine - other), ("invented or repeated", other - most)):
         if left:
             some = ", ".join(str(row) for row in sorted(left, key=str)[:4])
             said.append(f"{what}: {left.total()} of {mine.total()} {word}: {some}")
@@ -84,6 +86,8 @@ def _windows(scenario: Scenario, splits: Sequence[Sequence[Sent]]) -> tuple[Coun
             results, late = windows.hopping(given, DELAY_MS, SIZE_MS, SIZE_MS, 0, LATENESS_MS)
     seen: dict[str | None, int] = defaultdict(int)
     output: Counter[Row] = Counter()
+    if scenario.refuses:
+        results = [result for result in results if not is_refused(len(result.values), sum(result.values))]
     for result in sorted(results, key=lambda r: r.end_ms):
         seen[result.key] += 1
         output[_result(scenario, result, seen[result.key])] += 1

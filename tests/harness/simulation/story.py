@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import json
 import logging
 import random
 import sys
@@ -16,9 +15,10 @@ import pyarrow as pa
 import structlog
 
 from tests.harness.simulation.checks import is_edge
-from tests.harness.simulation.drawing import NAME, draw
+from tests.harness.simulation.drawing import Scenario, draw
 from tests.harness.simulation.faults import CALM, Book, Side, ids_of
 from tests.harness.simulation.loop import SimLoop
+from tests.harness.simulation.orders import Unfinished, User
 from tests.harness.simulation.plan import RESTARTS_MS, Plan, draw_plan
 from tests.harness.simulation.results import expected
 from tests.harness.simulation.strife import Strife
@@ -26,7 +26,6 @@ from tests.harness.simulation.targets import Targets
 from tests.harness.simulation.world import READY_MS, SimWorld
 from tests.harness.simulation.writes import WRITES
 from tidemark.shared.adapters.virtual import SimulationStuck
-from tidemark.shared.model.messages import CreateProcessor, DropProcessor, StartProcessor, StopProcessor
 
 LIMIT_MS = 600_000
 """Virtual time of a seed at the most."""
@@ -34,8 +33,6 @@ SETTLE_MS = 5_000
 """Virtual time in which what is not needed is deleted."""
 GARBAGE_MAX = 60
 """Blobs that may lie about behind the end, of attempts that came to nothing: the next commit would take them."""
-END_MS = 60_000
-"""Virtual time from the end of all faults to the end of the processor, at the most."""
 
 
 @dataclass(slots=True)
@@ -57,10 +54,6 @@ class Verdict:
     summary: str = ""
 
 
-class Unfinished(Exception):
-    """The story did not come to its end: says what was waited for."""
-
-
 @contextmanager
 def quiet() -> Iterator[None]:
     """For many seeds in one process: one thread, no logs, and what is there before them is not looked at each time one is collected."""
@@ -80,10 +73,11 @@ def quiet() -> Iterator[None]:
 def run(seed: int, *, faults: bool = True, left_out: Container[str] = ()) -> Verdict:
     """Run a seed. `left_out`: ids of faults that do not strike."""
     targets = Targets(seed)
-    targets.open()
+    scenario = draw(seed, targets.url)
+    targets.open(refuses=scenario.refuses)
     said, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
-        return _run(seed, targets, faults=faults, left_out=left_out)
+        return _run(scenario, targets, faults=faults, left_out=left_out)
     finally:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # coroutines that were to begin when all ended
@@ -92,8 +86,8 @@ def run(seed: int, *, faults: bool = True, left_out: Container[str] = ()) -> Ver
         sys.unraisablehook = said
 
 
-def _run(seed: int, targets: Targets, *, faults: bool, left_out: Container[str]) -> Verdict:
-    scenario = draw(seed, targets.url)
+def _run(scenario: Scenario, targets: Targets, *, faults: bool, left_out: Container[str]) -> Verdict:
+    seed = scenario.seed
     book = Book(seed, left_out)
     worlds: list[SimWorld] = []
 
@@ -148,24 +142,26 @@ class Story:
     async def tell(self) -> None:
         """From begin to end. Unfinished."""
         world = self._world
+        user = User(world)
         plan = draw_plan(world.scenario, world.places(), WRITES)
         if self._faults:
             self._disturb(plan)
         world.prepare()
         await world.client.ready(READY_MS)
-        await self._created()
-        await self._started()
-        strife = asyncio.ensure_future(Strife(world, plan).go_on()) if self._faults else None
+        await user.created()
+        await user.started()
+        strife = asyncio.ensure_future(Strife(world, user, plan).go_on()) if self._faults else None
         world.beside(self._look())
         await world.feed()
         if strife is not None and not plan.early:
             await strife
-        await self._drained()
+        await user.drained()
         if strife is not None:
             await strife
-        await self._finished()
-        await self._settled()
-        for difference in expected(world.scenario).differences(world.outcome()):
+        await user.settled()
+        await user.finished()
+        await self._settled(user)
+        for difference in expected(world.scenario).differences(world.outcome(), lives=world.watcher.lives()):
             world.watcher.breach(difference)
 
     def _disturb(self, plan: Plan) -> None:
@@ -187,7 +183,7 @@ class Story:
             undisturbed = any(not p.dead and not p.life.frozen and not p.disturbed() for p in leaders)
             world.watcher.registry(undisturbed=undisturbed)
 
-    async def _settled(self) -> None:
+    async def _settled(self, user: User) -> None:
         """Garbage is bounded; of a processor that is dropped nothing is left."""
         world = self._world
         await world.clock.sleep_ms(SETTLE_MS)
@@ -197,66 +193,10 @@ class Story:
             world.watcher.breach(f"{len(left)} blobs lie about that no commit lists, such as {left[0]}")
         if world.book.seed % 3 or world.state() != "FINISHED":
             return
-        error = await world.ask(lambda request: DropProcessor(request, NAME))
+        error = await user.dropped()
         await world.clock.sleep_ms(SETTLE_MS)
         topics = [t for t in world.broker.topics() if is_edge(t) or t.endswith(".commits")]
         if error or world.store.rows or topics or world.objects:
             world.watcher.breach(
-                f"dropped ({error or 'accepted'}): {len(world.store.rows)} rows, topics {topics[:3]}, {len(world.objects)} blobs are left"
+                f"dropped ({error}): {len(world.store.rows)} rows, topics {topics[:3]}, {len(world.objects)} blobs are left"
             )
-
-    async def _created(self) -> None:
-        world = self._world
-        document, tasks = json.dumps(world.scenario.document), dict(world.scenario.tasks)
-        error = ""
-        for _ in range(30):
-            error = await world.ask(lambda request: CreateProcessor(request, NAME, document, tasks))
-            if not error or "exists" in error:
-                return
-            await world.clock.sleep_ms(500)
-        raise Unfinished(f"never created: {error}")
-
-    async def _started(self) -> None:
-        world = self._world
-        error = ""
-        for _ in range(30):
-            error = await world.ask(lambda request: StartProcessor(request, NAME, resume=True))
-            if not error or world.state() == "FINISHED":
-                return
-            await world.clock.sleep_ms(500)
-        raise Unfinished(f"never started: {error}")
-
-    async def _drained(self) -> None:
-        """A stop with drain at the offsets behind what was fed."""
-        world, ends = self._world, self._world.scenario.ends()
-        error = ""
-        for _ in range(30):
-            error = await world.ask(lambda request: StopProcessor(request, NAME, drain=True, until=ends))
-            state = world.state()
-            if not error or state == "FINISHED":
-                return
-            if state == "FAILED":
-                raise Unfinished(f"FAILED: {world.reason()}")
-            if state == "STOPPED":
-                await self._started()
-            await world.clock.sleep_ms(500)
-        raise Unfinished(f"the drain was never accepted: {error}; {world.reason()}")
-
-    async def _finished(self) -> None:
-        world = self._world
-        deadline_ms = world.now_ms() + END_MS
-        while world.now_ms() < deadline_ms:
-            state = world.state()
-            if state == "STOPPED":  # another order came before the drain
-                await self._started()
-                await self._drained()
-            if state in ("FINISHED", "FAILED") and not world.watcher.registry_wrong():
-                if state == "FAILED":
-                    world.watcher.breach(f"FAILED: {world.store.rows[NAME].reason}")
-                return
-            await world.clock.sleep_ms(200)
-        row = world.store.rows.get(NAME)
-        said = world.watcher.registry_wrong()
-        raise Unfinished(
-            f"{END_MS} ms behind the last fault: {row and (row.state, row.desired, row.reason, row.generation)}; {said}"
-        )

@@ -1,14 +1,12 @@
 """Lets the events of a plan befall a world."""
 
-import json
 from collections.abc import Sequence
 
-from tests.harness.simulation.drawing import NAME, document
 from tests.harness.simulation.faults import Link
+from tests.harness.simulation.orders import User
 from tests.harness.simulation.plan import Event, Plan
 from tests.harness.simulation.process import SimProcess
 from tests.harness.simulation.world import SimWorld
-from tidemark.shared.model.messages import ModifyProcessor, StartProcessor, StopProcessor
 
 JUMPS_MS = (-3_600_000, -10_000, 10_000, 3_600_000)
 
@@ -16,10 +14,10 @@ JUMPS_MS = (-3_600_000, -10_000, 10_000, 3_600_000)
 class Strife:
     """The plan's hand in a world."""
 
-    def __init__(self, world: SimWorld, plan: Plan) -> None:
+    def __init__(self, world: SimWorld, user: User, plan: Plan) -> None:
         self._world = world
+        self._user = user
         self._plan = plan
-        self._ordering = False
 
     async def go_on(self) -> None:
         """Each event at its time; then all faults end."""
@@ -55,12 +53,8 @@ class Strife:
                 process.clock.skew_ms += JUMPS_MS[event.choice % len(JUMPS_MS)]
             case "dies at await":
                 process.awaits_left = event.choice
-            case "rescale":
-                world.beside(self._rescale(event.choice))
-            case "modify":
-                world.beside(self._modify(event.choice))
-            case "stop and start":
-                world.beside(self._stop_and_start())
+            case order:
+                self._user.does(order, event.choice)
 
     def _from(self, event: Event) -> list[SimProcess]:
         places = list(self._world.processes)
@@ -82,37 +76,3 @@ class Strife:
         for process in processes:
             for link in links:
                 process.links[link].deaf = process.links[link].away = False
-
-    # --- orders -------------------------------------------------------------------------------------------------------------
-
-    async def _rescale(self, choice: int) -> None:
-        counts = {"source": 1 + choice % 2, "operator": 1 + choice % 3, "sink": 1 + choice // 3 % 2}
-        await self._world.ask(lambda request: ModifyProcessor(request, NAME, None, counts, True))
-
-    async def _modify(self, choice: int) -> None:
-        scenario = self._world.scenario
-        changed = document(
-            scenario.shape,
-            scenario.target,
-            scenario.letters,
-            self._world.targets.url,
-            union=scenario.union,
-            variant=choice,
-        )
-        text = json.dumps(changed)
-        await self._world.ask(lambda request: ModifyProcessor(request, NAME, text, None, True))
-
-    async def _stop_and_start(self) -> None:
-        """Without drain; whoever else starts it meanwhile is welcome."""
-        world = self._world
-        if self._ordering or await world.ask(lambda request: StopProcessor(request, NAME, drain=False)):
-            return
-        self._ordering = True
-        for _ in range(40):
-            await world.clock.sleep_ms(300)
-            row = world.store.rows.get(NAME)
-            if row is None or row.state in ("FINISHED", "FAILED", "RUNNING"):
-                break
-            if row.state == "STOPPED":
-                await world.ask(lambda request: StartProcessor(request, NAME, resume=True))
-        self._ordering = False

@@ -25,7 +25,13 @@ from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 from tidemark.shared.process.connections import Connections
 
 BEFORE: Final = ("ENOSPC", "EMFILE", "EIO")
-TABLE: Final = "create table results (id text primary key, k text, n integer, s integer)"
+TABLE: Final = "create table results (id text primary key, k text, n integer, s integer{check})"
+REFUSED: Final = ", check ((n + s) % 11 <> 3)"
+
+
+def is_refused(n: int, s: int) -> bool:
+    """Whether a table that refuses some rows refuses this one."""
+    return (n + s) % 11 == 3
 
 
 class Died(BaseException):
@@ -46,13 +52,10 @@ class Targets:
         """The database's, as a document names it."""
         return f"sqlite:///file:simulated-{self.seed}?mode=memory&cache=shared&uri=true"
 
-    def open(self) -> None:
-        """Make the table; the database lives as long as a connection."""
+    def open(self, *, refuses: bool) -> None:
+        """Make the table, which may refuse some rows; the database lives as long as a connection."""
         self.database = sqlite3.connect(f"file:simulated-{self.seed}?mode=memory&cache=shared", uri=True)
-        self.database.execute(
-            "drop table if exists results"
-        )  # connections of a run before live until they are collected
-        self.database.execute(TABLE)
+        self.database.execute(TABLE.format(check=REFUSED if refuses else ""))
         self.database.commit()
 
     def rows(self) -> list[tuple[Any, ...]]:

@@ -4,7 +4,7 @@ import asyncio
 import contextvars
 import itertools
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from tests.harness.simulation.checks import Checks, ToldBroker
 from tests.harness.simulation.drawing import LETTERS, NAME, OUTPUT, Scenario
@@ -16,7 +16,7 @@ from tests.harness.simulation.targets import Targets
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualClock
 from tidemark.shared.model.messages import Request
-from tidemark.shared.ports.log import LogError, NewRecord
+from tidemark.shared.ports.log import LogError, NewRecord, TopicPartition
 from tidemark.shared.runtime.client import Client, RequestRefused, RequestTimeout
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
@@ -45,6 +45,9 @@ class SimWorld:
         self._graveyard: list[SimProcess] = []
         self.trace: list[str] = []
         self.deaths = 0
+        self.remade = False
+        """A source's topic was deleted and made anew."""
+        self.feeding = asyncio.Lock()
         self.restart_ms: Callable[[], int] = lambda: 300
         self.skew_ms: Callable[[], int] = lambda: 0
         self._numbers = itertools.count(1)
@@ -131,6 +134,25 @@ class SimWorld:
         for place in self.places():
             self.start(place)
 
+    def lose_topic(self, topic: str) -> dict[int, int]:
+        """A source's topic is deleted; how many records each of its partitions had."""
+        had = {
+            number: int(self.broker.end(TopicPartition(topic, number))) for number in range(self.broker.topics()[topic])
+        }
+        self.broker.delete_topic(topic)
+        self.remade = True
+        self.say(f"{topic} is deleted")
+        return had
+
+    def make_topic_anew(self, topic: str, had: Mapping[int, int]) -> None:
+        """A topic of the name, with the records that the old one had."""
+        self.broker.create_topic(topic, len(had))
+        for number, count in had.items():
+            at = TopicPartition(topic, number)
+            if count:
+                self.broker.append(at, [NewRecord(sent.data) for sent in self.scenario.lanes[at][:count]])
+        self.say(f"{topic} is made anew with {dict(had)} records")
+
     async def feed(self) -> None:
         """Write every record at its time."""
         began_ms = self.now_ms()
@@ -142,10 +164,11 @@ class SimWorld:
         )
         for at_ms, at, _, sent in events:
             await self.clock.sleep_ms(began_ms + at_ms - self.now_ms())
-            if at in self.scenario.come and self.broker.topics()[at.topic] <= at.partition:
-                self.broker.add_partitions(at.topic, at.partition + 1)
-                self.say(f"{at.topic} has {at.partition + 1} partitions")
-            await (await writer.send(at, NewRecord(sent.data)))
+            async with self.feeding:
+                if at in self.scenario.come and self.broker.topics()[at.topic] <= at.partition:
+                    self.broker.add_partitions(at.topic, at.partition + 1)
+                    self.say(f"{at.topic} has {at.partition + 1} partitions")
+                await (await writer.send(at, NewRecord(sent.data)))
         await writer.close()
         self.say("all is fed")
 

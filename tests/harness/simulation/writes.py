@@ -20,7 +20,6 @@ WRITES: tuple[str, ...] = (
     "coordinator connections",
     "coordinator mirror",
     "coordinator records delete",
-    "coordinator report Echo",
     "coordinator registry",
     "coordinator report Echo",
     "coordinator store commit",
