@@ -31,6 +31,7 @@ SHAPES: Final[tuple[Shape, ...]] = (
     "tumbling", "hopping", "sessions", "marked", "computed", "chain", "join", "lookup",
 )  # fmt: skip
 WINDOWED: Final = ("tumbling", "hopping", "sessions", "marked", "lookup")
+SPARK_RATE: Final = 0.35
 TARGETS: Final[tuple[Target, ...]] = ("kafka", "kafka", "files", "sql")
 
 
@@ -81,6 +82,13 @@ class Scenario:
         """How long the feed takes."""
         return max((sent.at_ms for lane in self.lanes.values() for sent in lane), default=0)
 
+    @property
+    def summary(self) -> str:
+        """For people."""
+        also = [word for word, there in (("union", self.union), ("refusals", self.refuses)) if there]
+        also += ["spark"] if self.runtime.engine == "spark" else []
+        return ", ".join([f"{self.shape} to {self.target}", f"letters to {self.letters}", *also])
+
     def topics(self) -> dict[str, int]:
         """Of the sources, with the partitions that they begin with."""
         found: dict[str, int] = {}
@@ -106,6 +114,8 @@ def draw(seed: int, url: str) -> Scenario:
     come = _coming(chooser, lanes) if shape != "join" and not union and chooser.random() < 0.3 else frozenset()
     sources = chooser.choice((1, 2))
     operators = chooser.choice((1, 2, 3))
+    engine: Literal["spark", "local"] = "spark" if shape in WINDOWED and chooser.random() < SPARK_RATE else "local"
+    stages = {"spark": 2} if engine == "spark" else {}
     return Scenario(
         seed=seed,
         shape=shape,
@@ -117,9 +127,9 @@ def draw(seed: int, url: str) -> Scenario:
         come=come,
         document=document(shape, target, letters, url, union=union),
         tasks={"source": sources, "operator": operators, "sink": chooser.choice((1, 2))},
-        workers={"source": 2, "operator": chooser.choice((2, 3)), "sink": 2},
+        workers={"source": 2, "operator": chooser.choice((2, 3)), "sink": 2, **stages},
         coordinators=2,
-        runtime=_runtime(chooser),
+        runtime=_runtime(chooser, engine),
         coordinator=_coordinator(chooser),
     )
 
@@ -268,10 +278,10 @@ def document(
 # --- settings -------------------------------------------------------------------------------------------------------------
 
 
-def _runtime(chooser: random.Random) -> RuntimeSettings:
+def _runtime(chooser: random.Random, engine: Literal["spark", "local"]) -> RuntimeSettings:
     inline_bytes_max = chooser.choice((400, 256 * 1024))
     settings = RuntimeSettings(
-        engine="local",
+        engine=engine,
         heartbeat_interval_ms=300,
         heartbeat_timeout_ms=2_000,
         coordinator_silence_ms_max=8_000,

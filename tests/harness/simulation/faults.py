@@ -41,15 +41,16 @@ CALM: Final = Weather()
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """A crash of whoever comes to a durable write for the `nth` time (from 1): before it, or after it and before hearing of it."""
+    """A crash of whoever comes to a durable write for the `nth` time (from 1) from a time on: before it, or after it and unheard."""
 
     write: str
     side: Side
     nth: int
+    from_ms: int = 0
 
     @property
     def id(self) -> str:
-        return f"crash {self.side} {self.write} #{self.nth}"
+        return f"crash {self.side} {self.write} #{self.nth} from {self.from_ms} ms"
 
 
 @dataclass(slots=True)
@@ -64,8 +65,12 @@ class Book:
     writes: Counter[str] = field(default_factory=Counter)
     crashed: Counter[tuple[str, Side]] = field(default_factory=Counter)
     say: Callable[[str], None] = lambda _: None
+    lull: Callable[[], bool] = lambda: False
+    """Nothing strikes by chance now."""
     over: bool = False
     """Faults have ended, but for deaths at durable writes that only come at the end."""
+    now_ms: Callable[[], int] = lambda: 0
+    _met: Counter[Strike] = field(default_factory=Counter)
     _drawn: Counter[str] = field(default_factory=Counter)
 
     def number(self, what: str) -> float:
@@ -87,7 +92,7 @@ class Book:
 
     def by_chance(self, what: str, rate: float) -> bool:
         """Whether something strikes this time."""
-        if not rate or self.over or self.number(what) >= rate:
+        if not rate or self.over or self.lull() or self.number(what) >= rate:
             return False
         return self.strikes_now(f"{what} #{self._drawn[what]}")
 
@@ -96,7 +101,10 @@ class Book:
         if side == "before":
             self.writes[write] += 1
         for strike in self.strikes:
-            if strike.write == write and strike.side == side and self.writes[write] >= strike.nth:
+            if strike.write == write and strike.side == side and self.now_ms() >= strike.from_ms:
+                self._met[strike] += 1
+                if self._met[strike] < strike.nth:
+                    continue
                 self.strikes.remove(strike)
                 if strike.id not in self.left_out:
                     self.crashed[write, side] += 1

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from tests.harness.simulation.drawing import Scenario
 from tests.harness.simulation.faults import CALM, Side, Strike, Weather
+from tests.harness.simulation.writes import LED_BY, RARE, is_possible
 
 Kind = Literal[
     "crash", "crash several", "freeze", "cut out", "cut in", "cut off", "broker away", "leader change",
@@ -30,6 +31,11 @@ WEATHERS: Final = (
     Weather(slow=0.08, slow_ms_max=400, turns_max=5, blocking_slow=0.1),
 )
 UPHEAVAL_RATE: Final = 0.25
+EVENT_MS: Final = 500
+"""Events do not come more often, at the mean: between them something is to be reached."""
+RARE_AT_ONCE: Final = 6
+GUST_MS: Final = 2_000
+"""Where faults come in gusts: so long they do, then so long they do not, and something is committed."""
 RESTARTS_MS: Final = (1, 300, 2_500)
 
 
@@ -61,6 +67,8 @@ class Plan:
     """All that befalls a world."""
 
     weather: Weather
+    gusts: bool
+    """Whether what strikes by chance comes in gusts (GUST_MS)."""
     strikes: Sequence[Strike]
     events: Sequence[Event]
     early: bool
@@ -74,9 +82,10 @@ class Plan:
 def draw_plan(scenario: Scenario, places: Sequence[str], writes: Sequence[str]) -> Plan:
     """The plan of a scenario's seed. `writes`: names of durable writes at which processes may die."""
     chooser = random.Random(f"{scenario.seed}/plan")
-    calm_ms = scenario.span_ms + chooser.choice((500, 3_000, 8_000))
+    count = chooser.choice((2, 5, 9, 14))
+    calm_ms = max(scenario.span_ms + chooser.choice((500, 2_000, 5_000)), count * EVENT_MS)
     events = []
-    for number in range(chooser.choice((3, 8, 14, 20))):
+    for number in range(count):
         kind = chooser.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
         length_ms = chooser.choice((200, 700, 1_500, 3_000, 6_000, 11_000))
         events.append(
@@ -88,7 +97,8 @@ def draw_plan(scenario: Scenario, places: Sequence[str], writes: Sequence[str]) 
         events.append(Event(chooser.randint(0, calm_ms), len(events), kind, places[0], 0, chooser.randint(1, 60)))
     return Plan(
         weather=weather,
-        strikes=_strikes(scenario.seed, chooser, writes),
+        gusts=chooser.random() < 0.7,
+        strikes=_strikes(scenario, chooser, writes, calm_ms),
         events=sorted(events, key=lambda event: (event.at_ms, event.number)),
         early=chooser.random() < 0.5,
         calm_ms=calm_ms,
@@ -96,13 +106,16 @@ def draw_plan(scenario: Scenario, places: Sequence[str], writes: Sequence[str]) 
     )
 
 
-def _strikes(seed: int, chooser: random.Random, writes: Sequence[str]) -> list[Strike]:
-    """Some by turns, so that a row of seeds meets all; some by chance."""
+def _strikes(scenario: Scenario, chooser: random.Random, writes: Sequence[str], calm_ms: int) -> list[Strike]:
+    """Of the writes that the scenario can come to: some by turns, so that a row of seeds meets all; some by chance; of rare ones more."""
     sides: tuple[Side, Side] = ("before", "after")
-    both = [(write, side) for write in writes for side in sides]
+    both = [(write, side) for write in writes if is_possible(write, scenario) for side in sides]
     if not both:
         return []
-    turns = [both[(seed * 5 + n) % len(both)] for n in range(5)]
+    rare = [(write, side) for write, side in both if write in RARE]
+    turns = [both[(scenario.seed * 5 + n) % len(both)] for n in range(5)]
     chances = [chooser.choice(both) for _ in range(chooser.choice((0, 2, 5)))]
-    found = {(write, side): chooser.choice((1, 1, 2, 4, 9)) for write, side in (*turns, *chances)}
-    return [Strike(write, side, nth) for (write, side), nth in found.items()]
+    found = {(write, side): chooser.choice((1, 2, 2, 4, 9)) for write, side in (*turns, *chances)}
+    found |= dict.fromkeys(chooser.sample(rare, min(RARE_AT_ONCE, len(rare))), 1)
+    found |= {lead: 1 for write, _ in list(found) for lead in LED_BY.get(write, ())}
+    return [Strike(*where, nth, 0 if nth == 1 else chooser.randint(0, calm_ms)) for where, nth in found.items()]

@@ -26,6 +26,8 @@ from tidemark.shared.wire.messages import decode_command, decode_report
 
 T = TypeVar("T")
 _PREFIX: Final = "tidemark."
+SCHEME: Final = "simulated"
+"""Of the addresses by which Spark's executors find blobs."""
 
 
 class Mortal(Protocol):
@@ -288,9 +290,12 @@ class _ToldRows(dict[Epoch, CommitRow]):
 
 
 class SimBlobs:
-    """`BlobStore` of a process on the objects that all share, by name."""
+    """`BlobStore` of a process on the objects that all share, by name. `authority`: its own in addresses of blobs."""
 
-    def __init__(self, who: Mortal, objects: dict[str, bytes], faults: LinkFaults, watcher: Watcher) -> None:
+    def __init__(
+        self, who: Mortal, objects: dict[str, bytes], faults: LinkFaults, watcher: Watcher, authority: str
+    ) -> None:
+        self.authority = authority
         self._who = who
         self._objects = objects
         self._faults = faults
@@ -366,8 +371,31 @@ class SimBlobs:
         return await self._asked("blob.read", name, act)
 
     def uri(self, name: str) -> str:
-        """Nothing else reads these."""
-        return f"simulated://{name}"
+        """Where this process' executors find a blob."""
+        return f"{SCHEME}://{self.authority}/{name}"
+
+    def read_now(self, name: str) -> bytes:
+        """As an executor reads. OSError."""
+        self._executor("read")
+        odd = self._odd("get")
+        if name not in self._objects or odd == "missing":
+            raise FileNotFoundError(name)
+        return self._objects[name] if odd != "swapped" else b"of another"
+
+    def write_now(self, name: str, data: bytes) -> None:
+        """As an executor writes. OSError."""
+        self._executor("write")
+        if not strikes(self._who, "segment write", "before"):
+            if name in self._objects:
+                raise FileExistsError(name)
+            self._objects[name] = data
+            strikes(self._who, "segment write", "after")
+
+    def _executor(self, what: str) -> None:
+        who, faults = self._who, self._faults
+        odd = who.book.by_chance(f"{who.service} segment {what} fails", faults.weather.refused)
+        if odd or faults.away or faults.deaf:
+            raise OSError(f"simulated: the store cannot be reached to {what} a segment")
 
     def _odd(self, what: str) -> str:
         faults, book = self._faults, self._who.book

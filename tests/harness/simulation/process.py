@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.harness.simulation.world import SimWorld
 
 T = TypeVar("T")
-Kind = Literal["coordinator", "source", "operator", "sink"]
+Kind = Literal["coordinator", "source", "operator", "spark", "sink"]
 
 
 class ProcessClock:
@@ -96,6 +96,7 @@ class SimProcess:
     def __init__(self, world: "SimWorld", place: str, number: int, weather: Weather, skew_ms: int) -> None:
         self.world = world
         self.place = place
+        self.number = number
         self.book: Book = world.book
         self.rng = random.Random(f"{world.book.seed}/{place}/{number}")
         self.life = Life(place)
@@ -139,7 +140,7 @@ class SimProcess:
 
     def _made(self) -> CoordinatorDriver | Worker:
         world = self.world
-        blobs = SimBlobs(self, world.objects, self.links["blobs"], world.watcher)
+        blobs = SimBlobs(self, world.objects, self.links["blobs"], world.watcher, f"{world.book.seed}-{self.number}")
         unique = world.unique
         outside = Outside(
             self.logs[0], blobs, self.clock, self.executor, Topics(), world.scenario.runtime, unique, self._passing
@@ -147,13 +148,18 @@ class SimProcess:
         if self.service == "coordinator":
             machine = CoordinatorMachine(world.scenario.coordinator, unique)
             store = SimStore(self, world.store, self.links["store"], world.watcher)
-            planner = partial(plan_for_coordinator, "local")
+            planner = partial(plan_for_coordinator, world.scenario.runtime.engine)
             self.part = CoordinatorDriver(self.place, outside, store, planner, machine)
         else:
-            self.part = Worker(Place(self.place), WorkerIncarnation(unique()), self._service(), outside)
+            self.part = Worker(Place(self.place), WorkerIncarnation(unique()), self._service(blobs), outside)
         return self.part
 
-    def _service(self) -> Service:
+    def _service(self, blobs: SimBlobs) -> Service:
+        if self.service == "spark":
+            # Only here, for seeds without Spark need not wait until its client is imported.
+            from tests.harness.simulation.spark import SimSpark
+
+            return SimSpark(blobs)
         connections = MemoryConnections(self.place, self.logs[1])
         match self.service:
             case "source":
@@ -218,5 +224,7 @@ def _kind(place: str) -> Kind:
             return "source"
         case "operator":
             return "operator"
+        case "spark":
+            return "spark"
         case _:
             return "sink"

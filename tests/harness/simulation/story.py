@@ -19,7 +19,7 @@ from tests.harness.simulation.drawing import Scenario, draw
 from tests.harness.simulation.faults import CALM, Book, Side, ids_of
 from tests.harness.simulation.loop import SimLoop
 from tests.harness.simulation.orders import Unfinished, User
-from tests.harness.simulation.plan import RESTARTS_MS, Plan, draw_plan
+from tests.harness.simulation.plan import GUST_MS, RESTARTS_MS, Plan, draw_plan
 from tests.harness.simulation.results import expected
 from tests.harness.simulation.strife import Strife
 from tests.harness.simulation.targets import Targets
@@ -94,7 +94,7 @@ def _run(scenario: Scenario, targets: Targets, *, faults: bool, left_out: Contai
     async def main() -> None:
         world = SimWorld(scenario, book, targets, CALM)
         worlds.append(world)
-        book.say = world.say
+        book.say, book.now_ms = world.say, world.now_ms
         await Story(world, faults=faults).tell()
 
     broken = ""
@@ -107,7 +107,11 @@ def _run(scenario: Scenario, targets: Targets, *, faults: bool, left_out: Contai
     finally:
         _abandon(loop)
     world = worlds.pop()
-    book.say = lambda _: None  # nothing keeps the world: it is collected before the next seed
+    book.say, book.lull, book.now_ms = (
+        lambda _: None,
+        lambda: False,
+        lambda: 0,
+    )  # nothing keeps the world: it is collected before the next seed
     if broken:
         world.watcher.breaches.append(broken)
     return Verdict(
@@ -121,7 +125,7 @@ def _run(scenario: Scenario, targets: Targets, *, faults: bool, left_out: Contai
         commits=sum(len(chain) for chain in world.watcher.history.values()),
         virtual_ms=round(loop.time() * 1000),
         turns=loop.turns,
-        summary=f"{scenario.shape} to {scenario.target}, letters to {scenario.letters}{', union' if scenario.union else ''}",
+        summary=scenario.summary,
     )
 
 
@@ -170,6 +174,8 @@ class Story:
         chooser = random.Random(f"{world.book.seed}/restarts")
         world.weather = plan.weather
         world.book.strikes = list(plan.strikes)
+        if plan.gusts:
+            world.book.lull = lambda: world.now_ms() // GUST_MS % 2 == 1
         world.restart_ms = lambda: chooser.choice(RESTARTS_MS)
         if plan.skewed:
             world.skew_ms = lambda: chooser.choice((0, 0, -3_600_000, -5_000, 5_000))

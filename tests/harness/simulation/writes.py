@@ -1,6 +1,11 @@
 """The durable writes of the product, by name. A write that is not here, or a name that nothing writes, is found by the sweep's coverage."""
 
-WRITES: tuple[str, ...] = (
+from typing import Final
+
+from tests.harness.simulation.drawing import Scenario
+from tests.harness.simulation.faults import Side
+
+WRITES: Final[tuple[str, ...]] = (
     "coordinator answers",
     "coordinator blob delete",
     "coordinator blob put",
@@ -82,4 +87,72 @@ WRITES: tuple[str, ...] = (
     "source report TaskFailed",
     "source report TaskRestored",
     "source topic create",
+    "spark blob put",
+    "spark edge BarrierFrame",
+    "spark edge DataFrame",
+    "spark edge EndFrame",
+    "spark edge WatermarkFrame",
+    "spark flow",
+    "spark report Ack",
+    "spark report Heartbeat",
+    "spark report Register",
+    "spark report TaskFailed",
+    "spark report TaskRestored",
+    "spark segment write",
+    "spark topic create",
 )
+
+RARE: Final = frozenset(
+    {
+        "coordinator blob delete",
+        "coordinator command AbortCheckpoint",
+        "coordinator command Drain",
+        "coordinator command HoldInput",
+        "coordinator command StopTasks",
+        "coordinator command TellEnds",
+        "coordinator command TellSplits",
+        "coordinator command WorkerWanted",
+        "coordinator records delete",
+        "coordinator report Echo",
+        "coordinator store create",
+        "coordinator store drop",
+        "coordinator store forget",
+        "coordinator topic delete",
+        "operator edge EndFrame",
+        "operator report TaskFailed",
+        "sink edge EndFrame",
+        "sink file delete",
+        "sink report TaskFailed",
+        "sink sql commit",
+        "source edge EndFrame",
+        "source report EndsFound",
+        "source report SplitsFound",
+        "source report TaskFailed",
+        "spark edge DataFrame",
+        "spark edge EndFrame",
+        "spark report TaskFailed",
+        "spark segment write",
+    }
+)
+"""Which many seeds never come to, or only at the end: each seed waits at several of them."""
+
+LED_BY: Final[dict[str, tuple[tuple[str, Side], ...]]] = {
+    "sink file delete": (("sink file staged create", "after"), ("sink report Ack", "before")),
+}
+"""What has to have failed before a process comes to a write at all."""
+
+
+def is_possible(write: str, scenario: Scenario) -> bool:
+    """Whether a process of the scenario could come to a write."""
+    targets = (scenario.target, scenario.letters)
+    match write.split()[:2]:
+        case "spark", _:
+            return scenario.runtime.engine == "spark"
+        case "sink", "file":
+            return "files" in targets
+        case "sink", "txn":
+            return "kafka" in targets
+        case "sink", "sql":
+            return "sql" in targets
+        case _:
+            return True
