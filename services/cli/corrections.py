@@ -2,7 +2,8 @@
 
 With `lateness: split` a window is a function of the records that were in time for it. So a value before is the document run again as it
 ran (recompute.py), and a value after is that with more records admitted. Only the first window and the stateless stages behind it are
-run: a correction is one of a window's row.
+run: a correction is one of a window's row. A record may be late by its own split while its window is still open for others, or join a
+session that is: what came out since the last redrive came out without it, and is corrected by the next.
 """
 
 from collections import Counter, defaultdict
@@ -24,6 +25,10 @@ Key = tuple[bytes, bytes]
 """The window's bounds, and the row's `_id` in it."""
 
 
+Stands = Mapping[SplitId, Stand]
+"""Where splits stood at a barrier."""
+
+
 class CannotRedrive(Exception):
     """What stands in the way: a sentence for the user, with what to do."""
 
@@ -33,7 +38,7 @@ class Records:
     """All that a processor has read."""
 
     splits: Sequence[SplitRecords]
-    stands: Mapping[SplitId, Stand]
+    stands: Stands
     """Where the splits stood at the last commit."""
     name: str
     topics: Topics
@@ -79,30 +84,55 @@ def late_places(letters: Sequence[Document], path: str, partitions: Mapping[tupl
     return frozenset(found)
 
 
-def windows_of(
-    part: Processor, path: str, records: Records, admitted: Positions
-) -> tuple[dict[Key, list[Document]], Positions]:
+Rows = dict[Key, list[Document]]
+
+
+def before(
+    part: Processor, path: str, records: Records, then: Stands | None, admitted: Positions
+) -> tuple[Rows, Positions]:
+    """The window's rows as earlier redrives have left them, and all records that were late.
+
+    then: where the splits stood at the last redrive, which had admitted these; None: there was none.
+    """
+    if then is None:
+        return windows_of(part, path, records, frozenset())
+    (_, late), (came, late_since) = windows_between(part, path, records, [then, records.stands], frozenset())
+    ((corrected, _),) = windows_between(part, path, records, [then], admitted)
+    rows = {key: [*corrected.get(key, ()), *came.get(key, ())] for key in {**corrected, **came}}
+    return rows, late | late_since
+
+
+def windows_of(part: Processor, path: str, records: Records, admitted: Positions) -> tuple[Rows, Positions]:
     """The window's rows by key, with these late records admitted; and the records that were late all the same."""
+    return windows_between(part, path, records, [records.stands], admitted)[0]
+
+
+def windows_between(
+    part: Processor, path: str, records: Records, barriers: Sequence[Stands], admitted: Positions
+) -> list[tuple[Rows, Positions]]:
+    """The same, for what came out up to each of these stands, behind the one before it."""
     done = recompute(
         part,
         records.splits,
-        [(Epoch(1), records.stands)],
+        [(Epoch(number), stands) for number, stands in enumerate(barriers, 1)],
         records.name,
         records.topics,
         admitted=admitted,
         collects=True,
     )
-    rows: dict[Key, list[Document]] = defaultdict(list)
-    late: list[Document] = []
+    ordinals = partitions_of(records)
+    found = []
     for epoch in done:
+        rows: Rows = defaultdict(list)
+        late: list[Document] = []
         for vertex, documents in epoch.outputs.items():
             if vertex == "dlq":
                 late += documents
                 continue
             for document in documents:
                 rows[_key(document)].append(document)
-    ordinals = partitions_of(records)
-    return rows, late_places(late, path, ordinals)
+        found.append((rows, late_places(late, path, ordinals)))
+    return found
 
 
 def partitions_of(records: Records) -> dict[tuple[str | None, int], int]:

@@ -173,12 +173,14 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     if front is None:
         message = f"{name}: the plan's first vertex is no source"
         raise ValueError(message)
-    front.assign({s.split: s.ordinal for s in splits})
     places = dict.fromkeys((s.split for s in splits), 0)
     done = []
     for epoch, stands in epochs:
         before = dict(front.counters())
         world.done = EpochDone(epoch)
+        front.assign(
+            {s.split: s.ordinal for s in splits if s.split in stands}
+        )  # not before: it would hold what came out (W2)
         for split in splits:
             stand = stands.get(split.split)
             if stand is not None:

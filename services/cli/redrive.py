@@ -18,6 +18,7 @@ from tidemark.services.cli.collect import Held, committed_records
 from tidemark.services.cli.corrections import (
     CannotRedrive,
     Records,
+    before,
     corrections,
     late_places,
     partitions_of,
@@ -29,7 +30,7 @@ from tidemark.services.cli.settings import cli_settings
 from tidemark.shared.language.documents import KafkaDlq, Processor, parse
 from tidemark.shared.language.values import parse_json, render_json
 from tidemark.shared.model.formats import REDRIVEN, JsonCodec
-from tidemark.shared.model.ids import JobId, ProcessorName
+from tidemark.shared.model.ids import JobId, ProcessorName, SplitId
 from tidemark.shared.model.values import Document
 from tidemark.shared.ports.log import Log, NewRecord, TopicPartition
 from tidemark.shared.protocol.coordinator.record import decode_plan
@@ -47,6 +48,8 @@ class Redriven(msgspec.Struct, frozen=True):
     topic: str
     """Where they went."""
     version: int = REDRIVEN.version
+    stands: dict[SplitId, Stand] = {}
+    """Where the splits stood: what came out later is not corrected yet."""
 
 
 _CODEC: Final[JsonCodec[Redriven]] = JsonCodec(REDRIVEN, Redriven)
@@ -86,9 +89,11 @@ async def redrive(name: ProcessorName, installed: Installation, topic: str | Non
         last = await _last(log, markers, row.job)
         letters = await _letters(log, queue.topic, name, last.until if last is not None else {})
         records = await _records(name, processor, installed)
-        found = _found(part, path, records, letters) if letters.new else []
-        done = Redriven(row.job, letters.until, len(letters.new), len(found), topic)
-        if not letters.new:
+        stands = dict(records.stands)
+        more = bool(letters.new or (letters.before and last is not None and last.stands != stands))
+        found = _found(part, path, records, letters, last) if more else []
+        done = Redriven(row.job, letters.until, len(letters.new), len(found), topic, stands=stands)
+        if not more:
             return done
         transaction = await writer.begin()
         at_once = cli_settings().redrive_batch_records
@@ -109,13 +114,14 @@ async def redrive_local(name: ProcessorName, data_dir: Path, topic: str | None =
         return await redrive(name, installed, topic)
 
 
-def _found(part: Processor, path: str, records: Records, letters: Letters) -> list[Document]:
-    """The corrections that the new letters ask for."""
+def _found(part: Processor, path: str, records: Records, letters: Letters, last: Redriven | None) -> list[Document]:
+    """The corrections that the new letters ask for, and of what came out since the last redrive the earlier ones."""
     ordinals = partitions_of(records)
-    before = late_places(letters.before, path, ordinals)
-    after = before | late_places(letters.new, path, ordinals)
-    old, still_late = windows_of(part, path, records, before)
-    unknown = after - before - still_late
+    redriven = late_places(letters.before, path, ordinals)
+    after = redriven | late_places(letters.new, path, ordinals)
+    then = None if last is None else last.stands or records.stands
+    old, late = before(part, path, records, then, redriven)
+    unknown = after - redriven - late
     if unknown:
         ordinal, position = min(unknown)
         message = (

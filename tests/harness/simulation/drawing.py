@@ -89,6 +89,12 @@ class Scenario:
         also += ["spark"] if self.runtime.engine == "spark" else []
         return ", ".join([f"{self.shape} to {self.target}", f"letters to {self.letters}", *also])
 
+    @property
+    def redriven(self) -> bool:
+        """Whether late records can go through their windows again."""
+        windows = self.shape in ("tumbling", "hopping", "sessions", "marked")
+        return windows and self.letters == "kafka" and not self.union and not self.refuses
+
     def topics(self) -> dict[str, int]:
         """Of the sources, with the partitions that they begin with."""
         found: dict[str, int] = {}

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 from tests.harness.simulation.drawing import NAME, document
+from tests.harness.simulation.redriving import redriven
 from tests.harness.simulation.world import SimWorld
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.messages import (
@@ -46,6 +47,7 @@ class User:
             "begin anew": self._begin_anew,
             "drop and create": self._drop_and_create,
             "topic made anew": self._remake_topic,
+            "redrive": self._redrive,
         }
 
         async def act() -> None:
@@ -207,6 +209,11 @@ class User:
             if not await self.dropped():
                 await self.created()
                 await self.started()
+
+    async def _redrive(self, _: int) -> None:
+        """Perhaps it cannot be done now; the one at the end is."""
+        if self._world.scenario.redriven:
+            await redriven(self._world, tries=2)
 
     async def _remake_topic(self, choice: int) -> None:
         """The first source's topic is deleted, made anew, and filled with as much as the old one had, at once or a moment later."""

@@ -12,16 +12,16 @@ from tests.harness.simulation.writes import LED_BY, RARE, is_possible
 Kind = Literal[
     "crash", "crash several", "freeze", "cut out", "cut in", "cut off", "broker away", "leader change",
     "store away", "blobs away", "target away", "clock jumps", "dies at await", "rescale", "modify", "stop and start",
-    "begin anew", "drop and create", "topic made anew",
+    "begin anew", "drop and create", "topic made anew", "redrive",
 ]  # fmt: skip
 _WEIGHTS: Final[dict[Kind, int]] = {
     "crash": 5, "crash several": 1, "freeze": 4, "cut out": 2, "cut in": 2, "cut off": 2, "broker away": 1,
     "leader change": 2, "store away": 1, "blobs away": 1, "target away": 1, "clock jumps": 2, "dies at await": 5,
-    "rescale": 2, "modify": 1, "stop and start": 1,
+    "rescale": 2, "modify": 1, "stop and start": 1, "redrive": 2,
 }  # fmt: skip
 UPHEAVALS: Final[tuple[Kind, ...]] = ("begin anew", "drop and create", "topic made anew")
 """After which a processor has another life; at most one a seed."""
-ORDERS: Final = ("rescale", "modify", "stop and start", *UPHEAVALS)
+ORDERS: Final = ("rescale", "modify", "stop and start", "redrive", *UPHEAVALS)
 
 WEATHERS: Final = (
     CALM,

@@ -101,7 +101,7 @@ def write_of(topic: str, value: bytes | None) -> str:
                 return f"command {type(decode_command(value or b'')).__name__}"
             case "reports":
                 return f"report {type(decode_report(value or b'')).__name__}"
-            case "requests" | "registry" | "answers" | "flow" | "samples" | "connections":
+            case "requests" | "registry" | "answers" | "flow" | "samples" | "connections" | "redrives":
                 return kind
         if kind.endswith(".commits"):
             return "mirror"

@@ -23,7 +23,7 @@ from tests.harness.simulation.drawing import (
 )
 from tests.harness.simulation.targets import is_refused
 from tests.oracle import joins, windows
-from tests.oracle.windows import Record, Result
+from tests.oracle.windows import Late, Record, Result
 from tidemark.shared.ports.log import LogRecord
 
 Row = tuple[Any, ...]
@@ -72,18 +72,28 @@ def _once(lane: Sequence[Sent]) -> list[Sent]:
     return list({sent.value: sent for sent in lane}.values())
 
 
+Key = tuple[str | None, int, int]
+"""Of a window: the row's key, start and end."""
+
+
+def windows_as_ran(scenario: Scenario) -> dict[Key, Row]:
+    """What came out of the first window: number, sum and values, by window."""
+    return _by_window(scenario, LATENESS_MS)
+
+
+def windows_with_all(scenario: Scenario) -> dict[Key, Row]:
+    """The same, had nothing been late."""
+    return _by_window(scenario, 1 << 40)
+
+
+def _by_window(scenario: Scenario, lateness_ms: int) -> dict[Key, Row]:
+    lanes = [[s for s in _once(lane) if not s.bad] for lane in scenario.lanes.values()]
+    results, _ = _results(scenario, lanes, lateness_ms)
+    return {(r.key, r.start_ms, r.end_ms): (len(r.values), sum(r.values), r.values) for r in results}
+
+
 def _windows(scenario: Scenario, splits: Sequence[Sequence[Sent]]) -> tuple[Counter[Row], Counter[int]]:
-    given = [
-        [Record(split, number, s.time_ms, s.key, s.value) for number, s in enumerate(lane)]
-        for split, lane in enumerate(splits)
-    ]
-    match scenario.shape:
-        case "sessions":
-            results, late = windows.sessions(given, DELAY_MS, GAP_MS, LATENESS_MS)
-        case "hopping":
-            results, late = windows.hopping(given, DELAY_MS, SIZE_MS, HOP_MS, 0, LATENESS_MS)
-        case _:
-            results, late = windows.hopping(given, DELAY_MS, SIZE_MS, SIZE_MS, 0, LATENESS_MS)
+    results, late = _results(scenario, splits, LATENESS_MS)
     seen: dict[str | None, int] = defaultdict(int)
     output: Counter[Row] = Counter()
     if scenario.refuses:
@@ -92,6 +102,20 @@ def _windows(scenario: Scenario, splits: Sequence[Sequence[Sent]]) -> tuple[Coun
         seen[result.key] += 1
         output[_result(scenario, result, seen[result.key])] += 1
     return output, Counter(item.record.value for item in late)
+
+
+def _results(scenario: Scenario, splits: Sequence[Sequence[Sent]], lateness_ms: int) -> tuple[list[Result], list[Late]]:
+    given = [
+        [Record(split, number, s.time_ms, s.key, s.value) for number, s in enumerate(lane)]
+        for split, lane in enumerate(splits)
+    ]
+    match scenario.shape:
+        case "sessions":
+            return windows.sessions(given, DELAY_MS, GAP_MS, lateness_ms)
+        case "hopping":
+            return windows.hopping(given, DELAY_MS, SIZE_MS, HOP_MS, 0, lateness_ms)
+        case _:
+            return windows.hopping(given, DELAY_MS, SIZE_MS, SIZE_MS, 0, lateness_ms)
 
 
 def _result(scenario: Scenario, result: Result, seen: int) -> Row:

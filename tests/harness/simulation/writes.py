@@ -100,6 +100,11 @@ WRITES: Final[tuple[str, ...]] = (
     "spark report TaskRestored",
     "spark segment write",
     "spark topic create",
+    "user topic create",
+    "user txn commit",
+    "user txn init",
+    "user txn output",
+    "user txn redrives",
 )
 
 RARE: Final = frozenset(
@@ -148,6 +153,8 @@ def is_possible(write: str, scenario: Scenario) -> bool:
     match write.split()[:2]:
         case "spark", _:
             return scenario.runtime.engine == "spark"
+        case "user", _:
+            return scenario.redriven
         case "sink", "file":
             return "files" in targets
         case "sink", "txn":
