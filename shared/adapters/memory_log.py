@@ -94,12 +94,11 @@ class MemoryReader:
                 return found
             read = [partition for partition in self._positions if partition not in self._paused]
             self._broker.await_change(self._change, read)
+            timer = loop.call_at(deadline, self._change.set)
             try:
-                async with asyncio.timeout_at(deadline):
-                    await self._change.wait()
-            except TimeoutError:
-                return self._take(max_records)
+                await self._change.wait()
             finally:
+                timer.cancel()
                 self._broker.forget(self._change, read)
             if self._faults.away:
                 raise LogUnavailable("reader: the log went away; try again")

@@ -93,7 +93,7 @@ class Scenario:
     def redriven(self) -> bool:
         """Whether late records can go through their windows again."""
         windows = self.shape in ("tumbling", "hopping", "sessions", "marked")
-        return windows and self.letters == "kafka" and not self.union and not self.refuses
+        return windows and self.target != "sql" and self.letters == "kafka" and not self.union
 
     def topics(self) -> dict[str, int]:
         """Of the sources, with the partitions that they begin with."""
@@ -288,13 +288,13 @@ def _runtime(chooser: random.Random, engine: Literal["spark", "local"]) -> Runti
     inline_bytes_max = chooser.choice((400, 256 * 1024))
     settings = RuntimeSettings(
         engine=engine,
-        heartbeat_interval_ms=300,
+        heartbeat_interval_ms=500,
         heartbeat_timeout_ms=2_000,
         coordinator_silence_ms_max=8_000,
         topics_kept_ms=20_000,
-        tick_interval_ms=100,
-        flow_interval_ms=200,
-        fetch_timeout_ms=500,
+        tick_interval_ms=200,
+        flow_interval_ms=500,
+        fetch_timeout_ms=1_000,
         retry_ms=200,
         inline_bytes_max=inline_bytes_max,
         state_inline_bytes_max=chooser.choice((200, 64 * 1024)),
@@ -327,7 +327,7 @@ def _coordinator(chooser: random.Random) -> CoordinatorSettings:
         numbers_block=chooser.choice((1, 4, 64)),
         stop_release_wait_ms=chooser.choice((0, 3_000)),
         cleanup_interval_ms=chooser.choice((100, 1_000)),
-        status_interval_ms=200,
+        status_interval_ms=500,
         spawn_wait_ms=1_000,
         failures_max=10_000,
         lease_ms=2_000,

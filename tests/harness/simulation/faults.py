@@ -7,11 +7,12 @@ faults can be shrunk.
 
 import asyncio
 import hashlib
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from tests.harness.simulation.loop import Life
 from tidemark.shared.adapters.faults import Fault, FaultRates, Faults, Operation
@@ -71,13 +72,16 @@ class Book:
     """Faults have ended, but for deaths at durable writes that only come at the end."""
     now_ms: Callable[[], int] = lambda: 0
     _met: Counter[Strike] = field(default_factory=Counter)
-    _drawn: Counter[str] = field(default_factory=Counter)
+    _spared: dict[str, int] = field(default_factory=dict)
+    """How many more times each thing that strikes by chance may come to pass before it does."""
+    _chances: Counter[str] = field(default_factory=Counter)
 
-    def number(self, what: str) -> float:
-        """A number in [0, 1) that depends on the seed and on how often `what` was asked for."""
-        self._drawn[what] += 1
-        text = f"{self.seed}/{what}/{self._drawn[what]}".encode()
-        return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest()) / (1 << 56)
+    def _spared_for(self, what: str, rate: float) -> int:
+        """How many times it comes to pass until it strikes: depends on the seed and on how often it has struck, and on nothing else."""
+        self._chances[what] += 1
+        text = f"{self.seed}/{what}/{self._chances[what]}".encode()
+        number = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest()) / (1 << 56)
+        return math.floor(math.log(1 - number) / math.log(1 - rate))
 
     def strikes_now(self, fault: str) -> bool:
         """Whether a fault that was drawn happens; it is written down if so."""
@@ -92,9 +96,17 @@ class Book:
 
     def by_chance(self, what: str, rate: float) -> bool:
         """Whether something strikes this time."""
-        if not rate or self.over or self.lull() or self.number(what) >= rate:
+        if not rate or self.over or self.lull():
             return False
-        return self.strikes_now(f"{what} #{self._drawn[what]}")
+        spared = self._spared.get(what)
+        if spared is None:
+            spared = self._spared_for(what, rate)
+        if spared:
+            self._spared[what] = spared - 1
+            return False
+        struck = f"{what} #{self._chances[what]}"
+        self._spared[what] = self._spared_for(what, rate)
+        return self.strikes_now(struck)
 
     def crosses(self, write: str, side: Side) -> bool:
         """A process comes to a durable write, or from it: whether it dies there."""
@@ -119,11 +131,15 @@ class LinkFaults(Faults):
         super().__init__(random.Random(f"{book.seed}/{life.place}/{link}"), FaultRates(turns_max=weather.turns_max))
         self._book = book
         self._life = life
-        self._link = link
         self.weather = weather
         self.deaf = False
         """Answers do not come back: what was asked happens all the same."""
         self.awaits: Callable[[], None] = lambda: None
+        head = f"{life.place} {link}"
+        self._slow = f"{head} slow"
+        self._names: dict[Operation, tuple[str, str]] = {
+            operation: (f"{head} {operation} refused", f"{head} {operation} lost") for operation in get_args(Operation)
+        }
 
     def calm(self) -> None:
         """From here on all goes well."""
@@ -137,9 +153,10 @@ class LinkFaults(Faults):
         if self._life.dead:
             await asyncio.get_running_loop().create_future()
         assert self._chooser is not None
-        for _ in range(self._chooser.randint(0, self.weather.turns_max)):
+        # Mostly none: turns of the loop are what a seed costs.
+        for _ in range(int((self.weather.turns_max + 1) * self._chooser.random() ** 3)):
             await asyncio.sleep(0)
-        if self._book.by_chance(f"{self._life.place} {self._link} slow", self.weather.slow):
+        if self._book.by_chance(self._slow, self.weather.slow):
             await asyncio.sleep(self._chooser.randint(1, max(1, self.weather.slow_ms_max)) / 1000)
 
     def _decide(self, operation: Operation) -> Fault:
@@ -149,10 +166,10 @@ class LinkFaults(Faults):
             return Fault.REFUSED
         if self.deaf:
             return Fault.LOST_ANSWER
-        place = self._life.place
-        if self._book.by_chance(f"{place} {self._link} {operation} refused", self.weather.refused):
+        refused, lost = self._names[operation]
+        if self._book.by_chance(refused, self.weather.refused):
             return Fault.REFUSED
-        if self._book.by_chance(f"{place} {self._link} {operation} lost", self.weather.lost):
+        if self._book.by_chance(lost, self.weather.lost):
             return Fault.LOST_ANSWER
         return Fault.NONE
 

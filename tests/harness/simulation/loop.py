@@ -69,6 +69,7 @@ class SimLoop(VirtualLoop):
         super().__init__(chooser, shuffle=False, limit_ms=limit_ms, still_steps_max=200_000)
         self.filters = True
         self.turns = 0
+        self._draw = chooser.random
         self.set_task_factory(_make_task)
 
     def give_back(self, handles: list[asyncio.Handle]) -> None:
@@ -101,12 +102,11 @@ class SimLoop(VirtualLoop):
             if isinstance(getattr(handle._callback, "__self__", None), asyncio.Task):
                 places.append(len(kept))
             kept.append(handle)
-        if len(places) > 1:
-            order = places[:]
-            self._chooser.shuffle(order)
-            steps = [kept[at] for at in order]
-            for at, step in zip(places, steps, strict=True):
-                kept[at] = step
+        for last in range(len(places) - 1, 0, -1):
+            other = int(self._draw() * (last + 1))
+            if other != last:
+                one, two = places[last], places[other]
+                kept[one], kept[two] = kept[two], kept[one]
         ready.clear()
         ready.extend(kept)
 

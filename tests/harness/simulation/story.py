@@ -77,6 +77,7 @@ def run(seed: int, *, faults: bool = True, left_out: Container[str] = ()) -> Ver
     scenario = draw(seed, targets.url)
     targets.open(refuses=scenario.refuses)
     said, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    gc.disable()  # a seed is short: what it leaves is collected once
     try:
         return _run(scenario, targets, faults=faults, left_out=left_out)
     finally:
@@ -85,6 +86,7 @@ def run(seed: int, *, faults: bool = True, left_out: Container[str] = ()) -> Ver
             gc.collect()
             gc.collect()  # what the first one ended had held the world, and with it connections to the database
         targets.close()
+        gc.enable()
         sys.unraisablehook = said
 
 
