@@ -15,7 +15,7 @@ import msgspec
 
 from tests.harness.simulation.drawing import NAME
 from tidemark.services.sink.connectors.kafkamarkers import Marker
-from tidemark.services.sink.connectors.manifests import MANIFESTS, decode_manifest
+from tidemark.services.sink.connectors.manifests import MANIFESTS, Manifest, decode_manifest
 from tidemark.shared.adapters.memory_broker import MemoryBroker, OpenTransaction
 from tidemark.shared.adapters.virtual import VirtualClock
 from tidemark.shared.model.checkpoint import CommitRow, TaskHandle
@@ -107,6 +107,10 @@ class Checks:
         """How many lives of the processor have committed something."""
         return max(1, len(self.history))
 
+    def commits(self) -> int:
+        """Of all lives."""
+        return sum(len(chain) for chain in self.history.values())
+
     # --- commits and releases ---------------------------------------------------------------------------------------------
 
     def committed(self, commit: CommitRow, row: ProcessorRow) -> None:
@@ -148,9 +152,12 @@ class Checks:
         if self._manifests.setdefault(name, data) != data:
             self.breach(f"{name} is written again, with other words")
         elif self._manifests[name] is data:
-            manifest = decode_manifest(name, data)
-            before = None if manifest.predecessor is None else Epoch(manifest.predecessor)
-            self._released(manifest.identity, Epoch(manifest.epoch), before)
+            self.released(decode_manifest(name, data))
+
+    def released(self, manifest: Manifest) -> None:
+        """The same, of a manifest that lies in a commit of a table."""
+        before = None if manifest.predecessor is None else Epoch(manifest.predecessor)
+        self._released(manifest.identity, Epoch(manifest.epoch), before)
 
     def moved(self, identity: str, epoch: int) -> None:
         """S5: markers in a database move in the order of commits."""
@@ -243,6 +250,11 @@ class Checks:
                     self.breach(
                         f"{at.topic}-{at.partition} is cut below {before}; {task.vertex} resumes at {stand.resume_offset}"
                     )
+
+    def garbage(self) -> list[str]:
+        """Blobs that the last commit does not list."""
+        needed = self.listed()
+        return [name for name in self._world.objects if name not in needed]
 
     def topics_deleted(self, topics: Sequence[str]) -> None:
         """C12: no edge of the last commit."""

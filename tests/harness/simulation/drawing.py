@@ -26,13 +26,13 @@ OUTPUT: Final = "out"
 LETTERS: Final = "letters"
 
 Shape = Literal["tumbling", "hopping", "sessions", "marked", "computed", "chain", "join", "lookup"]
-Target = Literal["kafka", "files", "sql"]
+Target = Literal["kafka", "files", "sql", "table"]
 SHAPES: Final[tuple[Shape, ...]] = (
     "tumbling", "hopping", "sessions", "marked", "computed", "chain", "join", "lookup",
 )  # fmt: skip
 WINDOWED: Final = ("tumbling", "hopping", "sessions", "marked", "lookup")
 SPARK_RATE: Final = 0.35
-TARGETS: Final[tuple[Target, ...]] = ("kafka", "kafka", "files", "sql")
+TARGETS: Final[tuple[Target, ...]] = ("kafka", "kafka", "files", "sql", "table")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,9 @@ def draw(seed: int, url: str) -> Scenario:
     shape = SHAPES[seed % len(SHAPES)]
     target = chooser.choice(TARGETS)
     if target == "sql" and shape not in ("tumbling", "hopping", "sessions", "lookup"):
-        target = chooser.choice(("kafka", "files"))
+        target = chooser.choice(("kafka", "files", "table"))
+    if target == "table" and shape == "join":  # whose rows without a partner have no type that a column could take
+        target = "files"
     letters: Literal["kafka", "files"] = chooser.choice(("kafka", "files"))
     union = shape not in ("join", "computed") and chooser.random() < 0.3
     lanes = _lanes(chooser, two=union or shape == "join")
@@ -255,6 +257,8 @@ def document(
             key = {"$ifNull": ["$k", "$r.k"]} if shape == "join" else "$k"
             into = {"connectionName": "k", "topic": OUTPUT, "config": {"key": key, "keyFormat": "string"}}
             pipeline.append({"$emit": into})
+        case "table":
+            pipeline.append({"$emit": {"path": FOLDER, "format": "parquet"}})
         case "files":
             pipeline.append({"$emit": {"path": FOLDER, "format": "json"}})
         case "sql":

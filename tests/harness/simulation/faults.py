@@ -68,6 +68,8 @@ class Book:
     say: Callable[[str], None] = lambda _: None
     lull: Callable[[], bool] = lambda: False
     """Nothing strikes by chance now."""
+    asleep: bool = False
+    """Nothing strikes yet."""
     over: bool = False
     """Faults have ended, but for deaths at durable writes that only come at the end."""
     now_ms: Callable[[], int] = lambda: 0
@@ -96,7 +98,7 @@ class Book:
 
     def by_chance(self, what: str, rate: float) -> bool:
         """Whether something strikes this time."""
-        if not rate or self.over or self.lull():
+        if not rate or self.over or self.asleep or self.lull():
             return False
         spared = self._spared.get(what)
         if spared is None:
@@ -112,6 +114,8 @@ class Book:
         """A process comes to a durable write, or from it: whether it dies there."""
         if side == "before":
             self.writes[write] += 1
+        if self.asleep:
+            return False
         for strike in self.strikes:
             if strike.write == write and strike.side == side and self.now_ms() >= strike.from_ms:
                 self._met[strike] += 1

@@ -67,6 +67,8 @@ class Plan:
     """All that befalls a world."""
 
     weather: Weather
+    late: bool
+    """Whether faults begin only when something is committed."""
     gusts: bool
     """Whether what strikes by chance comes in gusts (GUST_MS)."""
     strikes: Sequence[Strike]
@@ -97,6 +99,7 @@ def draw_plan(scenario: Scenario, places: Sequence[str], writes: Sequence[str]) 
         events.append(Event(chooser.randint(0, calm_ms), len(events), kind, places[0], 0, chooser.randint(1, 60)))
     return Plan(
         weather=weather,
+        late=chooser.random() < 0.6,
         gusts=chooser.random() < 0.7,
         strikes=_strikes(scenario, chooser, writes, calm_ms),
         events=sorted(events, key=lambda event: (event.at_ms, event.number)),

@@ -7,7 +7,7 @@ import base64
 import gzip
 import json
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,7 +190,7 @@ def documents(records: Sequence[LogRecord]) -> list[dict[str, Any]]:
     return [json.loads(record.value or b"") for record in records]
 
 
-def lines(files: dict[str, bytes]) -> list[dict[str, Any]]:
+def lines(files: Mapping[str, bytes]) -> list[dict[str, Any]]:
     """The released rows of a folder: the union of its manifests, loose and in volumes, each of whose files is there."""
     manifests = [json.loads(data) for name, data in files.items() if name.startswith("_manifests/")]
     for name, data in files.items():

@@ -15,7 +15,7 @@ import pyarrow as pa
 import structlog
 
 from tests.harness.simulation.checks import is_edge
-from tests.harness.simulation.drawing import Scenario, draw
+from tests.harness.simulation.drawing import FOLDER, Scenario, draw
 from tests.harness.simulation.faults import CALM, Book, Side, ids_of
 from tests.harness.simulation.loop import SimLoop
 from tests.harness.simulation.orders import Unfinished, User
@@ -30,6 +30,8 @@ from tidemark.shared.adapters.virtual import SimulationStuck
 
 LIMIT_MS = 600_000
 """Virtual time of a seed at the most."""
+WARM_COMMITS, WARM_MS = 3, 4_000
+"""Faults that begin late begin behind so many commits, or so late."""
 SETTLE_MS = 5_000
 """Virtual time in which what is not needed is deleted."""
 GARBAGE_MAX = 60
@@ -76,6 +78,8 @@ def run(seed: int, *, faults: bool = True, left_out: Container[str] = ()) -> Ver
     targets = Targets(seed)
     scenario = draw(seed, targets.url)
     targets.open(refuses=scenario.refuses)
+    if scenario.target == "table":
+        targets.table_at(FOLDER)
     said, sys.unraisablehook = sys.unraisablehook, lambda _: None
     gc.disable()  # a seed is short: what it leaves is collected once
     try:
@@ -126,7 +130,7 @@ def _run(scenario: Scenario, targets: Targets, *, faults: bool, left_out: Contai
         digest=world.watcher.digest.hexdigest(),
         writes=book.writes,
         crashed=book.crashed,
-        commits=sum(len(chain) for chain in world.watcher.history.values()),
+        commits=world.watcher.commits(),
         virtual_ms=round(loop.time() * 1000),
         turns=loop.turns,
         summary=scenario.summary,
@@ -158,7 +162,7 @@ class Story:
         await world.client.ready(READY_MS)
         await user.created()
         await user.started()
-        strife = asyncio.ensure_future(Strife(world, user, plan).go_on()) if self._faults else None
+        strife = asyncio.ensure_future(self._strive(user, plan)) if self._faults else None
         world.beside(self._look())
         await world.feed()
         if strife is not None and not plan.early:
@@ -178,12 +182,20 @@ class Story:
         world = self._world
         chooser = random.Random(f"{world.book.seed}/restarts")
         world.weather = plan.weather
-        world.book.strikes = list(plan.strikes)
+        world.book.strikes, world.book.asleep = list(plan.strikes), plan.late
         if plan.gusts:
             world.book.lull = lambda: world.now_ms() // GUST_MS % 2 == 1
         world.restart_ms = lambda: chooser.choice(RESTARTS_MS)
         if plan.skewed:
             world.skew_ms = lambda: chooser.choice((0, 0, -3_600_000, -5_000, 5_000))
+
+    async def _strive(self, user: User, plan: Plan) -> None:
+        world = self._world
+        deadline_ms = world.now_ms() + WARM_MS
+        while plan.late and world.watcher.commits() < WARM_COMMITS and world.now_ms() < deadline_ms:
+            await world.clock.sleep_ms(50)
+        world.book.asleep = False
+        await Strife(world, user, plan).go_on()
 
     async def _look(self) -> None:
         """At what only time shows."""
@@ -206,9 +218,9 @@ class Story:
     async def _settled(self, user: User) -> None:
         """Garbage is bounded; of a processor that is dropped nothing is left."""
         world = self._world
-        await world.clock.sleep_ms(SETTLE_MS)
-        needed = world.watcher.listed()
-        left = [name for name in world.objects if name not in needed]
+        deadline_ms = world.now_ms() + SETTLE_MS
+        while len(left := world.watcher.garbage()) > GARBAGE_MAX and world.now_ms() < deadline_ms:
+            await world.clock.sleep_ms(200)
         if len(left) > GARBAGE_MAX:
             world.watcher.breach(f"{len(left)} blobs lie about that no commit lists, such as {left[0]}")
         if world.book.seed % 3 or world.state() != "FINISHED":

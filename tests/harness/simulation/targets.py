@@ -5,25 +5,31 @@ A folder keeps what `Destination` promises, and fails as a disk does: with an er
 """
 
 import sqlite3
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from tests.harness.simulation.faults import LinkFaults
 from tests.harness.simulation.ports import Mortal, Watcher, strikes
+from tests.harness.simulation.tables import Folder, SimFileSink
 from tidemark.services.sink.connecting import RealSinks
 from tidemark.services.sink.connectors.destination import Destination
+from tidemark.services.sink.connectors.filerows import Encoding
 from tidemark.services.sink.connectors.files import FileSinkSettings
-from tidemark.services.sink.connectors.manifests import MANIFESTS, STAGED, SUMMARY, VOLUMES
+from tidemark.services.sink.connectors.manifests import MANIFESTS, STAGED, SUMMARY, VOLUMES, Manifest
 from tidemark.services.sink.connectors.sql import MARKERS_TABLE, SqlSinkSettings, engine_of
 from tidemark.services.sink.settings import SinkSettings
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.stages import FileEmit
-from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
+from tidemark.shared.ports.sink import Sink, TargetRefused, TargetUnavailable
 from tidemark.shared.process.connections import Connections
+from tidemark.shared.runtime.context import TaskContext
 
+SHARED_MEMORY: Final = "/dev/shm"
 BEFORE: Final = ("ENOSPC", "EMFILE", "EIO")
 TABLE: Final = "create table results (id text primary key, k text, n integer, s integer{check})"
 REFUSED: Final = ", check ((n + s) % 11 <> 3)"
@@ -43,9 +49,10 @@ class Targets:
     """What lies outside of all processes."""
 
     seed: int
-    folders: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    folders: dict[str, MutableMapping[str, bytes]] = field(default_factory=dict)
     """Files by name, by root."""
     database: sqlite3.Connection | None = None
+    _directory: "tempfile.TemporaryDirectory[str] | None" = None
 
     @property
     def url(self) -> str:
@@ -58,6 +65,13 @@ class Targets:
         self.database.execute(TABLE.format(check=REFUSED if refuses else ""))
         self.database.commit()
 
+    def table_at(self, root: str) -> None:
+        """A folder that lies on this machine, for a library writes into it."""
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="tidemark-simulated-", dir=SHARED_MEMORY if Path(SHARED_MEMORY).is_dir() else None
+        )
+        self.folders[root] = Folder(self._directory.name)
+
     def rows(self) -> list[tuple[Any, ...]]:
         """Of the table."""
         assert self.database is not None
@@ -67,12 +81,16 @@ class Targets:
         """Forget the database."""
         if self.database is not None:
             self.database.close()
+        if self._directory is not None:
+            self._directory.cleanup()
 
 
 class SimDestination:
     """`Destination` in memory, with a disk's faults."""
 
-    def __init__(self, who: Mortal, files: dict[str, bytes], faults: LinkFaults, root: str, watcher: Watcher) -> None:
+    def __init__(
+        self, who: Mortal, files: MutableMapping[str, bytes], faults: LinkFaults, root: str, watcher: Watcher
+    ) -> None:
         self._who = who
         self._files = files
         self._faults = faults
@@ -147,7 +165,21 @@ class SimDestination:
 
     def table(self) -> tuple[str, dict[str, str]]:
         """See `Destination.table`: no library writes into memory."""
-        raise TargetRefused(f"{self._root}: a table lies in a directory or on S3")
+        self._before("table")
+        if not isinstance(self._files, Folder):
+            raise TargetRefused(f"{self._root}: a table lies in a directory or on S3")
+        return str(self._files.root), {}
+
+    def before_commit(self) -> None:
+        """A table's commit is about to be made."""
+        self._before("commit")
+        self._live("table commit", "before")
+
+    def after_commit(self, manifest: Manifest) -> None:
+        """It is made."""
+        self._watcher.released(manifest)
+        self._live("table commit", "after")
+        self._behind("commit")
 
     def uri(self, name: str) -> str:
         """See `Destination.uri`."""
@@ -192,7 +224,7 @@ class SimSinks(RealSinks):
         self, who: Mortal, connections: Connections, targets: Targets, faults: LinkFaults, watcher: Watcher
     ) -> None:
         sql = SqlSinkSettings(lock_wait_ms=1)  # a lock is another process of this thread: waiting would not help
-        files = FileSinkSettings(volume_manifests=1 + targets.seed % 3)
+        files = FileSinkSettings(volume_manifests=1 + targets.seed % 3, compact_releases=4)
         super().__init__(connections, SinkSettings(sql=sql, files=files, target_wait_ms=200))
         self._who = who
         self._targets = targets
@@ -203,6 +235,13 @@ class SimSinks(RealSinks):
     def _destination(self, processor: Processor, stage: FileEmit, attempt: str) -> Destination:
         root = stage.file_path
         return SimDestination(self._who, self._targets.folders.setdefault(root, {}), self._faults, root, self._watcher)
+
+    def _files(self, context: TaskContext, processor: Processor, stage: FileEmit) -> Sink:
+        outside, attempt = context.outside, context.outside.unique()
+        encoding = Encoding(stage.format, stage.partition_by, stage.write_options)
+        destination, settings = self._destination(processor, stage, attempt), self._settings
+        handle_bytes_max = settings.staging.handle_bytes_max
+        return SimFileSink(destination, encoding, attempt, outside.executor, settings.files, handle_bytes_max)
 
     def _engine(self, url: str, connections_max: int) -> sa.Engine:
         if url not in self._engines:

@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 
 from tests.harness.simulation.checks import Checks, ToldBroker
-from tests.harness.simulation.drawing import LETTERS, NAME, OUTPUT, Scenario
+from tests.harness.simulation.drawing import FOLDER, LETTERS, NAME, OUTPUT, Scenario
 from tests.harness.simulation.faults import CALM, Book, Weather
 from tests.harness.simulation.ports import WatchedState
 from tests.harness.simulation.process import SimProcess
 from tests.harness.simulation.results import Outcome, documents, letter_of, lines, row_of
+from tests.harness.simulation.tables import Folder
 from tests.harness.simulation.targets import Targets
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualClock
@@ -209,8 +210,12 @@ class SimWorld:
         match scenario.target:
             case "kafka":
                 output = [row_of(scenario, document) for document in self._topic(OUTPUT)]
+            case "table":
+                table = targets.folders[FOLDER]
+                assert isinstance(table, Folder)
+                output = [row_of(scenario, row) for row in table.rows()]
             case "files":
-                output = [row_of(scenario, document) for document in lines(targets.folders.get("results", {}))]
+                output = [row_of(scenario, document) for document in lines(targets.folders.get(FOLDER, {}))]
             case _:
                 output = [(k, int(name.rpartition("-")[2]), n, s) for name, k, n, s in targets.rows()]
         letters = self._topic(LETTERS) if scenario.letters == "kafka" else lines(targets.folders.get("letters", {}))

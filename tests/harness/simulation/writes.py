@@ -67,6 +67,7 @@ WRITES: Final[tuple[str, ...]] = (
     "sink report TaskFailed",
     "sink report TaskRestored",
     "sink sql commit",
+    "sink table commit",
     "sink topic create",
     "sink txn commit",
     "sink txn init",
@@ -156,7 +157,9 @@ def is_possible(write: str, scenario: Scenario) -> bool:
         case "user", _:
             return scenario.redriven
         case "sink", "file":
-            return "files" in targets
+            return "files" in targets or (scenario.target == "table" and write != "sink file summary replace")
+        case "sink", "table":
+            return scenario.target == "table"
         case "sink", "txn":
             return "kafka" in targets
         case "sink", "sql":
