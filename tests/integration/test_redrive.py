@@ -16,6 +16,7 @@ from tidemark.services.cli.audit import Installation
 from tidemark.services.cli.corrections import (
     CannotRedrive,
     Records,
+    before,
     corrections,
     late_places,
     partitions_of,
@@ -29,6 +30,7 @@ from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
 from tidemark.shared.adapters.virtual import run_virtual
 from tidemark.shared.language.documents import parse
 from tidemark.shared.model.ids import SplitId
+from tidemark.shared.operators.context import topics_told
 from tidemark.shared.ports.log import LogError, NewRecord, TopicPartition
 
 DOCUMENT = Path(__file__).parents[2] / "deploy" / "pipelines" / "departures" / "pipeline.yaml"
@@ -177,3 +179,38 @@ def test_a_year_of_departures_gains_its_late_flights() -> None:
         }
     ]
     assert late_places(letters, path, partitions_of(records)) == frozenset()
+
+
+def test_a_window_that_was_open_at_a_redrive_is_corrected_by_the_next() -> None:
+    """A record is late by its own split, while another split holds the window open: its letter is taken, and its window comes later."""
+    document = {
+        "connections": {"k": {"type": "kafka", "bootstrapServers": "nowhere:9092"}},
+        "pipeline": [
+            {"$source": {"connectionName": "k", "topic": "t", "timeField": {"$toDate": {"$toLong": "$at"}},
+                         "watermark": {"strategy": "boundedDisorder", "maxDelay": {"size": 1, "unit": "second"}}}},
+            {"$tumblingWindow": {"interval": {"size": 10, "unit": "second"}, "allowedLateness": {"size": 0, "unit": "second"},
+                                 "pipeline": [{"$group": {"_id": None, "n": {"$sum": 1}}}]}},
+            {"$emit": {"connectionName": "k", "topic": "out"}},
+        ],
+        "options": {"lateness": "split"},
+    }  # fmt: skip
+    part, path = windowed(parse(document))
+    times_ms = ([1_000, 60_000, 2_000], [3_000, 70_000])  # the third of the first split is late
+    splits = [
+        SplitRecords(
+            SplitId(f"t-{n}"), n, range(len(at)), [0] * len(at), [b'{"at": %d}' % ms for ms in at], [None] * len(at)
+        )
+        for n, at in enumerate(times_ms)
+    ]
+    then = {splits[0].split: Stand(3, "active"), splits[1].split: Stand(1, "active")}
+    now = {split.split: Stand(len(split.positions), "finished") for split in splits}
+    late = frozenset({(0, 2)})
+    first = Records(splits, then, "p", topics_told(["t"], "string"))
+    old, missed = before(part, path, first, None, frozenset())
+    assert missed == late
+    assert corrections(old, windows_of(part, path, first, late)[0]) == []
+    second = Records(splits, now, "p", first.topics)
+    old, missed = before(part, path, second, then, late)
+    assert missed == late
+    found = corrections(old, windows_of(part, path, second, late)[0])
+    assert [(c["old"]["n"], c["new"]["n"]) for c in found] == [(2, 3)]

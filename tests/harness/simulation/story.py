@@ -34,6 +34,8 @@ WARM_COMMITS, WARM_MS = 3, 4_000
 """Faults that begin late begin behind so many commits, or so late."""
 SETTLE_MS = 5_000
 """Virtual time in which what is not needed is deleted."""
+UNHEARD_MAX = 3
+"""Blobs that may be left of a processor that is dropped: what processes wrote that had not heard of it, for nobody looks again."""
 GARBAGE_MAX = 60
 """Blobs that may lie about behind the end, of attempts that came to nothing: the next commit would take them."""
 
@@ -228,7 +230,7 @@ class Story:
         error = await user.dropped()
         await world.clock.sleep_ms(SETTLE_MS)
         topics = [t for t in world.broker.topics() if is_edge(t) or t.endswith(".commits")]
-        if error or world.store.rows or topics or world.objects:
+        if error or world.store.rows or topics or len(world.objects) > UNHEARD_MAX:
             world.watcher.breach(
-                f"dropped ({error}): {len(world.store.rows)} rows, topics {topics[:3]}, {len(world.objects)} blobs are left"
+                f"dropped ({error}): {len(world.store.rows)} rows, topics {topics[:3]}, blobs {sorted(world.objects)[:3]} are left"
             )
