@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from tests.harness.mutants.catalogue import MUTANTS
-from tests.harness.mutants.tree import TreeMutant
+from tests.harness.mutants.tree import changed as with_change
 from tests.rule_names import rules_in_name, rules_of_the_protocol
 from tests.tidy_rules import ROOT, functions
 from tests.unit.protocol_task.mutations import MUTATIONS
@@ -71,7 +71,7 @@ def test_a_change_to_the_tree_finds_its_place_however_it_is_laid_out(
     where: str, find: str, becomes: str, wanted: str
 ) -> None:
     """Expressions and statements, with any expression or any statements in the place of some."""
-    changed = TreeMutant("C1", "x", "p", where, find, becomes, ()).applied(SOURCE)
+    changed = with_change(SOURCE, where, find, becomes)
     assert wanted in changed
     assert changed != ast.unparse(ast.parse(SOURCE))
 
@@ -80,4 +80,4 @@ def test_a_change_to_the_tree_finds_its_place_however_it_is_laid_out(
 def test_a_change_to_the_tree_that_finds_nothing_or_much_is_refused(where: str, find: str) -> None:
     """So that the list does not rot."""
     with pytest.raises(ValueError, match="expected on"):
-        TreeMutant("C1", "x", "p", where, find, "None", ()).applied(SOURCE)
+        with_change(SOURCE, where, find, "None")

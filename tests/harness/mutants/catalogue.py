@@ -9,10 +9,9 @@ from tests.harness.mutants.runtime import RUNTIME
 from tests.harness.mutants.sinks import SINKS
 from tests.harness.mutants.sources import SOURCES
 from tests.harness.mutants.stores import STORES
-from tests.harness.mutants.tree import TreeMutant
 from tests.harness.mutants.trees import TREES
 
-MUTANTS: Final[tuple[Mutant | TreeMutant, ...]] = (
+MUTANTS: Final[tuple[Mutant, ...]] = (
     *RUNTIME,
     *COORDINATOR,
     *STORES,

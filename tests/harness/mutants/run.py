@@ -17,12 +17,10 @@ from pathlib import Path
 
 from tests.harness.mutants.catalogue import MUTANTS
 from tests.harness.mutants.model import Mutant
-from tests.harness.mutants.tree import TreeMutant
 from tests.rule_names import rules_in_name, rules_of_the_protocol
 from tests.tidy_rules import ROOT, TOP_FOLDERS, functions, sources
 from tests.unit.protocol_task.mutations import MUTATIONS
 
-AnyMutant = Mutant | TreeMutant
 _FAILED, _NOTHING_COLLECTED = 1, 5
 _NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.egg-info", ".hypothesis")
 _TIMEOUT_S = 240
@@ -57,7 +55,7 @@ class Copy:
             return _FAILED, f"hung for {_TIMEOUT_S} s"
         return done.returncode, "\n".join(done.stdout.splitlines()[-15:])
 
-    def changed(self, mutant: AnyMutant) -> tuple[int, str]:
+    def changed(self, mutant: Mutant) -> tuple[int, str]:
         """The tests of the mutant's rule, without the clause."""
         path = self.root / mutant.path
         text = path.read_text(encoding="utf-8")
@@ -68,13 +66,13 @@ class Copy:
             path.write_text(text, encoding="utf-8")
 
 
-def chosen(words: Sequence[str], *, reals: bool) -> list[AnyMutant]:
+def chosen(words: Sequence[str], *, reals: bool) -> list[Mutant]:
     """Those whose rule or name is asked for; all without words."""
     wanted = (m for m in MUTANTS if not words or any(w == m.rule or w.lower() in m.name.lower() for w in words))
     return [m for m in wanted if reals or not m.real]
 
 
-def survivors(mutants: Iterable[AnyMutant], *, reals: bool) -> list[str]:
+def survivors(mutants: Iterable[Mutant], *, reals: bool) -> list[str]:
     """Those that no test noticed, and what is wrong with the list, each as a line; tells how it goes."""
     found: list[str] = []
     with tempfile.TemporaryDirectory(prefix="tidemark-mutants-") as folder:

@@ -1,4 +1,4 @@
-"""Mutants as changes to the syntax tree: they say what they look for, in the code's own words, and not how it is laid out.
+"""Changes to the syntax tree: they say what they look for, in the code's own words, and not how it is laid out.
 
 `find` is an expression, or statements that follow each other; in it `...` as a statement stands for any statements, and a name that begins
 with `any_` for any expression. `becomes` takes its place and may use those names; empty: it is taken out. Both are looked at within one
@@ -13,42 +13,22 @@ from dataclasses import dataclass
 _Bound = dict[str, ast.AST]
 
 
-@dataclass(frozen=True, slots=True)
-class TreeMutant:
-    """`find` is there exactly once in `where`; `tests` hold tests named after the rule, of which one must fail with `becomes` instead."""
-
-    rule: str
-    what: str
-    """What no longer holds."""
-    path: str
-    where: str
-    """`Class.method`, or a function."""
-    find: str
-    becomes: str
-    tests: tuple[str, ...]
-    real: bool = False
-    """Only the real broker, database or Spark shows it."""
-
-    @property
-    def name(self) -> str:
-        """For people."""
-        return f"{self.rule}, {self.what}"
-
-    def applied(self, text: str) -> str:
-        """The file with the change. ValueError if what is looked for is not there, or not once."""
-        tree = ast.parse(text)
-        scope = _scope(tree, self.where, self)
-        wanted, new = ast.parse(self.find).body, ast.parse(self.becomes).body
-        found = list(_places(scope, wanted, expressions=_is_expression(wanted) and _is_expression(new)))
-        if len(found) != 1:
-            raise ValueError(
-                f"{self.path}, {self.where}: expected once, found {len(found)} times: {self.find!r} ({self.name})"
-            )
-        found[0].put(new)
-        return ast.unparse(ast.fix_missing_locations(tree))
+class NotOnce(ValueError):
+    """What is looked for is not there, or not once: says how often."""
 
 
-def _scope(tree: ast.Module, where: str, mutant: TreeMutant) -> ast.AST:
+def changed(text: str, where: str, find: str, becomes: str) -> str:
+    """The file with the change. `where`: `Class.method`, or a function. NotOnce."""
+    tree = ast.parse(text)
+    wanted, new = ast.parse(find).body, ast.parse(becomes).body
+    found = list(_places(_scope(tree, where), wanted, expressions=_is_expression(wanted) and _is_expression(new)))
+    if len(found) != 1:
+        raise NotOnce(f"{where}: expected once, found {len(found)} times: {find!r}")
+    found[0].put(new)
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def _scope(tree: ast.Module, where: str) -> ast.AST:
     node: ast.AST = tree
     for name in where.split("."):
         inside = [
@@ -57,7 +37,7 @@ def _scope(tree: ast.Module, where: str, mutant: TreeMutant) -> ast.AST:
             if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and child.name == name
         ]
         if len(inside) != 1:
-            raise ValueError(f"{mutant.path}: expected one {where}, found {len(inside)} of {name} ({mutant.name})")
+            raise NotOnce(f"{where}: expected one, found {len(inside)} of {name}")
         node = inside[0]
     return node
 

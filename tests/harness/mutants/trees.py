@@ -1,6 +1,6 @@
 """Mutants that look for what they change in the syntax tree: small slips that tests of the machines alone let pass."""
 
-from tests.harness.mutants.tree import TreeMutant
+from tests.harness.mutants.model import Mutant
 
 PROCESSOR = "shared/protocol/coordinator/processor.py"
 WORKER, DRIVER, MIRROR = "shared/runtime/worker.py", "shared/runtime/driver.py", "shared/runtime/mirror.py"
@@ -12,106 +12,123 @@ ON_FILES, ON_KAFKA = (
 )
 
 TREES = (
-    TreeMutant(
-        "R2", "reports of an older generation are heeded", PROCESSOR, "ProcessorMachine.task_report",
-        find="p.run is None or report.generation != p.row.generation",
-        becomes="p.run is None",
+    Mutant(
+        "R2", "reports of an older generation are heeded", PROCESSOR,
+        where="ProcessorMachine.task_report",
+        old="p.run is None or report.generation != p.row.generation",
+        new="p.run is None",
         tests=("tests/unit/test_protocol_coordinator_generations.py",),
     ),
-    TreeMutant(
-        "C11", "a release is reported before it happens", SINK, "SinkBody._release",
-        find="skipped = await any_attempt",
-        becomes="self._context.released(identity.index, row.epoch)\nskipped = await any_attempt",
+    Mutant(
+        "C11", "a release is reported before it happens", SINK,
+        where="SinkBody._release",
+        old="skipped = await any_attempt",
+        new="self._context.released(identity.index, row.epoch)\nskipped = await any_attempt",
         tests=("tests/unit/test_sink_tasks.py",),
     ),
-    TreeMutant(
-        "C9", "a mirror row that is repeated during a release is queued again", "shared/protocol/release.py", "ReleaseMachine.mirrored",
-        find="row.epoch <= max(self.marker, self.seen)",
-        becomes="row.epoch <= self.marker",
+    Mutant(
+        "C9", "a mirror row that is repeated during a release is queued again", "shared/protocol/release.py",
+        where="ReleaseMachine.mirrored",
+        old="row.epoch <= max(self.marker, self.seen)",
+        new="row.epoch <= self.marker",
         tests=("tests/unit/protocol_task/test_task_restore.py", "tests/unit/test_sink_tasks.py"),
     ),
-    TreeMutant(
-        "C8", "undecided requests are deleted", "shared/runtime/undecided.py", "Undecided.let_go",
-        find="min(self._offsets.values(), default=self._read)",
-        becomes="self._read",
+    Mutant(
+        "C8", "undecided requests are deleted", "shared/runtime/undecided.py",
+        where="Undecided.let_go",
+        old="min(self._offsets.values(), default=self._read)",
+        new="self._read",
         tests=("tests/unit/test_runtime_undecided.py",),
     ),
-    TreeMutant(
-        "R2", "a start that was overtaken goes on", WORKER, "Worker._start_task",
-        find="if self._tasks.get(key) is not hosted:\n    ...",
-        becomes="",
+    Mutant(
+        "R2", "a start that was overtaken goes on", WORKER,
+        where="Worker._start_task",
+        old="if self._tasks.get(key) is not hosted:\n    ...",
+        new="",
         tests=("tests/unit/test_runtime_worker.py",),
     ),
-    TreeMutant(
-        "R2", "what starts a task goes on when the task is closed", WORKER, "Worker._close_task",
-        find="if hosted.starting is not None:\n    ...",
-        becomes="",
+    Mutant(
+        "R2", "what starts a task goes on when the task is closed", WORKER,
+        where="Worker._close_task",
+        old="if hosted.starting is not None:\n    ...",
+        new="",
         tests=("tests/unit/test_runtime_worker.py",),
     ),
-    TreeMutant(
-        "C4", "records fetched before a seek are kept", DRIVER, "TaskDriver._seek",
-        find="self._frames = any_filtered",
-        becomes="",
+    Mutant(
+        "C4", "records fetched before a seek are kept", DRIVER,
+        where="TaskDriver._seek",
+        old="self._frames = any_filtered",
+        new="",
         tests=("tests/unit/test_runtime_driver.py",),
     ),
-    TreeMutant(
-        "C4", "records that a fetch brings behind a seek are kept", DRIVER, "TaskDriver._read_with",
-        find="edge not in self._seeks",
-        becomes="True",
+    Mutant(
+        "C4", "records that a fetch brings behind a seek are kept", DRIVER,
+        where="TaskDriver._read_with",
+        old="edge not in self._seeks",
+        new="True",
         tests=("tests/unit/test_runtime_driver.py",),
     ),
-    TreeMutant(
-        "C9", "a broken mirror writer is kept", MIRROR, "MirrorWriter.append",
-        find="await self.close()",
-        becomes="pass",
+    Mutant(
+        "C9", "a broken mirror writer is kept", MIRROR,
+        where="MirrorWriter.append",
+        old="await self.close()",
+        new="pass",
         tests=("tests/unit/test_runtime_mirror.py",),
     ),
-    TreeMutant(
-        "E1", "a split's restored end is forgotten", SOURCE, "SourceTaskBody.open",
-        find="positions = any_positions",
-        becomes="positions = any_positions\nknown = {s: msgspec.structs.replace(k, end=None) for s, k in known.items()}",
+    Mutant(
+        "E1", "a split's restored end is forgotten", SOURCE,
+        where="SourceTaskBody.open",
+        old="positions = any_positions",
+        new="positions = any_positions\nknown = {s: msgspec.structs.replace(k, end=None) for s, k in known.items()}",
         tests=("tests/contract/test_source_tasks.py",),
     ),
-    TreeMutant(
-        "C12", "Spark's last step is named for the first epoch", SPARK, "SparkBody.copy",
-        find="self._epoch = any_next",
-        becomes="",
+    Mutant(
+        "C12", "Spark's last step is named for the first epoch", SPARK,
+        where="SparkBody.copy",
+        old="self._epoch = any_next",
+        new="",
         tests=("tests/unit/test_spark_tasks.py",),
     ),
-    TreeMutant(
-        "C10", "a target that is away fails the task", SINK, "SinkBody._patiently",
-        find="since_ms = clock.now_ms() if any_test else since_ms",
-        becomes="raise error",
+    Mutant(
+        "C10", "a target that is away fails the task", SINK,
+        where="SinkBody._patiently",
+        old="since_ms = clock.now_ms() if any_test else since_ms",
+        new="raise error",
         tests=("tests/unit/test_sink_tasks.py",),
     ),
-    TreeMutant(
-        "S3", "the producer is kept after an error", KAFKA, "KafkaSink._on_target",
-        find="await self._throw_away()",
-        becomes="pass",
+    Mutant(
+        "S3", "the producer is kept after an error", KAFKA,
+        where="KafkaSink._on_target",
+        old="await self._throw_away()",
+        new="pass",
         tests=ON_KAFKA,
     ),
-    TreeMutant(
-        "S4", "what exists is overwritten", FOLDER, "LocalDestination.create",
-        find="link_file",
-        becomes="_replace",
+    Mutant(
+        "S4", "what exists is overwritten", FOLDER,
+        where="LocalDestination.create",
+        old="link_file",
+        new="_replace",
         tests=ON_FILES,
     ),
-    TreeMutant(
-        "S4", "files appear before they are whole", FOLDER, "LocalDestination._publish",
-        find="temporary = any_name",
-        becomes="temporary = final.parent / f'{final.name}.{next(self._temporaries)}'",
+    Mutant(
+        "S4", "files appear before they are whole", FOLDER,
+        where="LocalDestination._publish",
+        old="temporary = any_name",
+        new="temporary = final.parent / f'{final.name}.{next(self._temporaries)}'",
         tests=ON_FILES,
     ),
-    TreeMutant(
-        "S4", "a manifest of another history is accepted", "services/sink/connectors/manifests.py", "ManifestStore.publish",
-        find="raise any_refusal",
-        becomes="",
+    Mutant(
+        "S4", "a manifest of another history is accepted", "services/sink/connectors/manifests.py",
+        where="ManifestStore.publish",
+        old="raise any_refusal",
+        new="",
         tests=ON_FILES,
     ),
-    TreeMutant(
-        "P2", "a restore looks at no segment", SPARK, "SparkBody.open",
-        find="await any_context.executor.blocking(step.check, self._state.segments)",
-        becomes="pass",
+    Mutant(
+        "P2", "a restore looks at no segment", SPARK,
+        where="SparkBody.open",
+        old="await any_context.executor.blocking(step.check, self._state.segments)",
+        new="pass",
         tests=("tests/unit/test_spark_tasks.py",),
     ),
 )  # fmt: skip
