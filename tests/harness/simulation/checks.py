@@ -25,6 +25,7 @@ from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.ports.log import LogRecord, NewRecord, TopicPartition
 from tidemark.shared.ports.sink import Identity
+from tidemark.shared.protocol.coordinator.record import decode_kept
 from tidemark.shared.runtime.context import Phase
 from tidemark.shared.runtime.registry import Registry
 from tidemark.shared.runtime.topics import MARKERS_PREFIX
@@ -262,6 +263,19 @@ class Checks:
         for topic in topics:
             if incarnation_of(topic) in used:
                 self.breach(f"topic {topic} is deleted, which the last commit reads")
+
+    def read_unnoticed(self) -> list[TopicPartition]:
+        """I2: partitions made anew of which a job has read more than the old ones had, under their identity."""
+        found = []
+        for row in self._world.store.rows.values():
+            for splits in decode_kept(row.extra).splits.values():
+                for split, known in splits.items():
+                    topic, _, number = split.rpartition("-")
+                    at = TopicPartition(topic, int(number))
+                    old = at in self._world.remade and known.origin != self._world.broker.topic_id(topic)
+                    if old and (known.end or 0) > self._world.remade[at]:
+                        found.append(at)
+        return found
 
     # --- the registry -------------------------------------------------------------------------------------------------------
 

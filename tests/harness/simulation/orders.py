@@ -124,6 +124,10 @@ class User:
             elif row is not None and row.desired == "running":  # another life has begun behind the drain
                 await self.drained()
             elif state == "FINISHED" and not world.watcher.registry_wrong():
+                for split in world.watcher.read_unnoticed():
+                    world.watcher.breach(
+                        f"{split} was made anew, and the processor has read on there as if it had not (I2)"
+                    )
                 return
             await world.clock.sleep_ms(200)
         row, said = world.store.rows.get(NAME), world.watcher.registry_wrong()

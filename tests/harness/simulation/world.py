@@ -46,8 +46,8 @@ class SimWorld:
         self._graveyard: list[SimProcess] = []
         self.trace: list[str] = []
         self.deaths = 0
-        self.remade = False
-        """A source's topic was deleted and made anew."""
+        self.remade: dict[TopicPartition, int] = {}
+        """Partitions of a source's topic that was deleted and made anew, with the records that the old one had."""
         self.feeding = asyncio.Lock()
         self.restart_ms: Callable[[], int] = lambda: 300
         self.skew_ms: Callable[[], int] = lambda: 0
@@ -141,7 +141,7 @@ class SimWorld:
             number: int(self.broker.end(TopicPartition(topic, number))) for number in range(self.broker.topics()[topic])
         }
         self.broker.delete_topic(topic)
-        self.remade = True
+        self.remade = {TopicPartition(topic, number): count for number, count in had.items()}
         self.say(f"{topic} is deleted")
         return had
 
