@@ -33,7 +33,7 @@ WEATHERS: Final = (
 UPHEAVAL_RATE: Final = 0.25
 EVENT_MS: Final = 500
 """Events do not come more often, at the mean: between them something is to be reached."""
-RARE_AT_ONCE: Final = 6
+RARE_AT_ONCE: Final = 9
 GUST_MS: Final = 2_000
 """Where faults come in gusts: so long they do, then so long they do not, and something is committed."""
 RESTARTS_MS: Final = (1, 300, 2_500)

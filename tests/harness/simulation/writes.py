@@ -134,10 +134,18 @@ RARE: Final = frozenset(
         "source report EndsFound",
         "source report SplitsFound",
         "source report TaskFailed",
+        "spark blob put",
+        "spark edge BarrierFrame",
         "spark edge DataFrame",
         "spark edge EndFrame",
         "spark report TaskFailed",
+        "spark report TaskRestored",
         "spark segment write",
+        "user topic create",
+        "user txn commit",
+        "user txn init",
+        "user txn output",
+        "user txn redrives",
     }
 )
 """Which many seeds never come to, or only at the end: each seed waits at several of them."""
