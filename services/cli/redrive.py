@@ -32,6 +32,7 @@ from tidemark.shared.language.values import parse_json, render_json
 from tidemark.shared.model.formats import REDRIVEN, JsonCodec
 from tidemark.shared.model.ids import JobId, ProcessorName, SplitId
 from tidemark.shared.model.values import Document
+from tidemark.shared.operators.source_front import Status
 from tidemark.shared.ports.log import Log, NewRecord, TopicPartition
 from tidemark.shared.protocol.coordinator.record import decode_plan
 
@@ -48,8 +49,8 @@ class Redriven(msgspec.Struct, frozen=True):
     topic: str
     """Where they went."""
     version: int = REDRIVEN.version
-    stands: dict[SplitId, Stand] = {}
-    """Where the splits stood: what came out later is not corrected yet."""
+    stands: dict[SplitId, tuple[int, Status]] = {}
+    """Where the splits stood, as `Stand` has it: what came out later is not corrected yet."""
 
 
 _CODEC: Final[JsonCodec[Redriven]] = JsonCodec(REDRIVEN, Redriven)
@@ -89,7 +90,7 @@ async def redrive(name: ProcessorName, installed: Installation, topic: str | Non
         last = await _last(log, markers, row.job)
         letters = await _letters(log, queue.topic, name, last.until if last is not None else {})
         records = await _records(name, processor, installed)
-        stands = dict(records.stands)
+        stands = {split: (stand.next, stand.status) for split, stand in records.stands.items()}
         more = bool(letters.new or (letters.before and last is not None and last.stands != stands))
         found = _found(part, path, records, letters, last) if more else []
         done = Redriven(row.job, letters.until, len(letters.new), len(found), topic, stands=stands)
@@ -119,7 +120,8 @@ def _found(part: Processor, path: str, records: Records, letters: Letters, last:
     ordinals = partitions_of(records)
     redriven = late_places(letters.before, path, ordinals)
     after = redriven | late_places(letters.new, path, ordinals)
-    then = None if last is None else last.stands or records.stands
+    stood = {} if last is None else {split: Stand(*stand) for split, stand in last.stands.items()}
+    then = None if last is None else stood or records.stands
     old, late = before(part, path, records, then, redriven)
     unknown = after - redriven - late
     if unknown:
