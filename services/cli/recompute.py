@@ -6,7 +6,7 @@ engine ran them.
 """
 
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -141,6 +141,13 @@ class _World:
             for edge in self.plan.outputs_of(vertex):
                 self.watermarks[edge.id] = chain.output_watermark()
 
+    def counters(self) -> Counter[str]:
+        """Sums over the front and the chains."""
+        found = Counter(self.front.counters() if self.front is not None else {})
+        for chain in self.chains.values():
+            found["duplicates"] += chain.counters().get("duplicates", 0)
+        return found
+
 
 def recompute(  # noqa: PLR0913 - a document, its records, and what was known of them
     processor: Processor,
@@ -176,7 +183,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     places = dict.fromkeys((s.split for s in splits), 0)
     done = []
     for epoch, stands in epochs:
-        before = dict(front.counters())
+        before = world.counters()
         world.done = EpochDone(epoch)
         front.assign(
             {s.split: s.ordinal for s in splits if s.split in stands}
@@ -187,7 +194,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
                 _read(world, source, split, places, stand.next)
                 front.on_status(split.split, stand.status)
         world.settle(source)
-        counters = front.counters()
+        counters = world.counters()
         world.done.records = counters["records"] - before["records"]
         world.done.duplicates = counters["duplicates"] - before["duplicates"]
         done.append(world.done)

@@ -27,6 +27,8 @@ from tidemark.shared.runtime.context import TaskContext
 from tidemark.shared.runtime.exchange import load_body
 
 T = TypeVar("T")
+_NEVER: Final = 2**63
+"""Rows, above which partials would be merged to be counted."""
 _DEFAULTS: Final = OperatorSettings()
 _NONE: Final = Users()
 
@@ -148,6 +150,10 @@ class OperatorBody:
     def holds(self) -> Sequence[Hold]:
         """The operators of the chain that hold the watermark back."""
         return self._chain.holds() if self._holds is None else self._holds
+
+    def batching(self) -> bool:
+        """An operator of the chain holds some."""
+        return self._chain.held_rows(_NEVER) > 0
 
     def full(self) -> bool:
         """An operator of the chain is."""

@@ -1,6 +1,8 @@
 """Wiring of an operator worker's process."""
 
 import tempfile
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from tidemark.services.operator import child
@@ -11,6 +13,7 @@ from tidemark.services.operator.deaths import Deaths
 from tidemark.services.operator.lookups import Lookups
 from tidemark.services.operator.rockskeys import Scratch
 from tidemark.services.operator.settings import OperatorSettings, operator_settings
+from tidemark.services.operator.shelved import shelved
 from tidemark.services.operator.users import Users
 from tidemark.shared.adapters.children import ForkedChildren
 from tidemark.shared.language.documents import parse
@@ -62,6 +65,8 @@ class OperatorService:
             stage = context.vertex.head.stage
             table = table_of(self._connections, outside, parse(context.assign.plan.document), stage)
             lookups = Lookups(stage, table, outside.clock, outside.settings.lookup, operators)
+        if self._scratch is not None:
+            operators = replace(operators, shelve=partial(shelved, self._scratch.root))
         users = Users()
         if any(isinstance(spec, ComputeSpec) for spec in specs):
             users = await self._users(context)

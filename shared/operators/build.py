@@ -7,7 +7,9 @@ from tidemark.shared.operators.branch import Branch
 from tidemark.shared.operators.chain import Chain
 from tidemark.shared.operators.compute import ComputeOperator
 from tidemark.shared.operators.context import NOWHERE, TaskContext
+from tidemark.shared.operators.dedupe import Distinct
 from tidemark.shared.operators.errors import OperatorError
+from tidemark.shared.operators.in_order import InOrder
 from tidemark.shared.operators.join import JoinOperator
 from tidemark.shared.operators.keyby import KeyBy
 from tidemark.shared.operators.partial import PartialAggregate
@@ -15,7 +17,9 @@ from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import (
     BranchSpec,
     ComputeSpec,
+    DistinctSpec,
     FrontSpec,
+    InOrderSpec,
     JoinSpec,
     KeyBySpec,
     OperatorSpec,
@@ -32,6 +36,10 @@ from tidemark.shared.operators.tap import Tap
 def build_operator(spec: OperatorSpec, context: TaskContext = NOWHERE) -> Operator:
     """The operator of a spec; a `FrontSpec` has no place here (`build_front`)."""
     match spec:
+        case InOrderSpec():
+            return InOrder(spec, context)
+        case DistinctSpec():
+            return Distinct(spec, context)
         case StatelessSpec():
             return StatelessStages(spec, context)
         case KeyBySpec():

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+import pyarrow as pa
+
 from tidemark.shared.language.stages.source import KeyFormat
 from tidemark.shared.operators.base import Operator
 from tidemark.shared.operators.cold_keys import Cooling
@@ -56,7 +58,11 @@ class TaskContext:
     computed_max: int = 10_000_000
     """Documents that one batch or watermark may let out of one task of a computation."""
     ids_bytes_max: int = 1024 * 1024 * 1024
-    """Record ids that one source task remembers, as a snapshot has them."""
+    """Record ids that one task has in memory."""
+    shelve: Callable[[pa.Table], pa.Table] | None = None
+    """Where ids lie beyond that; None: a task that has more fails."""
+    ordered_bytes_max: int = 256 * 1024 * 1024
+    """Rows of an epoch that one task holds to give them out in order; beyond it they go in pieces."""
     open_rows_max: int = 10_000_000
     """Groups and rows of open windows that one task keeps."""
     unmerged_groups_max: int = 262_144

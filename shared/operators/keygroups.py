@@ -66,9 +66,12 @@ def murmur2_column(keys: pa.BinaryArray) -> Words:
 
 def key_groups(keys: pa.BinaryArray, groups: int) -> npt.NDArray[np.uint16]:
     """The groups of n keys, shape (n,), each in [0, groups); `groups` at most 65,536."""
-    hashes = murmur2_column(keys)
-    hashes &= np.uint32(_SIGN)
-    return (hashes % np.uint32(groups)).astype(np.uint16)
+    return groups_of(murmur2_column(keys), groups)
+
+
+def groups_of(hashes: Words, groups: int) -> npt.NDArray[np.uint16]:
+    """The groups of n keys with these hashes, shape (n,)."""
+    return ((hashes & np.uint32(_SIGN)) % np.uint32(groups)).astype(np.uint16)
 
 
 def _buffers(keys: pa.BinaryArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:

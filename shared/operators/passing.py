@@ -1,6 +1,6 @@
 """What operators without state and without time of their own share: the watermark passes as it is, nothing waits, nothing is kept."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 
 from tidemark.shared.model.ids import StatePart
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
@@ -38,6 +38,6 @@ class Passing:
         """No state."""
         return {}
 
-    def restore(self, parts: Mapping[StatePart, bytes]) -> None:
+    def restore(self, parts: MutableMapping[StatePart, bytes]) -> None:
         """No state."""
         del parts

@@ -5,7 +5,9 @@ record. All of it is a function of the split's records alone (and of a script's 
 
 Rules:
 
-- SF1 What a later stage drops has moved the watermark (D4); what is dead-lettered here, and a repeated record, has not.
+- SF1 What a later stage drops has moved the watermark (D4); what is dead-lettered here has not, nor a repeat that is dropped here. Repeats
+  that may come in any split are dropped behind the watermarks (`dedupe.py`, DD2): each is a record of the split in which it comes, and
+  moves its watermark.
 - SF2 The task's watermark is the minimum over its splits (W3): idle and finished ones are left out, a split without data holds it at
   MIN_TIME. It never falls: a split that comes back behind it is *away*, its rows carry AWAY, until its own watermark has
   reached the highest that the receivers reported after reading its return (`on_receivers`).
@@ -24,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.stages import KafkaSource
 from tidemark.shared.model.formats import SPLIT_STATE, Codec
 from tidemark.shared.model.held import SplitHeld
@@ -31,14 +34,15 @@ from tidemark.shared.model.ids import SplitId, StatePart, split_part
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.model.values import Binary
-from tidemark.shared.operators.base import ARRIVAL, AWAY, PART, POS, SRCKEY, TS, WM, Out
-from tidemark.shared.operators.batches import select, with_column
+from tidemark.shared.operators.base import ARRIVAL, AWAY, GROUP, KEY, PART, POS, SRCKEY, TS, WM, Out
+from tidemark.shared.operators.batches import int64s, select, with_column
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.dead_letters import Failure, Origin, dead_letters
 from tidemark.shared.operators.decode import Bad, Decoded, decode
-from tidemark.shared.operators.dedupe import Dedupe
+from tidemark.shared.operators.dedupe import SplitIds, check_size, record_ids
 from tidemark.shared.operators.errors import OperatorError
 from tidemark.shared.operators.event_time import event_times, rows_of
+from tidemark.shared.operators.keygroups import key_groups
 from tidemark.shared.operators.record_keys import unfit_keys
 from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.operators.split_clock import SplitClock
@@ -112,7 +116,7 @@ _CODEC: Final[Codec[SplitState]] = Codec(SPLIT_STATE, SplitState)
 @dataclass(slots=True)
 class _Split:
     state: SplitState
-    ids: Dedupe | None
+    ids: SplitIds | None
     dirty: bool = True
     returns: int = 0
     """How often it has come back from idleness since the task's start."""
@@ -294,27 +298,32 @@ class SourceFront:
     ) -> tuple[pa.RecordBatch, list[Out]]:
         if self.spec.source.record_id is None:
             return batch, []
+        if self.spec.key_groups:
+            return self._with_ids(self.spec.source.record_id, batch, origin)
         kept = np.ones(batch.num_rows, dtype=np.bool_)
         failures: list[Failure] = []
         for each, (begin, end) in zip(held, _runs(batch, len(held)), strict=True):
             if each.ids is not None and begin < end:
                 kept[begin:end], failed = each.ids.told_apart(batch.slice(begin, end - begin))
                 failures += [replace(failure, row=begin + failure.row) for failure in failed]
-                self._check_ids()
+                size_bytes = sum(held.ids.size_bytes for held in self._splits.values() if held.ids is not None)
+                check_size(size_bytes, self.context, self.spec.source.path)
         self._counts.duplicates += int((~kept).sum())
         letters = dead_letters(batch, failures, self._operator, self.context, origin)
         if failures:
             kept = kept & ~rows_of(failures, batch.num_rows)
         return (batch if kept.all() else select(batch, kept)), letters
 
-    def _check_ids(self) -> None:
-        most = self.context.ids_bytes_max
-        size_bytes = sum(held.ids.size_bytes for held in self._splits.values() if held.ids is not None)
-        if size_bytes > most:
-            raise OperatorError(
-                f"{self.spec.source.path}.recordId: the ids that are remembered take {size_bytes} bytes, and ids_bytes_max allows {most};"
-                " shorten recordIdHorizon, run more tasks, or raise ids_bytes_max in TIDEMARK_RUNTIME"
-            )
+    def _with_ids(self, expr: Expr, batch: pa.RecordBatch, origin: Origin | None) -> tuple[pa.RecordBatch, list[Out]]:
+        """With KEY and GROUP; rows without an id go to any task."""
+        ids, failures = record_ids(expr, batch, self.context.topic)
+        letters = dead_letters(batch, failures, self._operator, self.context, origin)
+        groups = key_groups(ids, self.spec.key_groups)
+        if ids.null_count:
+            anywhere = int64s(batch.column(POS)) % self.spec.key_groups
+            groups = np.where(ids.is_null().to_numpy(zero_copy_only=False), anywhere, groups).astype(np.uint16)
+        batch = with_column(with_column(batch, KEY, ids), GROUP, pa.array(groups))
+        return (select(batch, ~rows_of(failures, batch.num_rows)) if failures else batch), letters
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -397,9 +406,9 @@ class SourceFront:
         part = split_part(split)
         stored = self._restored.pop(part, None)
         ids = None
-        if self.spec.source.record_id is not None:
+        if self.spec.source.record_id is not None and not self.spec.key_groups:
             horizon = self.spec.source.record_id_horizon or self.spec.horizon
-            ids = Dedupe(self.spec.source.record_id, horizon, self.context.topic)
+            ids = SplitIds(self.spec.source.record_id, horizon, self.context.topic)
             ids.restore({p: self._restored.pop(p) for p in list(self._restored) if p.startswith(f"{part}#")})
         if stored is None:
             return _Split(SplitState(ordinal, SplitClock()), ids)

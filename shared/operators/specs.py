@@ -34,6 +34,26 @@ class FrontSpec:
     """Of record ids, where the source names none."""
     reads: tuple[Path, ...] = ()
     """Paths of no declared field that are read with the declared ones (`read_ahead`)."""
+    key_groups: int = 0
+    """Of the shuffle by record id that follows: rows get KEY and GROUP; 0 where repeats are looked for here, or not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class InOrderSpec:
+    """Holds an epoch's rows, and gives them out in the order of their splits."""
+
+    stage: str
+    """For whose sake, by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class DistinctSpec:
+    """Drops repeats by record id; its rows come with KEY and GROUP, in order (`InOrderSpec`)."""
+
+    path: str
+    """Of the source."""
+    horizon: TimeHorizon = HORIZON_OF_IDS
+    key_groups: int = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,5 +144,15 @@ class BranchSpec:
 
 
 OperatorSpec = (
-    FrontSpec | StatelessSpec | KeyBySpec | PartialSpec | StepSpec | ComputeSpec | JoinSpec | TapSpec | BranchSpec
+    FrontSpec
+    | InOrderSpec
+    | DistinctSpec
+    | StatelessSpec
+    | KeyBySpec
+    | PartialSpec
+    | StepSpec
+    | ComputeSpec
+    | JoinSpec
+    | TapSpec
+    | BranchSpec
 )

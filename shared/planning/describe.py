@@ -41,7 +41,9 @@ from tidemark.shared.operators.schemas import after, shared_fields
 from tidemark.shared.operators.specs import (
     BranchSpec,
     ComputeSpec,
+    DistinctSpec,
     FrontSpec,
+    InOrderSpec,
     JoinSpec,
     KeyBySpec,
     OperatorSpec,
@@ -276,26 +278,39 @@ def _head(vertex: Vertex) -> str:
 
 
 def _operator(spec: OperatorSpec) -> str:
+    text: str
     match spec:
-        case FrontSpec(source):
-            parts = ["decode", "event time", *(["dedupe"] if source.record_id is not None else [])]
-            return f"{', '.join(parts)}, watermark {type(source.watermark).__name__}"
+        case FrontSpec():
+            text = _front(spec)
+        case InOrderSpec(stage):
+            text = f"hold an epoch's rows, and give them out in the order of their splits, for {stage}"
+        case DistinctSpec(horizon=horizon):
+            text = f"drop repeats by record id, from whatever split they come, up to {horizon.duration_ms} ms behind the watermark"
         case StatelessSpec(stages):
-            return "fused " + " ".join(stage.name for stage in stages)
+            text = "fused " + " ".join(stage.name for stage in stages)
         case PartialSpec(window):
-            return f"partial {window.stage.name}: {_lifted(WindowPlan(window))}"
+            text = f"partial {window.stage.name}: {_lifted(WindowPlan(window))}"
         case StepSpec(window):
-            return f"step on Arrow: merge, close, finish{_behind(window)}"
+            text = f"step on Arrow: merge, close, finish{_behind(window)}"
         case KeyBySpec():
-            return "key for the shuffle"
+            text = "key for the shuffle"
         case ComputeSpec(stage):
-            return f"{stage.name} {stage.class_}, order {stage.order}"
+            text = f"{stage.name} {stage.class_}, order {stage.order}"
         case TapSpec(port):
-            return f"give out on {port}, too"
+            text = f"give out on {port}, too"
         case JoinSpec():
-            return _join(spec)
+            text = _join(spec)
         case BranchSpec(branch):
-            return f"mark as stream {branch} of those that flow together"
+            text = f"mark as stream {branch} of those that flow together"
+    return text
+
+
+def _front(spec: FrontSpec) -> str:
+    source = spec.source
+    parts = ["decode", "event time"]
+    if source.record_id is not None:
+        parts.append("key by record id" if spec.key_groups else "drop repeats by record id within each split")
+    return f"{', '.join(parts)}, watermark {type(source.watermark).__name__}"
 
 
 def _lookup(stage: Lookup) -> str:

@@ -3,12 +3,13 @@
 from dataclasses import dataclass, field, replace
 
 from tidemark.shared.language.schema import NO_SCHEMA, Schema
+from tidemark.shared.language.stages import Source
 from tidemark.shared.model.ids import VertexId
 from tidemark.shared.model.plan import Service, Vertex
 from tidemark.shared.operators.read_ahead import paths_ahead
 from tidemark.shared.operators.schemas import after
 from tidemark.shared.operators.specs import FrontSpec, OperatorSpec, StatelessSpec
-from tidemark.shared.planning.specs import Head, ReadHead, StepHead
+from tidemark.shared.planning.specs import Head, StepHead
 
 
 @dataclass(slots=True)
@@ -25,6 +26,10 @@ class Draft:
     """Whether its rows come straight from a source, with their split's watermark: lookups keep it."""
     sealed: bool = False
     """A sink already takes what comes out here: no stage may be fused in behind it."""
+    source: Source | None = None
+    """Whose records its rows are, as they were decoded, if no stage in front of it has made others of them."""
+    scattered: bool = False
+    """Rows of one split came through several tasks: an order among them has to be made again (`InOrderSpec`)."""
     windowed: bool = False
     """Its rows carry the window that they come from."""
 
@@ -34,11 +39,11 @@ class Draft:
         return isinstance(self.head, StepHead)
 
     def schema(self) -> Schema:
-        """Declared fields of what comes out, as far as they are known: those of the source behind its stateless stages."""
-        if not isinstance(self.head, ReadHead):
+        """Declared fields of what comes out, as far as they are known: those of the source behind stateless stages."""
+        if self.source is None:
             return NO_SCHEMA
         stages = (stage for spec in self.chain if isinstance(spec, StatelessSpec) for stage in spec.stages)
-        return after(self.head.stage.schema, stages)
+        return after(self.source.schema, stages)
 
     def finished(self) -> Vertex:
         """As it is in the plan."""

@@ -9,6 +9,8 @@
   receiver keys and filters (`tidemark.shared.model.plan.Partitioning`).
 - Behind a `$union` a pipeline has several ends. What follows is done at each of them (stages are fused, aggregation is lifted into every
   one), until a vertex takes edges from all of them.
+- A source's `recordId` is a shuffle by id behind the source (`distinct`), unless repeats are promised to stay in their split. What needs
+  the order of the splits behind it makes it again (`InOrderSpec`).
 - A `$lookup` begins a vertex: its I/O is the service's.
 - A `$join` is a keyed vertex of its own, whose inputs have the tags `left` and `right`.
 - Behind a window on Arrow, too, stateless stages go into the window's own pipeline, so that both engines run them alike.
@@ -33,6 +35,7 @@ from tidemark.shared.language.stages import (
     KafkaEmit,
     Lookup,
     Merge,
+    PositionHorizon,
     ScriptSource,
     SessionWindow,
     Sink,
@@ -47,9 +50,12 @@ from tidemark.shared.model.ids import EdgeId, VertexId
 from tidemark.shared.model.plan import DLQ, OUT, Edge, Partitioning, PhysicalPlan, Port
 from tidemark.shared.operators.schemas import shared_fields
 from tidemark.shared.operators.specs import (
+    HORIZON_OF_IDS,
     BranchSpec,
     ComputeSpec,
+    DistinctSpec,
     FrontSpec,
+    InOrderSpec,
     JoinSpec,
     KeyBySpec,
     PartialSpec,
@@ -148,9 +154,35 @@ class _Planner:
 
     def _source(self, stage: Source) -> Draft:
         own = isinstance(stage, ScriptSource | DocumentsSource)  # steps have one order, so one task takes them
-        head, front = ReadHead(stage), FrontSpec(stage)
+        shuffled = stage.record_id is not None and stage.record_id_scope == "source"
+        head, front = ReadHead(stage), FrontSpec(stage, key_groups=self.key_groups if shuffled else 0)
         tasks = 1 if own else None
-        return self._add(Draft(self._name("source"), "source", head, [front], [stage.name], tasks, from_source=True))
+        draft = Draft(
+            self._name("source"), "source", head, [front], [stage.name], tasks, from_source=True, source=stage
+        )
+        self._add(draft)
+        return self._distinct(stage, draft) if shuffled else draft
+
+    def _distinct(self, stage: Source, source: Draft) -> Draft:
+        """A shuffle by record id, behind the watermarks and in front of all else."""
+        horizon = stage.record_id_horizon
+        if isinstance(horizon, PositionHorizon):
+            message = f"{stage.path}: recordIdHorizon in positions is of one split, and recordIdScope is source"
+            raise PlanError(message)
+        spec = DistinctSpec(stage.path, horizon or HORIZON_OF_IDS, self.key_groups)
+        draft = Draft(self._name("distinct"), "operator", None, [InOrderSpec(stage.name), spec], ["recordId"])
+        draft.from_source, draft.source, draft.scattered = True, stage, True
+        self._connect(source, self._add(draft), OUT, "key")
+        return draft
+
+    def _ordered(self, stage: Stage, end: Draft, port: Port) -> Draft:
+        """What stands between an end whose rows are scattered and a sink for which those of one key have an order."""
+        relay = self._add(
+            Draft(self._name("relay"), "operator", None, [InOrderSpec(stage.name)], windowed=end.windowed)
+        )
+        relay.sealed = True
+        self._connect(end, relay, port, "key")
+        return relay
 
     def _stateless(self, stage: Stateless, end: Draft) -> Draft:
         if end.steps and end.sealed:
@@ -204,6 +236,8 @@ class _Planner:
         ends = self._mixed(ends, relayed=False)
         spec = ComputeSpec(stage, self.processor.options.lateness, any(e.from_source for e in ends), self.key_groups)
         draft = self._add(Draft(self._name("compute", stage.path), "operator", None, [spec], [stage.name]))
+        if stage.order == "arrival" and any(end.scattered for end in ends):
+            draft.chain.insert(0, InOrderSpec(stage.name))
         for end in ends:
             if end.steps:
                 draft.chain.insert(0, key)
@@ -217,7 +251,7 @@ class _Planner:
         """A vertex of its own for each end, in which the table is asked."""
         head = LookupHead(stage)
         draft = Draft(self._name("lookup"), "operator", head, [], [stage.name])
-        draft.from_source, draft.windowed = end.from_source, end.windowed
+        draft.from_source, draft.windowed, draft.scattered = end.from_source, end.windowed, end.scattered
         self._connect(end, self._add(draft), OUT, "spread", by_reference=end.steps)
         return draft
 
@@ -258,6 +292,9 @@ class _Planner:
             else:
                 port = f"tap-{sink.id}"
                 end.chain.append(TapSpec(port, metadata_stage(self.processor.options.stream_meta_field_name, end)))
+            if key is not None and end.scattered:
+                self._connect(self._ordered(stage, end, port), sink, OUT, "key")
+                continue
             self._connect(end, sink, port, "spread" if key is None else "key")
         return ends
 

@@ -145,7 +145,7 @@ def _ownership(context: TaskContext) -> Callable[[StatePart], bool]:
     def wanted(part: StatePart) -> bool:
         kind, _, name = part.rpartition("|")[2].partition(":")
         if kind == "kg":
-            return owner_of(int(name), tasks, groups) == assign.index
+            return owner_of(int(name.partition("#")[0]), tasks, groups) == assign.index
         if kind == "split":
             return name in assign.splits or name.rpartition("#")[0] in assign.splits
         return part in own

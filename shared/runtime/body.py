@@ -92,6 +92,15 @@ class HoldingBody(Protocol):
 
 
 @runtime_checkable
+class BatchingBody(Protocol):
+    """A body that holds rows until the epoch ends."""
+
+    def batching(self) -> bool:
+        """Whether it holds some now."""
+        ...
+
+
+@runtime_checkable
 class FillingBody(Protocol):
     """A body that keeps rows until the watermark is above them."""
 

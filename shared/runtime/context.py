@@ -117,6 +117,7 @@ class TaskContext:
             waiting_records_max=settings.waiting_records_max,
             computed_max=settings.computed_max,
             ids_bytes_max=settings.ids_bytes_max,
+            ordered_bytes_max=settings.ordered_bytes_max,
             open_rows_max=settings.open_rows_max,
             unmerged_groups_max=settings.unmerged_groups_max,
             held_groups_max=settings.held_groups_max,

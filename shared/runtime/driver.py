@@ -24,7 +24,7 @@ from tidemark.shared.protocol.task import commands as do
 from tidemark.shared.protocol.task import events as ev
 from tidemark.shared.protocol.task.machine import TaskMachine
 from tidemark.shared.runtime.ahead import Ahead
-from tidemark.shared.runtime.body import Fetched, Given, SourceBody, TaskBody
+from tidemark.shared.runtime.body import BatchingBody, Fetched, Given, SourceBody, TaskBody
 from tidemark.shared.runtime.context import Phase
 from tidemark.shared.runtime.exchange import Exchange
 from tidemark.shared.runtime.gathered import Gathered
@@ -259,7 +259,9 @@ class TaskDriver:
     async def _done(self, ticket: int, outs: Sequence[Given]) -> None:
         self.meter.gave(outs)
         emissions = await self._emissions(outs)
-        self.post(ev.Done(ticket, emissions, self.body.output_watermark(), self.body.next_processing_ms()))
+        batching = isinstance(self.body, BatchingBody) and self.body.batching()
+        times = self.body.output_watermark(), self.body.next_processing_ms()
+        self.post(ev.Done(ticket, emissions, *times, batching))
 
     async def _emissions(self, outs: Sequence[Given]) -> tuple[ev.Emission, ...]:
         return await self.wiring.exchange.emissions(outs, self.machine.sender.epoch)

@@ -134,7 +134,9 @@ class RuntimeSettings:
     computed_max: int = 10_000_000
     """Documents that one batch or watermark may let out of one task of a computation; beyond it the task fails, with what to do."""
     ids_bytes_max: int = 1024 * 1024 * 1024
-    """Record ids that one source task remembers, as a snapshot has them; beyond it the task fails, with what to do."""
+    """Record ids that one task has in memory; beyond it an operator has them in mapped files in its scratch folder; a source fails."""
+    ordered_bytes_max: int = 256 * 1024 * 1024
+    """Rows of an epoch that one task holds to give them out in the order of their splits; beyond it they go in pieces."""
     open_rows_max: int = 10_000_000
     """Groups and rows of open windows that one task keeps with `engine: local`; beyond it the task fails, with what to do."""
     unmerged_groups_max: int = 262_144

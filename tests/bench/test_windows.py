@@ -32,9 +32,16 @@ async def _measured(folder: Path, cases: list[Case]) -> list[Figures]:
 @pytest.mark.bench
 @pytest.mark.parametrize("keys", [1_000, 100_000])
 async def test_windows(keys: int, tmp_path: Path) -> None:
-    """Counts and sums by key and minute are exact on one core and two, at every epoch length, with dedupe and without."""
+    """Counts and sums by key and minute are exact on one core and two, at every epoch length, with record ids and without."""
     load = _load(keys, EVENTS)
-    cases = [Case(load), Case(load, 1_000), Case(load, 10_000), Case(load, pinned=True), Case(load, dedupe=True)]
+    cases = [
+        Case(load),
+        Case(load, 1_000),
+        Case(load, 10_000),
+        Case(load, pinned=True),
+        Case(load, ids="split"),
+        Case(load, ids="source"),
+    ]
     cases += [Case(load, 1_000, pinned=True), Case(load, profile_s=4)]
     found = await _measured(tmp_path, cases)
     OUT.mkdir(parents=True, exist_ok=True)

@@ -47,7 +47,7 @@ def document(out: Path) -> dict[str, Any]:
                     "timeField": {"$toDate": "$at"},
                     "schema": {"id": "int", "meter": "string", "at": "long", "wh": "int"},
                     "recordId": "$id",
-                    "recordIdHorizon": {"positions": 1_000},
+                    "recordIdHorizon": {"size": 1, "unit": "hour"},
                     "watermark": {"strategy": "boundedDisorder", "maxDelay": {"size": 20, "unit": "second"}},
                 }
             },

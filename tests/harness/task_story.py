@@ -159,6 +159,9 @@ class Story:
     """What the operators answer to work, by its words."""
     timers: deque[int] = field(default_factory=deque)
     """What the next answers say of processing time; MAX_TIME when there are none."""
+    batches: bool = False
+    """The body holds rows until the epoch ends."""
+    holds_rows: bool = False
 
     def __post_init__(self) -> None:
         """Build the machine and start it."""
@@ -222,7 +225,10 @@ class Story:
         if isinstance(work, do.Advance):
             self.watermark_ms = max(self.watermark_ms, work.watermark_ms)
         timer = self.timers.popleft() if self.timers else MAX_TIME
-        self.handle(ev.Done(work.ticket, tuple(self.emits.get(say(work), ())), self.watermark_ms, timer))
+        if isinstance(work, do.Apply | do.Flush):
+            self.holds_rows = self.batches and isinstance(work, do.Apply)
+        emissions = tuple(self.emits.get(say(work), ()))
+        self.handle(ev.Done(work.ticket, emissions, self.watermark_ms, timer, self.holds_rows))
 
     def read(self) -> None:
         """Read as long as the machine lets us."""
@@ -457,10 +463,11 @@ def play(
     *actions: Action,
     emits: Mapping[str, Sequence[ev.Emission]] | None = None,
     timers: Sequence[int] = (),
+    batches: bool = False,
     log: Sequence[tuple[Frame, int]] = (),
 ) -> Story:
     """Tell a story from its beginning; the story as it stands at its end. `log`: what lies in the partition already."""
-    story = Story(start, emits or {}, deque(timers))
+    story = Story(start, emits or {}, deque(timers), batches)
     story.log += log
     for action in actions:
         action.act(story)

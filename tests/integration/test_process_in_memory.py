@@ -168,7 +168,14 @@ def test_streams_of_many_files_that_flow_together_keep_their_order(tmp_path: Pat
 def test_a_horizon_of_positions_goes_over_the_ends_of_files(tmp_path: Path) -> None:
     """A repeat is found within so many positions, in whichever of a sequence of files it stands."""
     found = run(
-        {"$source": {**files(tmp_path / "a", 40), "recordId": "$id", "recordIdHorizon": {"positions": 1_000_000}}},
+        {
+            "$source": {
+                **files(tmp_path / "a", 40),
+                "recordId": "$id",
+                "recordIdHorizon": {"positions": 1_000_000},
+                "recordIdScope": "split",
+            }
+        },
         {"$unset": ["at", "id"]},
     )
     assert found["output"] == [{"n": number} for number in range(7)]

@@ -16,6 +16,8 @@ class Row:
     time_ms: int
     key: Hashable
     value: int
+    counts: bool = True
+    """Else it is a repeat, that moves the watermark of its split alone."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ def on_time(splits: Sequence[Sequence[Row]], delay_ms: int) -> tuple[list[Row], 
     for rows in splits:
         highest: int | None = None
         for row in rows:
-            (late if highest is not None and row.time_ms < highest - delay_ms else taken).append(row)
+            if row.counts:
+                (late if highest is not None and row.time_ms < highest - delay_ms else taken).append(row)
             highest = row.time_ms if highest is None else max(highest, row.time_ms)
     return taken, late
 

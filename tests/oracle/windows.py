@@ -16,6 +16,8 @@ class Record:
     time_ms: int
     key: str | None
     value: int
+    counts: bool = True
+    """Else it is a repeat, that moves the watermark of its split alone."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ def hopping(
     late: list[Late] = []
     for records in splits:
         for record, watermark in zip(records, watermarks_before(records, delay_ms), strict=True):
+            if not record.counts:
+                continue
             missed = []
             for start in starts_of(record.time_ms, size_ms, hop_ms, offset_ms):
                 if watermark is not None and watermark - lateness_ms >= start + size_ms:
@@ -79,6 +83,8 @@ def sessions(
     late: list[Late] = []
     for records in splits:
         for record, watermark in zip(records, watermarks_before(records, delay_ms), strict=True):
+            if not record.counts:
+                continue
             if watermark is not None and record.time_ms < watermark - lateness_ms:
                 late.append(Late(record, ()))
             else:

@@ -22,6 +22,7 @@ _ROOMY: dict[str, Any] = {
                 "connectionName": "k", "topic": ["a"], "timeField": {"$toDate": "$t"}, "schema": {"a": "int?"}, "recordId": "$id",
                 "watermark": {"strategy": "percentile", "lateFraction": 0.1, "window": _MINUTE}, "until": {"0": 5},
                 "config": {"startAt": {"$date": "1970-01-01T00:00:00Z"}, "keyFormat": "json"}, "recordIdHorizon": {"positions": 5},
+                "recordIdScope": "split",
             }
         },
         {"$validate": {"validator": {"$jsonSchema": {"properties": {"a": {"bsonType": ["int", "long"], "minimum": 0}}}}}},

@@ -44,7 +44,7 @@ def _front(strategy: dict[str, Any], *, dedupe: bool, jump: bool) -> SourceFront
         "watermark": strategy,
     }  # fmt: skip
     if dedupe:
-        source |= {"recordId": "$id", "recordIdHorizon": {"positions": 4}}
+        source |= {"recordId": "$id", "recordIdHorizon": {"positions": 4}, "recordIdScope": "split"}
     if jump:
         source["maxEventTimeJump"] = {"size": 100, "unit": "ms"}
     made = build_front(FrontSpec(parse({"pipeline": [{"$source": source}]}).source), TaskContext("p", "i", "t"))

@@ -174,7 +174,9 @@ def test_horizons_of_record_ids() -> None:
     """A horizon is a duration of event time or a count of positions."""
     ids = {"documents": [], "recordId": "$id"}
     assert _source({**ids, "recordIdHorizon": {"size": 1, "unit": "day"}}).record_id_horizon == TimeHorizon(86_400_000)
-    assert _source({**ids, "recordIdHorizon": {"positions": 7}}).record_id_horizon == PositionHorizon(7)
+    assert _source(
+        {**ids, "recordIdHorizon": {"positions": 7}, "recordIdScope": "split"}
+    ).record_id_horizon == PositionHorizon(7)
 
 
 def test_windows() -> None:

@@ -3,7 +3,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,17 @@ import pytest
 
 from tidemark.shared.language.documents import parse
 from tidemark.shared.language.stages import BoundedDisorder, MaxSeen, Percentile, Perfect, Watermark
+from tidemark.shared.language.values import canonical_key
 from tidemark.shared.model.ids import SplitId
 from tidemark.shared.model.plan import DLQ, OUT
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.model.values import Binary, Date
-from tidemark.shared.operators.base import AWAY, TS, WM, Out
+from tidemark.shared.operators.base import AWAY, GROUP, KEY, TS, WM, Out
 from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.operators.build import build_front
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.errors import OperatorError
+from tidemark.shared.operators.keygroups import key_group
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.operators.split_clock import SplitClock
@@ -270,6 +272,26 @@ def test_repeats_are_dropped_before_they_move_anything() -> None:
     assert rows(source.on_records(records(A, 10, 50, 10, 50, 9))).column(WM).to_pylist() == [MIN_TIME, 10, 50]
     assert source.counters()["duplicates"] == 2
     assert source.counters()["behindWatermark"] == 1
+
+
+def test_W2_a_repeat_that_may_come_in_any_split_is_a_record_of_its_own_split() -> None:
+    """It is looked for behind the watermarks, by its key. Without an id it goes anywhere; what fails is a letter."""
+    spec = replace(front(recordId={"$divide": [1, "$n"]}, schema={"t": "date?", "n": "int?"}).spec, key_groups=8)
+    source = build_front(spec, TaskContext("p", "i", "t"))
+    source.assign({A: 0, B: 1})
+    source.on_records(records(A, texts=[line(10, 2), line(50, 4)]))
+    outs = source.on_records(records(B, texts=[line(50, 4), line(20, None), line(30, None), line(99, 0)]))
+    found = rows(outs)
+    assert found.column(WM).to_pylist() == [MIN_TIME, 50, 50]
+    assert found.column(KEY).to_pylist() == [canonical_key(0.25), None, None]
+    assert found.column(GROUP).to_pylist() == [key_group(canonical_key(0.25), 8), 1, 2]
+    assert [letter["_stream_meta"]["source"]["offset"] for letter in letters(outs)] == [3]
+    assert source.output_watermark() == 50
+    assert source.counters()["duplicates"] == 0
+
+
+def line(time_ms: int, number: int | None) -> bytes:
+    return json.dumps({"t": {"$date": {"$numberLong": str(time_ms)}}, "n": number}).encode()
 
 
 def test_C6_a_restart_goes_on_as_if_there_had_been_none() -> None:

@@ -37,7 +37,13 @@ def kept_patterns() -> Iterator[None]:
 
 def front(bytes_max: int) -> SourceFront:
     """A source's front of two splits that remembers ids within ten positions."""
-    source = {"connectionName": "c", "topic": "t", "recordId": "$i", "recordIdHorizon": {"positions": 10}}
+    source = {
+        "connectionName": "c",
+        "topic": "t",
+        "recordId": "$i",
+        "recordIdHorizon": {"positions": 10},
+        "recordIdScope": "split",
+    }
     made = build_front(
         FrontSpec(parse({"pipeline": [{"$source": source}]}).source), TaskContext(ids_bytes_max=bytes_max)
     )

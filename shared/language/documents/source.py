@@ -163,7 +163,8 @@ _TIMING: Final = (
     Option("timeField", _TIME, "the event time, a date; without it the record's own timestamp"),
     Option("schema", _SCHEMA, "declared fields: field: type, a trailing ? for what may be null or missing"),
     Option("recordId", _ID, "a repeated record, one with the same id, counts once"),
-    Option("recordIdHorizon", Kind(_horizon, {"type": "object"}), "{size, unit} of event time or {positions}: how far back repeats show"),
+    Option("recordIdHorizon", Kind(_horizon, {"type": "object"}), "{size, unit} of event time or {positions} of a split"),
+    Option("recordIdScope", choice("source", "split"), "split: a promise that a repeat comes in the split of its first (default source)"),
     Option("watermark", _WATERMARK, "how the watermark is made (default maxSeen)"),
     Option("partitionIdleTimeout", duration(least=0, zero_alone=True), "after which a silent partition no longer holds the watermark"),
     Option("maxEventTimeJump", duration(least=1), "a document further ahead than this goes to the dead letters"),
@@ -187,12 +188,27 @@ _FILES: Final = (
 _DOCUMENTS: Final = (Option("documents", list_of(DOCUMENT), "the documents", required=True), *_TIMING)
 
 
+def _check_ids(found: Read, path: str, scope: Scope) -> None:
+    """Positions are of one split, and say nothing of another."""
+    scoped = found.get("recordIdScope", "source")
+    if isinstance(found.get("recordIdHorizon"), PositionHorizon) and scoped == "source":
+        scope.problems.add(
+            join(path, "recordIdHorizon"),
+            "positions are counted in one partition or file, and repeats are looked for in all: give {size, unit} of event time, or promise"
+            " recordIdScope: split",
+        )
+    for name in ("recordIdHorizon", "recordIdScope"):
+        if name in found and "recordId" not in found:
+            scope.problems.warn(join(path, name), "without recordId it has no effect")
+
+
 def _common(found: Read) -> dict[str, Any]:
     return {
         "time_field": found.get("timeField"),
         "schema": found.get("schema", NO_SCHEMA),
         "record_id": found.get("recordId"),
         "record_id_horizon": found.get("recordIdHorizon"),
+        "record_id_scope": found.get("recordIdScope", "source"),
         "watermark": found.get("watermark", MaxSeen()),
         "partition_idle_timeout_ms": found.get("partitionIdleTimeout"),
         "max_event_time_jump_ms": found.get("maxEventTimeJump"),
@@ -278,6 +294,7 @@ def _read(tree: Any, path: str, scope: Scope) -> Source | None:
     kind = kinds[0] if kinds else "topic"
     before = len(scope.problems.errors)
     found = read_options(tree, path, scope, _KINDS[kind])
+    _check_ids(found, path, scope)
     if len(scope.problems.errors) > before:
         return None
     if kind == "script":

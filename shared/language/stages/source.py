@@ -61,7 +61,9 @@ class SourceBase(StageBase):
     schema: Schema = NO_SCHEMA
     record_id: Expr | None = None
     record_id_horizon: TimeHorizon | PositionHorizon | None = None
-    """None: the service's setting."""
+    """None: a day."""
+    record_id_scope: Literal["source", "split"] = "source"
+    """split: the document promises that repeats come in the split of their first."""
     watermark: Watermark = MaxSeen()
     partition_idle_timeout_ms: int | None = None
     max_event_time_jump_ms: int | None = None

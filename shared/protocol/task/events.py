@@ -36,6 +36,8 @@ class Done:
     emissions: tuple[Emission, ...]
     output_watermark_ms: int
     next_processing_ms: int
+    batching: bool = False
+    """Rows are held until the epoch ends: the task is not idle (W3)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,8 @@ class TaskMachine:
     _agenda: deque[AgendaItem] = field(default_factory=deque)
     """What one event makes a task do: it is empty before the next event is taken."""
     _next_processing_ms: int = MAX_TIME
+    _batching: bool = False
+    """Rows are held until the epoch ends."""
     _fire_due: bool = False
     _named_committed: Epoch = NO_EPOCH
     """What the barriers of the checkpoint being aligned name as the last committed one (C5)."""
@@ -304,6 +306,7 @@ class TaskMachine:
         if self.is_source:
             self.pace.produced(0, _rows_of(event.emissions), 0 if isinstance(work, Flushing) else self.pace.held_rows)
         self._next_processing_ms = event.next_processing_ms
+        self._batching = event.batching
         match work:
             case Applying(channel, watermark_ms):
                 channel.progress.raise_to(watermark_ms)
@@ -314,6 +317,7 @@ class TaskMachine:
             case Firing():
                 pass
             case Flushing(epoch, committed):
+                self._tell_idle()
                 self._out += self.sender.watermarks()
                 self._start(Copying(epoch, committed))
             case Copying():
@@ -325,15 +329,21 @@ class TaskMachine:
         if self.is_source or self.ended:
             return
         inputs = [channel.progress for channel in self.receiver.channels()]
-        idle = all_idle(inputs)
         final = all(p.ended for p in inputs)
         watermark = MAX_TIME if final else combined_watermark(inputs)
-        if idle != self.idle:
-            self.idle = self.sender.idle = idle
-            self._out += self.sender.watermarks()
+        self._tell_idle()
         if final or self.input_watermark_ms < watermark < MAX_TIME:
             self.input_watermark_ms = watermark
             self._start(Advancing(final))
+
+    def _tell_idle(self) -> None:
+        """W3: idle as its inputs are, but for a task that holds rows."""
+        if self.is_source or self.ended:
+            return
+        idle = not self._batching and all_idle([channel.progress for channel in self.receiver.channels()])
+        if idle != self.idle:
+            self.idle = self.sender.idle = idle
+            self._out += self.sender.watermarks()
 
     def _end_output(self) -> None:
         self.ended = True

@@ -17,7 +17,7 @@ async def _main(asked: argparse.Namespace, folder: Path) -> None:
             for pinned in asked.pinned:
                 for epoch in asked.epoch:
                     load = Load(f"events-{keys}", asked.events, keys)
-                    case = Case(load, epoch, pinned=bool(pinned), dedupe=asked.dedupe, profile_s=asked.profile)
+                    case = Case(load, epoch, pinned=bool(pinned), ids=asked.ids, profile_s=asked.profile)
                     figures = await bench.windows(case)
                     found.append(figures)
                     print(table([figures]), flush=True)
@@ -33,7 +33,9 @@ def main() -> None:
     parser.add_argument("--keys", type=int, nargs="+", default=[1_000])
     parser.add_argument("--epoch", type=int, nargs="+", default=[100])
     parser.add_argument("--pinned", type=int, nargs="+", default=[0])
-    parser.add_argument("--dedupe", action="store_true")
+    parser.add_argument(
+        "--ids", choices=("none", "split", "source"), default="none", help="where repeats are looked for"
+    )
     parser.add_argument("--profile", type=int, default=0, help="seconds")
     parser.add_argument("--folder", type=Path)
     asked = parser.parse_args()

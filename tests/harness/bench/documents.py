@@ -1,10 +1,13 @@
 """The pipelines that are measured."""
 
 import json
-from typing import Any
+from typing import Any, Literal
+
+Ids = Literal["none", "split", "source"]
+"""Where repeats of record ids are looked for."""
 
 
-def windowed(source: str, target: str, *, epoch_ms: int, dedupe: bool = False, follows: bool = False) -> str:
+def windowed(source: str, target: str, *, epoch_ms: int, ids: Ids = "none", follows: bool = False) -> str:
     """Count and sum by key and minute of a topic that is read to its present end; with `follows` what comes from now on, without end."""
     reading: dict[str, Any] = {
         "connectionName": "broker",
@@ -17,10 +20,12 @@ def windowed(source: str, target: str, *, epoch_ms: int, dedupe: bool = False, f
     if follows:
         del reading["until"]
         reading["config"] = {"auto_offset_reset": "latest"}
-    if dedupe:
+    if ids != "none":
         # An id that each event has for itself: key, time and amount together would repeat, so the filter keeps what it must.
         reading["recordId"] = {"$concat": ["$key", {"$toString": "$ts"}, {"$toString": "$amount"}]}
-        reading["recordIdHorizon"] = {"positions": 100_000}
+        reading["recordIdScope"] = ids
+        if ids == "split":
+            reading["recordIdHorizon"] = {"positions": 100_000}
     window = {
         "interval": {"size": 1, "unit": "minute"},
         "allowedLateness": {"size": 0, "unit": "second"},

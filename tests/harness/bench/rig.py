@@ -6,6 +6,7 @@ import signal
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ from tidemark.shared.runtime.topics import Topics
 PIPELINE = ("source-0", "operator-0", "spark-0", "sink-0")
 """What is pinned where a pipeline is: what runs it, not what it talks to."""
 HOSTS = {"source-0", "spark-0", "sink-0"}
-"""Where the windowed pipeline has tasks."""
+"""Where the windowed pipeline has tasks, without a shuffle by record id."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Case:
     load: Load
     epoch_ms: int = 100
     pinned: bool = False
-    dedupe: bool = False
+    ids: documents.Ids = "none"
     profile_s: int = 0
 
 
@@ -62,7 +63,7 @@ class Figures:
     keys: int
     epoch_ms: int
     pinned: bool
-    dedupe: bool
+    ids: documents.Ids
     seconds: float
     """From the start of the sources until the last result is released."""
     events_per_s: float
@@ -114,10 +115,10 @@ class Rig:
         unique = uuid.uuid4().hex[:8]
         target = f"results-{unique}"
         await self.installed.log.create_topic(target, 1, {"retention.ms": "-1"})
-        document = documents.windowed(case.load.topic, target, epoch_ms=case.epoch_ms, dedupe=case.dedupe)
+        document = documents.windowed(case.load.topic, target, epoch_ms=case.epoch_ms, ids=case.ids)
         places = self.installed.cluster.pids()
         pin((places[p] for p in PIPELINE), (0,) if case.pinned else range(2))
-        beats = _Beats(self.installed)
+        beats = _Beats(self.installed, HOSTS | {"operator-0"} if case.ids == "source" else HOSTS)
         name = ProcessorName(f"bench-{unique}")
         async with AsyncExitStack() as stack:
             meter = await stack.enter_async_context(Meter(places))
@@ -131,7 +132,7 @@ class Rig:
         rows = results.check(case.load, values)
         load = case.load
         return Figures(
-            load.events, load.keys, case.epoch_ms, case.pinned, case.dedupe, round(seconds, 2), round(load.events / seconds),
+            load.events, load.keys, case.epoch_ms, case.pinned, case.ids, round(seconds, 2), round(load.events / seconds),
             round(beats.steady(began)), rows, commits, beats.counters.get("sparkJobs", 0), beats.counters.get("steps", 0),
             round(meter.usage.peak_rss_mib), meter.usage.cpu_s, spy.shown(),
         )  # fmt: skip
@@ -198,8 +199,9 @@ class Rig:
 class _Beats:
     """Counters of a processor's tasks as heartbeats tell them."""
 
-    def __init__(self, installed: Installation) -> None:
+    def __init__(self, installed: Installation, hosts: AbstractSet[str] = HOSTS) -> None:
         self._installed = installed
+        self._hosts = hosts
         self.counters: dict[str, int] = {}
         self.over = asyncio.Event()
         """Every worker that had a task of it has told its last counters, and beaten again without the task."""
@@ -213,7 +215,7 @@ class _Beats:
                 at_work.add(beat.place)
             elif beat.place in at_work:
                 left.add(beat.place)
-            if at_work == left == HOSTS:
+            if at_work == left == self._hosts:
                 self.over.set()
             for task in beat.tasks:
                 if task.name == name:
@@ -240,11 +242,11 @@ async def rig(folder: Path, workers: Mapping[str, int] | None = None) -> AsyncIt
 
 def table(figures: Sequence[Figures]) -> str:
     """The figures for people."""
-    lines = ["   keys epoch ms cores dedupe   events/s     steady      s commits  jobs    MiB  CPU seconds"]
+    lines = ["   keys epoch ms cores    ids   events/s     steady      s commits  jobs    MiB  CPU seconds"]
     for f in figures:
         cpu = ", ".join(f"{name} {s:g}" for name, s in sorted(f.cpu_s.items(), key=lambda item: -item[1]) if s >= 0.1)
         lines.append(
-            f"{f.keys:>7} {f.epoch_ms:>8} {1 if f.pinned else 2:>5} {'on' if f.dedupe else 'off':>6} {f.events_per_s:>10,.0f} "
+            f"{f.keys:>7} {f.epoch_ms:>8} {1 if f.pinned else 2:>5} {f.ids:>6} {f.events_per_s:>10,.0f} "
             f"{f.steady_events_per_s:>10,.0f} {f.seconds:>6.2f} {f.commits:>7} {f.spark_jobs:>5} {f.peak_rss_mib:>6,.0f}  {cpu}"
         )
     return "\n".join(lines)

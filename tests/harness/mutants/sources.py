@@ -11,9 +11,10 @@ ON_ALL = ("tests/contract/test_sources_contract.py", *ON_KAFKA, *ON_TASK)
 CURSORS, ON_FILES = "services/source/connectors/filecursors.py", ("tests/contract/test_sources_files.py",)
 DRIVER, ON_WORKER = "shared/runtime/driver.py", ("tests/unit/test_runtime_worker.py",)
 ON_FRONT = ("tests/unit/test_operators_front.py",)
-FILES, DEDUPE, ON_IDS = (
+FILES, DEDUPE, REMEMBERED, ON_IDS = (
     "services/source/connectors/files.py",
     "shared/operators/dedupe.py",
+    "shared/operators/remembered.py",
     ("tests/property/test_operators_dedupe.py",),
 )
 
@@ -69,11 +70,26 @@ SOURCES = (
     Mutant("I3", "ends are told beside what is worked on", DRIVER, "            while self._taking:\n                self._taken.clear()\n                await self._taken.wait()\n", "", ON_WORKER),
     Mutant("C6", "a file is read from its beginning again", FILES, "cursor = self._cursor(split, position)\n                await", "cursor = self._cursor(split, 0)\n                await", ON_ALL),
     Mutant("C6", "a partition is read from its beginning again", KAFKA, "_Split(partition, self._ordinal(partition), positions[split])", "_Split(partition, self._ordinal(partition), begins[partition])", ON_ALL),
-    Mutant("DD1", "ids are kept for ever", DEDUPE, "            if number < oldest:\n                continue\n", "", ON_IDS),
-    Mutant("DD1", "an id lives as long as its own bucket", DEDUPE, "        return np.where(highest == MIN_TIME, MIN_TIME, (highest - span) // self._width)", "        return np.where(highest == MIN_TIME, MIN_TIME, highest // self._width)", ON_IDS),
-    Mutant("DD2", "the filter and the hashes decide", DEDUPE, "                there = pc.is_in(ids.take(pa.array(maybe)), value_set=bucket.whole()).to_numpy(zero_copy_only=False)\n", "                there = np.ones(len(maybe), dtype=np.bool_)\n", ON_IDS),
-    Mutant("DD2", "repeats within a batch pass", DEDUPE, " & ~_repeated(codes, buckets >= oldest)", "", ON_IDS),
-    Mutant("DD2", "nothing is remembered", DEDUPE, "        self._remember(ids, hashes, buckets, fresh & (buckets >= oldest))\n", "", ON_IDS),
-    Mutant("DD3", "every bucket is written each time", DEDUPE, "                if number in dirty or str(number) not in self._written:\n", "                if number in self._buckets:\n", ON_IDS),
-    Mutant("DD4", "records without an id repeat each other", DEDUPE, "None if v is None or v is MISSING else canonical_key(v)", "canonical_key(v)", ON_IDS),
+    Mutant("DD1", "ids are kept for ever", DEDUPE, "    return np.where(ends, MIN_TIME, (highest - span) // (BUCKET_MS if by_time else POSITIONS_A_BUCKET))", "    return np.full(len(highest), MIN_TIME)", ON_IDS),
+    Mutant("DD1", "an id lives as long as its own bucket", DEDUPE, "(highest - span) // (BUCKET_MS", "highest // (BUCKET_MS", ON_IDS),
+    Mutant("DD1", "the highest time is not restored", DEDUPE, "            self._highest = CODEC.decode(parts[head]).highest\n", "", ON_IDS),
+    Mutant("DD2", "the horizon is behind the task's watermark", DEDUPE, "_oldest(int64s(batch.column(WM))[rows], self._spec.horizon)", "np.full(len(rows), int(_oldest(np.array([self._watermark_ms]), self._spec.horizon)[0]))", ON_IDS),
+    Mutant("DD2", "ids of a source are not restored", DEDUPE, '        """The key groups of this task."""\n        self._ids.restore(parts)\n', '        """The key groups of this task."""\n', ON_IDS),
+    Mutant("DD2", "the copy that came first counts", "shared/operators/in_order.py", "    order = np.lexsort(keys)\n", "    order = np.arange(len(keys[0]))\n", ON_IDS),
+    Mutant("DD3", "records without an id repeat each other", DEDUPE, "None if v is None or v is MISSING else canonical_key(v)", "canonical_key(v)", ON_IDS),
+    Mutant("RI1", "the filter and the hashes decide", REMEMBERED, "                hit = left[same.to_numpy(zero_copy_only=False)]\n", "                hit = left\n", ON_IDS),
+    Mutant("RI1", "the second of two ids with one hash is not found", REMEMBERED, "            while len(left := _still(run.places, places, at, left)):", "            if len(left := _still(run.places, places, at, left)):", ON_IDS),
+    Mutant("RI1", "nothing is remembered", REMEMBERED, "        self._remember(ids, hashes, buckets, np.flatnonzero(fresh))\n", "", ON_IDS),
+    Mutant("RI1", "an id that expires within a batch stays a repeat", REMEMBERED, "        if again.any():", "        fresh &= ~again\n        if False:", ON_IDS),
+    Mutant("RI2", "every run is written each time", REMEMBERED, "            if not run.parts:\n", "            if True:\n", ON_IDS),
+    Mutant("RI2", "runs are never merged", REMEMBERED, "        _merge_alike(self._stored)\n", "", ON_IDS),
+    Mutant("RI2", "what expired stays in a run that still counts", REMEMBERED, "    return run if 2 * len(rows) > len(run.buckets) else run.rows(rows, run.level)", "    return run", ON_IDS),
+    Mutant("RI3", "a run is no longer parted by key group", REMEMBERED, "    groups = run.places >> _HASH_BITS\n", "    groups = np.zeros_like(run.places)\n", ON_IDS),
+    Mutant("RI4", "memory has no bound", REMEMBERED, "left > self.memory_bytes:", "left > 1 << 40:", ON_IDS),
+    Mutant("RI4", "a restore takes all at once", REMEMBERED, "            while parts and size <= RESTORED_BYTES:\n", "            while parts:\n", ON_IDS),
+    Mutant("IO1", "rows come out as they came", "shared/operators/in_order.py", "    order = np.lexsort(keys)\n", "    order = np.arange(len(keys[0]))\n", ON_IDS),
+    Mutant("IO2", "the watermark passes what is held", "shared/operators/in_order.py", "        return self._sent_ms\n", "        return self._watermark_ms\n", ON_IDS),
+    Mutant("IO3", "any number of rows is held", "shared/operators/in_order.py", "self._given() if self._held_bytes > self._context.ordered_bytes_max else ()", "()", ON_IDS),
+    Mutant("W2", "a repeat moves no watermark", FRONT, "        if self.spec.key_groups:\n", "        if False:\n", ON_FRONT),
+    Mutant("W3", "a task that holds rows is idle", "shared/protocol/task/machine.py", "        idle = not self._batching and all_idle(", "        idle = all_idle(", ("tests/unit/protocol_task/test_task_time.py",)),
 )  # fmt: skip

@@ -2,8 +2,9 @@
 
 import json
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from tidemark.shared.model.ids import Offset, ProcessorName
@@ -27,12 +28,14 @@ LETTERS: Final = "letters"
 
 Shape = Literal["tumbling", "hopping", "sessions", "marked", "computed", "chain", "join", "lookup"]
 Target = Literal["kafka", "files", "sql", "table"]
+Scope = Literal["source", "split"]
 SHAPES: Final[tuple[Shape, ...]] = (
     "tumbling", "hopping", "sessions", "marked", "computed", "chain", "join", "lookup",
 )  # fmt: skip
 WINDOWED: Final = ("tumbling", "hopping", "sessions", "marked", "lookup")
 SPARK_RATE: Final = 0.35
 TARGETS: Final[tuple[Target, ...]] = ("kafka", "kafka", "files", "sql", "table")
+SCOPES: Final[tuple[Scope, ...]] = ("source", "source", "split")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ class Sent:
     """No other record has it, but for repeats of this one."""
     bad: bool = False
     """Its bytes are no document."""
+    again: bool = False
+    """A producer sends it a second time, to another partition."""
 
     @property
     def data(self) -> bytes:
@@ -67,6 +72,7 @@ class Scenario:
     refuses: bool
     """The table refuses some rows, which nobody can know before they are released."""
     union: bool
+    scope: Scope
     lanes: Mapping[TopicPartition, Sequence[Sent]]
     come: frozenset[TopicPartition]
     """Partitions that are added when their first record is sent."""
@@ -119,7 +125,11 @@ def draw(seed: int, url: str) -> Scenario:
     letters: Literal["kafka", "files"] = chooser.choice(("kafka", "files"))
     union = shape not in ("join", "computed") and chooser.random() < 0.3
     lanes = _lanes(chooser, two=union or shape == "join")
+    ids = random.Random(f"{seed}/ids")
+    scope = ids.choice(SCOPES)
     come = _coming(chooser, lanes) if shape != "join" and not union and chooser.random() < 0.3 else frozenset()
+    if scope == "source":
+        _send_again(ids, lanes)
     sources = chooser.choice((1, 2))
     operators = chooser.choice((1, 2, 3))
     engine: Literal["spark", "local"] = "spark" if shape in WINDOWED and chooser.random() < SPARK_RATE else "local"
@@ -131,9 +141,10 @@ def draw(seed: int, url: str) -> Scenario:
         letters=letters,
         refuses=target == "sql" and chooser.random() < 0.4,
         union=union,
+        scope=scope,
         lanes=lanes,
         come=come,
-        document=document(shape, target, letters, url, union=union),
+        document=document(shape, target, letters, url, union=union, scope=scope),
         tasks={"source": sources, "operator": operators, "sink": chooser.choice((1, 2))},
         workers={"source": 2, "operator": chooser.choice((2, 3)), "sink": 2, **stages},
         coordinators=2,
@@ -170,6 +181,40 @@ def _lanes(chooser: random.Random, *, two: bool) -> dict[TopicPartition, list[Se
     return found
 
 
+def _send_again(chooser: random.Random, lanes: dict[TopicPartition, list[Sent]]) -> None:
+    """To other partitions of their topic, soon or late: records whose time no other has, where neither copy is behind its partition.
+
+    So which of the copies counts shows nowhere: what comes out does not hang on how the faults cut epochs.
+    """
+    times = Counter(s.time_ms for lane in lanes.values() for s in {s.value: s for s in lane}.values())
+    homes: dict[int, TopicPartition] = {}
+    for at, lane in list(lanes.items()):
+        for sent in [s for s in lane if not s.bad and not s.again and times[s.time_ms] == 1]:
+            others = [other for other in lanes if other.topic == at.topic and other != at]
+            if others and chooser.random() < 0.1:
+                homes[sent.value] = at
+                there = lanes[chooser.choice(others)]
+                behind = [n for n, s in enumerate(there) if s.at_ms >= sent.at_ms]
+                place = chooser.choice([*behind, len(there)])
+                at_ms = max(sent.at_ms, there[place - 1].at_ms if place else 0)
+                there.insert(place, replace(sent, at_ms=at_ms, again=True))
+    while unfit := {s.value for lane in lanes.values() for s in _behind(lane)} & homes.keys():
+        for at, lane in lanes.items():
+            lanes[at] = [s for s in lane if not (s.again and s.value in unfit)]
+        for value in unfit:
+            del homes[value]
+
+
+def _behind(lane: Sequence[Sent]) -> Iterator[Sent]:
+    """Those behind the watermark of their partition."""
+    highest = 0
+    for sent in lane:
+        if sent.time_ms < highest - DELAY_MS:
+            yield sent
+        if not sent.bad:
+            highest = max(highest, sent.time_ms)
+
+
 def _coming(chooser: random.Random, lanes: dict[TopicPartition, list[Sent]]) -> frozenset[TopicPartition]:
     """A partition that comes while the processor runs. Its records are ahead of all others, or where windows stand would decide."""
     sent = [sent for lane in lanes.values() for sent in lane]
@@ -192,7 +237,7 @@ def _ms(size: int) -> dict[str, Any]:
     return {"size": size, "unit": "ms"}
 
 
-def _source(topic: str) -> dict[str, Any]:
+def _source(topic: str, scope: Scope) -> dict[str, Any]:
     return {
         "$source": {
             "connectionName": "k",
@@ -200,6 +245,7 @@ def _source(topic: str) -> dict[str, Any]:
             "timeField": {"$toDate": "$t"},
             "schema": {"t": "long", "k": "string", "v": "int", "id": "string"},
             "recordId": "$id",
+            "recordIdScope": scope,
             "config": {"auto_offset_reset": "earliest"},
             "watermark": {"strategy": "boundedDisorder", "maxDelay": _ms(DELAY_MS)},
         }
@@ -214,7 +260,7 @@ _SEEN: Final = {"$compute": {"class": "tests.harness.computations:Marks", "key":
 _KEYED: Final = {"$addFields": {"k": "$_id"}}
 
 
-def _stages(shape: Shape) -> list[dict[str, Any]]:
+def _stages(shape: Shape, scope: Scope) -> list[dict[str, Any]]:
     window = {"allowedLateness": _ms(LATENESS_MS), "pipeline": _GROUP}
     tumbling = {"$tumblingWindow": {"interval": _ms(SIZE_MS), **window}}
     match shape:
@@ -236,7 +282,7 @@ def _stages(shape: Shape) -> list[dict[str, Any]]:
         case "join":
             within = {"before": _ms(WITHIN_MS[0]), "after": _ms(WITHIN_MS[1])}
             options = {"leftKey": "$k", "rightKey": "$k", "within": within, "type": "full", "as": "r"}
-            return [{"$join": {"from": [_source("b")], **options}}]
+            return [{"$join": {"from": [_source("b", scope)], **options}}]
         case "lookup":
             table = [{"key": f"k{n}", "weight": n} for n in range(3)]
             find = {"from": {"documents": table}, "localField": "k", "foreignField": "key", "as": "found"}
@@ -244,13 +290,20 @@ def _stages(shape: Shape) -> list[dict[str, Any]]:
 
 
 def document(
-    shape: Shape, target: Target, letters: Literal["kafka", "files"], url: str, *, union: bool, variant: int = 0
+    shape: Shape,
+    target: Target,
+    letters: Literal["kafka", "files"],
+    url: str,
+    *,
+    union: bool,
+    scope: Scope,
+    variant: int = 0,
 ) -> dict[str, Any]:
     """The pipeline of a shape. `variant`: another one with the same results, for `modify`."""
-    pipeline = [_source("a")]
+    pipeline = [_source("a", scope)]
     if union:
-        pipeline.append({"$union": {"pipelines": [[_source("b")]]}})
-    pipeline += _stages(shape)
+        pipeline.append({"$union": {"pipelines": [[_source("b", scope)]]}})
+    pipeline += _stages(shape, scope)
     pipeline += [{"$addFields": {"extra": variant}}] if variant and target != "sql" else []
     match target:
         case "kafka":

@@ -177,6 +177,7 @@ class User:
             scenario.letters,
             self._world.targets.url,
             union=scenario.union,
+            scope=scenario.scope,
             variant=choice,
         )
         text = json.dumps(changed)

@@ -68,7 +68,7 @@ def expected(scenario: Scenario) -> Outcome:
 
 
 def _once(lane: Sequence[Sent]) -> list[Sent]:
-    """Without what a producer sent twice."""
+    """Without what a producer sent twice to it; what it sent elsewhere, too, stays, and moves its watermark alone."""
     return list({sent.value: sent for sent in lane}.values())
 
 
@@ -106,7 +106,7 @@ def _windows(scenario: Scenario, splits: Sequence[Sequence[Sent]]) -> tuple[Coun
 
 def _results(scenario: Scenario, splits: Sequence[Sequence[Sent]], lateness_ms: int) -> tuple[list[Result], list[Late]]:
     given = [
-        [Record(split, number, s.time_ms, s.key, s.value) for number, s in enumerate(lane)]
+        [Record(split, number, s.time_ms, s.key, s.value, not s.again) for number, s in enumerate(lane)]
         for split, lane in enumerate(splits)
     ]
     match scenario.shape:
@@ -128,9 +128,11 @@ def _result(scenario: Scenario, result: Result, seen: int) -> Row:
 
 def _rows(scenario: Scenario, splits: Sequence[Sequence[Sent]]) -> tuple[Counter[Row], Counter[int]]:
     if scenario.shape == "chain":
-        return Counter((s.key, s.value, s.value + 1) for lane in splits for s in lane if s.value % 3), Counter()
+        return Counter(
+            (s.key, s.value, s.value + 1) for lane in splits for s in lane if s.value % 3 and not s.again
+        ), Counter()
     given = [
-        [joins.Row(split, number, s.time_ms, s.key, s.value) for number, s in enumerate(lane)]
+        [joins.Row(split, number, s.time_ms, s.key, s.value, not s.again) for number, s in enumerate(lane)]
         for split, lane in enumerate(splits)
     ]
     taken, late = joins.on_time(given, DELAY_MS)
@@ -145,7 +147,7 @@ def _rows(scenario: Scenario, splits: Sequence[Sequence[Sent]]) -> tuple[Counter
 def _joined(left: Sequence[Sequence[Sent]], right: Sequence[Sequence[Sent]]) -> tuple[Counter[Row], Counter[int]]:
     sides = [
         [
-            [joins.Row(split, n, s.time_ms, s.key, s.value) for n, s in enumerate(lane)]
+            [joins.Row(split, n, s.time_ms, s.key, s.value, not s.again) for n, s in enumerate(lane)]
             for split, lane in enumerate(side)
         ]
         for side in (left, right)

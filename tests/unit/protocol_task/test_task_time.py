@@ -195,6 +195,23 @@ def test_W3_idleness_is_handed_on() -> None:
     )
 
 
+def test_W3_a_task_that_holds_rows_is_not_idle_before_its_epoch_ends() -> None:
+    """Else receivers would be past them; behind the rows that the end of the epoch gives out it says that it is."""
+    play(
+        task(),
+        Says(0, 4),
+        Rows(0, "a", watermark=6),
+        Says(0, 6, idle=True),
+        Expect("advance 4", "apply a", "advance 6"),
+        ticked(1),
+        Expect("watermark 6 to 0"),
+        Barrier(0, 1),
+        Expect("flush 1", "x at 6 to 0", "idle 6 to 0", "snapshot 1 after 0", "barrier 1 after 0 to 0"),
+        emits={"flush 1": [emission("x", 0)]},
+        batches=True,
+    )
+
+
 def test_W3_a_source_that_goes_idle_and_comes_back_says_so() -> None:
     """Also when its watermark has not moved."""
     play(

@@ -1,0 +1,29 @@
+"""Tables on a local disk, mapped: what of a task's state is larger than memory, as the system has room for it.
+
+A file has no name once it is mapped: it goes with what reads it, also where the process is killed. It is a copy of what snapshots hold.
+"""
+
+import mmap
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+
+from tidemark.shared.operators.errors import OperatorError
+
+
+def shelved(root: Path, table: pa.Table) -> pa.Table:
+    """The same table, its columns in a file below `root`. OperatorError where that has no room or cannot be written."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=root) as file:
+            with pa.ipc.new_file(pa.PythonFile(file, mode="w"), table.schema) as writer:
+                writer.write_table(table)
+            file.flush()
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise OperatorError(
+            f"record ids in {root}: {error}; see that the disk has room and can be written to, raise ids_bytes_max in TIDEMARK_RUNTIME,"
+            " or run more tasks"
+        ) from error
+    return pa.ipc.open_file(pa.py_buffer(mapped)).read_all()

@@ -1,0 +1,115 @@
+"""Gives out an epoch's rows in the order in which their splits gave them.
+
+A shuffle by record id parts what stood together in a split. Where order counts behind it (which of two copies is the first; what an `$emit`
+or a `$merge` writes for one key; a computation with `order: arrival`), rows wait here for the end of their epoch.
+
+Rules:
+
+- IO1 Order is (the split's watermark before the row, partition, position): each split's own, and among splits that of time. With it, what
+  comes out of an epoch is a function of where the splits stood at its barrier, not of which task was faster.
+- IO2 The output watermark stands meanwhile at that of the last time nothing was held (W1). A task that holds rows is not idle (W3).
+- IO3 Rows are given out before their epoch ends where they take more than `ordered_bytes_max`, so that what is held is bounded. They are
+  then in order among those that were given out together.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemark.shared.model.frames import Content
+from tidemark.shared.model.held import Why
+from tidemark.shared.model.plan import OUT
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.operators.base import PART, POS, WM, Out
+from tidemark.shared.operators.batches import concat, int64s, one_batch
+from tidemark.shared.operators.context import NOWHERE, TaskContext
+from tidemark.shared.operators.passing import Passing
+from tidemark.shared.operators.specs import InOrderSpec
+
+Int64s = npt.NDArray[np.int64]
+
+
+class InOrder(Passing):
+    """An `Operator` that holds rows up to the barrier, and keeps no state over it."""
+
+    def __init__(self, spec: InOrderSpec, context: TaskContext = NOWHERE) -> None:
+        self._spec = spec
+        self._context = context
+        self._held: list[pa.RecordBatch] = []
+        self._held_bytes = 0
+        self._sent_ms = MIN_TIME
+
+    def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
+        """Held."""
+        del content, tag
+        self._held.append(batch)
+        self._held_bytes += batch.nbytes
+        return self._given() if self._held_bytes > self._context.ordered_bytes_max else ()
+
+    def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
+        """The end of input gives out what is held; else the watermark waits with it (IO2)."""
+        super().on_watermark(watermark_ms)
+        if watermark_ms == MAX_TIME:
+            return self.before_barrier()
+        if not self._held:
+            self._sent_ms = watermark_ms
+        return ()
+
+    def before_barrier(self) -> Sequence[Out]:
+        """Give out what is held, in order."""
+        outs = self._given()
+        self._sent_ms = self._watermark_ms
+        return outs
+
+    def output_watermark(self) -> int:
+        """IO2, ms."""
+        return self._sent_ms
+
+    def held_by(self) -> tuple[str, Why]:
+        """IO2."""
+        return self._spec.stage, "epoch"
+
+    def held_rows(self, merge_above: int) -> int:
+        """Rows that wait."""
+        del merge_above
+        return sum(batch.num_rows for batch in self._held)
+
+    def counters(self) -> Mapping[str, int]:
+        """Nothing is counted."""
+        return {}
+
+    def _given(self) -> Sequence[Out]:
+        held, self._held, self._held_bytes = self._held, [], 0
+        return [Out(OUT, "rows", batch) for batch in _in_order(held)]
+
+
+def _in_order(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The rows in order (IO1): one batch of them, or more where columns differ."""
+    if not batches:
+        return []
+    schemas: list[pa.Schema] = []
+    for batch in batches:
+        if not any(batch.schema.equals(known, check_metadata=True) for known in schemas):
+            schemas.append(batch.schema)
+    alike = [[b for b in batches if b.schema.equals(schema, check_metadata=True)] for schema in schemas]
+    tables = [one_batch(concat(group)) for group in alike]
+    keys = [np.concatenate([_column(table, name) for table in tables]) for name in (POS, PART, WM)]
+    order = np.lexsort(keys)
+    if len(tables) == 1:
+        return tables if bool((order[1:] > order[:-1]).all()) else [tables[0].take(pa.array(order))]
+    begins = np.cumsum([0, *(table.num_rows for table in tables)])
+    source = np.searchsorted(begins, order, side="right") - 1
+    cuts = np.flatnonzero(np.diff(source)) + 1
+    found = []
+    for rows in np.split(order, cuts):
+        table = int(np.searchsorted(begins, rows[0], side="right") - 1)
+        found.append(tables[table].take(pa.array(rows - begins[table])))
+    return found
+
+
+def _column(batch: pa.RecordBatch, name: str) -> Int64s:
+    if name not in batch.schema.names:
+        return np.full(batch.num_rows, MIN_TIME, dtype=np.int64)
+    return int64s(batch.column(name))
