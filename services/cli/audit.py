@@ -112,7 +112,9 @@ async def _audited(
     read = [table for table in tables.values() if isinstance(table, TableRead)]
     expected = await _expected(processor, installed)
     accepts = {table.vertex: table.rejected for table in read} | {v: at.accept for v, at in expected.items()}
-    done = recompute(processor, splits, stands, name, topics_of(processor), accepts=accepts, code=plan.code)
+    done = recompute(
+        processor, splits, stands, name, topics_of(processor), accepts=accepts, code=plan.code, running=plan.tasks
+    )
     by_epoch = _is_function_of_positions(processor)
     for vertex, output in outputs.items():
         line = expected[vertex].line if vertex in expected else line_of_document

@@ -7,7 +7,7 @@ engine ran them.
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -160,14 +160,15 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     collects: bool = False,
     accepts: Mapping[VertexId, Accept] | None = None,
     code: bytes = b"",
+    running: Collection[VertexId] | None = None,
 ) -> list[EpochDone]:
     """Run the document over these records, from barrier to barrier: where each split stood says what an epoch took in.
 
     admitted: records that are in time whatever their watermark (`lateness: split`); an epoch has to cover their windows whole.
     accepts: by sink vertex, which rows its target would refuse; none where nothing is said.
-    code: of its computations, as the plan has it that ran.
+    code: of its computations, as the plan has it that ran. running: its vertices (`plan_processor`).
     """
-    plan = plan_processor(processor, engine="local", collects=collects)
+    plan = plan_processor(processor, engine="local", collects=collects, running=running)
     world = _World(
         plan,
         TaskContext(name, topic=topic, letter_bytes_max=processor.options.limits.letter_bytes_max, code=code),

@@ -126,10 +126,10 @@ def _continued(
     before = parse(previous.document)
     if refused := refusals(before, processor):
         raise PlanRefusal("\n".join(map(str, refused)))
-    old = plan_processor(before, engine=engine, collects=collects, names=previous.names)
+    old = plan_processor(before, engine=engine, collects=collects, names=previous.names, running=previous.tasks)
     used = frozenset(previous.names.values())
     names = keep_names(old, plan, used)
-    new = plan_processor(processor, engine=engine, collects=collects, names=names)
+    new = plan_processor(processor, engine=engine, collects=collects, names=names, running=previous.tasks)
     _check_open_windows(old, new)
     return new
 

@@ -20,7 +20,7 @@
 - For trying out, what leaves a pipeline without a sink is collected, and so are dead letters without a queue (`collects`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -70,6 +70,7 @@ from tidemark.shared.planning.specs import CollectHead, DeadLetterHead, LookupHe
 
 Engine = Literal["spark", "local"]
 DLQ_PATH = "options.dlq"
+_DISTINCT = "distinct"
 
 
 class PlanError(Exception):
@@ -85,6 +86,7 @@ class _Planner:
     engine: Engine
     collects: bool
     names: Mapping[str, VertexId] = field(default_factory=dict)
+    shuffles_ids: bool = True
     drafts: list[Draft] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
@@ -154,7 +156,7 @@ class _Planner:
 
     def _source(self, stage: Source) -> Draft:
         own = isinstance(stage, ScriptSource | DocumentsSource)  # steps have one order, so one task takes them
-        shuffled = stage.record_id is not None and stage.record_id_scope == "source"
+        shuffled = stage.record_id is not None and stage.record_id_scope == "source" and self.shuffles_ids
         head, front = ReadHead(stage), FrontSpec(stage, key_groups=self.key_groups if shuffled else 0)
         tasks = 1 if own else None
         draft = Draft(
@@ -167,10 +169,9 @@ class _Planner:
         """A shuffle by record id, behind the watermarks and in front of all else."""
         horizon = stage.record_id_horizon
         if isinstance(horizon, PositionHorizon):
-            message = f"{stage.path}: recordIdHorizon in positions is of one split, and recordIdScope is source"
-            raise PlanError(message)
+            raise PlanError(f"{stage.path}: positions are of one split, and recordIdScope is source")
         spec = DistinctSpec(stage.path, horizon or HORIZON_OF_IDS, self.key_groups)
-        draft = Draft(self._name("distinct"), "operator", None, [InOrderSpec(stage.name), spec], ["recordId"])
+        draft = Draft(self._name(_DISTINCT), "operator", None, [InOrderSpec(stage.name), spec], ["recordId"])
         draft.from_source, draft.source, draft.scattered = True, stage, True
         self._connect(source, self._add(draft), OUT, "key")
         return draft
@@ -359,14 +360,18 @@ def plan_processor(
     *,
     collects: bool = False,
     names: Mapping[str, VertexId] | None = None,
+    running: Collection[VertexId] | None = None,
 ) -> PhysicalPlan:
     """The physical plan of a checked document. PlanError names a stage that cannot stand where it does.
 
     engine: `local` runs the steps of windows in operator tasks, on Arrow.
     collects: the installation collects what a document names no target for; else a pipeline without a sink is refused.
+    running: the vertices of the plan that goes on. One that was made before ids were looked for in all of a source has them by split until
+    its processor is started without state.
     names: of computations' and sinks' vertices by the paths of their stages, where counting would change them (`planning.names`).
     """
-    planner = _Planner(processor, key_groups, engine, collects, names or {})
+    shuffles_ids = running is None or any(vertex.startswith(f"{_DISTINCT}-") for vertex in running)
+    planner = _Planner(processor, key_groups, engine, collects, names or {}, shuffles_ids)
     planner.walk()
     planner.dead_letters()
     return PhysicalPlan(tuple(d.finished() for d in planner.drafts), tuple(planner.edges))

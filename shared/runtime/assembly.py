@@ -49,7 +49,12 @@ async def assemble(outside: Outside, service: Service, assign: Assign, ways: Way
     processor = parse(assign.plan.document)
     running = assign.plan
     plan = plan_processor(
-        processor, running.key_groups, settings.engine, collects=settings.collects, names=running.names
+        processor,
+        running.key_groups,
+        settings.engine,
+        collects=settings.collects,
+        names=running.names,
+        running=running.tasks,
     )
     vertex = plan.vertex(assign.vertex)
     context = TaskContext(

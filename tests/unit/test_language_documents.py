@@ -179,6 +179,14 @@ def test_horizons_of_record_ids() -> None:
     ).record_id_horizon == PositionHorizon(7)
 
 
+def test_positions_of_record_ids_are_of_one_split() -> None:
+    """They say where repeats are looked for, with a warning unless the document says it; for all of a source they are an error."""
+    ids = {"documents": [], "recordId": "$id", "recordIdHorizon": {"positions": 7}}
+    assert _source(ids).record_id_scope == "split"
+    assert _source({"documents": [], "recordId": "$id"}).record_id_scope == "source"
+    assert "counted in one split" in _errors({"pipeline": [{"$source": {**ids, "recordIdScope": "source"}}]})[0]
+
+
 def test_windows() -> None:
     """Hopping and session windows have their options; processing time has no lateness."""
     inner: list[Any] = [{"$group": {"_id": None, "n": {"$count": {}}}}]

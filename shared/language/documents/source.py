@@ -190,25 +190,30 @@ _DOCUMENTS: Final = (Option("documents", list_of(DOCUMENT), "the documents", req
 
 def _check_ids(found: Read, path: str, scope: Scope) -> None:
     """Positions are of one split, and say nothing of another."""
-    scoped = found.get("recordIdScope", "source")
-    if isinstance(found.get("recordIdHorizon"), PositionHorizon) and scoped == "source":
-        scope.problems.add(
-            join(path, "recordIdHorizon"),
-            "positions are counted in one partition or file, and repeats are looked for in all: give {size, unit} of event time, or promise"
-            " recordIdScope: split",
-        )
+    at = join(path, "recordIdHorizon")
+    if isinstance(found.get("recordIdHorizon"), PositionHorizon):
+        if found.get("recordIdScope") == "source":
+            scope.problems.add(
+                at, "positions are counted in one split, and recordIdScope is source: give {size, unit} of event time"
+            )
+        elif "recordIdScope" not in found:
+            scope.problems.warn(
+                at,
+                "repeats are looked for within each split, whose positions these are: say recordIdScope: split",
+            )
     for name in ("recordIdHorizon", "recordIdScope"):
         if name in found and "recordId" not in found:
             scope.problems.warn(join(path, name), "without recordId it has no effect")
 
 
 def _common(found: Read) -> dict[str, Any]:
+    horizon = found.get("recordIdHorizon")
     return {
         "time_field": found.get("timeField"),
         "schema": found.get("schema", NO_SCHEMA),
         "record_id": found.get("recordId"),
-        "record_id_horizon": found.get("recordIdHorizon"),
-        "record_id_scope": found.get("recordIdScope", "source"),
+        "record_id_horizon": horizon,
+        "record_id_scope": found.get("recordIdScope", "split" if isinstance(horizon, PositionHorizon) else "source"),
         "watermark": found.get("watermark", MaxSeen()),
         "partition_idle_timeout_ms": found.get("partitionIdleTimeout"),
         "max_event_time_jump_ms": found.get("maxEventTimeJump"),
