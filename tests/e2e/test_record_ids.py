@@ -34,7 +34,7 @@ def document() -> str:
         "watermark": {"strategy": "boundedDisorder", "maxDelay": {"size": 1, "unit": "minute"}},
     }
     return json.dumps({
-        "connections": {"broker": {"type": "kafka", "bootstrapServers": "${KAFKA}"}},
+        "connections": {"broker": {"type": "kafka", "bootstrapServers": "${LOCAL_KAFKA}"}},
         "pipeline": [{"$source": source}, {"$emit": {"connectionName": "broker", "topic": "out"}}],
         "options": {"lateness": "split", "checkpoint": {"interval": {"size": 300, "unit": "ms"}}},
     })  # fmt: skip
