@@ -2,6 +2,7 @@
 
 import json
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,7 +13,7 @@ from tidemark.services.cli.folders import DEMO, RUN, chosen
 from tidemark.services.cli.saying import finish, log_to_file
 from tidemark.shared.model.ids import ProcessorName
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
 DataDir = Annotated[Path, typer.Option("--data", help="Where broker, state and logs of this machine lie.")]
 KnownDir = Annotated[
     Path | None, typer.Option("--data", help="The same; by default the one of run and demo that was used last.")
@@ -20,6 +21,21 @@ KnownDir = Annotated[
 Tasks = Annotated[list[str], typer.Option("--tasks", help="Tasks of a service or vertex: operator=3; may be repeated.")]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="The broker's, on loopback; 0: any that is free.")]
 _NO_STATEMENT = 3
+
+
+def _say_version(asked: bool) -> None:  # noqa: FBT001 - typer hands it over
+    if asked:
+        sys.stdout.write(f"tidemark {version('tidemark')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version, and end.")
+    ] = False,
+) -> None:
+    """Hold the options of all commands; the module's text is their help."""
 
 
 @app.command("demo")
@@ -103,6 +119,14 @@ def explain_command(
     from tidemark.services.cli.explain import explain
 
     _exit_with(explain(file, engine, mermaid=mermaid))
+
+
+@app.command("schema")
+def schema_command() -> None:
+    """Show the JSON Schema of a processor's document, for editors; it knows every stage, operator and option."""
+    from tidemark.shared.language.schema_json import document_schema
+
+    sys.stdout.write(json.dumps(document_schema(), indent=2) + "\n")
 
 
 def _exit_with(status: int) -> None:

@@ -53,6 +53,8 @@ def loaded(folder: Path, *command: str) -> tuple[str, set[str]]:
         (["departures", "--help"], "Usage", (*HEAVY, *LANGUAGE)),
         (["processors"], "no control service runs", (*HEAVY, *LANGUAGE)),
         (["status", "p"], "no control service runs", (*HEAVY, *LANGUAGE)),
+        (["--version"], "tidemark 0.", (*HEAVY, *LANGUAGE)),
+        (["schema"], '"title": "Tidemark processor"', HEAVY),
         (["validate", "p.yaml"], "2 stages, no errors", HEAVY),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
