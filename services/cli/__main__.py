@@ -31,7 +31,7 @@ def _say_version(asked: bool) -> None:  # noqa: FBT001 - typer hands it over
 
 @app.callback()
 def options(
-    _: Annotated[
+    _: Annotated[  # noqa: FBT002 - a flag of the command line
         bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version, and end.")
     ] = False,
 ) -> None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tidemark.shared.language.expressions.ast import Expr
-from tidemark.shared.language.kernels import Path
 from tidemark.shared.language.schema import NO_SCHEMA, Schema
 from tidemark.shared.language.stages import Compute, PositionHorizon, Source, Stateless, TimeHorizon, Window
 
@@ -32,7 +31,7 @@ class FrontSpec:
     """Its schema, timeField, recordId, watermark and maxEventTimeJump are read here; the rest is the connector's."""
     horizon: TimeHorizon | PositionHorizon = HORIZON_OF_IDS
     """Of record ids, where the source names none."""
-    reads: tuple[Path, ...] = ()
+    reads: tuple[tuple[str, ...], ...] = ()
     """Paths of no declared field that are read with the declared ones (`read_ahead`)."""
     key_groups: int = 0
     """Of the shuffle by record id that follows: rows get KEY and GROUP; 0 where repeats are looked for here, or not at all."""
