@@ -18,7 +18,7 @@ from tidemark.shared.model.ids import StatePart
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.operators.base import Filling, Gathering, Holding, Kinded, Operator, Out
-from tidemark.shared.operators.read_ahead import without_read
+from tidemark.shared.operators.read_columns import without_read
 
 _OTHER: Final[Why] = "operator"
 

@@ -33,7 +33,8 @@ from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate
 from tidemark.shared.language.kernels import Bools, Column, Path, Rows, Unvectorised
 from tidemark.shared.language.kernels.base import TIMESTAMP, either, nulls_of
-from tidemark.shared.language.kernels.expressions import by_kernel, expression_paths
+from tidemark.shared.language.kernels.expressions import by_kernel
+from tidemark.shared.language.read_paths import expression_paths
 from tidemark.shared.model.values import MISSING, Document, Value
 from tidemark.shared.operators.base import ARRIVAL, EVENT, PART, TS, WEND, WSTART
 from tidemark.shared.operators.batches import (

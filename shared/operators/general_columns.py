@@ -22,7 +22,7 @@ from tidemark.shared.language.accumulators.table import accumulator_input
 from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal, ObjectExpr
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.fields import reads
-from tidemark.shared.language.kernels.expressions import expression_paths
+from tidemark.shared.language.read_paths import expression_paths
 from tidemark.shared.language.stages import Group
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, MISSING, Value
 from tidemark.shared.operators.base import ARRIVAL, PART, POS, TS

@@ -47,6 +47,7 @@ ROW_BYTES: Final = 256
 _SMALL_ROWS: Final = 4096
 """Runs of fewer rows become one when there are many."""
 _RUNS: Final = 256
+"""More are merged: each is looked at whenever a time comes."""
 _FEW_ROWS: Final = 64
 """Rows of one time are sorted by compiled code up to so many."""
 _SPAN_MAX: Final = 2**62

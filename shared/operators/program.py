@@ -22,9 +22,8 @@ from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, E
 from tidemark.shared.language.expressions.interpreter import evaluate
 from tidemark.shared.language.fields import reads
 from tidemark.shared.language.kernels import Bools, Unvectorised, verdict_of
-from tidemark.shared.language.kernels.expressions import expression_paths
-from tidemark.shared.language.kernels.predicates import predicate_paths
 from tidemark.shared.language.query.ast import All, Always, AnyOf, ExprTrue, Not, Predicate
+from tidemark.shared.language.read_paths import expression_paths, predicate_paths
 from tidemark.shared.language.stages import (
     AddFields,
     Branch,

@@ -19,7 +19,6 @@ from tidemark.shared.language.expressions.ast import (
     Switch,
     Variable,
     children,
-    walk,
 )
 from tidemark.shared.language.expressions.library.strings import BLANKS
 from tidemark.shared.language.kernels import arithmetic, date_texts, dates, patterns, texts
@@ -30,7 +29,6 @@ from tidemark.shared.language.kernels.base import (
     WHOLE,
     Bools,
     Column,
-    Path,
     Rows,
     Unvectorised,
     booleans,
@@ -72,12 +70,6 @@ def by_kernel(expr: Expr, rows: Rows) -> Column:
             raise Unvectorised
 
 
-def expression_paths(expr: Expr) -> set[Path]:
-    """The paths of fields that an expression may read as columns."""
-    fields = (node for node in walk(expr) if isinstance(node, FieldPath) or node_is_root(node))
-    return {node.names for node in fields if node.names}  # type: ignore[union-attr]
-
-
 def may_have_kernel(expr: Expr) -> bool:
     """Whether an expression has a kernel for values of some types: as far as can be told without their types."""
     match expr:
@@ -93,11 +85,6 @@ def may_have_kernel(expr: Expr) -> bool:
             return all(map(may_have_kernel, children(expr)))
         case _:
             return False
-
-
-def node_is_root(expr: Expr) -> bool:
-    """Whether an expression is a path from `$$ROOT`."""
-    return isinstance(expr, Variable) and expr.name == "ROOT"
 
 
 def _call(expr: Call, rows: Rows) -> Column:

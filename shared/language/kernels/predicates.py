@@ -25,8 +25,8 @@ from tidemark.shared.language.kernels.base import (
     truth_of,
 )
 from tidemark.shared.language.kernels.compare import HOLDS
-from tidemark.shared.language.kernels.expressions import column_of, expression_paths, is_in, may_have_kernel
-from tidemark.shared.language.kernels.schemas import conforming, has_kernel, schema_paths
+from tidemark.shared.language.kernels.expressions import column_of, is_in, may_have_kernel
+from tidemark.shared.language.kernels.schemas import conforming, has_kernel
 from tidemark.shared.language.query.ast import (
     All,
     Always,
@@ -72,23 +72,6 @@ def verdict_of(predicate: Predicate, rows: Rows) -> Verdict:
             return conforming(schema, rows)
         case _:
             raise Unvectorised
-
-
-def predicate_paths(predicate: Predicate) -> set[Path]:
-    """The paths of fields that a predicate may look at as columns."""
-    match predicate:
-        case All(parts) | AnyOf(parts):
-            return set().union(*(predicate_paths(part) for part in parts))
-        case Not(part):
-            return predicate_paths(part)
-        case ExprTrue(expr):
-            return expression_paths(expr)
-        case OnField(names, _):
-            return {names}
-        case MatchesSchema(schema):
-            return schema_paths(schema)
-        case _:
-            return set()
 
 
 def predicate_may_have_kernel(predicate: Predicate) -> bool:

@@ -38,14 +38,6 @@ def has_kernel(schema: SchemaNode, *, nested: bool = False) -> bool:
     )
 
 
-def schema_paths(schema: SchemaNode, path: Path = ()) -> set[Path]:
-    """The paths that a schema looks at."""
-    found = {(*path, name) for name in schema.required} | {(*path, name) for name, _ in schema.properties}
-    same = [*schema.all_of, *schema.any_of, *schema.one_of, *(() if schema.negated is None else (schema.negated,))]
-    inner = [(part, path) for part in same] + [(part, (*path, name)) for name, part in schema.properties]
-    return found.union(*(schema_paths(part, at) for part, at in inner))
-
-
 def conforming(schema: SchemaNode, rows: Rows) -> tuple[Mask, Mask | None]:
     """Which documents conform, and where there is doubt; Unvectorised where the interpreter has to say."""
     if not has_kernel(schema):

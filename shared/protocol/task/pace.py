@@ -18,6 +18,7 @@ _DIFFERENT: Final = 1.25
 _REMEMBERED: Final = 0.9
 """Of what an epoch costs without rows, with each that says nothing of it: so sizes change until one does."""
 _ANY_ROWS: Final = 2**62
+"""No bound."""
 _PIECES: Final = 8
 """An epoch is not filled in smaller parts: small pieces are slow, and what is held is merged only where it would be too much."""
 _BECAME_LEAST: Final = 1 / 64
