@@ -74,12 +74,17 @@ class LookupRows:
 
     def begin(self, batch: pa.RecordBatch) -> Looking:
         """What the rows of a batch look for."""
+        return self._begin(batch, self._decisive(batch))
+
+    def _begin(self, batch: pa.RecordBatch, by_value: Groups | None) -> Looking:
         looking = Looking(batch)
-        looking.by_value = self._decisive(batch)
+        looking.by_value = by_value
         for row, env in enumerate(self._environments(looking)):
             try:
                 wanted = {key_of(one): one for one in self._narrowing.wanted(env.root, env)}
             except ExpressionError as error:
+                if by_value is not None:
+                    return self._begin(batch, None)  # a letter is a row's, not a value's
                 looking.failures.append(Failure(row, error.reason, error.code, error.path or self._stage.path))
                 continue
             looking.wanted.update(wanted)

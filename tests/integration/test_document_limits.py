@@ -164,6 +164,9 @@ def test_matches_and_combinations_per_document() -> None:
     several = [{"a": [1, 2, 3]}]
     assert not reasons(run([stage], several, combinationsPerDocument=3))
     assert "more than 2 combinations" in reasons(run([stage], several, combinationsPerDocument=2))[0]
+    mixed = run([stage], [{"a": [1, 2, 3]}, {"a": 2}, {"a": 1}, {"a": [1, 2, 3]}], combinationsPerDocument=2)
+    assert [(row["a"], len(row["found"])) for row in mixed["output"]] == [(2, 0), (1, 3)]
+    assert len(reasons(mixed)) == 2
 
 
 @pytest.mark.parametrize(
