@@ -110,9 +110,9 @@ async def demo(settings: DemoSettings, year: Feed | None = None) -> ProcessorSta
     return status
 
 
-def own_document() -> str:
-    """The document, on the broker that the demo starts, whatever `KAFKA` is here."""
-    return DOCUMENT.read_text().replace("${KAFKA}", f"${{{BROKER_VARIABLE}}}")
+def own_document(file: Path = DOCUMENT) -> str:
+    """A document on the broker that the demo starts, whatever `KAFKA` is here."""
+    return file.read_text().replace("${KAFKA}", f"${{{BROKER_VARIABLE}}}")
 
 
 async def make_topics(log: KafkaLog, partitions: int) -> None:

@@ -20,6 +20,7 @@ from tidemark.deploy.pipelines.validation import data as validation
 from tidemark.deploy.pipelines.weather import data as weather
 from tidemark.deploy.pipelines.weblog import data as weblog
 from tidemark.services.cli.collect import committed_records
+from tidemark.services.cli.demo import own_document
 from tidemark.services.cli.feed import Fed, feed
 from tidemark.services.cli.installation import Installation
 from tidemark.services.sink.connectors.released import read_released, read_released_rows
@@ -76,7 +77,7 @@ async def carried(installed: Installation, pipeline: Pipeline, folder: Path, sha
     data, out = folder / "in" / pipeline.name, folder / "out" / pipeline.name
     pipeline.write(data, share)
     events = sum(path.read_bytes().count(b"\n") for path in data.iterdir())
-    text = (FOLDER / pipeline.name / "pipeline.yaml").read_text()
+    text = own_document(FOLDER / pipeline.name / "pipeline.yaml")
     text = text.replace("${DATA}", str(data)).replace("${OUT}", str(out))
     if pipeline.name == TOPIC:
         await _fed(installed, data)
