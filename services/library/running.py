@@ -19,6 +19,7 @@ from tidemark.services.cli.installation import Installation, installation, worke
 from tidemark.services.cli.run import check_surroundings
 from tidemark.services.control.stats import stats_of
 from tidemark.services.library.documents import AnyDocument, text_of
+from tidemark.services.library.logs import keep_quiet
 from tidemark.services.local.supervisor import CONTROL
 from tidemark.shared.language.documents import parse
 from tidemark.shared.model.ids import ProcessorName, TaskId
@@ -180,4 +181,5 @@ def run(
     Raises, when the block is entered:
         RunEnded: the document is refused, or the installation does not start: says why.
     """
+    keep_quiet()
     return Run(text_of(document), Path(folder), tasks or {})

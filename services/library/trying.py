@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tidemark.services.cli.process import Runner, runner
 from tidemark.services.library.documents import AnyDocument, text_of
+from tidemark.services.library.logs import keep_quiet
 from tidemark.services.library.values import to_language, to_python
 from tidemark.shared.language.documents.load import load
 from tidemark.shared.model.ids import ProcessorName
@@ -78,6 +79,7 @@ def try_out(
     text = text_of(document) if rows is None else _with_rows(text_of(document), rows)
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # a user's computations
+    keep_quiet()
     with runner(engine) as running, ThreadPoolExecutor(1) as beside:
         # In a thread: a caller may have a loop of its own, as notebooks do.
         outcome, _ = beside.submit(_run, running, text, limit).result()

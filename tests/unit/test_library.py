@@ -101,6 +101,13 @@ def test_values_keep_their_types() -> None:
     assert value["x"] == 7
 
 
+def test_a_try_out_says_nothing_but_its_result() -> None:
+    """What services log stays out of a notebook, unless the program has configured its logging."""
+    script = "import tidemark; print(tidemark.try_out({'pipeline': []}, [{'a': 1}]).documents)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("[{'a': 1}]\n", "")
+
+
 def test_the_name_costs_next_to_nothing_until_it_is_used() -> None:
     """`import tidemark` loads none of its parts, and none of the libraries that these load."""
     script = "import sys, tidemark; print(sorted(m for m in sys.modules if m.split('.')[0] in ('tidemark', 'pyarrow', 'numba', 'pandas')))"
