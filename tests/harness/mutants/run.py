@@ -36,6 +36,9 @@ class Copy:
         self._marks = _ALL if reals else _REAL
         for folder in TOP_FOLDERS:
             shutil.copytree(ROOT / folder, root / folder, ignore=_NOT_COPIED)
+        machine_code = Path("shared/compiled/__pycache__")
+        if (ROOT / machine_code).exists():  # else it is compiled in the copy: minutes
+            shutil.copytree(ROOT / machine_code, root / machine_code)
         shutil.copytree(ROOT / "tidemark", root / "tidemark", symlinks=True, ignore=_NOT_COPIED)
         shutil.copy(ROOT / "pyproject.toml", root)
         jars = ROOT / ".tidemark"
