@@ -51,12 +51,17 @@ def explain(file: Path, engine: Engine, *, mermaid: bool) -> int:
     return 0
 
 
+def planned(text: str, engine: Engine) -> tuple[Processor, PhysicalPlan]:
+    """The document and its plan. InvalidDocument, PlanError."""
+    processor = parse(text)
+    check_topics(processor, os.environ.get("TIDEMARK_PREFIX", "tidemark"))
+    return processor, plan_processor(processor, engine=engine, collects=True)
+
+
 def _planned(file: Path, engine: Engine) -> tuple[Processor, PhysicalPlan] | None:
     """The document and its plan; what is wrong with it goes to standard error."""
     try:
-        processor = parse(read_document(file))
-        check_topics(processor, os.environ.get("TIDEMARK_PREFIX", "tidemark"))
-        return processor, plan_processor(processor, engine=engine, collects=True)
+        return planned(read_document(file), engine)
     except (InvalidDocument, PlanError, Unreadable) as error:
         sys.stderr.write(f"{error}\n")
         return None

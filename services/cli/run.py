@@ -5,7 +5,8 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -47,14 +48,9 @@ async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: 
     """Create or resume the processor and show it until it ends. RunFailed; before anything starts, InvalidDocument and PlanError."""
     text = read_document(file)
     processor = parse(text)
-    plan = plan_processor(processor, engine=read_runtime(os.environ).engine)
-    workers = workers_of(plan, parallelism, os.cpu_count() or 1)
     name = processor.name or ProcessorName(file.stem)
-    if not (data_dir / STORE).exists():
-        await asyncio.to_thread(check_surroundings, processor)
-    async with installation(data_dir, {}, {**workers, CONTROL: 1}, port=port) as installed:
+    async with installed_for(processor, data_dir, parallelism, port) as installed:
         telling = asyncio.create_task(_tell_address(data_dir))
-        await installed.until_there(workers)
         begun = await _begin(installed, name, text, parallelism, data_dir)
         view = View(installed, name, None, None)
         showing = asyncio.create_task(view.run())
@@ -84,6 +80,20 @@ async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: 
             f"dead letters are kept nowhere: options.dlq names a place for them; {logs} has reasons of some",
             highlight=False,
         )
+
+
+@asynccontextmanager
+async def installed_for(
+    processor: Processor, data_dir: Path, parallelism: Mapping[str, int], port: int = FREE_PORT
+) -> AsyncIterator[Installation]:
+    """An installation with the workers that a processor needs, all there. RunFailed; before that, InvalidDocument and PlanError."""
+    plan = plan_processor(processor, engine=read_runtime(os.environ).engine)
+    workers = workers_of(plan, parallelism, os.cpu_count() or 1)
+    if not (data_dir / STORE).exists():
+        await asyncio.to_thread(check_surroundings, processor)
+    async with installation(data_dir, {}, {**workers, CONTROL: 1}, port=port) as installed:
+        await installed.until_there(workers)
+        yield installed
 
 
 def check_surroundings(processor: Processor) -> None:

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tidemark.services.cli.explain import phases
+from tidemark.services.cli.explain import phases, planned
 from tidemark.services.cli.foreseen import refused_by_a_run
 from tidemark.services.cli.reading import read_document
 from tidemark.services.library.values import to_language
 from tidemark.services.local.address import BROKER_VARIABLE
-from tidemark.shared.language.documents import InvalidDocument, parse
-from tidemark.shared.planning import Engine, PlanError, plan_processor
-from tidemark.shared.runtime.internal import check_topics
+from tidemark.shared.language.documents import InvalidDocument
+from tidemark.shared.planning import Engine, PlanError
 
 AnyDocument: TypeAlias = Mapping[str, Any] | str | Path
 """A processor's document: as a mapping, as a text in YAML or JSON, or the path of its file."""
@@ -36,9 +35,7 @@ def text_of(document: AnyDocument) -> str:
 def validate(document: AnyDocument) -> list[str]:
     """What `tidemark run` would refuse, each as `place: what`; [] where nothing is wrong. Nothing is connected. Unreadable, TypeError."""
     try:
-        processor = parse(text_of(document))
-        check_topics(processor, os.environ.get("TIDEMARK_PREFIX", "tidemark"))
-        plan_processor(processor, collects=True)
+        processor, _ = planned(text_of(document), "spark")
     except InvalidDocument as error:
         return [str(each) for each in error.errors]
     except PlanError as error:
@@ -48,5 +45,4 @@ def validate(document: AnyDocument) -> list[str]:
 
 def explain(document: AnyDocument, engine: Engine = "spark") -> str:
     """How it would run, as `tidemark explain` shows it. InvalidDocument, PlanError, Unreadable, TypeError."""
-    processor = parse(text_of(document))
-    return "\n".join(phases(processor, plan_processor(processor, engine=engine, collects=True)))
+    return "\n".join(phases(*planned(text_of(document), engine)))

@@ -5,7 +5,6 @@ A thread has the loop that looks after them; it ends them when the `with` block 
 
 import asyncio
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Coroutine, Mapping
@@ -14,18 +13,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from tidemark.services.cli.folders import STORE
-from tidemark.services.cli.installation import Installation, installation, workers_of
-from tidemark.services.cli.run import check_surroundings
+from tidemark.services.cli.installation import Installation
+from tidemark.services.cli.run import installed_for
 from tidemark.services.control.stats import stats_of
 from tidemark.services.library.documents import AnyDocument, text_of
 from tidemark.services.library.logs import keep_quiet
-from tidemark.services.local.supervisor import CONTROL
 from tidemark.shared.language.documents import parse
 from tidemark.shared.model.ids import ProcessorName, TaskId
 from tidemark.shared.model.messages import ProcessorStatus, StopProcessor, TaskBeat
-from tidemark.shared.planning import plan_processor
-from tidemark.shared.process.settings import read_runtime
 
 _NAME: Final = ProcessorName("pipeline")
 _ENDED: Final = ("FINISHED", "STOPPED", "FAILED")
@@ -145,14 +140,9 @@ class Run:
 
     async def _run(self) -> None:
         processor = parse(self._text)
-        plan = plan_processor(processor, engine=read_runtime(os.environ).engine)
         self.name = processor.name or _NAME
-        if not (self._folder / STORE).exists():
-            await asyncio.to_thread(check_surroundings, processor)
-        workers = workers_of(plan, self._parallelism, os.cpu_count() or 1)
-        async with installation(self._folder, {}, {**workers, CONTROL: 1}) as installed:
+        async with installed_for(processor, self._folder, self._parallelism) as installed:
             hearing = asyncio.create_task(self._hear(installed))
-            await installed.until_there(workers)
             await installed.ensure_started(self.name, self._text, self._parallelism)
             self._installed = installed
             self._ready.set()
