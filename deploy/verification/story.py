@@ -26,7 +26,6 @@ assert figures, said["metrics"]
 print(f"alive, ready, {len(figures)} figures of its own, such as {figures[0]}")
 """
 """Run inside a container: ends with another status than 0 if the service does not tell how it is."""
-_SECOND_NS: Final = 1_000_000_000
 
 
 def tell(installation: Installation, result: Path, fed_s: float) -> None:

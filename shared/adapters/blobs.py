@@ -16,11 +16,10 @@ from fsspec.asyn import sync
 from fsspec.implementations.memory import MemoryFileSystem
 
 from tidemark.shared.adapters.creating import create_object
-from tidemark.shared.adapters.faults import Fault, Faults
 from tidemark.shared.adapters.listing import listing_of
 from tidemark.shared.adapters.store_settings import BlobSettings
 from tidemark.shared.model.checkpoint import BlobRef
-from tidemark.shared.ports.blobs import BlobError, BlobStore, BlobUnavailable, Note
+from tidemark.shared.ports.blobs import BlobError, BlobUnavailable, Note
 from tidemark.shared.ports.clock import Executor
 
 T = TypeVar("T")
@@ -232,65 +231,3 @@ class MemoryBlobs(FsspecBlobs):
     async def close(self) -> None:
         """Forget every object."""
         await self.delete(await self.list(""))
-
-
-class FaultyBlobs:
-    """A store with faults before it, for simulation."""
-
-    def __init__(self, store: BlobStore, faults: Faults) -> None:
-        self._store = store
-        self._faults = faults
-
-    async def put(self, name: str, data: bytes) -> BlobRef:
-        """As the store; a lost answer leaves the object there."""
-        lost = await self._ask("blob.write", name)
-        ref = await self._store.put(name, data)
-        return await self._answer(ref, name, lost=lost)
-
-    async def get(self, ref: BlobRef) -> bytes:
-        """As the store."""
-        lost = await self._ask("blob.read", ref.name)
-        return await self._answer(await self._store.get(ref), ref.name, lost=lost)
-
-    async def list(self, prefix: str) -> list[str]:
-        """As the store."""
-        lost = await self._ask("blob.read", prefix)
-        return await self._answer(await self._store.list(prefix), prefix, lost=lost)
-
-    async def delete(self, names: Sequence[str]) -> None:
-        """As the store; a lost answer may mean that part of it happened."""
-        lost = await self._ask("blob.write", "several")
-        gone = names[: self._faults.part(len(names))] if lost else names
-        await self._store.delete(gone)
-        await self._answer(None, "several", lost=lost)
-
-    async def seal(self, name: str) -> BlobRef:
-        """As the store."""
-        lost = await self._ask("blob.write", name)
-        return await self._answer(await self._store.seal(name), name, lost=lost)
-
-    def note(self, name: str) -> Note:
-        """As the store."""
-        return self._store.note(name)
-
-    async def read_note(self, name: str) -> bytes:
-        """As the store."""
-        lost = await self._ask("blob.read", name)
-        return await self._answer(await self._store.read_note(name), name, lost=lost)
-
-    def uri(self, name: str) -> str:
-        """As the store."""
-        return self._store.uri(name)
-
-    async def _ask(self, operation: Any, name: str) -> bool:
-        await self._faults.pause()
-        fault = self._faults.draw(operation)
-        if fault is Fault.REFUSED:
-            raise BlobUnavailable(f"blob {name}: the store cannot be reached; try again")
-        return fault is Fault.LOST_ANSWER
-
-    async def _answer(self, value: T, name: str, *, lost: bool) -> T:
-        await self._faults.pause()
-        if lost:
-            raise BlobUnavailable(f"blob {name}: the store did not answer; try again under another name")
-        return value

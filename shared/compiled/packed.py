@@ -4,8 +4,6 @@ The codec is MessagePack; a `bin` holds a typed value, its first byte says which
 that no byte outside of a document is looked at.
 """
 
-from typing import Final
-
 import numpy as np
 from numba import types
 
@@ -15,8 +13,6 @@ from tidemark.shared.compiled.json import below, child_of, put
 from tidemark.shared.compiled.memory import borrowed, byte_at
 from tidemark.shared.compiled.scanning import character
 
-_MAP: Final = 12
-"""Beside the tags of cells: what a header may say."""
 _DATE, _LONG = ord("D"), ord("L")
 
 

@@ -85,22 +85,6 @@ def _expressions(tree: Branch) -> Fields:
     return _all(found)
 
 
-def needed(stages: Iterable[InnerStage]) -> Fields:
-    """The top-level fields of the input that a chain of stages needs to give what it gives; None for all.
-
-    Only a stage that makes documents anew (`$project` by inclusion, `$group`, `$replaceRoot`, `$count`) bounds it.
-    """
-    names: frozenset[str] = frozenset()
-    for stage in stages:
-        found = reads(stage)
-        if found is None:
-            return None
-        names |= found
-        if isinstance(stage, Group | ReplaceRoot | Count) or (isinstance(stage, Project) and stage.mode == "inclusion"):
-            return names
-    return None
-
-
 def expression_fields(expr: Expr) -> Fields:
     """The top-level fields that an expression reads."""
     return fields_used(expr)

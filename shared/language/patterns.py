@@ -30,11 +30,6 @@ def keep_patterns(most: int) -> None:
     _kept.compile = lru_cache(maxsize=most)(_compiled)
 
 
-def programs_made() -> int:
-    """How often a pattern was compiled since `keep_patterns`."""
-    return _kept.compile.cache_info().misses
-
-
 def _compiled(pattern: str, options: str) -> Any:
     if len(pattern) > PATTERN_MAX_CHARS:
         raise BadPattern(f"a regular expression has at most {PATTERN_MAX_CHARS} characters")

@@ -96,8 +96,3 @@ def document_schema() -> dict[str, Any]:
             "connection": _connection(),
         },
     }
-
-
-def operator_reference() -> dict[str, str]:
-    """One line of documentation for each expression operator, by name."""
-    return dict(sorted(_documentation().items()))

@@ -56,14 +56,6 @@ class TaskId:
         return f"{self.vertex}/{self.index}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Channel:
-    """What one sender writes to one partition of an edge: first in, first out."""
-
-    edge: EdgeId
-    sender: TaskId
-
-
 def key_group_part(group: int) -> StatePart:
     """The state part of a key group."""
     return StatePart(f"kg:{group}")

@@ -9,7 +9,7 @@ from tidemark.shared.language.schema import Schema
 from tidemark.shared.language.stages import Unwind
 from tidemark.shared.operators import general_group, typed_group
 from tidemark.shared.operators.base import PART, POS, TS, WEND, WSTART, Out
-from tidemark.shared.operators.batches import declared_columns, one_batch, typed, typed_fields
+from tidemark.shared.operators.batches import declared_columns, typed, typed_fields
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.dead_letters import Failure, dead_letters
 from tidemark.shared.operators.program import through
@@ -41,11 +41,6 @@ def merged(plan: WindowPlan, table: pa.Table) -> pa.Table:
     if plan.typed is not None:
         return typed_group.merge(plan.typed, table, plan.extras)
     return general_group.merge(plan, table)
-
-
-def one_merged(plan: WindowPlan, table: pa.Table) -> pa.RecordBatch:
-    """As `merged`, as one batch."""
-    return one_batch(merged(plan, table))
 
 
 def _has(rows: pa.RecordBatch, schema: Schema, names: AbstractSet[str]) -> bool:

@@ -20,7 +20,6 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidemark.shared.language.schema import FieldTypeName, Schema
 from tidemark.shared.language.values import decode_doc, decode_value, encode_doc, encode_docs, parse_json
@@ -277,14 +276,3 @@ def one_batch(table: pa.Table) -> pa.RecordBatch:
     if len(batches) == 1:
         return batches[0]
     return pa.RecordBatch.from_arrays([pa.array([], type=f.type) for f in table.schema], schema=table.schema)
-
-
-def sort_rows(table: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Rows by int columns, ascending; stable."""
-    order = np.lexsort([int64s(table.column(k)) for k in reversed(keys)])
-    return table.take(pa.array(order))
-
-
-def row_counts(groups: pa.Array) -> pa.Array:
-    """How often each distinct value occurs, as a struct array (values, counts)."""
-    return pc.value_counts(groups)

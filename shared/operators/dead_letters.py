@@ -17,12 +17,11 @@ import pyarrow.compute as pc
 from tidemark.shared.language.values import render_json
 from tidemark.shared.model.plan import DLQ
 from tidemark.shared.model.values import Binary, Date, Document, long
-from tidemark.shared.operators.base import ARRIVAL, PART, PLACE, POS, RAW, REST, SRCKEY, TS, WSTART, Out
+from tidemark.shared.operators.base import ARRIVAL, PART, PLACE, POS, REST, SRCKEY, TS, WSTART, Out
 from tidemark.shared.operators.batches import batch_of, documents_of
 from tidemark.shared.operators.context import TaskContext, source_place
 
 LATE: Final = "Input document arrived late."
-INVALID: Final = "Input document found to be invalid in $validate stage."
 LATE_CODE: Final = "DocumentLate"
 WOULD_REFUSE: Final = "TargetWouldRefuse"
 _KEPT: Final = (TS, PART, POS, ARRIVAL)
@@ -145,9 +144,3 @@ def _stream_meta(rows: pa.RecordBatch, context: TaskContext, origin: Origin | No
             meta["key"] = Binary(key)
         found.append(meta)
     return found
-
-
-def without_document(raw: pa.RecordBatch, row: int) -> Binary:
-    """The bytes of a record that does not decode."""
-    data = raw.column(RAW)[row].as_py()
-    return Binary(data or b"")

@@ -19,7 +19,6 @@ from tidemark.shared.operators.base import RAW, REST
 from tidemark.shared.operators.read_columns import read_before
 
 _TYPES: Final[Mapping[int, ColumnType]] = {**{tag: kind for kind, tag in TAGS.items()}, tags.OBJECT: "object"}
-_WHOLE: Final = (tags.OBJECT, tags.ARRAY, tags.OTHER)
 
 
 def extracted(batch: pa.RecordBatch, paths: Iterable[Path]) -> dict[Path, Column]:

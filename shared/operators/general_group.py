@@ -19,7 +19,7 @@ from tidemark.shared.language.accumulators.table import implementation
 from tidemark.shared.language.stages import Group
 from tidemark.shared.language.values import canonical_key, decode_value, encode_docs
 from tidemark.shared.model.values import Document, Value
-from tidemark.shared.operators.base import ARRIVAL, KEY, PART, POS, TS, WEND, WSTART
+from tidemark.shared.operators.base import KEY, WEND, WSTART
 from tidemark.shared.operators.batches import one_batch
 from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.dead_letters import Failure
@@ -135,15 +135,6 @@ def finish(plan: WindowPlan, merged: pa.RecordBatch) -> list[Document]:
     ]
     ids = map(decode_value, merged.column(ID).to_pylist())
     return [dict(zip(names, row, strict=True)) for row in zip(ids, *columns, strict=True)]
-
-
-def order_keys(plan: WindowPlan, rows: pa.RecordBatch) -> list[OrderKey]:
-    """D11: (event time or, on processing time, arrival; partition; position)."""
-    times = rows.column(ARRIVAL if plan.processing_time else TS).to_pylist()
-    names = rows.schema.names
-    parts = rows.column(PART).to_pylist() if PART in names else [0] * rows.num_rows
-    positions = rows.column(POS).to_pylist() if POS in names else list(range(rows.num_rows))
-    return [(t, p or 0, q or 0) for t, p, q in zip(times, parts, positions, strict=True)]
 
 
 # --- inside -----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import pyarrow as pa
 from tidemark.shared.language.values import canonical_key
 from tidemark.shared.operators.batches import values_of
 
-_NULL: Final = canonical_key(None)
 _HEAD_BYTES: Final = 5  # tag and length of a string
 """The key's format."""
 _INT_BYTES: Final = 9  # tag and eight bytes

@@ -1,7 +1,4 @@
-"""Expressions over the rows of a batch: one by one, through the interpreter.
-
-Vectorised forms stand beside the operators that use them; this is what they must agree with.
-"""
+"""Where expressions are interpreted for the rows of a batch, one by one."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
@@ -9,15 +6,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.environment import Environment
-from tidemark.shared.language.expressions.errors import ExpressionError
-from tidemark.shared.language.expressions.interpreter import evaluate
 from tidemark.shared.language.values import decode_value
-from tidemark.shared.model.values import MISSING, Date, Document, Value, long
+from tidemark.shared.model.values import Date, Document, Value, long
 from tidemark.shared.operators.base import ARRIVAL, EVENT, PART, PLACE, POS, SRCKEY, TS, WEND, WSTART
 from tidemark.shared.operators.context import Topics, source_place
-from tidemark.shared.operators.dead_letters import Failure
 from tidemark.shared.operators.record_keys import shown_key
 from tidemark.shared.operators.window_plan import SESSION_KEY
 
@@ -91,16 +84,3 @@ def _source(row: dict[str, Any], topics: Topics) -> dict[str, Value]:
     if time_ms is not None:
         source["ts"] = Date(time_ms)
     return source
-
-
-def evaluate_rows(expr: Expr, environments: Sequence[Environment]) -> tuple[list[Value], list[Failure]]:
-    """The value for each row, MISSING where it failed; and the failures."""
-    values: list[Value] = []
-    failures: list[Failure] = []
-    for row, env in enumerate(environments):
-        try:
-            values.append(evaluate(expr, env))
-        except ExpressionError as e:
-            values.append(MISSING)
-            failures.append(Failure(row, e.reason, e.code, e.path))
-    return values, failures

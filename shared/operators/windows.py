@@ -47,8 +47,3 @@ def assign(times_ms: Int64s, window: TumblingWindow | HoppingWindow) -> Assignme
     inside = starts + size > times_ms[:, None]
     index, _ = np.nonzero(inside)
     return Assignment(index.astype(np.int64), starts[inside], size, int((~inside.any(axis=1)).sum()))
-
-
-def start_of(time_ms: int, window: TumblingWindow | HoppingWindow) -> int:
-    """The start of the last window that begins at or before a time, ms."""
-    return (time_ms - window.offset_ms) // window.hop_size_ms * window.hop_size_ms + window.offset_ms

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from tests.contract.sinks_support import Inline
+from tests.harness.raw_log import LogRawReader
 from tidemark.services.gateway.writing import BatchWriter
 from tidemark.services.source.connectors.files import FileSource, FileSourceSettings
 from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
-from tidemark.services.source.connectors.raw import LogRawReader
 from tidemark.services.source.connectors.script import DocumentsSource, ScriptSource
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.kafka_partitions import partition_of_key

@@ -13,10 +13,9 @@ import fsspec
 import pytest
 from moto.server import ThreadedMotoServer
 
-from tidemark.shared.adapters.blobs import FaultyBlobs, MemoryBlobs, S3Blobs
+from tidemark.shared.adapters.blobs import MemoryBlobs, S3Blobs
 from tidemark.shared.adapters.directory_blobs import DirectoryBlobs
 from tidemark.shared.adapters.executor import AsyncExecutor
-from tidemark.shared.adapters.faults import Fault, Faults
 from tidemark.shared.model.checkpoint import BlobRef
 from tidemark.shared.ports.blobs import BlobError, BlobStore, BlobUnavailable
 
@@ -272,26 +271,3 @@ async def test_work_is_done_on_threads(directory: DirectoryBlobs, monkeypatch: p
     monkeypatch.setattr(DirectoryBlobs, "_put", put)
     await directory.put("a", b"x")
     assert seen[0].startswith("blocking")
-
-
-async def test_faults_before_a_store(executor: AsyncExecutor) -> None:
-    """A refused write leaves nothing, a lost answer leaves the object; both are BlobUnavailable."""
-    faults = Faults()
-    inner = MemoryBlobs(executor)
-    store = FaultyBlobs(inner, faults)
-    faults.plan("blob.write", Fault.REFUSED, Fault.LOST_ANSWER)
-    with pytest.raises(BlobUnavailable):
-        await store.put("a", b"x")
-    assert await store.list("") == []
-    with pytest.raises(BlobUnavailable):
-        await store.put("a", b"x")
-    assert await store.list("") == ["a"]
-    assert (await store.put("a", b"x")).name == "a"
-    with pytest.raises(BlobError, match="taken"):
-        await store.put("a", b"another")
-    ref = await store.put("b", b"y")
-    assert await store.get(ref) == b"y"
-    assert store.uri("b") == inner.uri("b")
-    await store.delete(["a", "b"])
-    assert await store.list("") == []
-    await inner.close()

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.harness.raw_log import LogRawReader
 from tests.harness.source_stand import IDLE_MS, SourceStand, feed, record
-from tidemark.services.source.connectors.raw import LogRawReader
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_raw import RawReader

@@ -7,8 +7,8 @@ import pytest
 
 from tests.contract.sources_worlds import CLOCK, KafkaLanes, number_of
 from tests.harness.opening import open_known, open_splits
+from tests.harness.raw_log import LogRawReader
 from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSettings, partition_of, split_of
-from tidemark.services.source.connectors.raw import LogRawReader
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.faults import Faults
 from tidemark.shared.adapters.memory_broker import MemoryBroker

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.harness.raw_log import LogRawReader
 from tidemark.services.coordinator.planning import plan_for_coordinator
 from tidemark.services.operator.service import OperatorService
 from tidemark.services.sink.connecting import RealSinks
@@ -20,7 +21,6 @@ from tidemark.services.sink.connectors.released import read_released_rows
 from tidemark.services.sink.service import SinkService
 from tidemark.services.source.connecting import RealSources
 from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
-from tidemark.services.source.connectors.raw import LogRawReader
 from tidemark.services.source.service import SourceService
 from tidemark.shared.adapters.blobs import MemoryBlobs
 from tidemark.shared.adapters.directory_blobs import DirectoryBlobs

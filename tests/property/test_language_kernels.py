@@ -7,6 +7,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate
@@ -14,13 +15,15 @@ from tidemark.shared.language.expressions.library.zones import offset_ms, zone_n
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.kernels import (
-    evaluate_batch,
+    Column,
+    Unvectorised,
+    column_of,
     is_vectorised,
-    match_batch,
     predicate_is_vectorised,
     type_of,
+    verdict_of,
 )
-from tidemark.shared.language.kernels.base import ARROW, TIMESTAMP
+from tidemark.shared.language.kernels.base import ARROW, TIMESTAMP, DeclaredRows
 from tidemark.shared.language.kernels.zones import offsets
 from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.query.match import matches
@@ -194,12 +197,24 @@ def _cells(array: pa.Array, kind: str) -> list[str]:
     return [_shown(None if c is None else long(c) if kind == "long" else c) for c in cells]
 
 
+def _rows(batch: pa.RecordBatch, schema: Schema) -> DeclaredRows:
+    return DeclaredRows({name: batch.column(name) for name in batch.schema.names}, schema, batch.num_rows)
+
+
+def _column(expr: Expr, batch: pa.RecordBatch, schema: Schema) -> Column | None:
+    """By its kernel; None where it has none."""
+    try:
+        return column_of(expr, _rows(batch, schema))
+    except Unvectorised:
+        return None
+
+
 def _agree(tree: Any, rows: list[dict[str, Any]]) -> None:
     """The kernel's values are the interpreter's, if it gives any."""
     problems = Problems()
     expr = parse_expression(tree, "e", Scope(problems))
     problems.check()
-    found = evaluate_batch(expr, _batch(rows), SCHEMA)
+    found = _column(expr, _batch(rows), SCHEMA)
     if found is None:
         assert not is_vectorised(expr, SCHEMA)
         return
@@ -256,8 +271,9 @@ def test_predicate_kernels_agree_with_the_interpreter(tree: Any, rows: list[dict
     predicate = parse_predicate(tree, "q", Scope(problems))
     problems.check()
     assert predicate is not None
-    found = match_batch(predicate, _batch(rows), SCHEMA)
-    if found is None:
+    try:
+        found = verdict_of(predicate, _rows(_batch(rows), SCHEMA))
+    except Unvectorised:
         assert not predicate_is_vectorised(predicate, SCHEMA)
         return
     passes, doubt = found
@@ -343,7 +359,7 @@ def test_dates_of_a_format_are_read_as_by_the_interpreter(texts: list[str], form
     expr = parse_expression({"$dateFromString": {"dateString": "$s", "format": form}}, "e", Scope(problems))
     schema = Schema((Field("s", "string", optional=False),))
     for text in texts:
-        found = evaluate_batch(expr, pa.record_batch({"s": pa.array([text])}), schema)
+        found = _column(expr, pa.record_batch({"s": pa.array([text])}), schema)
         if found is not None and found.doubt is None:
             assert Date(found.values.cast(pa.int64())[0].as_py()) == evaluate(expr, Environment({"s": text}))
 
@@ -370,6 +386,6 @@ def test_rounding_leaves_no_number_of_everyday_size_to_the_interpreter() -> None
     """Also halves have a kernel: prices in cents, rounded to tenths."""
     expr = parse_expression({"$round": ["$d", 1]}, "e", Scope(Problems()))
     batch = pa.record_batch({"d": pa.array([cents / 100 for cents in range(-5000, 5000)])})
-    found = evaluate_batch(expr, batch, Schema((Field("d", "double", optional=False),)))
+    found = _column(expr, batch, Schema((Field("d", "double", optional=False),)))
     assert found is not None
     assert found.doubt is None

@@ -8,6 +8,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.harness.interpreted import evaluate_rows
 from tidemark.shared.language.apply import Failure, Passed, apply_stages
 from tidemark.shared.language.documents import parse
 from tidemark.shared.language.expressions.parse import parse_expression
@@ -26,7 +27,7 @@ from tidemark.shared.operators.event_time import event_times
 from tidemark.shared.operators.frame import evaluated
 from tidemark.shared.operators.keyby import KeyBy
 from tidemark.shared.operators.program import through
-from tidemark.shared.operators.rows import environments, evaluate_rows
+from tidemark.shared.operators.rows import environments
 from tidemark.shared.operators.schemas import after
 from tidemark.shared.operators.specs import KeyBySpec
 

@@ -6,6 +6,7 @@ reaches the outside.
 
 from hashlib import sha256
 
+from tests.harness.coordinator_invariants import violations
 from tests.unit.protocol_coordinator_fakes import WorkersSide
 from tests.unit.protocol_coordinator_support import (
     DOCUMENT,
@@ -34,7 +35,6 @@ from tidemark.shared.model.messages import (
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator import events as ev
-from tidemark.shared.protocol.coordinator.invariants import violations
 from tidemark.shared.protocol.coordinator.retention import blob_may_go
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 

@@ -1,4 +1,4 @@
-"""Schemas, lookups, needed fields, constant arguments, patterns: the smaller parts of the language."""
+"""Schemas, lookups, constant arguments, patterns: the smaller parts of the language."""
 
 from typing import Any
 
@@ -7,7 +7,6 @@ import pytest
 from tidemark.shared.language.apply import Failure, Passed, apply_lookup, lookup_keys
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.expressions.environment import Environment
-from tidemark.shared.language.fields import needed, reads
 from tidemark.shared.language.patterns import BadPattern, compile_pattern
 from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.schema import SchemaMismatch, fit, parse_schema
@@ -92,15 +91,6 @@ def test_lookup_that_fails_is_a_failure() -> None:
     outcome = apply_lookup(stage, {"z": 0}, [{}], Environment({}))
     assert isinstance(outcome, Failure)
     assert (outcome.code, outcome.path) == ("DivisionByZero", "pipeline[1].$lookup.let.x.$divide")
-
-
-def test_needed_fields() -> None:
-    """A chain that makes documents anew needs what it reads; one that passes them on needs all."""
-    chain = _stages({"$match": {"a.b": 1, "c": 2}}, {"$addFields": {"d": "$e.f"}}, {"$project": {"x": "$g", "d": 1}})
-    assert reads(chain[0]) == frozenset({"a", "c"})
-    assert needed(chain) == frozenset({"a", "c", "e", "g", "d", "_id"})
-    assert needed(chain[:2]) is None
-    assert needed(_stages({"$project": {"x": "$$ROOT"}})) is None
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.harness.raw_log import LogRawReader
 from tests.harness.source_stand import HandClock, SourceStand, feed
-from tidemark.services.source.connectors.raw import LogRawReader
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog

@@ -1,8 +1,8 @@
 # ruff: noqa: N802 -- a test carries its rule's name
 """What a source's task holds when it becomes idle."""
 
+from tests.harness.raw_log import LogRawReader
 from tests.harness.source_stand import IDLE_MS, SourceStand, feed
-from tidemark.services.source.connectors.raw import LogRawReader
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from tests.harness.opening import open_splits
+from tests.harness.raw_log import LogRawReader
 from tests.harness.source_stand import SourceStand, feed
 from tests.harness.worker_stand import JOB
 from tidemark.services.operator.body import OperatorBody
 from tidemark.services.operator.settings import OperatorSettings, operator_settings
 from tidemark.services.operator.users import Users
 from tidemark.services.source.connecting import file_source
-from tidemark.services.source.connectors.raw import LogRawReader
 from tidemark.services.source.settings import SourceSettings, source_settings
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor

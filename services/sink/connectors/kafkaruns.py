@@ -25,7 +25,6 @@ OVERHEAD_BYTES: Final = 128
 """A record's own fields, and the batch around it when it is alone."""
 _HEADER_BYTES: Final = 8
 """A header's own lengths."""
-Headers = tuple[tuple[str, bytes], ...]
 _VALUE, _KEY, _TIME, _HEADERS = "value", "key", "time", "headers"
 _KINDS: Final = {_KEY: pa.binary(), _TIME: pa.int64(), _HEADERS: HEADERS}
 

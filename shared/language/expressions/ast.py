@@ -216,15 +216,3 @@ def fields_used(expr: Expr) -> frozenset[str] | None:
             return None
         names.add(path[0])
     return frozenset(names)
-
-
-def is_constant(expr: Expr) -> bool:
-    """Whether an expression reads nothing but its own literals (variables that it binds itself are not looked through)."""
-    return not any(isinstance(node, FieldPath | Variable | Meta) for node in walk(expr))
-
-
-def uses_meta(expr: Expr, *names: str) -> bool:
-    """Whether an expression reads `stream.<names…>` or something above or below it."""
-    return any(
-        isinstance(node, Meta) and all(a == b for a, b in zip(node.names, names, strict=False)) for node in walk(expr)
-    )

@@ -1,13 +1,10 @@
 """Vectorised kernels: they agree with the interpreter value for value, and say of which rows they cannot tell.
 
-`is_vectorised` says from the types alone whether an expression or a predicate has a kernel, for `explain`. Kernels read columns of `Rows`;
-`evaluate_batch` and `match_batch` are those over the declared fields of a batch.
+`is_vectorised` says from the types alone whether an expression or a predicate has a kernel, for `explain`. Kernels read columns of `Rows`.
 """
 
-import pyarrow as pa
-
 from tidemark.shared.language.expressions.ast import Expr
-from tidemark.shared.language.kernels.base import Bools, Column, Path, Rows, Unvectorised, no_rows, rows_of
+from tidemark.shared.language.kernels.base import Bools, Column, Path, Rows, Unvectorised, no_rows
 from tidemark.shared.language.kernels.expressions import column_of
 from tidemark.shared.language.kernels.predicates import verdict_of
 from tidemark.shared.language.query.ast import Predicate
@@ -20,9 +17,7 @@ __all__ = [
     "Rows",
     "Unvectorised",
     "column_of",
-    "evaluate_batch",
     "is_vectorised",
-    "match_batch",
     "predicate_is_vectorised",
     "type_of",
     "verdict_of",
@@ -49,22 +44,3 @@ def predicate_is_vectorised(predicate: Predicate, schema: Schema) -> bool:
     except Unvectorised:
         return False
     return True
-
-
-def evaluate_batch(expr: Expr, batch: pa.RecordBatch, schema: Schema) -> Column | None:
-    """The values of an expression, a row each; None where it has no kernel.
-
-    `batch` has the declared fields as columns of their types, a null cell for null or missing.
-    """
-    try:
-        return column_of(expr, rows_of(batch, schema))
-    except Unvectorised:
-        return None
-
-
-def match_batch(predicate: Predicate, batch: pa.RecordBatch, schema: Schema) -> tuple[Bools, Bools | None] | None:
-    """Which rows meet a predicate, and of which only the interpreter can tell; None where it has no kernel."""
-    try:
-        return verdict_of(predicate, rows_of(batch, schema))
-    except Unvectorised:
-        return None

@@ -121,17 +121,6 @@ class DeclaredRows(Rows):
         return Column(declared.type, values, missing=bool(values.null_count))
 
 
-def rows_of(batch: pa.RecordBatch, schema: Schema) -> DeclaredRows:
-    """The declared columns of a batch."""
-    columns = {}
-    for field in schema:
-        if field.name in batch.schema.names and field.type in ARROW:
-            column = batch.column(field.name)
-            if column.type == ARROW[field.type] and not batch.schema.field(field.name).metadata:
-                columns[field.name] = column
-    return DeclaredRows(columns, schema, batch.num_rows)
-
-
 def no_rows(schema: Schema) -> DeclaredRows:
     """Empty columns: enough to tell whether there is a kernel."""
     fields = [f for f in schema if f.type in ARROW]

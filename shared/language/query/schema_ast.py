@@ -1,7 +1,7 @@
 """The typed form of `$jsonSchema`, MongoDB's flavour of draft 4: frozen nodes."""
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from tidemark.shared.model.values import Value
 
@@ -37,6 +37,3 @@ class SchemaNode:
     any_of: tuple["SchemaNode", ...] = ()
     one_of: tuple["SchemaNode", ...] = ()
     negated: "SchemaNode | None" = None
-
-
-SchemaItems: TypeAlias = SchemaNode | tuple[SchemaNode, ...] | None

@@ -1,7 +1,6 @@
 """Types of values by name and by number, as `$type` and `$jsonSchema` name them."""
 
 import math
-from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final
 
@@ -89,12 +88,3 @@ def truth(value: Value) -> bool:
     if kind is bool or kind in NUMBER_TYPES:
         return bool(value != 0)  # NaN is true
     return True
-
-
-def matcher_of(alias: str) -> Callable[[Any], bool] | None:
-    """A test of a value's type by BSON alias (`number` is any number); None for an unknown alias."""
-    if alias == "number":
-        return is_number
-    if alias not in TYPE_NUMBERS:
-        return None
-    return lambda value: type_name(value) == alias

@@ -8,13 +8,14 @@ from tests.harness.bench.costs import Cost, timed
 from tests.harness.bench.line import Line
 from tests.harness.bench.readings import document, records, source
 from tests.harness.bench.stage_costs import same
+from tests.harness.interpreted import evaluate_rows
 from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems
 from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.operators.frame import evaluated
-from tidemark.shared.operators.rows import environments, evaluate_rows
+from tidemark.shared.operators.rows import environments
 
 _WHEN: Final = {"$toDate": "$at"}
 EXPRESSIONS: Final[Mapping[str, Mapping[str, Any]]] = {
