@@ -53,7 +53,14 @@ MAY_IMPORT: Final[dict[str, frozenset[str]]] = {
 }
 # The harness runs a computation as the operator would.
 HARNESS: Final = "shared/computation/harness"
-MAY_IMPORT_ALL: Final = ("services/cli/", "services/local/", "services/library/", "tidemark/", "tests/")
+MAY_IMPORT_ALL: Final = (
+    "services/cli/",
+    "services/local/",
+    "services/library/",
+    "services/audit/",
+    "tidemark/",
+    "tests/",
+)
 OURS: Final = ("tidemark", "shared", "services", "spark_stages", "deploy")
 
 PURE: Final = ("shared/protocol/", "shared/operators/")

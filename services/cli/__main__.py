@@ -145,7 +145,7 @@ def audit_command(
 
     Exit 1 at the first discrepancy, 3 where something needed is gone, or an output cannot be checked: there is no statement about that.
     """
-    from tidemark.services.cli.audit import Audited, NotAuditable, audit_local
+    from tidemark.services.audit.check import Audited, NotAuditable, audit_local
 
     found: list[Audited] = []
 
@@ -177,7 +177,7 @@ def redrive_command(
     """Take late records through the windows that they missed: corrections with old and new values, each once."""
     import msgspec
 
-    from tidemark.services.cli.redrive import Redriven, redrive_local
+    from tidemark.services.audit.redrive import Redriven, redrive_local
 
     found: list[Redriven] = []
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.deploy.pipelines.departures.data import Feed, departures
-from tidemark.services.cli.collect import committed_records, write_lines
+from tidemark.services.audit.reading import committed_records, write_lines
 from tidemark.services.cli.feed import Fed, feed
 from tidemark.services.cli.folders import DEMO
 from tidemark.services.cli.installation import Installation, installation

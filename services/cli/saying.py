@@ -16,9 +16,9 @@ import typer
 # Their messages are written for people: place, expectation, finding, remedy. By name: whose module no command has loaded, none has raised.
 SAID: Final = frozenset(
     {
-        "tidemark.services.cli.audit_history.AuditFailed",
-        "tidemark.services.cli.collect.TooMuchHeld",
-        "tidemark.services.cli.corrections.CannotRedrive",
+        "tidemark.services.audit.history.AuditFailed",
+        "tidemark.services.audit.reading.TooMuchHeld",
+        "tidemark.services.audit.corrections.CannotRedrive",
         "tidemark.services.cli.demo.DemoFailed",
         "tidemark.services.cli.folders.NoInstallation",
         "tidemark.services.cli.ps.NothingRuns",

@@ -17,7 +17,6 @@ from rich.table import Table
 
 from tidemark.services.cli.feed import Fed
 from tidemark.services.cli.installation import Installation
-from tidemark.services.cli.settings import cli_settings
 from tidemark.services.control.stats import late
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.kafka_log import KafkaLog
@@ -31,6 +30,8 @@ _LOOK_S = 0.5
 """How often what is shown is measured."""
 _RATE_LOOKS = 10
 """A rate is taken over so many looks: heartbeats come in between."""
+_ALERTS_SHOWN = 8
+"""The last alerts of the demo, while it runs."""
 
 
 @dataclass(slots=True)
@@ -144,7 +145,6 @@ class View:
         self._began = time.monotonic()
         self._looks: deque[int] = deque([0], maxlen=_RATE_LOOKS + 1)
         self._trouble = ""
-        self._alerts_shown = cli_settings().alerts_shown
 
     async def run(self) -> None:
         """Show until cancelled."""
@@ -180,7 +180,7 @@ class View:
     async def _follow_alerts(self, log: KafkaLog, topic: str) -> None:
         async for record in followed(log, SystemClock(), TopicPartition(topic, 0), committed_only=True):
             self.seen.alert_count += 1
-            self.seen.alerts = [*self.seen.alerts, json.loads(record.value or b"{}")][-self._alerts_shown :]
+            self.seen.alerts = [*self.seen.alerts, json.loads(record.value or b"{}")][-_ALERTS_SHOWN:]
 
     async def _show(self, console: Console) -> None:
         with (

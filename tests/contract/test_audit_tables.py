@@ -9,12 +9,12 @@ import pytest
 import sqlalchemy as sa
 
 from tests.contract.sinks_support import IDENTITY, JOB, Inline, row_of
-from tidemark.services.cli.audit_history import AuditFailed, Commit, NotAuditable
-from tidemark.services.cli.audit_outputs import Releases
-from tidemark.services.cli.audit_tables import TableRead, Unread, compare, read_table, table_output
-from tidemark.services.cli.audit_writers import Writer, no_writers, stages_into
-from tidemark.services.cli.collect import TooMuchHeld
-from tidemark.services.cli.recompute import EpochDone, SplitRecords, Stand, recompute
+from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable
+from tidemark.services.audit.outputs import Releases
+from tidemark.services.audit.reading import TooMuchHeld
+from tidemark.services.audit.recompute import EpochDone, SplitRecords, Stand, recompute
+from tidemark.services.audit.tables import TableRead, Unread, compare, read_table, table_output
+from tidemark.services.audit.writers import Writer, no_writers, stages_into
 from tidemark.services.sink.connectors.sql import MARKERS_TABLE, SqlSink, engine_of
 from tidemark.services.sink.connectors.staging import PartStore, StagingSettings
 from tidemark.shared.adapters.blobs import MemoryBlobs
@@ -279,8 +279,8 @@ async def test_a_table_that_is_too_large_to_be_held_ends_the_command(
     """By the setting that bounds what a command holds, which the error names."""
     target = made(when_matched="merge")
     await target.release({"id": 1, "name": "n" * 20})
-    monkeypatch.setenv("TIDEMARK_CLI", '{"held_bytes_max": 15}')
-    with pytest.raises(TooMuchHeld, match=r"table Rows: .* held_bytes_max in TIDEMARK_CLI"):
+    monkeypatch.setenv("TIDEMARK_AUDIT", '{"held_bytes_max": 15}')
+    with pytest.raises(TooMuchHeld, match=r"table Rows: .* held_bytes_max in TIDEMARK_AUDIT"):
         await target.audit()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from zlib import crc32
 
 from tidemark.deploy.pipelines.departures.data import Feed, departures
-from tidemark.services.cli.collect import committed_records
+from tidemark.services.audit.reading import committed_records
 from tidemark.services.cli.demo import ALERTS, LATE, NAME, TOPIC, own_document
 from tidemark.services.cli.feed import Fed, feed
 from tidemark.services.cli.installation import Installation, installation

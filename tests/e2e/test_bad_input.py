@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
-from tidemark.services.cli.collect import committed_records
+from tidemark.services.audit.reading import committed_records
 from tidemark.services.cli.installation import Installation, installation
 from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings

@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.faults import Kill, Reader, lines, orders, pause_past_the_heartbeat, until
 from tests.oracle.check_demo import check_all, check_control
 from tidemark.deploy.pipelines.departures.data import Gap, departures
-from tidemark.services.cli.audit import AuditFailed, audit_local
+from tidemark.services.audit.check import AuditFailed, audit_local
 from tidemark.services.cli.demo import ALERTS, LATE, NAME, DemoSettings, demo
 from tidemark.services.cli.installation import Installation
 from tidemark.services.cli.view import Seen

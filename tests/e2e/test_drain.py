@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tidemark.services.cli.audit import Audited, audit_local
-from tidemark.services.cli.collect import committed_records
+from tidemark.services.audit.check import Audited, audit_local
+from tidemark.services.audit.reading import committed_records
 from tidemark.services.cli.feed import Fed, feed
 from tidemark.services.cli.installation import installation
 from tidemark.shared.model.ids import ProcessorName

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tidemark.services.cli.collect import committed_records
+from tidemark.services.audit.reading import committed_records
 from tidemark.services.cli.feed import Fed, feed
 from tidemark.services.cli.installation import Installation, installation
 from tidemark.services.cli.remote import Remote, find

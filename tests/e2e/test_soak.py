@@ -17,7 +17,7 @@ from tests.e2e.faults import Kill
 from tests.e2e.jobs import Contents, Job, departures_job, meters_job, run_job, same
 from tests.e2e.ledger import Entry, code, enter, summary
 from tests.e2e.soaking import Pause, Round, Rounds, Striking, Struck, Sudden, Watcher
-from tidemark.services.cli.audit import audit_local
+from tidemark.services.audit.check import audit_local
 from tidemark.services.cli.installation import Installation
 from tidemark.services.local.supervisor import BROKER
 

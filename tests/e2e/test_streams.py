@@ -14,7 +14,7 @@ import pytest
 
 from tests.e2e.faults import Kill, orders
 from tests.oracle.joins import Row, joined, on_time
-from tidemark.services.cli.collect import committed_records
+from tidemark.services.audit.reading import committed_records
 from tidemark.services.cli.feed import Fed, feed
 from tidemark.services.cli.installation import Installation, installation
 from tidemark.shared.adapters.clock import SystemClock

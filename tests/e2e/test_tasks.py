@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.jobs import departures_job, run_job
-from tidemark.services.cli.audit import audit_local
+from tidemark.services.audit.check import audit_local
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

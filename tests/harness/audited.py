@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.harness.installation import NAME, installed
-from tidemark.services.cli.audit import Audited, Installation, audit
+from tidemark.services.audit.check import Audited, audit
+from tidemark.services.audit.installed import Installation
 from tidemark.shared.adapters.blobs import MemoryBlobs
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore

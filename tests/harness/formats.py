@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NewType, Union, get_args, get_origin, ge
 
 import msgspec
 
-from tidemark.services.cli.redrive import Redriven
+from tidemark.services.audit.redrive import Redriven
 from tidemark.services.operator.deaths import _Said
 from tidemark.services.sink.connectors.kafkamarkers import Marker
 from tidemark.services.sink.connectors.manifests import Manifest, Volume, encode_manifest

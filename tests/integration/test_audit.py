@@ -12,7 +12,7 @@ from msgspec.structs import replace as changed
 
 from tests.harness.audited import PER_PART, READINGS, Saved, Story, document, feed, finished_run, run
 from tests.harness.installation import NAME, installed
-from tidemark.services.cli.audit import Audited, AuditFailed, NotAuditable
+from tidemark.services.audit.check import Audited, AuditFailed, NotAuditable
 from tidemark.services.cli.process import quiet
 from tidemark.services.sink.connectors.kafkamarkers import decode_marker, marker_record
 from tidemark.shared.adapters.memory_log import MemoryLog

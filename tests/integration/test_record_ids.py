@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.harness.installation import NAME, Installed, installed
-from tidemark.services.cli.audit import Audited, Installation, audit
+from tidemark.services.audit.check import Audited, audit
+from tidemark.services.audit.installed import Installation
 from tidemark.services.cli.process import quiet
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
 from tidemark.shared.adapters.memory_log import MemoryLog

@@ -12,8 +12,7 @@ import pytest
 from tests.harness.audited import READINGS, Saved, Story, finished_run, run
 from tests.harness.installation import NAME
 from tidemark.deploy.pipelines.departures.data import departures
-from tidemark.services.cli.audit import Installation
-from tidemark.services.cli.corrections import (
+from tidemark.services.audit.corrections import (
     CannotRedrive,
     Records,
     before,
@@ -23,9 +22,10 @@ from tidemark.services.cli.corrections import (
     windowed,
     windows_of,
 )
+from tidemark.services.audit.installed import Installation
+from tidemark.services.audit.recompute import SplitRecords, Stand
+from tidemark.services.audit.redrive import Redriven, redrive
 from tidemark.services.cli.process import quiet
-from tidemark.services.cli.recompute import SplitRecords, Stand
-from tidemark.services.cli.redrive import Redriven, redrive
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
 from tidemark.shared.adapters.virtual import run_virtual
 from tidemark.shared.language.documents import parse

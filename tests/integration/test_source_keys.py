@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.harness.installation import NAME, installed
-from tidemark.services.cli.audit import Installation, audit
+from tidemark.services.audit.check import audit
+from tidemark.services.audit.installed import Installation
 from tidemark.services.cli.process import quiet
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
 from tidemark.shared.adapters.memory_log import MemoryLog

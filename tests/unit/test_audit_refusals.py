@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tidemark.services.cli.audit import NotAuditable, can_be_computed_again
+from tidemark.services.audit.check import NotAuditable, can_be_computed_again
 from tidemark.shared.language.documents import parse
 
 SOURCE: dict[str, Any] = {"$source": {"documents": []}}

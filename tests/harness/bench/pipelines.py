@@ -19,7 +19,7 @@ from tidemark.deploy.pipelines.sessions import data as sessions
 from tidemark.deploy.pipelines.validation import data as validation
 from tidemark.deploy.pipelines.weather import data as weather
 from tidemark.deploy.pipelines.weblog import data as weblog
-from tidemark.services.cli.collect import committed_records
+from tidemark.services.audit.reading import committed_records
 from tidemark.services.cli.demo import own_document
 from tidemark.services.cli.feed import Fed, feed
 from tidemark.services.cli.installation import Installation

@@ -14,10 +14,10 @@ from tests.harness.simulation.loop import LIFE, Life
 from tests.harness.simulation.ports import SimBlobs, SimLog, SimStore
 from tests.harness.simulation.results import Key, Row, windows_as_ran, windows_with_all
 from tests.harness.simulation.world import SimWorld
-from tidemark.services.cli.audit import Installation
-from tidemark.services.cli.audit_history import AuditFailed
-from tidemark.services.cli.corrections import CannotRedrive
-from tidemark.services.cli.redrive import redrive
+from tidemark.services.audit.corrections import CannotRedrive
+from tidemark.services.audit.history import AuditFailed
+from tidemark.services.audit.installed import Installation
+from tidemark.services.audit.redrive import redrive
 from tidemark.shared.ports.blobs import BlobError
 from tidemark.shared.ports.commits import StoreUnavailable
 from tidemark.shared.ports.log import LogError

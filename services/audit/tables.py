@@ -21,12 +21,12 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from tidemark.services.cli.audit_history import AuditFailed, Commit, NotAuditable
-from tidemark.services.cli.audit_lines import Line, line_of
-from tidemark.services.cli.audit_outputs import Output, Releases
-from tidemark.services.cli.audit_scratch import Row, filled, folded, rows_of
-from tidemark.services.cli.collect import TooMuchHeld
-from tidemark.services.cli.recompute import EpochDone
+from tidemark.services.audit.expected import Line, line_of
+from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable
+from tidemark.services.audit.outputs import Output, Releases
+from tidemark.services.audit.reading import TooMuchHeld
+from tidemark.services.audit.recompute import EpochDone
+from tidemark.services.audit.scratch import Row, filled, folded, rows_of
 from tidemark.services.sink.connectors.sql import MARKERS_TABLE, engine_at, staged_rows
 from tidemark.services.sink.connectors.sqltable import place_of, target_table
 from tidemark.services.sink.connectors.sqlvalues import Misfit, RowMaker

@@ -1,39 +1,30 @@
 """`tidemark audit NAME`: was every record counted once? Computed again from the source topic and the bytes of the outputs.
 
 Nothing of the system's own counts is believed. The mirror says where the source's splits stood at each committed checkpoint
-(audit_history.py); the records between two of them are the epoch's. The document is run again over them (recompute.py); what it gives
-for an epoch must be what the outputs hold of that epoch, as readers see them (audit_outputs.py): files by manifests, with digests, topics
+(history.py); the records between two of them are the epoch's. The document is run again over them (recompute.py); what it gives
+for an epoch must be what the outputs hold of that epoch, as readers see them (outputs.py): files by manifests, with digests, topics
 read committed, by markers. The first difference is named, with epoch, place, expectation and finding.
 
 What retention has taken from the source cannot be computed again: NotAuditable says so, and is no success.
 """
 
-import os
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
-from tidemark.services.cli.audit_expected import Expected, expected_at_topic, expected_in_files, line_of_document
-from tidemark.services.cli.audit_history import AuditFailed, Commit, NotAuditable, first_offset, read_history
-from tidemark.services.cli.audit_input import unread
-from tidemark.services.cli.audit_lines import Line
-from tidemark.services.cli.audit_outputs import Output, Releases, file_output, topic_output
-from tidemark.services.cli.audit_report import Audited, AuditedEpoch
-from tidemark.services.cli.audit_tables import TableRead, Unread, compare, read_table, table_output
-from tidemark.services.cli.audit_writers import Writer, no_writers, stages_into
-from tidemark.services.cli.collect import held_records
-from tidemark.services.cli.recompute import EpochDone, SplitRecords, Stand, recompute
-from tidemark.services.local.address import BROKER_VARIABLE
-from tidemark.services.local.supervisor import LocalCluster, LocalSettings, is_running, read_environment, read_state
+from tidemark.services.audit.expected import Expected, Line, expected_at_topic, expected_in_files, line_of_document
+from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable, first_offset, read_history
+from tidemark.services.audit.input import unread
+from tidemark.services.audit.installed import Installation, local_installation
+from tidemark.services.audit.outputs import Output, Releases, file_output, topic_output
+from tidemark.services.audit.reading import held_records
+from tidemark.services.audit.recompute import EpochDone, SplitRecords, Stand, recompute
+from tidemark.services.audit.report import Audited, AuditedEpoch
+from tidemark.services.audit.tables import TableRead, Unread, compare, read_table, table_output
+from tidemark.services.audit.writers import Writer, no_writers, stages_into
 from tidemark.services.sink.connecting import stage_of
-from tidemark.shared.adapters.commit_store import SqlCommitStore
-from tidemark.shared.adapters.directory_blobs import DirectoryBlobs
-from tidemark.shared.adapters.executor import AsyncExecutor
-from tidemark.shared.adapters.kafka_log import KafkaLog
-from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, parse, resolve
 from tidemark.shared.language.stages import FileEmit, Join, KafkaEmit, KafkaSource, Lookup, Merge, Union
 from tidemark.shared.model.ids import NO_EPOCH, ProcessorName, SplitId, VertexId
@@ -44,35 +35,15 @@ from tidemark.shared.operators.context import topics_told
 from tidemark.shared.operators.dead_letters import LATE
 from tidemark.shared.operators.source_front import Status
 from tidemark.shared.planning import DeadLetterHead, WriteHead, plan_processor
-from tidemark.shared.ports.blobs import BlobStore
-from tidemark.shared.ports.commits import CommitStore
 from tidemark.shared.ports.log import Log, TopicPartition
 from tidemark.shared.protocol.coordinator.record import decode_plan
-from tidemark.shared.runtime.topics import Topics
 
 __all__ = ["AuditFailed", "Audited", "NotAuditable", "audit", "audit_local"]
 
 
-@dataclass(frozen=True, slots=True)
-class Installation:
-    """What an audit reads."""
-
-    store: CommitStore
-    blobs: BlobStore
-    log: Log
-    environment: Mapping[str, str]
-    topics: Topics = field(default_factory=Topics)
-
-
 async def audit(name: ProcessorName, installed: Installation) -> Audited:
     """Audit a processor. Raises AuditFailed with the first discrepancy, NotAuditable where something needed is gone."""
-    rows = await installed.store.processors()
-    row = next((r for r in rows if r.name == name), None)
-    if row is None:
-        message = (
-            f"no processor {name!r} in this installation; it has {', '.join(sorted(r.name for r in rows)) or 'none'}"
-        )
-        raise AuditFailed(message)
+    row = await installed.row_of(name)
     plan = decode_plan(row.plan)
     processor = parse(plan.document)
     tables = await _tables(row, processor, installed)
@@ -164,36 +135,6 @@ async def audit_local(name: ProcessorName, data_dir: Path) -> Audited:
     """Audit a processor of this machine, whether it runs or not."""
     async with local_installation(data_dir) as installed:
         return await audit(name, installed)
-
-
-@asynccontextmanager
-async def local_installation(data_dir: Path) -> AsyncIterator[Installation]:
-    """What lies in a folder of this machine: without a broker, one is started on it for the time."""
-    store = SqlCommitStore(f"sqlite:///{(data_dir / 'coordinator.db').resolve()}")
-    blobs = DirectoryBlobs(data_dir / "blobs", AsyncExecutor())
-    environment = read_environment(data_dir)
-    cluster: LocalCluster | None = None
-    try:
-        state = read_state(data_dir)
-        running = is_running(state)
-    except FileNotFoundError:
-        state, running = {}, False
-    if running:
-        bootstrap = str(state["kafka"])
-    else:
-        cluster = LocalCluster(LocalSettings(data_dir=data_dir, workers={}))
-        bootstrap = await cluster.start()
-    log = KafkaLog(KafkaSettings(bootstrap=bootstrap, client="tidemark-audit"))
-    try:
-        yield Installation(store, blobs, log, {**os.environ, **environment, BROKER_VARIABLE: bootstrap})
-    finally:
-        await log.close()
-        await store.close()
-        if cluster is not None:
-            await cluster.stop()
-
-
-# --- what went in ---------------------------------------------------------------------------------------------------------
 
 
 async def source_records(processor: Processor, commits: Sequence[Commit], log: Log) -> list[SplitRecords]:

@@ -6,7 +6,7 @@ discrepancy, and is named all the same: nobody should take silence for "all of i
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from tidemark.services.cli.audit_history import AuditFailed, Commit, NotAuditable, first_offset
+from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable, first_offset
 from tidemark.shared.language.stages import KafkaSource
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import Offset, SplitId

@@ -13,8 +13,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.pool import StaticPool
 
-from tidemark.services.cli.collect import TooMuchHeld
-from tidemark.services.cli.settings import cli_settings
+from tidemark.services.audit.reading import TooMuchHeld
+from tidemark.services.audit.settings import audit_settings
 from tidemark.services.sink.connectors.sqlvalues import RowMaker, makes_itself
 from tidemark.services.sink.connectors.sqlwrites import MergeWriter
 from tidemark.shared.language.stages import Merge
@@ -29,7 +29,7 @@ _AT_ONCE: Final = 10_000
 
 def rows_of(connection: sa.Connection, table: sa.Table) -> list[Row]:
     """All rows, each value as text. TooMuchHeld beyond what a command may hold."""
-    most, size = cli_settings().held_bytes_max, 0
+    most, size = audit_settings().held_bytes_max, 0
     rows: list[Row] = []
     exact = connection.dialect.name == "postgresql"
     columns = [sa.cast(c, sa.Text) if exact else sa.type_coerce(c, sa.types.NullType()) for c in table.columns]
@@ -39,7 +39,7 @@ def rows_of(connection: sa.Connection, table: sa.Table) -> list[Row]:
             size += sum(len(text) for text in row if text is not None)
             if size > most:
                 raise TooMuchHeld(
-                    f"table {table.name}: its first {len(rows)} rows take {most} characters; held_bytes_max in TIDEMARK_CLI allows no more"
+                    f"table {table.name}: its first {len(rows)} rows take {most} characters; held_bytes_max in TIDEMARK_AUDIT is less"
                 )
             rows.append(row)
     return rows

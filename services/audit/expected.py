@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tidemark.services.cli.audit_lines import Line, line_of, line_of_record
-from tidemark.services.cli.recompute import Accept
+from tidemark.services.audit.recompute import Accept
 from tidemark.services.sink.connectors.filerows import Encoding, RowBuffer
 from tidemark.services.sink.connectors.formats import text_of
 from tidemark.services.sink.connectors.kafkarecords import RecordMaker, Takes, key_bytes
@@ -27,6 +26,7 @@ from tidemark.shared.language.stages import FileEmit, KafkaEmit
 from tidemark.shared.language.stages.source import Connection
 from tidemark.shared.language.values import ExtendedJsonError, parse_json, render_json, to_json
 from tidemark.shared.model.values import MISSING, Binary, Date, Document, Long, ObjectId
+from tidemark.shared.operators.dead_letters import WOULD_REFUSE
 from tidemark.shared.ports.log import Log
 from tidemark.shared.ports.sink import Rejected
 from tidemark.shared.runtime.internal import is_internal
@@ -39,6 +39,23 @@ _TAKES: Final = {
 }
 _EXACT: Final = 2**53
 """Whole doubles up to this are as good as whole numbers."""
+
+Line = str
+"""A document as canonical JSON text: what is compared."""
+
+
+def line_of(tree: Any) -> Line:
+    """Canonical text of a JSON tree. Of a letter that a sink made, without the time at which it did: no record tells it."""
+    if isinstance(tree, dict) and isinstance(tree.get("errInfo"), dict) and tree["errInfo"].get("code") == WOULD_REFUSE:
+        tree = {name: value for name, value in tree.items() if name != "dlqTime"}
+    return json.dumps(tree, sort_keys=True, ensure_ascii=False)
+
+
+def line_of_record(key: bytes | None, value: bytes | None) -> Line:
+    """A record of a topic; without a value its key tells it. ValueError if the value is no JSON."""
+    if value is None:
+        return line_of({"tombstone": None if key is None else key.hex()})
+    return line_of(json.loads(value))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from tidemark.services.cli.settings import cli_settings
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.model.ids import NO_EPOCH, Epoch, SplitId, VertexId
 from tidemark.shared.model.plan import OUT, PhysicalPlan
@@ -35,6 +35,8 @@ Accept = Callable[[pa.RecordBatch], Sequence[Rejected]]
 """Which rows a target would refuse."""
 Positions = frozenset[tuple[int, int]]
 """Of records: (ordinal of the split, position)."""
+_ROWS_AT_ONCE: Final = 20_000
+"""Records that go through the operators at once: many batches of a source, little memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,6 @@ class _World:
     done: EpochDone = field(default_factory=lambda: EpochDone(NO_EPOCH))
     admitted: Positions = frozenset()
     accepts: Mapping[VertexId, Accept] = field(default_factory=dict)
-    rows: int = field(default_factory=lambda: cli_settings().recomputed_rows)
-    """Taken in at once."""
 
     def build(self) -> None:
         for vertex in self.plan.vertices:
@@ -206,7 +206,7 @@ def _read(world: _World, source: VertexId, split: SplitRecords, places: dict[Spl
     """The records of a split below a position that have not been read yet."""
     stop = bisect_left(split.positions, until)
     while (begin := places[split.split]) < stop:
-        end = places[split.split] = min(begin + world.rows, stop)
+        end = places[split.split] = min(begin + _ROWS_AT_ONCE, stop)
         world.read(source, _batch(split, begin, end))
 
 

@@ -18,11 +18,9 @@ from typing import cast
 import pyarrow as pa
 from msgspec import structs
 
-from tidemark.services.cli.audit_chain import Step, released_steps
-from tidemark.services.cli.audit_expected import table_line
-from tidemark.services.cli.audit_history import AuditFailed, Commit, Identity, NotAuditable
-from tidemark.services.cli.audit_lines import Line, line_of, line_of_record
-from tidemark.services.cli.collect import committed_records, held_records
+from tidemark.services.audit.expected import Line, line_of, line_of_record, table_line
+from tidemark.services.audit.history import AuditFailed, Commit, Identity, NotAuditable, Step, released_steps
+from tidemark.services.audit.reading import committed_records, held_records
 from tidemark.services.sink.connectors.deltacolumns import RESCUED
 from tidemark.services.sink.connectors.destination import Destination, LocalDestination
 from tidemark.services.sink.connectors.kafkamarkers import TOPIC_PREFIX, Marker, WrittenRange, decode_marker, markers_of

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from tidemark.services.cli.collect import TooMuchHeld, committed_records, held_records
+from tidemark.services.audit import reading
+from tidemark.services.audit.reading import TooMuchHeld, committed_records, held_records
+from tidemark.services.audit.settings import AuditSettings, audit_settings
 from tidemark.services.cli.process import Runner, run_case
-from tidemark.services.cli.settings import CliSettings, cli_settings
 from tidemark.shared.adapters.faults import Fault, Faults
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
@@ -28,7 +29,7 @@ async def _filled(world: VirtualWorld, faults: Faults) -> MemoryLog:
 
 def test_a_partition_without_a_leader_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is missing or repeated, wherever the outage comes: before the first record, between two, while offsets are asked for."""
-    monkeypatch.setenv("TIDEMARK_CLI", '{"fetch_records_max": 3}')
+    monkeypatch.setattr(reading, "_FETCH_RECORDS", 3)
     faults = Faults()
     faults.plan("offsets", Fault.REFUSED, Fault.NONE, Fault.REFUSED)
     faults.plan("fetch", *[Fault.NONE, Fault.REFUSED] * 10)
@@ -44,7 +45,7 @@ def test_a_partition_without_a_leader_is_waited_for(monkeypatch: pytest.MonkeyPa
 
 def test_an_outage_that_lasts_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who asked is not kept waiting for ever: as long as the setting says, asking again in between."""
-    monkeypatch.setenv("TIDEMARK_CLI", '{"outage_ms_max": 900, "retry_ms": 200}')
+    monkeypatch.setenv("TIDEMARK_AUDIT", '{"outage_ms_max": 900}')
 
     async def main(world: VirtualWorld) -> int:
         faults = Faults()
@@ -65,17 +66,16 @@ def test_an_outage_that_lasts_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ('{"held_bytes": 1}', r"TIDEMARK_CLI\.held_bytes: no such setting; did you mean held_bytes_max"),
-        ('{"alerts_shown": 0}', "TIDEMARK_CLI: setting alerts_shown: expected a positive number, found 0"),
-        ('{"retry_ms": 31000}', "retry_ms=31000 must not be above outage_ms_max=30000"),
-        ("[]", "TIDEMARK_CLI: expected a JSON object"),
+        ('{"held_bytes": 1}', r"TIDEMARK_AUDIT\.held_bytes: no such setting; did you mean held_bytes_max"),
+        ('{"outage_ms_max": 0}', "TIDEMARK_AUDIT: setting outage_ms_max: expected a positive number, found 0"),
+        ("[]", "TIDEMARK_AUDIT: expected a JSON object"),
     ],
 )
 def test_wrong_settings_of_commands_are_refused(given: str, said: str) -> None:
     """The message names the setting, what is expected and what was found; without any, all have defaults."""
-    assert cli_settings({}) == CliSettings()
+    assert audit_settings({}) == AuditSettings()
     with pytest.raises(ProcessSettingsError, match=said):
-        cli_settings({"TIDEMARK_CLI": given})
+        audit_settings({"TIDEMARK_AUDIT": given})
 
 
 def test_what_a_command_holds_of_a_topic_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,9 +86,9 @@ def test_what_a_command_holds_of_a_topic_is_bounded(monkeypatch: pytest.MonkeyPa
         return [int(record.value or b"") for record in await held_records(log, "out", 0, range(2, 5))]
 
     size = sum(512 + len(str(number)) for number in (4, 6, 8))
-    monkeypatch.setenv("TIDEMARK_CLI", json.dumps({"held_bytes_max": size}))
+    monkeypatch.setenv("TIDEMARK_AUDIT", json.dumps({"held_bytes_max": size}))
     assert run_virtual(main) == [4, 6, 8]
-    monkeypatch.setenv("TIDEMARK_CLI", json.dumps({"held_bytes_max": size - 1}))
+    monkeypatch.setenv("TIDEMARK_AUDIT", json.dumps({"held_bytes_max": size - 1}))
     with pytest.raises(
         TooMuchHeld, match=f"topic out: .* offset 4 of partition 0 they take {size} bytes; held_bytes_max"
     ):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tidemark.services.cli.recompute import Positions, SplitRecords, Stand, recompute
+from tidemark.services.audit.recompute import Positions, SplitRecords, Stand, recompute
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.stages import KafkaSource, Sink, Stage, Stateless, Window
 from tidemark.shared.language.values import canonical_key, render_json

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
-from tidemark.services.cli.settings import cli_settings
+from tidemark.services.audit.settings import audit_settings
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.ports.log import Log, LogRecord, LogUnavailable, TopicPartition
@@ -16,6 +16,11 @@ from tidemark.shared.runtime.settings import RuntimeSettings
 
 _RECORD_BYTES: Final = 512
 """What a record in memory takes besides its key and value: an estimate."""
+
+_FETCH_RECORDS: Final = 10_000
+"""That one fetch brings: some megabytes, and few round trips."""
+_RETRY_MS: Final = 300
+"""Before a broker that is away is asked again: shorter than it takes one to elect a leader."""
 
 
 class TooMuchHeld(Exception):
@@ -27,7 +32,7 @@ class Held:
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
-        self._most = cli_settings().held_bytes_max
+        self._most = audit_settings().held_bytes_max
         self._size_bytes = 0
 
     def take(self, record: LogRecord) -> LogRecord:
@@ -36,7 +41,7 @@ class Held:
         if self._size_bytes > self._most:
             raise TooMuchHeld(
                 f"topic {self._topic}: to be compared its records have to lie in memory, and up to offset {record.offset} of partition"
-                f" {record.partition} they take {self._size_bytes} bytes; held_bytes_max in TIDEMARK_CLI allows {self._most}"
+                f" {record.partition} they take {self._size_bytes} bytes; held_bytes_max in TIDEMARK_AUDIT allows {self._most}"
             )
         return record
 
@@ -57,7 +62,7 @@ async def committed_records(log: Log, topic: str, only: int | None = None) -> As
     only: of one partition. LogUnavailable: after `outage_ms_max` of outages.
     """
     patience = _Patience()
-    reading = RuntimeSettings(topic_records_max=cli_settings().fetch_records_max)
+    reading = RuntimeSettings(topic_records_max=_FETCH_RECORDS)
     count = (await log.list_topics()).get(topic, 0)
     numbers = range(count) if only is None else (only,)
     for partition in (TopicPartition(topic, number) for number in numbers):
@@ -77,14 +82,14 @@ class _Patience:
 
     def __init__(self) -> None:
         self._waited_ms = 0
-        self._settings = cli_settings()
+        self._most_ms = audit_settings().outage_ms_max
 
     async def wait(self, error: LogUnavailable) -> None:
         """A while; the error, once it has been long enough."""
-        if self._waited_ms >= self._settings.outage_ms_max:
+        if self._waited_ms >= self._most_ms:
             raise error
-        self._waited_ms += self._settings.retry_ms
-        await SystemClock().sleep_ms(self._settings.retry_ms)
+        self._waited_ms += _RETRY_MS
+        await SystemClock().sleep_ms(_RETRY_MS)
 
 
 async def write_lines(log: Log, topic: str, path: Path) -> int:

@@ -12,10 +12,8 @@ from typing import Final
 
 import msgspec
 
-from tidemark.services.cli.audit import Installation, local_installation, source_records, topics_of
-from tidemark.services.cli.audit_history import read_history
-from tidemark.services.cli.collect import Held, committed_records
-from tidemark.services.cli.corrections import (
+from tidemark.services.audit.check import source_records, topics_of
+from tidemark.services.audit.corrections import (
     CannotRedrive,
     Records,
     before,
@@ -25,12 +23,15 @@ from tidemark.services.cli.corrections import (
     windowed,
     windows_of,
 )
-from tidemark.services.cli.recompute import Stand
-from tidemark.services.cli.settings import cli_settings
+from tidemark.services.audit.history import read_history
+from tidemark.services.audit.installed import Installation, local_installation
+from tidemark.services.audit.reading import Held, committed_records
+from tidemark.services.audit.recompute import Stand
 from tidemark.shared.language.documents import KafkaDlq, Processor, parse
 from tidemark.shared.language.values import parse_json, render_json
 from tidemark.shared.model.formats import REDRIVEN, JsonCodec
 from tidemark.shared.model.ids import JobId, ProcessorName, SplitId
+from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.source_front import Status
 from tidemark.shared.ports.log import Log, NewRecord, TopicPartition
@@ -53,6 +54,8 @@ class Redriven(msgspec.Struct, frozen=True):
     """Where the splits stood, as `Stand` has it: what came out later is not corrected yet."""
 
 
+_AT_ONCE: Final = 500
+"""Corrections that are handed to a transaction at once."""
 _CODEC: Final[JsonCodec[Redriven]] = JsonCodec(REDRIVEN, Redriven)
 
 
@@ -68,13 +71,7 @@ class Letters:
 
 async def redrive(name: ProcessorName, installed: Installation, topic: str | None = None) -> Redriven:
     """Correct the windows of a processor for the late records that were not redriven yet. CannotRedrive; AuditFailed."""
-    rows = await installed.store.processors()
-    row = next((r for r in rows if r.name == name), None)
-    if row is None:
-        message = (
-            f"no processor {name!r} in this installation; it has {', '.join(sorted(r.name for r in rows)) or 'none'}"
-        )
-        raise CannotRedrive(message)
+    row = await installed.row_of(name)
     processor = parse(decode_plan(row.plan).document)
     part, path = windowed(processor)
     queue = processor.options.dlq
@@ -89,7 +86,7 @@ async def redrive(name: ProcessorName, installed: Installation, topic: str | Non
     try:
         last = await _last(log, markers, row.job)
         letters = await _letters(log, queue.topic, name, last.until if last is not None else {})
-        records = await _records(name, processor, installed)
+        records = await _records(row, processor, installed)
         stands = {split: (stand.next, stand.status) for split, stand in records.stands.items()}
         more = bool(letters.new or (letters.before and last is not None and last.stands != stands))
         found = _found(part, path, records, letters, last) if more else []
@@ -97,9 +94,8 @@ async def redrive(name: ProcessorName, installed: Installation, topic: str | Non
         if not more:
             return done
         transaction = await writer.begin()
-        at_once = cli_settings().redrive_batch_records
-        for begin in range(0, len(found), at_once):
-            batch = [_record(document) for document in found[begin : begin + at_once]]
+        for begin in range(0, len(found), _AT_ONCE):
+            batch = [_record(document) for document in found[begin : begin + _AT_ONCE]]
             await transaction.send_batch(TopicPartition(topic, 0), batch)
         marker = NewRecord(_CODEC.encode(done), row.job.encode())
         await transaction.send_batch(TopicPartition(markers, 0), [marker])
@@ -161,11 +157,10 @@ async def _letters(log: Log, topic: str, name: ProcessorName, until: Mapping[str
     return found
 
 
-async def _records(name: ProcessorName, processor: Processor, installed: Installation) -> Records:
-    row = next(r for r in await installed.store.processors() if r.name == name)
+async def _records(row: ProcessorRow, processor: Processor, installed: Installation) -> Records:
     commits = await read_history(row, installed.store, installed.blobs, installed.log, installed.topics)
     if not commits:
-        message = f"{name} has committed nothing yet"
+        message = f"{row.name} has committed nothing yet"
         raise CannotRedrive(message)
     splits = await source_records(processor, commits, installed.log)
     final = commits[-1].row.final
@@ -173,4 +168,4 @@ async def _records(name: ProcessorName, processor: Processor, installed: Install
         split: Stand(stand.next, "finished" if final or stand.status == "finished" else "active")
         for split, stand in commits[-1].stands.items()
     }
-    return Records(splits, stands, name, topics_of(processor))
+    return Records(splits, stands, row.name, topics_of(processor))

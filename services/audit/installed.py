@@ -1,0 +1,72 @@
+"""The installation whose processors are audited and redriven: its store, blobs and topics."""
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tidemark.services.audit.history import AuditFailed
+from tidemark.services.local.address import BROKER_VARIABLE
+from tidemark.services.local.supervisor import LocalCluster, LocalSettings, is_running, read_environment, read_state
+from tidemark.shared.adapters.commit_store import SqlCommitStore
+from tidemark.shared.adapters.directory_blobs import DirectoryBlobs
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.model.ids import ProcessorName
+from tidemark.shared.model.processors import ProcessorRow
+from tidemark.shared.ports.blobs import BlobStore
+from tidemark.shared.ports.commits import CommitStore
+from tidemark.shared.ports.log import Log
+from tidemark.shared.runtime.topics import Topics
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What an audit reads."""
+
+    store: CommitStore
+    blobs: BlobStore
+    log: Log
+    environment: Mapping[str, str]
+    topics: Topics = field(default_factory=Topics)
+
+    async def row_of(self, name: ProcessorName) -> ProcessorRow:
+        """What the store has of a processor. AuditFailed if there is none of that name."""
+        rows = await self.store.processors()
+        found = next((row for row in rows if row.name == name), None)
+        if found is None:
+            there = ", ".join(sorted(row.name for row in rows)) or "none"
+            raise AuditFailed(f"no processor {name!r} in this installation; it has {there}")
+        return found
+
+
+@asynccontextmanager
+async def local_installation(data_dir: Path) -> AsyncIterator[Installation]:
+    """What lies in a folder of this machine: without a broker, one is started on it for the time."""
+    store = SqlCommitStore(f"sqlite:///{(data_dir / 'coordinator.db').resolve()}")
+    blobs = DirectoryBlobs(data_dir / "blobs", AsyncExecutor())
+    environment = read_environment(data_dir)
+    cluster: LocalCluster | None = None
+    try:
+        state = read_state(data_dir)
+        running = is_running(state)
+    except FileNotFoundError:
+        state, running = {}, False
+    if running:
+        bootstrap = str(state["kafka"])
+    else:
+        cluster = LocalCluster(LocalSettings(data_dir=data_dir, workers={}))
+        bootstrap = await cluster.start()
+    log = KafkaLog(KafkaSettings(bootstrap=bootstrap, client="tidemark-audit"))
+    try:
+        yield Installation(store, blobs, log, {**os.environ, **environment, BROKER_VARIABLE: bootstrap})
+    finally:
+        await log.close()
+        await store.close()
+        if cluster is not None:
+            await cluster.stop()
+
+
+# --- what went in ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,28 @@
+"""What can be set about audits and redrives (TIDEMARK_AUDIT, JSON)."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidemark.shared.model.positive import check_positive
+from tidemark.shared.process.settings import read_table, settings_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditSettings:
+    """Of one audit or redrive."""
+
+    held_bytes_max: int = 4 * 1024 * 1024 * 1024
+    """Records of one topic that are held to compare them; beyond it the command ends and says so."""
+    outage_ms_max: int = 30_000
+    """How long one reading waits out outages of the broker."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what cannot work."""
+        check_positive(self, "")
+
+
+def audit_settings(environment: Mapping[str, str] | None = None) -> AuditSettings:
+    """Of this process. ProcessSettingsError names the setting, what is expected and what was found."""
+    env = os.environ if environment is None else environment
+    return settings_of(read_table(env, "AUDIT"), AuditSettings, "TIDEMARK_AUDIT")
