@@ -14,9 +14,8 @@ from typing import Final
 from tidemark.services.local.tether import tethered
 from tidemark.services.local.vouching import Voucher, runs
 from tidemark.shared.adapters.kafka_log import KafkaLog
-from tidemark.shared.process.host import USAGE_STATUS, configure_logs
-from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings, read_settings
-from tidemark.shared.runtime.settings import SettingsError
+from tidemark.shared.process.host import begin
+from tidemark.shared.process.settings import ProcessSettings, kafka_settings
 from tidemark.shared.runtime.topics import Topics
 
 _TELL_S: Final = 3.0
@@ -59,13 +58,7 @@ def _status(returned: int) -> int:
 
 def main(program: Sequence[str]) -> int:
     """The exit status."""
-    try:
-        settings = read_settings()
-    except (ProcessSettingsError, SettingsError) as error:
-        sys.stderr.write(f"{error}\n")
-        return USAGE_STATUS
-    configure_logs(settings)
-    return asyncio.run(watch(settings, os.environ, program))
+    return begin(lambda settings: asyncio.run(watch(settings, os.environ, program)))
 
 
 if __name__ == "__main__":

@@ -69,17 +69,26 @@ def configure_logs(settings: ProcessSettings) -> None:
     logging.basicConfig(level=logging.WARNING, stream=lines)
 
 
-def serve(build: Callable[[ProcessSettings], Awaitable[Stoppable]]) -> int:
-    """Read the settings, build the service and run it until SIGTERM or SIGINT. The exit status: 0, 1 for a failure, 2 for settings."""
+def begin(run: Callable[[ProcessSettings], int]) -> int:
+    """Read the settings, send logs where they belong, and run. The exit status: of what ran, 2 for settings."""
     try:
         settings = read_settings()
     except (ProcessSettingsError, SettingsError) as error:
         sys.stderr.write(f"{error}\n")
         return USAGE_STATUS
     configure_logs(settings)
-    keep_freed(settings.kept_bytes)
-    few_heaps(settings.heaps)
-    return asyncio.run(_run(settings, build))
+    return run(settings)
+
+
+def serve(build: Callable[[ProcessSettings], Awaitable[Stoppable]]) -> int:
+    """Build the service and run it until SIGTERM or SIGINT. The exit status: 0, 1 for a failure, 2 for settings."""
+
+    def run(settings: ProcessSettings) -> int:
+        keep_freed(settings.kept_bytes)
+        few_heaps(settings.heaps)
+        return asyncio.run(_run(settings, build))
+
+    return begin(run)
 
 
 @asynccontextmanager
