@@ -22,8 +22,7 @@ from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.language.expressions.ast import Literal
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.interpreter import evaluate
-from tidemark.shared.language.stages import FileEmit, KafkaEmit
-from tidemark.shared.language.stages.source import Connection
+from tidemark.shared.language.stages import Connection, FileEmit, KafkaEmit
 from tidemark.shared.language.values import ExtendedJsonError, parse_json, render_json, to_json
 from tidemark.shared.model.values import MISSING, Binary, Date, Document, Long, ObjectId
 from tidemark.shared.operators.dead_letters import WOULD_REFUSE

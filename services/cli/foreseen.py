@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, resolve
 from tidemark.shared.language.problems import DocumentError, join
-from tidemark.shared.language.stages.relational import Compute
+from tidemark.shared.language.stages import Compute
 from tidemark.shared.planning import PlanError, plan_processor
 
 LOADING_S_MAX: Final = 60

@@ -13,7 +13,7 @@ from itertools import islice
 import pyarrow as pa
 import structlog
 
-from tidemark.shared.language.apply.narrowing import Wanted
+from tidemark.shared.language.apply.lookup import Wanted
 from tidemark.shared.language.stages import CachedLookup, Lookup
 from tidemark.shared.model.tables import Found
 from tidemark.shared.operators.base import Out

@@ -1,8 +1,10 @@
-"""Which fields of its input a stage needs: what a sender may leave out, and what `explain` shows."""
+"""Which fields and paths of documents are read by expressions, queries, schemas and stages; and how a path is read."""
 
 from collections.abc import Iterable
+from typing import TypeAlias
 
-from tidemark.shared.language.expressions.ast import Expr, fields_used
+from tidemark.shared.language.expressions.ast import Expr, FieldPath, Variable, fields_used, walk
+from tidemark.shared.language.query.ast import All, AnyOf, ExprTrue, MatchesSchema, Not, OnField, Predicate, SchemaNode
 from tidemark.shared.language.query.match import fields_used as query_fields
 from tidemark.shared.language.stages import (
     AddFields,
@@ -21,6 +23,45 @@ from tidemark.shared.language.stages import (
     Unwind,
     Validate,
 )
+
+Path: TypeAlias = tuple[str, ...]
+"""Names of fields from the outermost in."""
+
+
+def expression_paths(expr: Expr) -> set[Path]:
+    """The paths of fields that an expression may read as columns."""
+    fields = (node for node in walk(expr) if isinstance(node, FieldPath) or _is_root(node))
+    return {node.names for node in fields if node.names}  # type: ignore[union-attr]
+
+
+def predicate_paths(predicate: Predicate) -> set[Path]:
+    """The paths of fields that a predicate may look at as columns."""
+    match predicate:
+        case All(parts) | AnyOf(parts):
+            return set().union(*(predicate_paths(part) for part in parts))
+        case Not(part):
+            return predicate_paths(part)
+        case ExprTrue(expr):
+            return expression_paths(expr)
+        case OnField(names, _):
+            return {names}
+        case MatchesSchema(schema):
+            return schema_paths(schema)
+        case _:
+            return set()
+
+
+def schema_paths(schema: SchemaNode, path: Path = ()) -> set[Path]:
+    """The paths that a schema looks at."""
+    found = {(*path, name) for name in schema.required} | {(*path, name) for name, _ in schema.properties}
+    same = [*schema.all_of, *schema.any_of, *schema.one_of, *(() if schema.negated is None else (schema.negated,))]
+    inner = [(part, path) for part in same] + [(part, (*path, name)) for name, part in schema.properties]
+    return found.union(*(schema_paths(part, at) for part, at in inner))
+
+
+def _is_root(expr: Expr) -> bool:
+    return isinstance(expr, Variable) and expr.name == "ROOT"
+
 
 Fields = frozenset[str] | None
 """Top-level names; None for: any, the whole document."""

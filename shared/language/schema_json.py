@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tidemark.shared.language.documents.connections import SETTINGS
-from tidemark.shared.language.documents.kinds import closed_schema
+from tidemark.shared.language.documents.kinds import StageSpec, closed_schema
 from tidemark.shared.language.documents.parse import DOCUMENT_OPTIONS
 from tidemark.shared.language.documents.pipeline import STAGES
-from tidemark.shared.language.documents.specs import StageSpec
 from tidemark.shared.language.documents.windows import INNER
 from tidemark.shared.language.expressions.forms import FORMS
 from tidemark.shared.language.expressions.library import OPERATORS

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from tidemark.shared.language.stages.source import KeyFormat
+from tidemark.shared.language.stages import KeyFormat
 from tidemark.shared.operators.base import Operator
 from tidemark.shared.operators.cold_keys import Cooling
 from tidemark.shared.operators.guard import CallGuard

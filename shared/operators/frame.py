@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.shared.language.apply.size import evaluate_bounded
+from tidemark.shared.language.apply.stages import evaluate_bounded
 from tidemark.shared.language.expressions.ast import (
     ArrayExpr,
     Expr,
@@ -31,10 +31,10 @@ from tidemark.shared.language.expressions.ast import walk as nodes_of
 from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.language.fields import expression_paths
 from tidemark.shared.language.kernels import Bools, Column, Path, Rows, Unvectorised
 from tidemark.shared.language.kernels.base import TIMESTAMP, either, nulls_of
 from tidemark.shared.language.kernels.expressions import by_kernel
-from tidemark.shared.language.read_paths import expression_paths
 from tidemark.shared.model.values import MISSING, Document, Value
 from tidemark.shared.operators.base import ARRIVAL, EVENT, PART, TS, WEND, WSTART
 from tidemark.shared.operators.batches import (

@@ -15,14 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.shared.language.accumulators.base import AnyImplementation, OrderKey, TooManyValues
+from tidemark.shared.language.accumulators.base import Accumulator, AnyImplementation, OrderKey, TooManyValues
 from tidemark.shared.language.accumulators.bulk import Given
-from tidemark.shared.language.accumulators.spec import Accumulator
 from tidemark.shared.language.accumulators.table import accumulator_input
 from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal, ObjectExpr
 from tidemark.shared.language.expressions.errors import ExpressionError
-from tidemark.shared.language.fields import reads
-from tidemark.shared.language.read_paths import expression_paths
+from tidemark.shared.language.fields import expression_paths, reads
 from tidemark.shared.language.stages import Group
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, MISSING, Value
 from tidemark.shared.operators.base import ARRIVAL, PART, POS, TS

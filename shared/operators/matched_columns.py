@@ -10,11 +10,11 @@ from dataclasses import replace
 import pyarrow as pa
 
 from tidemark.shared.language.expressions.ast import Call
+from tidemark.shared.language.fields import expression_paths, predicate_paths
 from tidemark.shared.language.kernels.base import Bools, Column, Path, Rows, Unvectorised
 from tidemark.shared.language.kernels.expressions import column_of
-from tidemark.shared.language.kernels.patterns import found_in
 from tidemark.shared.language.kernels.predicates import verdict_of
-from tidemark.shared.language.read_paths import expression_paths, predicate_paths
+from tidemark.shared.language.kernels.texts import found_in
 from tidemark.shared.language.stages import AddFields, Branch, Computed, Keep, Match, Project, Stateless
 from tidemark.shared.operators.base import RAW, REST
 from tidemark.shared.operators.batches import column_field, engine_columns

@@ -16,18 +16,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.shared.language.apply import Discarded, Failure, Passed, ValidationStop, apply_stage
-from tidemark.shared.language.apply.project import add_to_value, computes, exclude_value, include_value
+from tidemark.shared.language.apply.stages import add_to_value, computes, exclude_value, include_value
 from tidemark.shared.language.expressions.ast import Call, Expr, FieldPath, ObjectExpr, Variable, fields_used
 from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
 from tidemark.shared.language.expressions.interpreter import evaluate
-from tidemark.shared.language.fields import reads
+from tidemark.shared.language.fields import expression_paths, predicate_paths, reads
 from tidemark.shared.language.kernels import Bools, Unvectorised, verdict_of
 from tidemark.shared.language.query.ast import All, Always, AnyOf, ExprTrue, Not, Predicate
-from tidemark.shared.language.read_paths import expression_paths, predicate_paths
 from tidemark.shared.language.stages import (
     AddFields,
     Branch,
     Computed,
+    Leaf,
     Match,
     Project,
     Redact,
@@ -37,7 +37,6 @@ from tidemark.shared.language.stages import (
     Unwind,
     Validate,
 )
-from tidemark.shared.language.stages.stateless import Leaf
 from tidemark.shared.language.values import encode_value
 from tidemark.shared.model.values import MISSING, Document, Value
 from tidemark.shared.operators import dead_letters

@@ -7,7 +7,7 @@ A record is JSON until somebody asks for a path; without this each stage that re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from tidemark.shared.language.read_paths import Path, expression_paths, predicate_paths
+from tidemark.shared.language.fields import Path, expression_paths, predicate_paths
 from tidemark.shared.language.stages import (
     AddFields,
     Branch,

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from tidemark.shared.compiled.columns import Tagged
 from tidemark.shared.compiled.documents import buffers, cells_of
-from tidemark.shared.language.read_paths import Path
+from tidemark.shared.language.fields import Path
 from tidemark.shared.operators.base import RAW
 
 READ: Final = "__read."

@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.shared.language.stages.source import KeyFormat
+from tidemark.shared.language.stages import KeyFormat
 from tidemark.shared.language.values import ExtendedJsonError, parse_json
 from tidemark.shared.model.values import Binary, Value, long
 from tidemark.shared.operators.context import KeyedTopics, Topics

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tidemark.shared.language.apply.narrowing import Narrowing
+from tidemark.shared.language.apply.lookup import Narrowing
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.expressions.ast import ArrayExpr, Expr, Meta, ObjectExpr, Variable, walk
 from tidemark.shared.language.fields import expression_fields, reads

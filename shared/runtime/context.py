@@ -7,8 +7,7 @@ from typing import Literal, Protocol
 import structlog
 
 from tidemark.shared.language.limits import DEFAULTS, Limits
-from tidemark.shared.language.stages import KafkaSource
-from tidemark.shared.language.stages.source import KeyFormat
+from tidemark.shared.language.stages import KafkaSource, KeyFormat
 from tidemark.shared.model.held import Wait
 from tidemark.shared.model.ids import Epoch, TaskId, VertexId
 from tidemark.shared.model.messages import Assign

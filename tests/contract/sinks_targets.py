@@ -25,8 +25,7 @@ from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems
-from tidemark.shared.language.stages.sinks import KafkaEmit, Merge
-from tidemark.shared.language.stages.source import FileFormat
+from tidemark.shared.language.stages import FileFormat, KafkaEmit, Merge
 from tidemark.shared.model.checkpoint import BlobRef
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.ports.blobs import BlobUnavailable, Note

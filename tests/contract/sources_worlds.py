@@ -19,7 +19,7 @@ from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.kafka_partitions import partition_of_key
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
-from tidemark.shared.language.stages.source import DataStep, StartAt, WatermarkStep
+from tidemark.shared.language.stages import DataStep, StartAt, WatermarkStep
 from tidemark.shared.ports.log import NewRecord, TopicPartition
 from tidemark.shared.ports.source import Source
 

@@ -18,7 +18,7 @@ from tidemark.services.sink.connectors.released import (
     read_released_rows,
     released_manifests,
 )
-from tidemark.shared.language.stages.source import FileFormat
+from tidemark.shared.language.stages import FileFormat
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.values import Date, Document
 from tidemark.shared.operators.batches import batch_of as documents_batch

@@ -22,7 +22,7 @@ from tidemark.shared.adapters.faults import Fault, Faults
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.memory_transactions import MemoryTransaction
-from tidemark.shared.language.stages.sinks import KafkaEmit
+from tidemark.shared.language.stages import KafkaEmit
 from tidemark.shared.model.ids import Epoch, Offset
 from tidemark.shared.model.values import Document, Long
 from tidemark.shared.operators.batches import batch_of as documents_batch

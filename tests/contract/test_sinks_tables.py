@@ -22,7 +22,7 @@ from tidemark.services.sink.connectors.formats import SUFFIXES, parquet_bytes
 from tidemark.services.sink.connectors.manifests import STAGED, Manifest, ManifestStore
 from tidemark.services.sink.connectors.released import read_released, read_released_rows
 from tidemark.services.sink.connectors.staging import StagedFile
-from tidemark.shared.language.stages.source import FileFormat
+from tidemark.shared.language.stages import FileFormat
 from tidemark.shared.model.ids import Epoch, VertexId
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.batches import batch_of as documents_batch

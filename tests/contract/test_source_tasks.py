@@ -14,7 +14,7 @@ from tidemark.shared.adapters.kafka_raw import RawReader
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
-from tidemark.shared.language.stages.source import StartAt
+from tidemark.shared.language.stages import StartAt
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.model.time import MAX_TIME

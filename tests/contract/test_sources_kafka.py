@@ -13,7 +13,7 @@ from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.faults import Faults
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
-from tidemark.shared.language.stages.source import StartAt, StartAtOffsets, StartAtTime
+from tidemark.shared.language.stages import StartAt, StartAtOffsets, StartAtTime
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.ports.log import LogError, LogUnavailable, NewRecord, OffsetOutOfRange, TopicPartition
 from tidemark.shared.ports.source import RawBatch

@@ -15,7 +15,7 @@ from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSe
 from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_raw import RawReader
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
-from tidemark.shared.language.stages.source import StartAt, StartAtTime
+from tidemark.shared.language.stages import StartAt, StartAtTime
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.ports.log import LogUnavailable, NewRecord, OffsetOutOfRange, TopicPartition
 from tidemark.shared.ports.source import RawBatch, SourceReplaced

@@ -15,12 +15,11 @@ from typing import Any, Final
 
 from tests.harness.process_cases import same, unpaired
 from tidemark.shared.language.apply import Failure, Passed, apply_lookup, apply_stage
-from tidemark.shared.language.apply.windowed import apply_count, apply_group, apply_limit, apply_sort
+from tidemark.shared.language.apply.stages import apply_count, apply_group, apply_limit, apply_sort
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
-from tidemark.shared.language.stages.relational import InlineTable, Lookup
-from tidemark.shared.language.stages.windows import Count, Group, Limit, Sort
+from tidemark.shared.language.stages import Count, Group, InlineTable, Limit, Lookup, Sort
 from tidemark.shared.language.values import encode_value, from_json
 
 FOLDER: Final = Path(__file__).parent / "language"

@@ -12,7 +12,7 @@ from tidemark.services.source.steps import Steps
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.language.documents import parse
-from tidemark.shared.language.stages.source import StartAt
+from tidemark.shared.language.stages import StartAt
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import Epoch, SplitId, StatePart, TaskId, VertexId
 from tidemark.shared.model.plan import OUT

@@ -11,7 +11,7 @@ from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate
-from tidemark.shared.language.expressions.library.zones import offset_ms, zone_named
+from tidemark.shared.language.expressions.library.calendar import offset_ms, zone_named
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.kernels import (
@@ -24,7 +24,7 @@ from tidemark.shared.language.kernels import (
     verdict_of,
 )
 from tidemark.shared.language.kernels.base import ARROW, TIMESTAMP, DeclaredRows
-from tidemark.shared.language.kernels.zones import offsets
+from tidemark.shared.language.kernels.dates import offsets
 from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.query.match import matches
 from tidemark.shared.language.query.parse import parse_predicate

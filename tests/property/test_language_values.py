@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.property.language_strategies import DOCUMENTS, NUMBERS, VALUES
-from tidemark.shared.language.kernels.totals import units_by_group
+from tidemark.shared.language.accumulators.bulk import units_by_group
 from tidemark.shared.language.values import (
     append_field,
     canonical_key,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.shared.language.apply import Passed, apply_lookup
-from tidemark.shared.language.apply.narrowing import key_of
+from tidemark.shared.language.apply.lookup import key_of
 from tidemark.shared.language.documents import parse
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.problems import Problems

@@ -7,8 +7,15 @@ from tidemark.deploy.pipelines.departures.data import REPEAT_DISTANCE_MAX
 from tidemark.deploy.pipelines.departures.zeitgeist import ExpectedCounts, Learning, SpikeAndDip, Thresholds
 from tidemark.shared.computation import load_computation
 from tidemark.shared.language.documents.parse import parse
-from tidemark.shared.language.stages import Compute, FileEmit, KafkaEmit, KafkaSource, TumblingWindow
-from tidemark.shared.language.stages.source import BoundedDisorder, PositionHorizon
+from tidemark.shared.language.stages import (
+    BoundedDisorder,
+    Compute,
+    FileEmit,
+    KafkaEmit,
+    KafkaSource,
+    PositionHorizon,
+    TumblingWindow,
+)
 
 DOCUMENT = Path(__file__).parents[2] / "deploy" / "pipelines" / "departures" / "pipeline.yaml"
 

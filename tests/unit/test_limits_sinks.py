@@ -33,7 +33,7 @@ from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.language.expressions.ast import Literal
-from tidemark.shared.language.stages.sinks import KafkaEmit
+from tidemark.shared.language.stages import KafkaEmit
 from tidemark.shared.model.ids import Epoch, JobId, VertexId
 from tidemark.shared.operators.base import ARRIVAL, TS
 from tidemark.shared.operators.batches import batch_of

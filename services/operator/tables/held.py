@@ -5,7 +5,7 @@ from itertools import product
 from typing import Any
 
 from tidemark.shared.language.apply import lookup_keys
-from tidemark.shared.language.apply.narrowing import key_of
+from tidemark.shared.language.apply.lookup import key_of
 from tidemark.shared.model.tables import Found
 from tidemark.shared.model.values import Document
 from tidemark.shared.ports.tables import Names

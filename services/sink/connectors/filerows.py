@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from tidemark.services.sink.connectors.formats import csv_bytes, jsonl_bytes, parquet_bytes, text_of
 from tidemark.shared.language.expressions.paths import read_path
-from tidemark.shared.language.stages.source import FileFormat
+from tidemark.shared.language.stages import FileFormat
 from tidemark.shared.language.values import encode_doc, type_name
 from tidemark.shared.model.values import MISSING, Document
 from tidemark.shared.operators.base import RAW, REST

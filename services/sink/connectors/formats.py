@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidemark.shared.language.stages.source import FileFormat
+from tidemark.shared.language.stages import FileFormat
 from tidemark.shared.language.values import render_json
 from tidemark.shared.model.values import Binary, Date, Document, Long, ObjectId
 

@@ -31,7 +31,7 @@ from tidemark.services.sink.connectors.kafkaruns import Held, Run, decode_runs, 
 from tidemark.services.sink.connectors.kafkatopics import Topics
 from tidemark.services.sink.connectors.markers import check_open, is_due
 from tidemark.services.sink.connectors.staging import Part, PartStore, Staging
-from tidemark.shared.language.stages.sinks import KafkaEmit
+from tidemark.shared.language.stages import KafkaEmit
 from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.ids import Epoch, Offset
 from tidemark.shared.model.positive import check_positive

@@ -20,8 +20,7 @@ from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate
-from tidemark.shared.language.stages.sinks import KafkaEmit
-from tidemark.shared.language.stages.source import KeyFormat
+from tidemark.shared.language.stages import KafkaEmit, KeyFormat
 from tidemark.shared.language.values import render_json, type_name
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, MISSING, Binary, Date, Document, Long
 from tidemark.shared.operators.base import ARRIVAL, TS

@@ -17,7 +17,7 @@ from tidemark.services.sink.connectors.destination import Destination, LocalDest
 from tidemark.services.sink.connectors.formats import rows_of, table_from
 from tidemark.services.sink.connectors.manifests import Manifest, ManifestStore
 from tidemark.services.sink.connectors.staging import StagedFile
-from tidemark.shared.language.stages.source import FileFormat
+from tidemark.shared.language.stages import FileFormat
 from tidemark.shared.ports.sink import TargetRefused
 
 Content = TypeVar("Content", pa.Table, list[dict[str, Any]])

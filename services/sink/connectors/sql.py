@@ -25,7 +25,7 @@ from tidemark.services.sink.connectors.sqlvalues import Misfit, RowMaker
 from tidemark.services.sink.connectors.sqlwrites import MergeWriter, Unwanted
 from tidemark.services.sink.connectors.staging import Part, PartStore, Staging
 from tidemark.shared.adapters.sql_denied import is_denied
-from tidemark.shared.language.stages.sinks import Merge
+from tidemark.shared.language.stages import Merge
 from tidemark.shared.language.values import CodecError, decode_doc, encode_doc
 from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.formats import STAGED_ROWS, Codec, FormatError

@@ -6,7 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from tidemark.shared.language.stages.sinks import Merge
+from tidemark.shared.language.stages import Merge
 from tidemark.shared.ports.sink import TargetRefused
 
 

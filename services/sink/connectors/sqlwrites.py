@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from tidemark.services.sink.connectors.sqlvalues import is_computed
-from tidemark.shared.language.stages.sinks import Merge
+from tidemark.shared.language.stages import Merge
 
 Parameters = Mapping[str, Any]
 _KEY_PREFIX: Final = "key__"

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from tidemark.services.source.connectors.csvlines import CsvLines
 from tidemark.services.source.connectors.parquetcells import documents_of_batch
 from tidemark.shared.language.limits import DEFAULTS
-from tidemark.shared.language.stages.source import FileFormat
+from tidemark.shared.language.stages import FileFormat
 from tidemark.shared.language.values import render_json
 from tidemark.shared.model.values import Document
 from tidemark.shared.ports.log import LogError

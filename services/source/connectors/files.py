@@ -19,7 +19,7 @@ import pyarrow as pa
 from tidemark.services.source.connectors.filecursors import Cursor, FileCursor, Files, Piece, SequenceCursor
 from tidemark.services.source.connectors.filereaders import reader_of
 from tidemark.shared.language.limits import DEFAULTS
-from tidemark.shared.language.stages.source import FileFormat
+from tidemark.shared.language.stages import FileFormat
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import FIRST_OFFSET, Offset, SplitId
 from tidemark.shared.ports.clock import Clock, Executor

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidemark.services.source.connectors.raw import RawPartition, RawReader
-from tidemark.shared.language.stages.source import StartAt, StartAtOffsets, StartAtTime
+from tidemark.shared.language.stages import StartAt, StartAtOffsets, StartAtTime
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.ports.clock import Clock

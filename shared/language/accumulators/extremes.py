@@ -1,15 +1,156 @@
-"""`$min`, `$max`, `$minN`, `$maxN`: by the order over all values; null and missing do not count.
+"""`$min`, `$max`, `$top`, `$bottom` and their kin with an n, which may depend on the key of the group."""
 
-Among values that are equal but not the same (1 and 1.0) the one with the smaller encoding counts, so that the result does not depend on
-the order in which they came (A1).
-"""
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
-from typing import Any
-
-from tidemark.shared.language.accumulators.base import OrderKey, Unordered
+from tidemark.shared.language.accumulators.base import AnyImplementation, Ordered, OrderKey, Unordered
+from tidemark.shared.language.expressions.ast import SortKey
+from tidemark.shared.language.expressions.sorting import values_at
 from tidemark.shared.language.values.codec import decode_value, encode_value
 from tidemark.shared.language.values.order import sort_key
-from tidemark.shared.model.values import MISSING, Value
+from tidemark.shared.model.values import MISSING, Binary, Value
+
+Row: TypeAlias = tuple[tuple[Any, ...], OrderKey, list[Any], Any]
+"""The orderable form of the sort key, the order key, the sort key's values, the output."""
+
+
+class Descending:
+    """An orderable thing the other way round."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+
+    def __lt__(self, other: "Descending") -> bool:
+        return bool(other.key < self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Descending) and bool(other.key == self.key)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def sort_values(document: Value, keys: tuple[SortKey, ...]) -> list[Any]:
+    """What a document is sorted by: per key a value; of an array the least item, descending the greatest; missing is null."""
+    result: list[Any] = []
+    for key in keys:
+        items = [None if item is MISSING else item for item in values_at(document, key.names)]
+        if not items:
+            result.append([])  # an empty array, below null
+        else:
+            result.append((max if key.descending else min)(items, key=sort_key))
+    return result
+
+
+def orderable(values: list[Any], keys: tuple[SortKey, ...]) -> tuple[Any, ...]:
+    """The orderable form of `sort_values`."""
+    forms = [(0,) if value == [] and type(value) is list else sort_key(value) for value in values]
+    return tuple(Descending(form) if key.descending else form for form, key in zip(forms, keys, strict=True))
+
+
+def _by_both(row: Row) -> tuple[Any, ...]:
+    return (row[0], row[1])
+
+
+class Top(Ordered[list[Row]]):
+    """The first n rows of the sort, or the last n, in the order of the sort."""
+
+    def __init__(self, n: int, keys: tuple[SortKey, ...], *, bottom: bool, alone: bool) -> None:
+        self._n = n
+        self._keys = keys
+        self._bottom = bottom
+        self._alone = alone
+
+    def init(self) -> list[Row]:
+        """None yet."""
+        return []
+
+    def add(self, state: list[Row], value: Value, order_key: OrderKey) -> list[Row]:
+        """Keeps `[sort values, output]` if it is among the n."""
+        values, output = value
+        row: Row = (orderable(values, self._keys), order_key, values, output)
+        if len(state) >= self._n and not self._bottom and not _by_both(row) < _by_both(state[-1]):
+            return state
+        state.append(row)
+        return self._cut(state)
+
+    def _cut(self, state: list[Row]) -> list[Row]:
+        if len(state) > 1:
+            state.sort(key=_by_both)
+            if self._bottom:
+                del state[: -self._n]
+            else:
+                del state[self._n :]
+        return state
+
+    def merge(self, left: list[Row], right: list[Row]) -> list[Row]:
+        """The n of both."""
+        left.extend(right)
+        return self._cut(left)
+
+    def finish(self, state: list[Row]) -> Value:
+        """The output, or the array of outputs."""
+        if self._alone:
+            return state[0][3] if state else None
+        return [row[3] for row in state]
+
+    def encode(self, state: list[Row]) -> bytes:
+        """Sort values, order keys and outputs."""
+        return encode_value([[values, list(order), output] for _, order, values, output in state])
+
+    def decode(self, data: bytes) -> list[Row]:
+        """Sort values, order keys and outputs again."""
+        return [
+            (orderable(values, self._keys), (int(order[0]), int(order[1]), int(order[2])), values, output)
+            for values, order, output in decode_value(data)
+        ]
+
+
+State: TypeAlias = tuple[int, Any] | None
+"""n and the state of the accumulator with that n; None before the first document."""
+
+
+class Counted:
+    """An accumulator that `add` is given `[n, value]` for."""
+
+    combinable = True
+
+    def __init__(self, of: Callable[[int], AnyImplementation]) -> None:
+        """`of`: the accumulator with an n."""
+        self._of = of
+        self.ordered = of(1).ordered
+
+    def init(self) -> State:
+        """None yet."""
+        return None
+
+    def add(self, state: State, value: Value, order_key: OrderKey) -> State:
+        """One more value, with the n of its group."""
+        n, inner = value
+        accumulator = self._of(n)
+        known = accumulator.init() if state is None else state[1]
+        return n, accumulator.add(known, inner, order_key)
+
+    def merge(self, left: State, right: State) -> State:
+        """Both together."""
+        if left is None or right is None:
+            return right if left is None else left
+        return left[0], self._of(left[0]).merge(left[1], right[1])
+
+    def finish(self, state: State) -> Value:
+        """The array."""
+        return [] if state is None else self._of(state[0]).finish(state[1])
+
+    def encode(self, state: State) -> bytes:
+        """The state, with n."""
+        return encode_value(None if state is None else [state[0], Binary(self._of(state[0]).encode(state[1]))])
+
+    def decode(self, data: bytes) -> State:
+        """The state again."""
+        found = decode_value(data)
+        return None if found is None else (int(found[0]), self._of(int(found[0])).decode(bytes(found[1])))
 
 
 def _key(value: Value) -> tuple[Any, ...]:

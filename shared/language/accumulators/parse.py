@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from tidemark.shared.language.accumulators.spec import Accumulator
+from tidemark.shared.language.accumulators.base import Accumulator
 from tidemark.shared.language.expressions.ast import NULL, Expr, Literal
 from tidemark.shared.language.expressions.errors import VALUE, ExpressionError
 from tidemark.shared.language.expressions.forms import parse_sort_keys

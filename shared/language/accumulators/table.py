@@ -4,15 +4,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from tidemark.shared.language.accumulators.base import AnyImplementation
-from tidemark.shared.language.accumulators.counted import Counted
-from tidemark.shared.language.accumulators.extremes import Extremes
+from tidemark.shared.language.accumulators.base import Accumulator, AnyImplementation
+from tidemark.shared.language.accumulators.extremes import Counted, Extremes, Top, sort_values
 from tidemark.shared.language.accumulators.numbers import Count, DeviationOf, TotalOf
 from tidemark.shared.language.accumulators.ordered import AddToSet, ConcatArrays, Ends, MergeObjects, Push, SetUnion
 from tidemark.shared.language.accumulators.parse import whole_n
 from tidemark.shared.language.accumulators.sketches import ApproxCountDistinct, Percentiles
-from tidemark.shared.language.accumulators.spec import Accumulator
-from tidemark.shared.language.accumulators.tops import Top, sort_values
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.interpreter import evaluate
 from tidemark.shared.language.values.totals import Deviation, Total

@@ -1,9 +1,19 @@
 """Stateless stages applied to single documents: the definition of what they do."""
 
 from tidemark.shared.language.apply.lookup import apply_lookup, lookup_keys, lookup_variables
-from tidemark.shared.language.apply.results import Discarded, Failure, Outcome, Passed, ValidationStop
-from tidemark.shared.language.apply.stages import apply_stage, apply_stages
-from tidemark.shared.language.apply.windowed import apply_count, apply_group, apply_limit, apply_sort
+from tidemark.shared.language.apply.stages import (
+    Discarded,
+    Failure,
+    Outcome,
+    Passed,
+    ValidationStop,
+    apply_count,
+    apply_group,
+    apply_limit,
+    apply_sort,
+    apply_stage,
+    apply_stages,
+)
 
 __all__ = [
     "Discarded",

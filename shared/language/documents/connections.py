@@ -7,7 +7,7 @@ from typing import Any, Final
 from tidemark.shared.language.documents.kinds import DOCUMENT, STRING, Kind, Option, choice, read_options
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems, join
-from tidemark.shared.language.stages.source import Connection
+from tidemark.shared.language.stages import Connection
 
 REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 

@@ -6,8 +6,7 @@ from typing import Literal
 
 from tidemark.shared.language.limits import DEFAULTS, Limits
 from tidemark.shared.language.problems import DocumentError
-from tidemark.shared.language.stages import Join, Sink, Source, Stage, Union
-from tidemark.shared.language.stages.source import Connection
+from tidemark.shared.language.stages import Connection, Join, Sink, Source, Stage, Union
 from tidemark.shared.model.ids import ProcessorName
 
 

@@ -24,8 +24,7 @@ from tidemark.shared.language.documents.relational import TABLE
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.limits import DEFAULTS
 from tidemark.shared.language.problems import DocumentError, InvalidDocument, Problems
-from tidemark.shared.language.stages import Join, Stage, Union
-from tidemark.shared.language.stages.source import Connection
+from tidemark.shared.language.stages import Connection, Join, Stage, Union
 from tidemark.shared.model.ids import ProcessorName
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")

@@ -2,10 +2,10 @@
 
 from typing import Any, Final
 
+from tidemark.shared.language.documents.kinds import StageSpec, read_stage
 from tidemark.shared.language.documents.relational import relational
 from tidemark.shared.language.documents.sinks import SINKS
 from tidemark.shared.language.documents.source import SOURCE
-from tidemark.shared.language.documents.specs import StageSpec, read_stage
 from tidemark.shared.language.documents.stateless import STATELESS
 from tidemark.shared.language.documents.windows import ONLY_INSIDE, WINDOWS
 from tidemark.shared.language.expressions.scope import Scope

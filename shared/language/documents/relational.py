@@ -12,6 +12,7 @@ from tidemark.shared.language.documents.kinds import (
     Kind,
     Option,
     Read,
+    StageSpec,
     choice,
     closed,
     closed_schema,
@@ -19,12 +20,13 @@ from tidemark.shared.language.documents.kinds import (
     integer,
     list_of,
     read_options,
+    read_stage,
+    with_options,
 )
-from tidemark.shared.language.documents.specs import StageSpec, read_stage, with_options
 from tidemark.shared.language.documents.windows import INNER
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import join
-from tidemark.shared.language.stages.relational import CachedLookup, Compute, InlineTable, Join, Lookup, TableRef, Union
+from tidemark.shared.language.stages import CachedLookup, Compute, InlineTable, Join, Lookup, TableRef, Union
 
 _OUTSIDE: Final = dict.fromkeys(
     ("$source", "$emit", "$merge", "$tumblingWindow", "$hoppingWindow", "$sessionWindow", "$join", "$union", "$compute", "$lookup",

@@ -10,18 +10,19 @@ from tidemark.shared.language.documents.kinds import (
     Kind,
     Option,
     Read,
+    StageSpec,
     choice,
     closed,
     closed_schema,
     one_or_more,
     read_options,
+    with_options,
 )
 from tidemark.shared.language.documents.relational import TABLE
-from tidemark.shared.language.documents.specs import StageSpec, with_options
 from tidemark.shared.language.expressions.ast import Literal
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import join
-from tidemark.shared.language.stages.sinks import FileEmit, KafkaEmit, Merge, Sink
+from tidemark.shared.language.stages import FileEmit, KafkaEmit, Merge, Sink
 
 
 def _acks(tree: Any, path: str, scope: Scope) -> Any:

@@ -11,6 +11,7 @@ from tidemark.shared.language.documents.kinds import (
     Kind,
     Option,
     Read,
+    StageSpec,
     choice,
     closed,
     closed_schema,
@@ -21,13 +22,12 @@ from tidemark.shared.language.documents.kinds import (
     one_or_more,
     read_options,
 )
-from tidemark.shared.language.documents.specs import StageSpec
 from tidemark.shared.language.expressions.ast import Expr, Literal, constant
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import join
 from tidemark.shared.language.schema import FIELD_TYPES, NO_SCHEMA, parse_schema
-from tidemark.shared.language.stages.source import (
+from tidemark.shared.language.stages import (
     BoundedDisorder,
     DataStep,
     DocumentsSource,

@@ -9,15 +9,16 @@ from tidemark.shared.language.documents.kinds import (
     Kind,
     Option,
     Read,
+    StageSpec,
     choice,
     read_names,
+    with_options,
 )
-from tidemark.shared.language.documents.specs import StageSpec, with_options
 from tidemark.shared.language.documents.trees import computed_tree, drop_tree, projection
 from tidemark.shared.language.expressions.ast import Expr, Literal
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
-from tidemark.shared.language.stages.stateless import (
+from tidemark.shared.language.stages import (
     AddFields,
     Match,
     Project,

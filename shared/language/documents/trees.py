@@ -7,7 +7,7 @@ from tidemark.shared.language.expressions.ast import Literal as Constant
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems, join
-from tidemark.shared.language.stages.stateless import Branch, Computed, Drop, Keep, Leaf
+from tidemark.shared.language.stages import Branch, Computed, Drop, Keep, Leaf
 from tidemark.shared.language.values.extended_json import SPECIAL
 from tidemark.shared.language.values.types import is_number
 

@@ -2,28 +2,29 @@
 
 from typing import Any, Final
 
+from tidemark.shared.language.accumulators.base import Accumulator
 from tidemark.shared.language.accumulators.parse import ACCUMULATOR_NAMES, parse_accumulator, with_key
-from tidemark.shared.language.accumulators.spec import Accumulator
 from tidemark.shared.language.documents.kinds import (
     DURATION_MAX_MS,
     EXPRESSION,
     Kind,
     Option,
     Read,
+    StageSpec,
     choice,
     closed_schema,
     duration,
     integer,
     read_options,
+    read_stage,
 )
-from tidemark.shared.language.documents.specs import StageSpec, read_stage
 from tidemark.shared.language.documents.stateless import STATELESS
 from tidemark.shared.language.expressions.ast import Literal, constant
 from tidemark.shared.language.expressions.forms import parse_sort_keys
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import join
-from tidemark.shared.language.stages.windows import (
+from tidemark.shared.language.stages import (
     DEFAULT_LATENESS_MS,
     Count,
     Group,

@@ -7,14 +7,13 @@ from typing import Any, Final
 
 from tidemark.shared.language.expressions.ast import Expr, Literal
 from tidemark.shared.language.expressions.errors import ExpressionError, UnknownName, fail
+from tidemark.shared.language.expressions.library.arithmetic import check_method, check_points
 from tidemark.shared.language.expressions.library.bindata import format_of, order_of
-from tidemark.shared.language.expressions.library.calendar import parts_of, unit_of, weekday_of
+from tidemark.shared.language.expressions.library.calendar import parts_of, unit_of, weekday_of, zone_of
 from tidemark.shared.language.expressions.library.convert import target_of
 from tidemark.shared.language.expressions.library.date_format import reader_of, write_date
 from tidemark.shared.language.expressions.library.dates import calendar_of
-from tidemark.shared.language.expressions.library.regexes import program_of
-from tidemark.shared.language.expressions.library.totals import check_method, check_points
-from tidemark.shared.language.expressions.library.zones import zone_of
+from tidemark.shared.language.expressions.library.strings import program_of
 from tidemark.shared.language.expressions.registry import ABSENT, Named, Operator
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import join

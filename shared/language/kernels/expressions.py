@@ -21,9 +21,10 @@ from tidemark.shared.language.expressions.ast import (
     children,
 )
 from tidemark.shared.language.expressions.library.strings import BLANKS
-from tidemark.shared.language.kernels import arithmetic, date_texts, dates, patterns, texts
+from tidemark.shared.language.kernels import arithmetic, dates, texts
 from tidemark.shared.language.kernels.base import (
     ARROW,
+    HOLDS,
     NUMERIC,
     RANKS,
     WHOLE,
@@ -32,6 +33,7 @@ from tidemark.shared.language.kernels.base import (
     Rows,
     Unvectorised,
     booleans,
+    compare_columns,
     constant,
     doubted,
     either,
@@ -39,7 +41,6 @@ from tidemark.shared.language.kernels.base import (
     nulls_of,
     truth_of,
 )
-from tidemark.shared.language.kernels.compare import HOLDS, compare_columns
 from tidemark.shared.language.values.order import rank
 
 
@@ -275,8 +276,8 @@ BY_EXPRESSIONS: Final[dict[str, Callable[[Call, Rows], Column]]] = {
     "$ifNull": _if_null,
     "$in": _in,
     "$arrayElemAt": _array_elem_at,
-    "$regexMatch": _on_first(lambda text, expr: patterns.matched(expr, text)),
-    "$dateFromString": _on_first(lambda text, expr: date_texts.from_string(expr, text)),
+    "$regexMatch": _on_first(lambda text, expr: texts.matched(expr, text)),
+    "$dateFromString": _on_first(lambda text, expr: dates.from_string(expr, text)),
     "$round": _placed(rounds=True),
     "$trunc": _placed(rounds=False),
     "$substrCP": _on_first(lambda text, expr: texts.part_of(text, _constant(expr.args[1]), _constant(expr.args[2]))),

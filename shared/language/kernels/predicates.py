@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.shared.language.kernels.base import (
+    HOLDS,
     NUMERIC,
     RANKS,
     WHOLE,
@@ -24,7 +25,6 @@ from tidemark.shared.language.kernels.base import (
     nulls_of,
     truth_of,
 )
-from tidemark.shared.language.kernels.compare import HOLDS
 from tidemark.shared.language.kernels.expressions import column_of, is_in, may_have_kernel
 from tidemark.shared.language.kernels.schemas import conforming, has_kernel
 from tidemark.shared.language.query.ast import (

@@ -18,8 +18,8 @@ from tidemark.shared.language.kernels.base import (
     nulls_of,
 )
 from tidemark.shared.language.kernels.expressions import is_in
+from tidemark.shared.language.query.ast import SchemaNode
 from tidemark.shared.language.query.json_schema import conforms
-from tidemark.shared.language.query.schema_ast import SchemaNode
 
 Mask = npt.NDArray[np.bool_]
 _EXACT: Final = 2**53

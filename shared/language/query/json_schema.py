@@ -3,7 +3,7 @@
 from decimal import Context
 from typing import Any, Final
 
-from tidemark.shared.language.query.schema_ast import SchemaNode
+from tidemark.shared.language.query.ast import SchemaNode
 from tidemark.shared.language.values.numbers import decimal_of
 from tidemark.shared.language.values.order import equal, sort_key
 from tidemark.shared.language.values.types import is_finite, is_nan, is_number, type_name

@@ -10,7 +10,7 @@ from typing import Any, Final
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.patterns import BadPattern, compile_pattern
 from tidemark.shared.language.problems import join
-from tidemark.shared.language.query.schema_ast import SchemaNode
+from tidemark.shared.language.query.ast import SchemaNode
 from tidemark.shared.language.values.extended_json import ExtendedJsonError, from_json
 from tidemark.shared.language.values.order import sort_key
 from tidemark.shared.language.values.types import TYPE_NUMBERS, is_finite, is_integral, is_number

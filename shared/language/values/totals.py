@@ -6,6 +6,7 @@
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import Any, Final
@@ -13,6 +14,14 @@ from typing import Any, Final
 from tidemark.shared.language.values.numbers import DEC, DOUBLE, LONG, decimal_of, whole, width
 from tidemark.shared.language.values.types import NUMBER_TYPES, is_finite
 from tidemark.shared.model.values import Value
+
+
+def quantile(ordered: Sequence[float], p: float) -> float | None:
+    """The p-quantile (0 to 1) of ascending numbers, one of them: the ceil(p·n)-th, the first for p = 0; None of none."""
+    if not ordered:
+        return None
+    return ordered[max(0, min(len(ordered), math.ceil(p * len(ordered))) - 1)]
+
 
 UNIT_BITS: Final = 1074
 """A double is a whole multiple of 2⁻¹⁰⁷⁴."""

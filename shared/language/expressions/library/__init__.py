@@ -6,13 +6,9 @@ from tidemark.shared.language.expressions.library import (
     convert,
     dates,
     logic,
-    objects,
-    regexes,
-    sets,
     strings,
-    totals,
 )
 from tidemark.shared.language.expressions.registry import OPERATORS
 
-MODULES = (arithmetic, arrays, convert, dates, logic, objects, regexes, sets, strings, totals)
+MODULES = (arithmetic, arrays, convert, dates, logic, strings)
 __all__ = ["MODULES", "OPERATORS"]

@@ -1,15 +1,131 @@
-"""Arrays."""
+"""Arrays, arrays as sets (items that are equal count once; results are in the order over all values), and documents."""
 
 from typing import Any
 
-from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX
+from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
 from tidemark.shared.language.expressions.errors import SIZE, TYPE, VALUE, fail
 from tidemark.shared.language.expressions.library.arithmetic import is_null
+from tidemark.shared.language.expressions.library.logic import Evaluate
 from tidemark.shared.language.expressions.library.strings import need_string, need_whole
 from tidemark.shared.language.expressions.registry import ABSENT, named, positional
 from tidemark.shared.language.values.order import equal, sort_key
-from tidemark.shared.language.values.types import is_integral, type_name
+from tidemark.shared.language.values.types import is_integral, truth, type_name
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, MISSING, Value
+
+Keyed = dict[tuple[Any, ...], Any]
+
+
+def _keyed(name: str, value: Value) -> Keyed:
+    """Items by their place in the order; the first of equal ones stays."""
+    result: Keyed = {}
+    for item in need_array(name, value):
+        result.setdefault(sort_key(item), item)
+    return result
+
+
+def _in_order(items: Keyed) -> list[Any]:
+    return [items[key] for key in sorted(items)]
+
+
+@positional("$setUnion", 0, None, until_null=True)
+def _set_union(*values: Value) -> Value:
+    """The items that any array has."""
+    result: Keyed = {}
+    for value in values:
+        if is_null(value):
+            return None
+        for key, item in _keyed("$setUnion", value).items():
+            result.setdefault(key, item)
+    return _in_order(result)
+
+
+@positional("$setIntersection", 0, None, until_null=True)
+def _set_intersection(*values: Value) -> Value:
+    """The items that all arrays have."""
+    result: Keyed | None = None
+    for value in values:
+        if is_null(value):
+            return None
+        other = _keyed("$setIntersection", value)
+        result = other if result is None else {key: item for key, item in result.items() if key in other}
+    return _in_order(result or {})
+
+
+@positional("$setDifference", 2)
+def _set_difference(left: Value, right: Value) -> Value:
+    """The items of the first array that the second does not have, in the order of the first."""
+    if is_null(left) or is_null(right):
+        return None
+    without = _keyed("$setDifference", right)
+    return [item for key, item in _keyed("$setDifference", left).items() if key not in without]
+
+
+@positional("$setEquals", 2, None)
+def _set_equals(*values: Value) -> bool:
+    """Whether arrays have the same items."""
+    first, *others = (_keyed("$setEquals", value).keys() for value in values)
+    return all(other == first for other in others)
+
+
+@positional("$setIsSubset", 2)
+def _set_is_subset(left: Value, right: Value) -> bool:
+    """Whether the second array has all items of the first."""
+    return _keyed("$setIsSubset", left).keys() <= _keyed("$setIsSubset", right).keys()
+
+
+@positional("$anyElementTrue", 1)
+def _any_element_true(value: Value) -> bool:
+    """Whether an item is true."""
+    return any(truth(item) for item in need_array("$anyElementTrue", value))
+
+
+@positional("$allElementsTrue", 1)
+def _all_elements_true(value: Value) -> bool:
+    """Whether all items are true."""
+    return all(truth(item) for item in need_array("$allElementsTrue", value))
+
+
+@positional("$mergeObjects", 0, None)
+def _merge_objects(*values: Value) -> dict[str, Any]:
+    """Documents put together; later ones win; null is passed over."""
+    items = values[0] if len(values) == 1 and type(values[0]) is list else values
+    result: dict[str, Any] = {}
+    for value in items:
+        if is_null(value):
+            continue
+        if type(value) is not dict:
+            raise fail(f"$mergeObjects takes documents, found {type_name(value)}", TYPE)
+        result.update(value)
+    return result
+
+
+@positional("$getField", 2, lazy=True)
+def _get_field(args: tuple[Any, ...], env: Environment, evaluate: Evaluate) -> Value:
+    """A field by name, which may have dots and dollars."""
+    name = need_string("$getField", evaluate(args[0], env), "a field name")
+    source = env.current if args[1] is None else evaluate(args[1], env)
+    if is_null(source):
+        return source
+    return source.get(name, MISSING) if type(source) is dict else MISSING
+
+
+@named("$setField", "field input value")
+def _set_field(name: Value, source: Value, value: Value) -> Value:
+    """The document with a field set, or taken away by `$$REMOVE`."""
+    if is_null(source):
+        return None
+    if type(source) is not dict:
+        raise fail(f"$setField takes a document, found {type_name(source)}", TYPE)
+    field = need_string("$setField", name, "a field name")
+    if value is MISSING:
+        return {key: item for key, item in source.items() if key != field}
+    return {**source, field: value}
+
+
+@named("$unsetField", "field input")
+def _unset_field(name: Value, source: Value) -> Value:
+    """The document without a field."""
+    return _set_field(name, source, MISSING)
 
 
 def need_array(name: str, value: Value) -> list[Any]:

@@ -10,8 +10,8 @@ from typing import Any, Final
 from tidemark.shared.language.expressions.errors import CONVERSION, TYPE, VALUE, ExpressionError, UnknownName, fail
 from tidemark.shared.language.expressions.library import bindata
 from tidemark.shared.language.expressions.library.arithmetic import is_null
-from tidemark.shared.language.expressions.library.parse_date import parse_date
-from tidemark.shared.language.expressions.library.text import scalar_text
+from tidemark.shared.language.expressions.library.date_format import parse_date
+from tidemark.shared.language.expressions.library.strings import scalar_text
 from tidemark.shared.language.expressions.registry import ABSENT, Absent, Deferred, named, positional
 from tidemark.shared.language.values.numbers import DECIMAL, decimal_of, double_of
 from tidemark.shared.language.values.types import TYPE_NUMBERS, is_finite, is_integral, is_number, type_name

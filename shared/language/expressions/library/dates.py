@@ -13,14 +13,14 @@ from tidemark.shared.language.expressions.library.calendar import (
     hours_between,
     instant,
     parts_of,
+    to_utc,
     truncate,
     unit_index,
     unit_of,
     weekday_of,
+    zone_of,
 )
-from tidemark.shared.language.expressions.library.date_format import read_date, write_date
-from tidemark.shared.language.expressions.library.parse_date import parse_date
-from tidemark.shared.language.expressions.library.zones import to_utc, zone_of
+from tidemark.shared.language.expressions.library.date_format import parse_date, read_date, write_date
 from tidemark.shared.language.expressions.registry import ABSENT, Absent, Deferred, named, positional
 from tidemark.shared.language.values.instants import DAY_MS, days_of
 from tidemark.shared.language.values.types import is_integral, type_name

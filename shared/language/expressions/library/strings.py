@@ -1,16 +1,152 @@
-"""Strings, by code point or by UTF-8 byte. Case is changed in ASCII letters only, as the reference defines it."""
+"""Strings, by code point or by UTF-8 byte, and regular expressions on them. Case is changed in ASCII letters only, as it is defined."""
 
+import math
 import string
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final
 
-from tidemark.shared.language.expressions.errors import TYPE, VALUE, fail
+from tidemark.shared.language.expressions.errors import CONVERSION, TYPE, VALUE, fail
 from tidemark.shared.language.expressions.library.arithmetic import is_null
-from tidemark.shared.language.expressions.library.text import text_of
 from tidemark.shared.language.expressions.registry import ABSENT, named, positional
+from tidemark.shared.language.patterns import BadPattern, compile_pattern
+from tidemark.shared.language.values.instants import DAY_MS, date_of
 from tidemark.shared.language.values.types import is_finite, is_integral, is_number, type_name
-from tidemark.shared.model.values import INT32_MAX, INT32_MIN, Value
+from tidemark.shared.model.values import INT32_MAX, INT32_MIN, MISSING, Date, Long, Regex, Timestamp, Value
+
+_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_YEAR_MAX: Final = 9999
+"""The last year that ISO 8601 writes with four digits."""
+
+
+def double_text(value: float) -> str:
+    """The shortest text that reads back as the same double; whole ones without a point."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    text = repr(value)
+    return text.removesuffix(".0")
+
+
+def decimal_text(value: Decimal) -> str:
+    """A decimal as MongoDB shows it."""
+    return "NaN" if value.is_nan() else str(value)
+
+
+def date_text(value: Date) -> str:
+    """`2024-03-05T12:00:00.000Z`; ExpressionError for years without four digits."""
+    days, rest = divmod(int(value), DAY_MS)
+    year, month, day = date_of(days)
+    if not 0 <= year <= _YEAR_MAX:
+        raise fail(f"the year {year} has no text: it has not four digits", CONVERSION)
+    seconds, milli = divmod(rest, 1000)
+    clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{milli:03d}"
+    return f"{year:04d}-{month:02d}-{day:02d}T{clock}Z"
+
+
+def scalar_text(value: Any) -> str | None:
+    """The text of a string, number or date; None for other types."""
+    kind = type(value)
+    if kind is str:
+        return str(value)
+    if kind is int or kind is Long:
+        return str(int(value))
+    if kind is float:
+        return double_text(value)
+    if kind is Decimal:
+        return decimal_text(value)
+    if kind is Date:
+        return date_text(value)
+    return None
+
+
+def _timestamp_text(value: Timestamp) -> str:
+    """`Jul 20 18:40:00:1`: the counter stands behind the second."""
+    days, rest = divmod(value.seconds, DAY_MS // 1000)
+    _, month, day = date_of(days)
+    clock = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
+    return f"{_MONTHS[month - 1]} {day:2d} {clock}:{value.increment}"
+
+
+def text_of(name: str, value: Value) -> str:
+    """A value as the text that string operators work on: null and missing are empty, doubles have six digits."""
+    if value is None or value is MISSING:
+        return ""
+    if type(value) is float:
+        return f"{value:g}"
+    if type(value) is Timestamp:
+        return _timestamp_text(value)
+    text = scalar_text(value)
+    if text is None:
+        raise fail(f"{name} takes strings, numbers, dates and timestamps, found {type_name(value)}", TYPE)
+    return text
+
+
+def program_of(name: str, regex: Value, options: Value) -> Any:
+    """The engine's program; None for a null pattern."""
+    if options is not ABSENT and not is_null(options):
+        need_string(name, options, "options as a string")
+    given = "" if options is ABSENT or is_null(options) else options
+    if is_null(regex):
+        return None
+    if type(regex) is Regex:
+        if regex.options and options is not ABSENT and not is_null(options):
+            raise fail(f"{name}: options stand in the regular expression or in options, not in both", VALUE)
+        pattern, letters = regex.pattern, regex.options or given
+    elif type(regex) is str:
+        pattern, letters = regex, given
+    else:
+        raise fail(f"the regex of {name} is a string or a regular expression, found {type_name(regex)}", TYPE)
+    try:
+        return compile_pattern(pattern, "".join(sorted(letters)))
+    except BadPattern as e:
+        raise fail(str(e), VALUE) from e
+
+
+def _prepared(name: str, value: Value, regex: Value, options: Value) -> Any:
+    """The program to run on a text; None if the text or the pattern is null."""
+    program = program_of(name, regex, options)
+    if is_null(value):
+        return None
+    need_string(name, value)
+    return program
+
+
+def _found(match: Any) -> dict[str, Any]:
+    return {"match": match.group(0), "idx": match.start(), "captures": list(match.groups())}
+
+
+@named("$regexMatch", "input regex", "options")
+def _regex_match(value: Value, regex: Value, options: Value) -> bool:
+    """Whether a pattern is found in a string."""
+    program = _prepared("$regexMatch", value, regex, options)
+    return program is not None and program.search(value) is not None
+
+
+@named("$regexFind", "input regex", "options")
+def _regex_find(value: Value, regex: Value, options: Value) -> Value:
+    """The first match: {match, idx (code point), captures}, or null."""
+    program = _prepared("$regexFind", value, regex, options)
+    match = None if program is None else program.search(value)
+    return None if match is None else _found(match)
+
+
+@named("$regexFindAll", "input regex", "options")
+def _regex_find_all(value: Value, regex: Value, options: Value) -> list[Any]:
+    """All matches: an array of {match, idx, captures}; none is looked for at the end of a string that is not empty."""
+    program = _prepared("$regexFindAll", value, regex, options)
+    if program is None:
+        return []
+    found: list[Any] = []
+    start = 0
+    for match in program.finditer(value):
+        if start >= len(value) > 0:
+            break
+        found.append(_found(match))
+        start = match.end() + (match.end() == match.start())
+    return found
+
 
 _UPPER: Final = str.maketrans(string.ascii_lowercase, string.ascii_uppercase)
 _LOWER: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
