@@ -16,7 +16,7 @@ from fsspec.asyn import sync
 from fsspec.implementations.memory import MemoryFileSystem
 
 from tidemark.shared.adapters.creating import create_object
-from tidemark.shared.adapters.listing import listing_of
+from tidemark.shared.adapters.listing import folders_of, listing_of
 from tidemark.shared.adapters.store_settings import BlobSettings
 from tidemark.shared.model.checkpoint import BlobRef
 from tidemark.shared.ports.blobs import BlobError, BlobUnavailable, Note
@@ -25,6 +25,8 @@ from tidemark.shared.ports.clock import Executor
 T = TypeVar("T")
 
 _DEFAULT: Final = BlobSettings()
+_TEMPORARY: Final = ".tmp"
+"""What no name begins with: adapters have it for themselves."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _FOR_GOOD: Final = (PermissionError, IsADirectoryError, NotADirectoryError)
 
@@ -32,7 +34,7 @@ _FOR_GOOD: Final = (PermissionError, IsADirectoryError, NotADirectoryError)
 def check_name(name: str) -> str:
     """The name, if it is a relative path that stays inside the store; else BlobError."""
     parts = name.split("/")
-    if not name or any(part in ("", ".", "..") or part.startswith(".tmp") for part in parts) or "\0" in name:
+    if not name or any(part in ("", ".", "..") or part.startswith(_TEMPORARY) for part in parts) or "\0" in name:
         raise BlobError(f"blob name {name!r}: expected a relative path of plain parts, such as job/vertex/1/7/part")
     return name
 
@@ -78,6 +80,10 @@ class FsspecBlobs:
                 f" with {digest}; it was changed or cut: restore the store, or resume from an earlier checkpoint"
             )
         return data
+
+    async def folders(self) -> list[str]:
+        """The first parts of names that have several; sorted."""
+        return [*await self._run("listing", "", self._folders)]
 
     async def list(self, prefix: str) -> list[str]:
         """All names below a prefix, which is a name or the head of names at a `/`; sorted. "" is everything."""
@@ -138,6 +144,10 @@ class FsspecBlobs:
     def _list(self, name: str) -> Sequence[str]:
         head = len(self._stripped("")) + 1
         return sorted(self._stripped(path)[head:] for path in self._find(self._path(name)))
+
+    def _folders(self, _: str) -> Sequence[str]:
+        found = (self._stripped(path).rpartition("/")[2] for path in folders_of(self._fs, self._path("")))
+        return sorted(name for name in found if not name.startswith(_TEMPORARY))
 
     def _find(self, path: str) -> Sequence[str]:
         return listing_of(self._fs, path)

@@ -26,3 +26,12 @@ def listing_of(filesystem: Any, path: str) -> list[str]:
         if filesystem.exists(path):
             raise  # A folder in it is gone: the rest is not known.
         return []
+
+
+def folders_of(filesystem: Any, path: str) -> list[str]:
+    """What lies directly below a path, as the file system names it; [] where there is no such path. Blocks; OSError."""
+    filesystem.invalidate_cache()
+    try:
+        return [found["name"] for found in filesystem.ls(path, detail=True) if found["type"] == "directory"]
+    except FileNotFoundError:
+        return []

@@ -37,6 +37,10 @@ class BlobStore(Protocol):
         """The bytes, checked against size and digest; BlobError names the object if they differ or it is missing."""
         ...
 
+    async def folders(self) -> list[str]:
+        """The first parts of names that have several."""
+        ...
+
     async def list(self, prefix: str) -> list[str]:
         """All names below a prefix."""
         ...

@@ -49,6 +49,7 @@ from tidemark.shared.runtime.measures import Measure, of_processor
 from tidemark.shared.runtime.mirror import MirrorWriter, read_mirrors
 from tidemark.shared.runtime.reading import reading
 from tidemark.shared.runtime.storing import Write, carry_out
+from tidemark.shared.runtime.sweeping import Sweeper, mark_of
 from tidemark.shared.runtime.telling import Teller
 from tidemark.shared.runtime.told import Told
 from tidemark.shared.runtime.trimming import Trimmer
@@ -143,6 +144,7 @@ class CoordinatorDriver:
             self._run_store(),
             self._run_mirror(),
             Trimmer(self._outside).run(lambda: self._token is not None),
+            Sweeper(self._outside, self._store, self._lease_ms).run(lambda: self._token),
         )
         handles = [self._outside.executor.spawn(loop, "coordinator", self._broken) for loop in loops]
         await self._stopped.wait()
@@ -394,7 +396,7 @@ class CoordinatorDriver:
         """Read what there is, however long it takes; then lead."""
         while (found := await self._read_store()) is None:
             await self._outside.clock.sleep_ms(self._outside.settings.retry_ms)
-        stored, connections = found
+        mark, stored, connections = found
         if self._lease != token:
             return
         self._waits_for = ""
@@ -405,12 +407,13 @@ class CoordinatorDriver:
         for name, value in connections.items():
             self._tell_connection(name, value)
         _log.info("coordinator.leads", holder=self._holder, leader=token, processors=len(stored))
-        self._post(self._term, ev.LeadershipTaken(self._now(), token, tuple(stored)))
+        self._post(self._term, ev.LeadershipTaken(self._now(), token, tuple(stored), mark))
 
-    async def _read_store(self) -> tuple[list[ev.StoredProcessor], dict[str, str]] | None:
+    async def _read_store(self) -> tuple[str, list[ev.StoredProcessor], dict[str, str]] | None:
         """Everything that a leader knows when it begins; None while something is away."""
         try:
-            return await self._stored(await self._store.processors()), await self._store.connections()
+            mark = await mark_of(self._outside)
+            return mark, await self._stored(await self._store.processors()), await self._store.connections()
         except (StoreUnavailable, Ambiguous, LogUnavailable) as error:
             _log.warning("coordinator.leadership_waits", reason=str(error))
             self._waits_for = str(error) or type(error).__name__

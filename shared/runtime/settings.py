@@ -70,6 +70,8 @@ class RuntimeSettings:
     """A worker that hears no coordinator for so long stops its tasks (R2)."""
     topics_kept_ms: int = 600_000
     """How long commands, reports, answers and read positions stay in their topics (`trimming.py`)."""
+    garbage_interval_ms: int = 600_000
+    """How often the leader looks for blobs and topics of jobs that are gone (`sweeping.py`)."""
     samples_kept_ms: int = 600_000
     """How long samples of output stay in their topic; nothing depends on them."""
     note_interval_ms: int = 1_000

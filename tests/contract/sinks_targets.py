@@ -119,6 +119,9 @@ class MemoryBlobs:
             self.gets_left -= 1
         return self.objects[ref.name]
 
+    async def folders(self) -> list[str]:
+        raise AssertionError("sinks look for no jobs")
+
     async def list(self, prefix: str) -> list[str]:
         return [name for name in self.objects if name.startswith(prefix)]
 

@@ -106,12 +106,15 @@ async def test_a_note_begins_with_what_was_written_last_and_goes_like_any_object
 
 async def test_names_below_a_prefix(store: BlobStore) -> None:
     """Listing goes by whole parts of names, at any depth, sorted; what is not there lists as nothing."""
+    assert await store.folders() == []
     for name in ("job/a/1/x", "job/a/1/y", "job/a/10/z", "job/ab/1/w", "other"):
         await store.put(name, b"")
     assert await store.list("job/a") == ["job/a/1/x", "job/a/1/y", "job/a/10/z"]
     assert await store.list("job/a/1/") == ["job/a/1/x", "job/a/1/y"]
     assert await store.list("nothing/here") == []
     assert await store.list("") == ["job/a/1/x", "job/a/1/y", "job/a/10/z", "job/ab/1/w", "other"]
+    await store.put("job-2/a/1/x", b"")
+    assert await store.folders() == ["job", "job-2"]
 
 
 async def test_deleting_is_idempotent(store: BlobStore) -> None:

@@ -3,6 +3,8 @@
 
 from itertools import pairwise
 
+import pytest
+
 from tests.unit.protocol_coordinator_support import DOCUMENT, NAME, Fate
 from tests.unit.protocol_coordinator_world import World, started
 from tidemark.shared.model.ids import Epoch, ProcessorName, VertexId
@@ -340,6 +342,35 @@ def test_C12_the_row_of_a_dropped_processor_goes_behind_all_that_it_names() -> N
     world.fate = lambda _: "done"
     world.settle()
     assert (world.store.rows, answers(world)["drop"]) == ({}, "")
+
+
+def _created_again(world: World, *, one_leader: bool) -> None:
+    """Drop the processor and create another one of its name, under one leader or each under its own."""
+    world.request(StopProcessor("stop", NAME))
+    world.pass_ms(2_000)
+    world.request(DropProcessor("drop", NAME))
+    world.settle()
+    if not one_leader:
+        world.lead()
+        world.request(DropProcessor("drop", NAME))
+        world.settle()
+    world.request(CreateProcessor("again", NAME, DOCUMENT, {}))
+    world.settle()
+    assert answers(world)["again"] == ""
+
+
+@pytest.mark.parametrize("one_leader", [True, False])
+def test_C8_a_drop_that_was_decided_does_not_drop_the_next_of_the_name(one_leader: bool) -> None:
+    """Its request lies there until the leader deletes it: another leader reads it again, when the name has another processor."""
+    world = started()
+    world.pass_ms(1_500)
+    _created_again(world, one_leader=one_leader)
+    job = world.row.job
+    world.lead()
+    world.request(DropProcessor("drop", NAME))
+    world.request(CreateProcessor("again", NAME, DOCUMENT, {}))
+    world.pass_ms(1_000)
+    assert (world.row.job, world.row.desired) == (job, "stopped")
 
 
 def test_a_drop_whose_deletions_fail_is_tried_again_after_a_while_and_says_why() -> None:

@@ -31,6 +31,8 @@ class LeadershipTaken:
     now_ms: int
     token: LeaderToken
     processors: tuple[StoredProcessor, ...]
+    mark: str = ""
+    """What ids that this installation gives begin with (C12)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ itself in `processor.py`; this file knows who leads, which workers there are, an
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -65,8 +65,8 @@ class CoordinatorMachine:
     """One coordinator process' decisions."""
 
     settings: CoordinatorSettings
-    fresh: Callable[[], str]
-    """Supplies UUIDs (32 hex digits): job ids, incarnations of edges, unique names."""
+    unique: Callable[[], str]
+    """Supplies UUIDs, 32 hex digits."""
     role: Role = Role.STANDBY
     processors: dict[ProcessorName, ProcessorMachine] = field(default_factory=dict)
     creations: dict[ProcessorName, Creation] = field(default_factory=dict)
@@ -74,12 +74,14 @@ class CoordinatorMachine:
     """Changes of the registry of connections that are being written."""
     waiting: deque[Request] = field(default_factory=deque)
     """Requests that came while leadership was being retaken."""
+    gone: dict[ProcessorName, deque[tuple[str, str]]] = field(default_factory=dict)
+    """Answers to requests of names that no processor has: the next of the name is told, for a later leader may read them again (C8)."""
     last_ms: int | None = None
     ctx: Context = field(init=False)
 
     def __post_init__(self) -> None:
         """Build what processors share."""
-        self.ctx = Context(self.settings, self.fresh, Workers(self.settings))
+        self.ctx = Context(self.settings, self.unique, Workers(self.settings))
 
     def handle(self, event: ev.CoordinatorEvent) -> list[CoordinatorCommand]:
         """Take an event in; what is to be done about it, in order."""
@@ -113,7 +115,7 @@ class CoordinatorMachine:
         for machine in self.processors.values():
             unanswered.extend(machine.state.requests)
         self.role = Role.LEADS
-        self.ctx.token = event.token
+        self.ctx.token, self.ctx.mark = event.token, event.mark
         self.ctx.workers.reset(event.now_ms)
         self.creations.clear()
         self.connecting.clear()
@@ -128,6 +130,7 @@ class CoordinatorMachine:
         self.creations.clear()
         self.connecting.clear()
         self.waiting.clear()
+        self.gone.clear()
 
     def _retake(self, reason: str) -> None:
         """What the store has is not known, or not what was thought: read it again, as a leader of a new term (C8)."""
@@ -216,6 +219,7 @@ class CoordinatorMachine:
             machine.advance(now_ms)
             if machine.dropped:
                 del self.processors[machine.state.name]
+                self._remember(machine.state.name, machine.state.answers)
         for creation in list(self.creations.values()):
             self._create_again(creation, now_ms)
         self.ctx.out.extend(self.ctx.workers.retire(now_ms))
@@ -320,6 +324,16 @@ class CoordinatorMachine:
     def _answer(self, request: Request, error: str) -> None:
         said = bounded(error, self.settings.reason_characters_max)
         self.ctx.out.append(do.Answer(request.request, request.name, said))
+        if not isinstance(request, PutConnection):
+            self._remember(request.name, ((request.request, said),))
+
+    def _remember(self, name: ProcessorName, answers: Iterable[tuple[str, str]]) -> None:
+        """`answers_max` a name, `processors_max` names."""
+        kept = self.gone.pop(name, deque(maxlen=self.settings.answers_max))
+        kept.extend(answers)
+        self.gone[name] = kept
+        while len(self.gone) > self.settings.processors_max:
+            del self.gone[next(iter(self.gone))]
 
     def _planned(self, op: OpId, plan: ev.PlannedPipeline | str) -> None:
         for creation in list(self.creations.values()):
@@ -336,11 +350,12 @@ class CoordinatorMachine:
     def _create(self, creation: Creation, planned: ev.PlannedPipeline) -> None:
         request = creation.request
         pending = pending_of(planned, request.parallelism)
-        bound = bind(pending, 1, request.name, self.fresh, self.settings.topic_prefix, None)
-        kept = Kept(interval_ms=pending.interval_ms, answers=((request.request, ""),))
+        bound = bind(pending, 1, request.name, self.ctx.fresh, self.settings.topic_prefix, None)
+        answers = (*self.gone.get(request.name, ()), (request.request, ""))[-self.settings.answers_max :]
+        kept = Kept(interval_ms=pending.interval_ms, answers=answers)
         creation.row = ProcessorRow(
             name=request.name,
-            job=JobId(self.fresh()),
+            job=JobId(self.ctx.fresh()),
             leader=self.ctx.token,
             generation=Generation(0),
             last=Epoch(0),

@@ -46,6 +46,8 @@ from tidemark.shared.protocol.coordinator.workers import Workers
 from tidemark.shared.protocol.lineage import essential
 
 _FORGOTTEN_MAX = 1_000
+UNIQUE_DIGITS = 16
+"""Of an id, behind the mark of the installation."""
 """Entries of the lineage that are forgotten at a time: a statement of SQL names them."""
 NO_LEADER = LeaderToken(0)
 
@@ -222,13 +224,19 @@ class Context:
     """What all processors of one coordinator share."""
 
     settings: CoordinatorSettings
-    fresh: Callable[[], str]
+    unique: Callable[[], str]
     """Supplies UUIDs, 32 hex digits."""
     workers: Workers
+    mark: str = ""
+    """What the installation's ids begin with."""
     token: LeaderToken = NO_LEADER
     ops: int = 0
     outage_seen_ms: int | None = None
     out: list[CoordinatorCommand] = field(default_factory=list)
+
+    def fresh(self) -> str:
+        """An id of this installation's, that no other has: of a job, of an edge's life, of a blob (C12)."""
+        return self.mark + self.unique()[-UNIQUE_DIGITS:]
 
     def op(self) -> OpId:
         """A number for a command that is answered."""

@@ -12,6 +12,7 @@ ON_EXCHANGE = ("tests/unit/test_runtime_exchange.py",)
 ON_STATE = ("tests/unit/test_runtime_state.py",)
 ON_WIRE = ("tests/unit/test_wire.py",)
 ON_BOUNDS = ("tests/unit/test_runtime_bounds.py",)
+SWEEPING, ON_SWEEPING = "shared/runtime/sweeping.py", ("tests/unit/test_runtime_sweeping.py",)
 COORDINATOR, TELLING, FENCING = (
     "shared/runtime/coordinator.py",
     "shared/runtime/telling.py",
@@ -66,6 +67,13 @@ RUNTIME = (
     Mutant("C12", "segments are not named for their job, edge, generation and epoch", EXCHANGE, 'return f"{job}/{owner}/{generation}/{epoch}/{unique}"', 'return f"{job}/{owner}/{epoch}/{generation}/{unique}"', (*ON_EXCHANGE, *ON_STATE)),
     Mutant("C12", "own topics lose old records", "shared/runtime/topics.py", 'KEPT: Final = {"retention.ms": "-1", "retention.bytes": "-1"}', 'KEPT: Final = {"retention.ms": "-1"}', ON_WORKER),
     Mutant("C12", "what tells of now is kept for ever", "shared/runtime/trimming.py", "await self._outside.log.delete_records(self._seen[0])", "pass", ON_BOUNDS),
+    Mutant("C12", "rows are read before what is there", SWEEPING, "        folders, topics = await outside.blobs.folders(), await outside.log.list_topics()\n        living = _ids(mark, (_words(row) for row in await store.processors()))\n", "        living = _ids(mark, (_words(row) for row in await store.processors()))\n        folders, topics = await outside.blobs.folders(), await outside.log.list_topics()\n", ON_SWEEPING),
+    Mutant("C12", "a store that lost rows is believed", SWEEPING, "if not dead or not await store.renew(token, self._lease_ms, outside.clock.now_ms()):", "if not dead:", ON_SWEEPING),
+    Mutant("C12", "whoever was deposed sweeps on", SWEEPING, "if not dead or not await store.renew(token, self._lease_ms, outside.clock.now_ms()):", "if not dead or await store.renew(token, self._lease_ms, outside.clock.now_ms()) is None:", ON_SWEEPING),
+    Mutant("C12", "old jobs are taken for nobody's", SWEEPING, "(row.job, decode_kept(row.extra), decode_plan(row.plan))", "(row.job, decode_plan(row.plan))", ON_SWEEPING),
+    Mutant("C12", "edges are taken for nobody's", SWEEPING, "(row.job, decode_kept(row.extra), decode_plan(row.plan))", "(row.job, decode_kept(row.extra))", ON_SWEEPING),
+    Mutant("C12", "another installation's are its own", SWEEPING, 're.compile(f"{mark}[0-9a-f]{{{UNIQUE_DIGITS}}}")', 're.compile(f"[0-9a-f]{{{2 * UNIQUE_DIGITS}}}")', ON_SWEEPING),
+    Mutant("C12", "nobody's topics stay", SWEEPING, "        await outside.log.delete_topics([t for t in topics if _ids(mark, (t,)) & dead])\n", "", ON_SWEEPING),
     Mutant("C12", "what was told just now goes", "shared/runtime/trimming.py", "delete_records(self._seen[0])", "delete_records(ends)", ON_BOUNDS),
     Mutant("F6", "a row that no frame holds goes in one", EXCHANGE, "            if len(data) > self._inline_bytes_max:", "            if False:", ON_BOUNDS),
     Mutant("C8", "readers heed a lower token", FENCING, "        if token < self.token:", "        if False:", (*ON_LEADERS, *ON_WORKER)),

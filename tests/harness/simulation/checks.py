@@ -25,7 +25,7 @@ from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.ports.log import LogRecord, NewRecord, TopicPartition
 from tidemark.shared.ports.sink import Identity
-from tidemark.shared.protocol.coordinator.record import decode_kept
+from tidemark.shared.protocol.coordinator.record import decode_kept, decode_plan
 from tidemark.shared.runtime.context import Phase
 from tidemark.shared.runtime.registry import Registry
 from tidemark.shared.runtime.topics import MARKERS_PREFIX
@@ -256,6 +256,22 @@ class Checks:
         """Blobs that the last commit does not list."""
         needed = self.listed()
         return [name for name in self._world.objects if name not in needed]
+
+    def nobodys(self) -> list[str]:
+        """Blobs and topics of jobs and of edges that no processor has."""
+        rows = self._world.store.rows.values()
+        kept = [decode_kept(row.extra) for row in rows]
+        jobs = {row.job for row in rows} | {old.job for k in kept for old in k.old_jobs}
+        edges = {binding.topic for row in rows for binding in decode_plan(row.plan).edges}
+        edges |= {topic for k in kept for topic in (*k.obsolete_topics, *k.unwanted_topics)}
+        found = [name for name in self._world.objects if name.partition("/")[0] not in jobs]
+        for topic in self._world.broker.topics():
+            if topic.startswith(MARKERS_PREFIX) or topic.endswith(".commits"):
+                job = topic.removeprefix(MARKERS_PREFIX).removeprefix("tidemark.").partition(".")[0]
+                found += [topic] if job not in jobs else []
+            elif is_edge(topic) and topic not in edges:
+                found.append(topic)
+        return found
 
     def topics_deleted(self, topics: Sequence[str]) -> None:
         """C12: no edge of the last commit."""

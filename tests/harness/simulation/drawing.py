@@ -349,6 +349,7 @@ def _runtime(chooser: random.Random, engine: Literal["spark", "local"]) -> Runti
         heartbeat_timeout_ms=2_000,
         coordinator_silence_ms_max=8_000,
         topics_kept_ms=20_000,
+        garbage_interval_ms=2_000,
         tick_interval_ms=200,
         flow_interval_ms=500,
         fetch_timeout_ms=1_000,

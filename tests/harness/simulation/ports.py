@@ -330,6 +330,14 @@ class SimBlobs:
 
         return await self._asked("blob.read", ref.name, act)
 
+    async def folders(self) -> list[str]:
+        """See `BlobStore.folders`."""
+
+        async def act() -> list[str]:
+            return sorted({name.partition("/")[0] for name in self._objects})
+
+        return await self._asked("blob.read", "all", act)
+
     async def list(self, prefix: str) -> list[str]:
         """See `BlobStore.list`."""
 

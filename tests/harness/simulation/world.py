@@ -108,6 +108,10 @@ class SimWorld:
         """Those that have not died."""
         return [process for process in self.processes.values() if not process.dead]
 
+    def stands_still(self) -> list[str]:
+        """Places whose processes are frozen."""
+        return [place for place, process in self.processes.items() if process.life.frozen and not process.dead]
+
     def beside(self, work: Awaitable[None]) -> None:
         """Do something beside, for no process."""
 
