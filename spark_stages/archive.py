@@ -12,8 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark code gives it
 
-from tidemark.spark_stages.session import LOCAL, OPTIONS, archive_path, open_session
-from tidemark.spark_stages.warmup import warm_up
+from tidemark.spark_stages.session import LOCAL, OPTIONS, archive_path, open_session, warm_up
 
 
 def write_archive(path: Path) -> bool:

@@ -1,8 +1,44 @@
-"""State of a window's stage between steps: a list of Parquet segments, and times. Its snapshot is this and nothing else (P2)."""
+"""State of a window's stage between steps: a list of Parquet segments, and times. Its snapshot is this and nothing else (P2).
+
+Bounds of every step of a Spark stage. What they decide is how a step is carried out, never what comes out.
+"""
+
+from dataclasses import dataclass
+from typing import Final
 
 from msgspec import Struct
 
+from tidemark.shared.model.positive import check_positive
 from tidemark.shared.model.time import MIN_TIME
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBounds:
+    """Raises ValueError, naming the setting, where one cannot work."""
+
+    segments_max: int = 48
+    """Segments of a stage's state beyond which they are compacted."""
+    gathered_rows_max: int = 2_000_000
+    """Rows that one task of a step reads before it merges; a step is shuffled where one window has more: lower it where memory is short."""
+    task_rows: int = 65_536
+    """Rows of a step for which another task is worth its while."""
+    tasks_planned: int = 8
+    """Tasks that a step is cut into, at most, unless they would be large ones; so many plans of steps are kept."""
+    large_task_rows: int = 262_144
+    """Rows beyond which a task's range of windows is halved, as often as it has windows."""
+    session_keys_max: int = 1_000
+    """Keys of rows that may be late beyond which the open sessions of all keys are looked at."""
+
+    def __post_init__(self) -> None:
+        check_positive(self, "spark")
+        if self.large_task_rows < self.task_rows:
+            raise ValueError(
+                f"spark settings: large_task_rows={self.large_task_rows} must not be below task_rows={self.task_rows}:"
+                " tasks would be halved that another one is not worth its while for"
+            )
+
+
+DEFAULTS: Final = StepBounds()
 
 
 class StateSegment(Struct, frozen=True):

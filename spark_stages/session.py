@@ -1,16 +1,31 @@
 """The Spark session of a stage: local mode, a master's URL or a Spark Connect address.
 
 Settings are those that short, frequent jobs need: few shuffle partitions, no adaptive planning (it runs a job a stage), UTC.
+
+What a first step would otherwise wait for: a compiled plan, Python's workers with the product's packages loaded.
 """
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+
+
+def warm_up(session: SparkSession) -> None:
+    """Run a job of the shape that most steps have: one task, which runs an Arrow function in Python."""
+    session.range(0, 1, 1, 1).mapInArrow(_load, "id bigint").collect()
+
+
+def _load(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import tidemark.spark_stages.executing  # noqa: F401, PLC0415 - to have it loaded where the steps will run
+
+    yield from batches
+
 
 ARCHIVE: Final = "TIDEMARK_SPARK_CLASSES"
 """Names the archive of the JVM's classes (archive.py), where it is not in the project's own folder."""

@@ -18,14 +18,13 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that Spark code 
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.operators.aggregation import NO_SESSIONS
 from tidemark.shared.operators.base import WEND
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.sessions import INTERVALS, INTERVALS_SCHEMA
 from tidemark.shared.operators.step import Times
-from tidemark.shared.operators.taking import NO_SESSIONS
 from tidemark.shared.operators.typed_group import ROWS
 from tidemark.shared.operators.window_plan import ROWS_SCHEMA, SESSION, WindowPlan
-from tidemark.spark_stages.bounds import DEFAULTS
 from tidemark.spark_stages.executing import (
     DIFFERING_DDL,
     WORK_PROPERTY,
@@ -38,7 +37,7 @@ from tidemark.spark_stages.executing import (
     packed,
     told,
 )
-from tidemark.spark_stages.manifest import StageState, StateSegment
+from tidemark.spark_stages.manifest import DEFAULTS, StageState, StateSegment
 from tidemark.spark_stages.segments import STATE, WRITTEN_DDL
 
 

@@ -28,7 +28,7 @@ from tidemark.shared.model.values import MISSING, Binary, Date, Document, Long, 
 from tidemark.shared.operators.dead_letters import WOULD_REFUSE
 from tidemark.shared.ports.log import Log
 from tidemark.shared.ports.sink import Rejected
-from tidemark.shared.runtime.internal import is_internal
+from tidemark.shared.runtime.topics import is_internal
 
 _TAKES: Final = {
     "message_bytes_max": "record_bytes_max",

@@ -21,8 +21,7 @@ from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.base import PART, POS, WM, Out
 from tidemark.shared.operators.batches import documents_of, with_column
-from tidemark.shared.operators.build import build_chain, build_front
-from tidemark.shared.operators.chain import Chain
+from tidemark.shared.operators.build import Chain, build_chain, build_front
 from tidemark.shared.operators.context import TaskContext, Topics
 from tidemark.shared.operators.dead_letters import WOULD_REFUSE, Failure, dead_letters
 from tidemark.shared.operators.source_front import SourceFront, Status

@@ -10,7 +10,7 @@ from tidemark.services.cli.reading import Unreadable, read_document
 from tidemark.shared.language.documents import InvalidDocument, Processor, parse
 from tidemark.shared.model.plan import PhysicalPlan
 from tidemark.shared.planning import Engine, PlanError, plan_processor
-from tidemark.shared.runtime.internal import check_topics
+from tidemark.shared.runtime.topics import check_topics
 
 if TYPE_CHECKING:
     from tidemark.shared.planning.describe import StageText

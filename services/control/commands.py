@@ -33,7 +33,7 @@ from tidemark.shared.planning import PlanError, plan_processor
 from tidemark.shared.ports.log import LogError
 from tidemark.shared.process.web import BAD_REQUEST, CONFLICT, NO_ANSWER, NOT_FOUND, TOO_MANY, Problem, broker_away
 from tidemark.shared.runtime.client import Client, RequestRefused, RequestTimeout
-from tidemark.shared.runtime.internal import check_topics
+from tidemark.shared.runtime.topics import check_topics
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 Document: TypeAlias = str | dict[str, Any]

@@ -14,11 +14,10 @@ from tidemark.shared.model.ids import Offset, Place, ProcessorName, TaskId
 from tidemark.shared.model.messages import Heartbeat, ProcessorStatus, TaskBeat
 from tidemark.shared.ports.clock import Clock, Executor, Handle
 from tidemark.shared.ports.log import Log, LogError, LogRecord, OffsetOutOfRange, TopicPartition
-from tidemark.shared.runtime.reading import reading
+from tidemark.shared.runtime.reading import Unreadable, reading
 from tidemark.shared.runtime.registry import Connections, Registry
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
-from tidemark.shared.runtime.unreadable import Unreadable
 from tidemark.shared.wire.messages import decode_report
 
 _log = structlog.get_logger()

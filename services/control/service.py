@@ -30,9 +30,9 @@ from tidemark.shared.process.token import read_token
 from tidemark.shared.process.web import UNPACKS
 from tidemark.shared.runtime.client import Client
 from tidemark.shared.runtime.measures import Measure
+from tidemark.shared.runtime.reading import unreadable_measure
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
-from tidemark.shared.runtime.unreadable import unreadable_measure
 
 _log = structlog.get_logger()
 

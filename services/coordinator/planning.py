@@ -20,7 +20,7 @@ from tidemark.shared.planning.names import keep_names, names_of
 from tidemark.shared.protocol.coordinator.events import PlannedEdge, PlannedPipeline, PlannedVertex
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 from tidemark.shared.runtime.coordinator import PlanRefusal
-from tidemark.shared.runtime.internal import check_topics
+from tidemark.shared.runtime.topics import check_topics
 
 
 def plan_for_coordinator(  # noqa: PLR0913 - a document, what there was, and what an installation sets

@@ -34,8 +34,8 @@ from tidemark.shared.process.web import (
     guard,
     read_body,
 )
-from tidemark.shared.runtime.internal import is_internal
 from tidemark.shared.runtime.measures import Measure
+from tidemark.shared.runtime.topics import is_internal
 
 _log = structlog.get_logger()
 _RETRY: Final = {"Retry-After": "1"}

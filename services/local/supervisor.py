@@ -32,10 +32,9 @@ from tidemark.shared.model.messages import WorkerUnwanted, WorkerWanted
 from tidemark.shared.ports.log import Log, TopicPartition
 from tidemark.shared.process.settings import read_runtime
 from tidemark.shared.runtime.fencing import Fence
-from tidemark.shared.runtime.reading import followed
+from tidemark.shared.runtime.reading import Unreadable, followed
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
-from tidemark.shared.runtime.unreadable import Unreadable
 from tidemark.shared.wire.messages import decode_command
 
 _log = structlog.get_logger()

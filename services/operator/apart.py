@@ -23,9 +23,8 @@ from tidemark.shared.computation.problems import ComputationError
 from tidemark.shared.model.frames import Content
 from tidemark.shared.model.held import Why
 from tidemark.shared.model.ids import StatePart
-from tidemark.shared.operators.base import Out
+from tidemark.shared.operators.base import OperatorError, Out
 from tidemark.shared.operators.context import TaskContext
-from tidemark.shared.operators.errors import OperatorError
 from tidemark.shared.operators.specs import ComputeSpec
 from tidemark.shared.ports.children import Child, ChildEnded, Children
 from tidemark.shared.runtime.settings import RuntimeSettings

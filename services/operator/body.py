@@ -20,7 +20,7 @@ from tidemark.shared.model.ids import Epoch, StatePart
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.operators.base import GROUP, Operator, Out
-from tidemark.shared.operators.chain import Chain
+from tidemark.shared.operators.build import Chain
 from tidemark.shared.operators.passing import Passing
 from tidemark.shared.runtime.body import Copied
 from tidemark.shared.runtime.context import TaskContext

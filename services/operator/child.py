@@ -24,7 +24,7 @@ from tidemark.services.operator.rockskeys import Stores
 from tidemark.shared.language.patterns import keep_patterns
 from tidemark.shared.model.ids import StatePart
 from tidemark.shared.operators.base import Out
-from tidemark.shared.operators.cold_keys import Cooling
+from tidemark.shared.operators.computation_keys import Cooling
 from tidemark.shared.operators.compute import ComputeOperator
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.specs import ComputeSpec

@@ -1,4 +1,4 @@
-"""Cold keys in RocksDB, on a local disk: state larger than memory (`shared/operators/cold_keys.py` has the contract).
+"""Cold keys in RocksDB, on a local disk: state larger than memory (`shared/operators/computation_keys.py` has the contract).
 
 Neither log nor sync: what it holds is a copy of what the task's snapshots hold, and goes with the task.
 """
@@ -13,7 +13,7 @@ from typing import Final, TypeVar, cast
 from rocksdict import Options, Rdict, WriteOptions
 
 from tidemark.shared.model.ids import KeyGroup
-from tidemark.shared.operators.errors import OperatorError
+from tidemark.shared.operators.base import OperatorError
 
 WRITE_BUFFERS: Final = 2
 """While one is written to the disk the other is filled."""

@@ -19,7 +19,7 @@ from tidemark.shared.adapters.children import ForkedChildren
 from tidemark.shared.language.documents import parse
 from tidemark.shared.model.ids import Place
 from tidemark.shared.operators.build import build_chain, build_operator
-from tidemark.shared.operators.cold_keys import Cooling
+from tidemark.shared.operators.computation_keys import Cooling
 from tidemark.shared.operators.specs import ComputeSpec, KeyBySpec
 from tidemark.shared.planning import LookupHead
 from tidemark.shared.ports.children import Children

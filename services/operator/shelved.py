@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tidemark.shared.operators.errors import OperatorError
+from tidemark.shared.operators.base import OperatorError
 
 
 def shelved(root: Path, table: pa.Table) -> pa.Table:

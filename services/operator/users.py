@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from tidemark.services.operator.apart import Computations
 from tidemark.services.operator.deaths import Deaths
 from tidemark.services.operator.rockskeys import Stores
-from tidemark.shared.operators.cold_keys import Cooling
+from tidemark.shared.operators.computation_keys import Cooling
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.ports.clock import Executor
 

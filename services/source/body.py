@@ -23,7 +23,7 @@ from tidemark.shared.model.ids import FIRST_OFFSET, Epoch, Offset, SplitId, Stat
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.operators.base import Out
-from tidemark.shared.operators.chain import Chain
+from tidemark.shared.operators.build import Chain
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.log import LogUnavailable

@@ -19,11 +19,11 @@ from tidemark.shared.model.frames import Body, Inline, Segment
 from tidemark.shared.model.held import Hold, Why
 from tidemark.shared.model.ids import TASK_PART, Epoch, StatePart
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.operators.aggregation import NO_SESSIONS, take_rows
 from tidemark.shared.operators.base import MAX_OPEN, MIN_OPEN, WEND, WSTART, Out
 from tidemark.shared.operators.context import TaskContext as OperatorContext
 from tidemark.shared.operators.sessions import intervals
 from tidemark.shared.operators.step import Times
-from tidemark.shared.operators.taking import NO_SESSIONS, take_rows
 from tidemark.shared.operators.window_plan import SESSION, WindowPlan
 from tidemark.shared.runtime.body import Announced, Copied
 from tidemark.shared.runtime.context import TaskContext

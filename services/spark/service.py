@@ -16,10 +16,9 @@ from tidemark.shared.process.settings import ProcessSettings, settings_of
 from tidemark.shared.runtime.body import TaskBody
 from tidemark.shared.runtime.context import TaskContext
 from tidemark.shared.runtime.worker import Worker
-from tidemark.spark_stages.bounds import StepBounds
-from tidemark.spark_stages.session import forget_session, has_ended, open_session
+from tidemark.spark_stages.manifest import StepBounds
+from tidemark.spark_stages.session import forget_session, has_ended, open_session, warm_up
 from tidemark.spark_stages.step import SparkStep
-from tidemark.spark_stages.warmup import warm_up
 
 _log = structlog.get_logger()
 

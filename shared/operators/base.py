@@ -30,7 +30,7 @@ NO_SPLIT_LEAST: Final = -(2**31)
 EVENT: Final = "__event"
 """int64 ms, in a window that closes: event time of a record, where TS is already the output's. TS tells it elsewhere."""
 POS: Final = "__pos"
-"""int64: position in the split: third part of the order key. Where streams flow together, above PLACE which of them (branch.py)."""
+"""int64: position in the split: third part of the order key. Where streams flow together, above PLACE which of them (passing.py)."""
 PLACE_BITS: Final = 52
 """Of a position in a split: 256 TB of a file, or as many records of a partition."""
 PLACE: Final = (1 << PLACE_BITS) - 1
@@ -144,3 +144,7 @@ class Operator(Protocol):
     def counters(self) -> Mapping[str, int]:
         """Totals since the task's start, by name: late, duplicates, dead letters, …; for `stats`."""
         ...
+
+
+class OperatorError(Exception):
+    """The task cannot go on: says what was expected, what was found, and what to do."""

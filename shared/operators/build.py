@@ -1,18 +1,25 @@
 """Specs to operators."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
 
-from tidemark.shared.operators.base import Operator
-from tidemark.shared.operators.branch import Branch
-from tidemark.shared.operators.chain import Chain
+import pyarrow as pa
+
+from tidemark.shared.model.frames import Content
+from tidemark.shared.model.held import Hold, Why
+from tidemark.shared.model.ids import StatePart
+from tidemark.shared.model.plan import OUT
+from tidemark.shared.model.time import MIN_TIME
+from tidemark.shared.operators.base import Filling, Gathering, Holding, Kinded, Operator, OperatorError, Out
 from tidemark.shared.operators.compute import ComputeOperator
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.dedupe import Distinct
-from tidemark.shared.operators.errors import OperatorError
 from tidemark.shared.operators.in_order import InOrder
 from tidemark.shared.operators.join import JoinOperator
-from tidemark.shared.operators.keyby import KeyBy
 from tidemark.shared.operators.partial import PartialAggregate
+from tidemark.shared.operators.passing import Branch, KeyBy, StatelessStages, Tap
+from tidemark.shared.operators.read_ahead import without_read
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import (
     BranchSpec,
@@ -28,9 +35,134 @@ from tidemark.shared.operators.specs import (
     StepSpec,
     TapSpec,
 )
-from tidemark.shared.operators.stateless import StatelessStages
 from tidemark.shared.operators.step_operator import StepOperator
-from tidemark.shared.operators.tap import Tap
+
+_OTHER: Final[Why] = "operator"
+
+
+@dataclass(slots=True)
+class Chain:
+    """Operators in order; with none, everything passes through."""
+
+    operators: tuple[Operator, ...]
+    _seen: list[int] = field(default_factory=list)
+    """The watermark that each operator has been given last, and, at the end, the chain's own."""
+    _names: list[str] = field(default_factory=list)
+    """What the operators' state parts begin with."""
+
+    def __post_init__(self) -> None:
+        self._seen = [MIN_TIME] * (len(self.operators) + 1)
+        kinds = [o.kind if isinstance(o, Kinded) else type(o).__name__ for o in self.operators]
+        self._names = [f"{kind}-{kinds[:i].count(kind)}|" for i, kind in enumerate(kinds)]
+
+    def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
+        """Rows for the first operator; `tag` is the input's."""
+        outs = self._push(0, [Out(OUT, content, batch)], tag)
+        return [replace(out, batch=without_read(out.batch)) for out in outs + self._settle(0)]
+
+    def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
+        """The chain's input watermark."""
+        if not self.operators:
+            self._seen[0] = max(self._seen[0], watermark_ms)
+            return ()
+        outs = self._advance(0, watermark_ms)
+        return outs + self._settle(0)
+
+    def on_processing_time(self, now_ms: int) -> Sequence[Out]:
+        """To every operator, first to last."""
+        return self._each(lambda operator: operator.on_processing_time(now_ms))
+
+    def before_barrier(self) -> Sequence[Out]:
+        """Each gives out what it holds, first to last, so that none is held behind."""
+        return self._each(lambda operator: operator.before_barrier())
+
+    def output_watermark(self) -> int:
+        """What the last operator says."""
+        return self._seen[-1] if self.operators else self._seen[0]
+
+    def next_processing_time(self) -> int:
+        """The earliest of all."""
+        return min((operator.next_processing_time() for operator in self.operators), default=2**63 - 1)
+
+    def snapshot(self) -> Mapping[StatePart, bytes | None]:
+        """All parts that changed, under the operators' names."""
+        return {
+            StatePart(self._names[i] + part): data
+            for i, operator in enumerate(self.operators)
+            for part, data in operator.snapshot().items()
+        }
+
+    def restore(self, parts: MutableMapping[StatePart, bytes]) -> None:
+        """Each operator gets its parts; they are taken out of the mapping, so that no more than they hold stays in memory."""
+        for i, operator in enumerate(self.operators):
+            prefix = self._names[i]
+            own = [part for part in parts if part.startswith(prefix)]
+            operator.restore({StatePart(part[len(prefix) :]): parts.pop(part) for part in own})
+
+    def counters(self) -> Mapping[str, int]:
+        """Sums by name over the operators."""
+        totals: dict[str, int] = {}
+        for operator in self.operators:
+            for name, count in operator.counters().items():
+                totals[name] = totals.get(name, 0) + count
+        return totals
+
+    def holds(self) -> list[Hold]:
+        """The operators that hold the watermark back now, first to last."""
+        found = []
+        for operator, given_ms in zip(self.operators, self._seen, strict=False):
+            reached_ms = operator.output_watermark()
+            if reached_ms < given_ms:
+                stage, why = operator.held_by() if isinstance(operator, Holding) else (type(operator).__name__, _OTHER)
+                found.append(Hold(stage, why, given_ms, reached_ms))
+        return found
+
+    def held_rows(self, merge_above: int) -> int:
+        """What operators hold for the next barrier."""
+        return sum(o.held_rows(merge_above) for o in self.operators if isinstance(o, Gathering))
+
+    def full(self) -> bool:
+        """Whether an operator is."""
+        return any(isinstance(operator, Filling) and operator.full() for operator in self.operators)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _push(self, first: int, outs: Sequence[Out], tag: str = "") -> list[Out]:
+        """Rows through the operators from `first` on."""
+        for i in range(first, len(self.operators)):
+            following: list[Out] = []
+            for out in outs:
+                if out.port == OUT:
+                    following += self.operators[i].on_batch(out.batch, out.content, tag if i == first else "")
+                else:
+                    following.append(out)
+            outs = following
+        return list(outs)
+
+    def _advance(self, index: int, watermark_ms: int) -> list[Out]:
+        """Give operator `index` a watermark, if it is above the last; what fires goes on."""
+        if watermark_ms <= self._seen[index]:
+            return []
+        self._seen[index] = watermark_ms
+        return self._push(index + 1, self.operators[index].on_watermark(watermark_ms))
+
+    def _settle(self, first: int) -> list[Out]:
+        """Carry watermarks on, each behind the rows that were let fire before it."""
+        outs: list[Out] = []
+        for i in range(first, len(self.operators)):
+            reached = self.operators[i].output_watermark()
+            if i + 1 < len(self.operators):
+                outs += self._advance(i + 1, reached)
+            else:
+                self._seen[-1] = max(self._seen[-1], reached)
+        return outs
+
+    def _each(self, call: Callable[[Operator], Sequence[Out]]) -> list[Out]:
+        outs: list[Out] = []
+        for i, operator in enumerate(self.operators):
+            outs += self._push(i + 1, call(operator))
+            outs += self._settle(i)
+        return outs
 
 
 def build_operator(spec: OperatorSpec, context: TaskContext = NOWHERE) -> Operator:

@@ -33,12 +33,12 @@ from tidemark.shared.operators.base import (
     TS,
     WEND,
     WSTART,
+    OperatorError,
     Out,
 )
 from tidemark.shared.operators.batches import batch_of, concat, documents_of, one_batch, with_column
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.dead_letters import Failure, dead_letters
-from tidemark.shared.operators.errors import OperatorError
 from tidemark.shared.operators.grouping import groups_of, numbers_of
 from tidemark.shared.operators.keygroups import murmur2_column
 from tidemark.shared.operators.program import through

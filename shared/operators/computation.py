@@ -27,25 +27,91 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
 
 from tidemark.shared.computation.base import Computation
-from tidemark.shared.computation.problems import DeathError, TimerError
+from tidemark.shared.computation.problems import ComputationError, DeathError, TimerError
 from tidemark.shared.computation.records import Order, Record, Timer
 from tidemark.shared.computation.state import StateCodec
 from tidemark.shared.computation.timers import Pending
 from tidemark.shared.language.limits import DEFAULTS, Limits
-from tidemark.shared.language.values import canonical_key, encode_value
+from tidemark.shared.language.values import canonical_key, encode_doc, encode_value
 from tidemark.shared.model.ids import KeyGroup
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
-from tidemark.shared.model.values import Document
-from tidemark.shared.operators import computation_batch
-from tidemark.shared.operators.cold_keys import Cooling
-from tidemark.shared.operators.computation_keys import Key, Keys, OrderKey, Waiting
-from tidemark.shared.operators.context import NOWHERE
-from tidemark.shared.operators.due import Due
-from tidemark.shared.operators.errors import OperatorError
-from tidemark.shared.operators.guard import CallGuard
+from tidemark.shared.model.values import Date, Document
+from tidemark.shared.operators.base import OperatorError
+from tidemark.shared.operators.computation_keys import Cooling, Due, Key, Keys, OrderKey, Waiting
+from tidemark.shared.operators.context import NOWHERE, CallGuard
+
+TIMESTAMP: Final = "timestamp"
+
+
+def called_on_run(
+    computation: Computation[Any, Any], key: Key, run: Sequence[Waiting], outputs_max: int
+) -> list[tuple[int, Document]]:
+    """Run `process_batch` on records of one key; (time, document) of each row that it gives.
+
+    outputs_max: for each record. ComputationError for a batch that is out of order or too large.
+    """
+    schema = computation.batch_schema
+    assert schema is not None
+    columns = [pa.array([w.value.get(f.name) for w in run], f.type) for f in schema]
+    columns.append(pa.array([w.timestamp_ms for w in run], pa.int64()))
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema.append(pa.field(TIMESTAMP, pa.int64())))
+    found = computation.process_batch(batch, key.state(), key.timers)
+    if found is None or found.num_rows == 0:
+        return []
+    if found.num_rows > outputs_max * len(run):
+        raise _too_many(outputs_max)
+    return _rows(found, run[0].timestamp_ms, run[-1].timestamp_ms)
+
+
+def _rows(found: pa.RecordBatch, first_ms: int, last_ms: int) -> list[tuple[int, Document]]:
+    if TIMESTAMP not in found.schema.names:
+        raise ComputationError(
+            f"process_batch gives a column {TIMESTAMP!r} with the time of each row; found {found.schema.names}"
+        )
+    names = [n for n in found.schema.names if n != TIMESTAMP]
+    times = found.column(TIMESTAMP).to_pylist()
+    if any(t is None or not first_ms <= t <= last_ms for t in times) or times != sorted(times):
+        raise ComputationError(
+            f"process_batch: the times of its rows lie in [{first_ms}, {last_ms}] and do not fall; found {times[:5]}"
+        )
+    columns = [_values(found.column(n)) for n in names]
+    rows: list[tuple[int, Document]] = []
+    for i, time_ms in enumerate(times):
+        document = {n: c[i] for n, c in zip(names, columns, strict=True) if c[i] is not None}
+        encode_doc(document)
+        rows.append((time_ms, document))
+    return rows
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """A column's values as the language has them; a null is a field that is not there."""
+    if pa.types.is_timestamp(column.type):
+        return [None if t is None else Date(t) for t in column.cast(pa.timestamp("ms")).cast(pa.int64()).to_pylist()]
+    return list(column.to_pylist())
+
+
+def yielded(found: Iterable[Document] | None, time_ms: int, outputs_max: int) -> list[tuple[int, Document]]:
+    """What a callback yielded, checked to be documents of the language's values."""
+    timed: list[tuple[int, Document]] = []
+    for document in found or ():
+        if type(document) is not dict:
+            raise ComputationError(f"a computation yields documents (dicts), not a {type(document).__name__}")
+        if len(timed) == outputs_max:
+            raise _too_many(outputs_max)
+        encode_doc(document)
+        timed.append((time_ms, document))
+    return timed
+
+
+def _too_many(outputs_max: int) -> ComputationError:
+    return ComputationError(
+        f"one callback yielded more than {outputs_max} documents; yield fewer, or set options.limits.outputsPerCall"
+    )
 
 
 class Row(NamedTuple):
@@ -277,7 +343,7 @@ class KeyedComputation:
             error = self._try(
                 key,
                 run[-1].timestamp_ms,
-                lambda: computation_batch.call(self._computation, key, run, self._limits.outputs_max),
+                lambda: called_on_run(self._computation, key, run, self._limits.outputs_max),
                 done,
             )
         if error is not None or not together:
@@ -290,7 +356,7 @@ class KeyedComputation:
         self.counters.records += 1
         if self._computation.batch_schema is not None:
             alone = [Waiting(record.timestamp, order, b"", 0, record.value)]
-            call = partial(computation_batch.call, self._computation, key, alone, self._limits.outputs_max)
+            call = partial(called_on_run, self._computation, key, alone, self._limits.outputs_max)
         else:
             call = partial(self._timed, key, record)
         error = self._guarded(("record", key.data, record.timestamp, order), key, record.timestamp, call, done)
@@ -299,7 +365,7 @@ class KeyedComputation:
 
     def _timed(self, key: Key, record: Record) -> list[tuple[int, Document]]:
         found = self._computation.process(record, key.state(), key.timers)
-        return computation_batch.documents(found, record.timestamp, self._limits.outputs_max)
+        return yielded(found, record.timestamp, self._limits.outputs_max)
 
     def _timer(self, key: Key, pending: Pending, output_ms: int, done: Applied) -> None:
         """Fire a timer. Whatever becomes of it, it is pending no more."""
@@ -310,7 +376,7 @@ class KeyedComputation:
             ("timer", key.data, pending.name, pending.time_ms if pending.domain == "event" else None),
             key,
             output_ms,
-            lambda: computation_batch.documents(
+            lambda: yielded(
                 self._computation.on_timer(timer, key.state(), key.timers), output_ms, self._limits.outputs_max
             ),
             done,

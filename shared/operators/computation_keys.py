@@ -7,11 +7,21 @@ would that fires again while the watermark stands.
 
 With `Cooling`, keys that have not been asked for lately lie packed in a store, as they would in a snapshot (`settle`). Whoever holds a
 `Key` lets go of it before the next `settle`.
+
+Where the keys of a computation lie that nobody has asked for lately: packed, outside the task's memory.
+
+A store belongs to one task for its life. It is no durable state: that is the snapshot's, from which a new one is filled.
+
+Which keys of a task have something to apply, and when.
+
+- DU1 A key is noted under one time or none; noting it again forgets what was noted before.
+- DU2 What is kept is bounded by the keys that are noted: of what was forgotten no more than as much again waits to be thrown away.
 """
 
 import heapq
-from collections.abc import Callable, MutableMapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -21,9 +31,90 @@ from tidemark.shared.computation.timers import Pending, Timers
 from tidemark.shared.language.values import decode_value, encode_value
 from tidemark.shared.model.formats import COMPUTATION_STATE, Codec, FormatError
 from tidemark.shared.model.ids import KeyGroup
-from tidemark.shared.model.time import MIN_TIME
-from tidemark.shared.operators.cold_keys import Cooling
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.keygroups import key_group
+
+
+class ColdKeys(Protocol):
+    """Bytes by key group and key. Whatever goes wrong is an OperatorError that says what to do."""
+
+    def put(self, group: KeyGroup, key: bytes, data: bytes) -> None:
+        """Keep; what was there is replaced."""
+        ...
+
+    def get(self, group: KeyGroup, key: bytes) -> bytes | None:
+        """What lies there; None for nothing."""
+        ...
+
+    def remove(self, group: KeyGroup, key: bytes) -> None:
+        """Forget, if it is there."""
+        ...
+
+    def of_group(self, group: KeyGroup) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and bytes of a group, in the order of the keys. The store does not change meanwhile."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cooling:
+    """How many keys stay in memory, and who makes the store for the others."""
+
+    keys_in_memory: int
+    make: Callable[[], ColdKeys]
+
+    def __post_init__(self) -> None:
+        if self.keys_in_memory < 1:
+            raise ValueError(f"keys_in_memory={self.keys_in_memory} must be at least 1")
+
+
+_SLACK: Final = 64
+
+
+class Due:
+    """Keys by their times, ms."""
+
+    __slots__ = ("_heap", "_times")
+
+    def __init__(self) -> None:
+        self._times: dict[bytes, int] = {}
+        self._heap: list[tuple[int, bytes]] = []
+        """Entries whose key has another time by now are passed over."""
+
+    def __len__(self) -> int:
+        """Entries in memory, forgotten ones included."""
+        return len(self._heap)
+
+    def note(self, key: bytes, time_ms: int | None) -> None:
+        """When the key next has something to apply; None for never."""
+        if time_ms is None:
+            self._times.pop(key, None)
+        elif self._times.get(key) != time_ms:
+            self._times[key] = time_ms
+            heapq.heappush(self._heap, (time_ms, key))
+        if len(self._heap) > 2 * len(self._times) + _SLACK:  # DU2
+            self._heap = [(at_ms, noted) for noted, at_ms in self._times.items()]
+            heapq.heapify(self._heap)
+
+    def first_ms(self) -> int:
+        """The earliest time; MAX_TIME where no key is noted."""
+        while self._heap and self._times.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else MAX_TIME
+
+    def take(self, below_ms: int) -> list[bytes]:
+        """The keys noted for a time below this, in the order of their bytes; they are noted no more."""
+        taken = []
+        while self._heap and self._heap[0][0] < below_ms:
+            time_ms, key = heapq.heappop(self._heap)
+            if self._times.get(key) == time_ms:
+                del self._times[key]
+                taken.append(key)
+        return sorted(taken)
+
+    def keys(self) -> set[bytes]:
+        """All that are noted."""
+        return set(self._times)
+
 
 """1 had no `highest`: there the highest that is known is the sequence."""
 

@@ -17,14 +17,13 @@ from tidemark.shared.model.ids import KeyGroup, StatePart, key_group_part
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MIN_TIME, minus
 from tidemark.shared.model.values import Date
-from tidemark.shared.operators.base import ARRIVAL, KEY, NO_SPLIT, PART, POS, TS, WM, Out
+from tidemark.shared.operators.base import ARRIVAL, KEY, NO_SPLIT, PART, POS, TS, WM, OperatorError, Out
 from tidemark.shared.operators.batches import batch_of, documents_of
 from tidemark.shared.operators.computation import Applied, KeyedComputation, Row
 from tidemark.shared.operators.computation import Failure as CallbackFailure
 from tidemark.shared.operators.computation_keys import OrderKey
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.dead_letters import LATE, LATE_CODE, Failure, dead_letters
-from tidemark.shared.operators.errors import OperatorError
 from tidemark.shared.operators.specs import ComputeSpec
 
 _FAILED = "ComputationFailed"

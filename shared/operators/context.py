@@ -1,16 +1,37 @@
-"""What an operator is told about the task it works for; nothing else is known to it."""
+"""What an operator is told about the task it works for; nothing else is known to it.
+
+A guard stands before a user's callback while a task recovers from a death of its process. Between deaths nothing stands there:
+`watching` is false, and a callback costs the question alone.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
 from tidemark.shared.language.stages import KeyFormat
 from tidemark.shared.operators.base import Operator
-from tidemark.shared.operators.cold_keys import Cooling
-from tidemark.shared.operators.guard import CallGuard
+from tidemark.shared.operators.computation_keys import Cooling
 from tidemark.shared.operators.specs import ComputeSpec
+
+
+class CallGuard(Protocol):
+    """Counts, over deaths of the process, in which callback it died."""
+
+    @property
+    def watching(self) -> bool:
+        """Whether `enter` and `leave` want to be told of callbacks."""
+        ...
+
+    def enter(self, call: bytes) -> str | None:
+        """The callback of this name runs next, unless a reason is given: then the process has died in it too often."""
+        ...
+
+    def leave(self) -> None:
+        """No callback runs."""
+        ...
+
 
 Names: TypeAlias = str | tuple[str, ...] | None
 """One topic, several in the order of the document, or what has none."""

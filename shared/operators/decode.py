@@ -23,7 +23,7 @@ from tidemark.shared.language.values.instants import parse_iso
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, Document
 from tidemark.shared.operators.base import RAW, REST
 from tidemark.shared.operators.batches import ARROW_TYPES, TIMESTAMP, typed, typed_fields
-from tidemark.shared.operators.read_columns import read_columns
+from tidemark.shared.operators.read_ahead import read_columns
 
 EXACT_MAX: Final = 2.0**53
 """Below this, a double tells whole numbers apart."""

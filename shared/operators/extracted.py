@@ -16,7 +16,7 @@ from tidemark.shared.language.kernels.base import Bools, Column, ColumnType, Pat
 from tidemark.shared.language.values import decode_value, parse_json
 from tidemark.shared.model.values import MISSING, Date, Document, Value, long
 from tidemark.shared.operators.base import RAW, REST
-from tidemark.shared.operators.read_columns import read_before
+from tidemark.shared.operators.read_ahead import read_before
 
 _TYPES: Final[Mapping[int, ColumnType]] = {**{tag: kind for kind, tag in TAGS.items()}, tags.OBJECT: "object"}
 

@@ -19,11 +19,10 @@ from tidemark.shared.language.accumulators.table import implementation
 from tidemark.shared.language.stages import Group
 from tidemark.shared.language.values import canonical_key, decode_value, encode_docs
 from tidemark.shared.model.values import Document, Value
-from tidemark.shared.operators.base import KEY, WEND, WSTART
+from tidemark.shared.operators.base import KEY, WEND, WSTART, OperatorError
 from tidemark.shared.operators.batches import one_batch
 from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.dead_letters import Failure
-from tidemark.shared.operators.errors import OperatorError
 from tidemark.shared.operators.general_columns import REFUSING, members
 from tidemark.shared.operators.grouping import groups_of
 from tidemark.shared.operators.sessions import assign_sessions

@@ -32,12 +32,23 @@ from tidemark.shared.model.held import Why
 from tidemark.shared.model.ids import KeyGroup, StatePart, key_group_part
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
-from tidemark.shared.operators.base import ARRIVAL, GROUP, KEY, NO_SPLIT_LEAST, PART, POS, REST, TS, WM, Out
+from tidemark.shared.operators.base import (
+    ARRIVAL,
+    GROUP,
+    KEY,
+    NO_SPLIT_LEAST,
+    PART,
+    POS,
+    REST,
+    TS,
+    WM,
+    OperatorError,
+    Out,
+)
 from tidemark.shared.operators.batches import int64s, select
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.dead_letters import LATE, LATE_CODE, Failure, dead_letters
 from tidemark.shared.operators.encoded import encoded
-from tidemark.shared.operators.errors import OperatorError
 from tidemark.shared.operators.join_rows import LEFT, RIGHT, Arrived, Found, JoinRows, RowsSnapshot, Side
 from tidemark.shared.operators.keygroups import murmur2_column
 from tidemark.shared.operators.specs import JoinSpec

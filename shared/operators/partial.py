@@ -26,16 +26,15 @@ from tidemark.shared.model.held import Why
 from tidemark.shared.model.ids import StatePart
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
-from tidemark.shared.operators.aggregation import merged, partials_of
+from tidemark.shared.operators.aggregation import merged, partials_of, travelling
 from tidemark.shared.operators.base import AWAY, WEND, WSTART, Out
 from tidemark.shared.operators.batches import one_batch, select
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.dead_letters import dead_letters
-from tidemark.shared.operators.lateness import Entered, enter, in_windows, split_limits, times_of
 from tidemark.shared.operators.sessions import keyed
 from tidemark.shared.operators.specs import PartialSpec
-from tidemark.shared.operators.taking import travelling
 from tidemark.shared.operators.window_plan import WindowPlan
+from tidemark.shared.operators.windows import Entered, enter, in_windows, split_limits, times_of
 
 Bools = npt.NDArray[np.bool_]
 

@@ -1,10 +1,29 @@
-"""What operators without state and without time of their own share: the watermark passes as it is, nothing waits, nothing is kept."""
+"""Operators without state and without time of their own: the watermark passes as it is, nothing waits, nothing is kept.
+
+Streams that flow together (`$union`) keep an order among themselves: event time, partition, stream, position (D11). Two sources number
+their partitions alike, so their order keys would tie. The number of the stream stands in the high bits of POS; the first one has 0, so a
+pipeline without a union is as it was. People are shown `base.place_of` it.
+"""
 
 from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
+import pyarrow as pa
+
+from tidemark.shared.model.frames import Content
 from tidemark.shared.model.ids import StatePart
+from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
-from tidemark.shared.operators.base import Out
+from tidemark.shared.operators.base import GROUP, KEY, PLACE, PLACE_BITS, POS, OperatorError, Out
+from tidemark.shared.operators.batches import int64s, select, with_column
+from tidemark.shared.operators.context import NOWHERE, TaskContext
+from tidemark.shared.operators.dead_letters import dead_letters
+from tidemark.shared.operators.event_time import rows_of
+from tidemark.shared.operators.frame import evaluated
+from tidemark.shared.operators.keygroups import canonical_column, key_groups
+from tidemark.shared.operators.program import through
+from tidemark.shared.operators.specs import BranchSpec, KeyBySpec, StatelessSpec, TapSpec
 
 
 class Passing:
@@ -41,3 +60,98 @@ class Passing:
     def restore(self, parts: MutableMapping[StatePart, bytes]) -> None:
         """No state."""
         del parts
+
+
+@dataclass
+class StatelessStages(Passing):
+    """An `Operator` without state. A document on which a stage fails becomes a dead letter; the others go on (D1)."""
+
+    spec: StatelessSpec
+    context: TaskContext = NOWHERE
+    _failed: int = 0
+    _discarded: int = 0
+
+    def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
+        """Rows behind the stages, and dead letters."""
+        del tag
+        staged = through(self.spec.stages, batch, self.context)
+        self._failed += staged.failed
+        self._discarded += staged.discarded
+        return [*([Out(OUT, content, staged.batch)] if staged.batch.num_rows else []), *staged.letters]
+
+    def counters(self) -> Mapping[str, int]:
+        """Documents on which a stage failed, and those that `$validate` discarded."""
+        return {"failed": self._failed, "discarded": self._discarded}
+
+
+class KeyBy(Passing):
+    """An `Operator` without state. A row on which the key fails becomes a dead letter; a missing key is null's."""
+
+    def __init__(self, spec: KeyBySpec, context: TaskContext = NOWHERE) -> None:
+        self._spec = spec
+        self._context = context
+        self._failed = 0
+
+    def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
+        """The same rows with KEY and GROUP."""
+        del tag
+        outs: list[Out] = []
+        expr = self._spec.key
+        found = evaluated(expr, batch, self._context.topic)
+        array, failures = found.array, found.failures("")
+        if failures:
+            self._failed += len(failures)
+            outs += dead_letters(batch, failures, self._spec.path.rpartition(".")[2], self._context)
+            good = ~rows_of(failures, batch.num_rows)
+            batch, array = select(batch, good), array.filter(pa.array(good))
+        keys = canonical_column(array, found.field)
+        if batch.num_rows:
+            batch = with_column(batch, KEY, keys)
+            batch = with_column(batch, GROUP, pa.array(key_groups(keys, self._spec.key_groups)))
+            outs.insert(0, Out(OUT, content, batch))
+        return outs
+
+    def counters(self) -> Mapping[str, int]:
+        """Rows on which the key failed."""
+        return {"failed": self._failed}
+
+
+class Tap(Passing):
+    """Stateless."""
+
+    def __init__(self, spec: TapSpec, context: TaskContext = NOWHERE) -> None:
+        self._port, self._stages, self._context = spec.port, spec.stages, context
+
+    def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
+        """The same rows on both ports, but for what is done to those of the tap."""
+        del tag
+        staged = through(self._stages, batch, self._context)
+        return (Out(self._port, content, staged.batch), Out(OUT, content, batch), *staged.letters)
+
+    def counters(self) -> Mapping[str, int]:
+        """Nothing is counted."""
+        return {}
+
+
+BRANCHES_MAX: Final = 2**11
+"""Streams that may flow together."""
+
+
+class Branch(Passing):
+    """An `Operator` without state."""
+
+    def __init__(self, spec: BranchSpec) -> None:
+        if not 0 < spec.branch < BRANCHES_MAX:
+            raise OperatorError(f"stream {spec.branch} of a $union: at most {BRANCHES_MAX} may flow together")
+        self._mark = spec.branch << PLACE_BITS
+
+    def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
+        """The same rows, with the stream's number in POS; one that a union further in has put there gives way."""
+        del tag
+        if POS in batch.schema.names:
+            batch = with_column(batch, POS, pa.array((int64s(batch.column(POS)) & PLACE) | self._mark))
+        return (Out(OUT, content, batch),)
+
+    def counters(self) -> Mapping[str, int]:
+        """Nothing is counted."""
+        return {}

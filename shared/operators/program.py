@@ -40,7 +40,7 @@ from tidemark.shared.language.stages import (
 from tidemark.shared.language.values import encode_value
 from tidemark.shared.model.values import MISSING, Document, Value
 from tidemark.shared.operators import dead_letters
-from tidemark.shared.operators.base import RAW, REST, Out
+from tidemark.shared.operators.base import RAW, REST, OperatorError, Out
 from tidemark.shared.operators.batches import (
     TAGGED_FIELD,
     batch_of,
@@ -54,7 +54,6 @@ from tidemark.shared.operators.batches import (
 )
 from tidemark.shared.operators.cells import column_of
 from tidemark.shared.operators.context import TaskContext
-from tidemark.shared.operators.errors import OperatorError
 from tidemark.shared.operators.frame import Computed as Cells
 from tidemark.shared.operators.frame import Frame
 from tidemark.shared.operators.matched_columns import on_matches, reach

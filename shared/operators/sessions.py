@@ -20,7 +20,7 @@ from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.dead_letters import dead_letters
 from tidemark.shared.operators.event_time import rows_of
 from tidemark.shared.operators.frame import evaluated
-from tidemark.shared.operators.keys import canonical_values
+from tidemark.shared.operators.keygroups import canonical_values
 from tidemark.shared.operators.window_plan import SESSION, SESSION_KEY
 
 Int64s = npt.NDArray[np.int64]

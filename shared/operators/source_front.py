@@ -34,19 +34,25 @@ from tidemark.shared.model.ids import SplitId, StatePart, split_part
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.model.values import Binary
-from tidemark.shared.operators.base import ARRIVAL, AWAY, GROUP, KEY, PART, POS, SRCKEY, TS, WM, Out
+from tidemark.shared.operators.base import ARRIVAL, AWAY, GROUP, KEY, PART, POS, SRCKEY, TS, WM, OperatorError, Out
 from tidemark.shared.operators.batches import int64s, select, with_column
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.dead_letters import Failure, Origin, dead_letters
 from tidemark.shared.operators.decode import Bad, Decoded, decode
 from tidemark.shared.operators.dedupe import SplitIds, check_size, record_ids
-from tidemark.shared.operators.errors import OperatorError
 from tidemark.shared.operators.event_time import event_times, rows_of
 from tidemark.shared.operators.keygroups import key_groups
 from tidemark.shared.operators.record_keys import unfit_keys
 from tidemark.shared.operators.specs import FrontSpec
-from tidemark.shared.operators.split_clock import SplitClock
-from tidemark.shared.operators.watermarks import accept, advance, held_behind, merged, raise_to, watermark_of
+from tidemark.shared.operators.watermarks import (
+    SplitClock,
+    accept,
+    advance,
+    held_behind,
+    merged,
+    raise_to,
+    watermark_of,
+)
 
 Status = Literal["active", "idle", "finished"]
 _RUN: Final = "__run"

@@ -22,13 +22,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
-from tidemark.shared.operators.aggregation import merged
+from tidemark.shared.operators.aggregation import NO_SESSIONS, merged, take_rows
 from tidemark.shared.operators.base import WEND, Out
 from tidemark.shared.operators.batches import one_batch, select
 from tidemark.shared.operators.closing import chosen_by, close
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.sessions import assign_sessions, intervals
-from tidemark.shared.operators.taking import NO_SESSIONS, take_rows
 from tidemark.shared.operators.typed_group import ROWS
 from tidemark.shared.operators.window_plan import WindowPlan
 

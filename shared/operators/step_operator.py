@@ -17,13 +17,32 @@ from tidemark.shared.model.frames import Content
 from tidemark.shared.model.held import Why
 from tidemark.shared.model.ids import TASK_PART, StatePart
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
-from tidemark.shared.operators.base import MAX_OPEN, MIN_OPEN, WSTART, Out
+from tidemark.shared.operators.base import MAX_OPEN, MIN_OPEN, WSTART, OperatorError, Out
 from tidemark.shared.operators.context import NOWHERE, TaskContext
-from tidemark.shared.operators.errors import OperatorError
 from tidemark.shared.operators.specs import StepSpec
 from tidemark.shared.operators.step import EpochInput, Step, StepState, Times
-from tidemark.shared.operators.tables import decode_table, encode_table
 from tidemark.shared.operators.window_plan import WindowPlan
+
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+def encode_table(table: pa.Table | None) -> bytes | None:
+    """The bytes of a table, with metadata; None for None."""
+    if table is None:
+        return None
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=_OPTIONS) as writer:
+        writer.write_table(table)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def decode_table(data: bytes | None) -> pa.Table | None:
+    """The table of these bytes."""
+    if data is None:
+        return None
+    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+        return reader.read_all()
 
 
 class StoredStep(msgspec.Struct, frozen=True):

@@ -1,7 +1,8 @@
-"""Which windows a time belongs to: tumbling and hopping, vectorised. Sessions are in `sessions.py`.
+"""Rows into windows, and what came too late for them. Sessions are in `sessions.py`.
 
-Windows are [start, end), begin at k · hop + offset, and are aligned to 1970 whatever their size (D5, D7). Clock logic (what is late,
-what closes) is not here.
+Windows are [start, end), begin at k · hop + offset, and are aligned to 1970 whatever their size (D5, D7). A row is late for
+a window that has closed: `limit ≥ end`, where the limit is a watermark less the allowed lateness: that of the row's own split before it
+(`lateness: split`), or the step's. It still enters those of its windows that are open.
 """
 
 from dataclasses import dataclass
@@ -9,8 +10,14 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from tidemark.shared.language.stages import HoppingWindow, TumblingWindow
+from tidemark.shared.language.stages import HoppingWindow, SessionWindow, TumblingWindow
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.operators.base import ARRIVAL, TS, WEND, WM, WSTART
+from tidemark.shared.operators.batches import with_column
+from tidemark.shared.operators.dead_letters import LATE, LATE_CODE, Failure
+from tidemark.shared.operators.window_plan import FIRST, LAST, WindowPlan
 
 Int64s = npt.NDArray[np.int64]
 
@@ -47,3 +54,88 @@ def assign(times_ms: Int64s, window: TumblingWindow | HoppingWindow) -> Assignme
     inside = starts + size > times_ms[:, None]
     index, _ = np.nonzero(inside)
     return Assignment(index.astype(np.int64), starts[inside], size, int((~inside.any(axis=1)).sum()))
+
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """A batch's rows in their windows."""
+
+    windows: Assignment
+    open: Bools
+    """Shape (m,): whether the row is in time for that window."""
+
+    def failures(self, path: str) -> list[Failure]:
+        """One late document a row that missed a window."""
+        missed: dict[int, list[int]] = {}
+        at = np.flatnonzero(~self.open)
+        for row, start in zip(self.windows.rows[at].tolist(), self.windows.starts[at].tolist(), strict=True):
+            missed.setdefault(row, []).append(start)
+        return [Failure(row, LATE, LATE_CODE, path, tuple(starts)) for row, starts in missed.items()]
+
+
+def times_of(plan: WindowPlan, batch: pa.RecordBatch) -> Int64s:
+    """What windows go by: event time, or on processing time the arrival; shape (n,), ms."""
+    times: Int64s = batch.column(ARRIVAL if plan.processing_time else TS).to_numpy()
+    return times
+
+
+def enter(plan: WindowPlan, batch: pa.RecordBatch, limits_ms: Int64s | int) -> Entered:
+    """The rows of a batch in their windows; `limits_ms`: a limit for all, or one a row, shape (n,)."""
+    stage = plan.spec.stage
+    times = times_of(plan, batch)
+    if isinstance(stage, SessionWindow):
+        # A row alone; it may be merged with others. The sender knows no sessions: with `split` it goes by the time alone.
+        alone = Assignment(np.arange(len(times), dtype=np.int64), times, stage.gap_ms, 0)
+        return Entered(alone, np.asarray(times >= limits_ms))
+    windows = assign(times, stage)
+    limits = limits_ms if isinstance(limits_ms, int) else limits_ms[windows.rows]
+    return Entered(windows, np.asarray(windows.ends > limits))
+
+
+def split_limits(plan: WindowPlan, batch: pa.RecordBatch) -> Int64s:
+    """Each row's limit by its own split's watermark; MIN_TIME where there was none. Shape (n,), ms."""
+    before: Int64s = batch.column(WM).to_numpy()
+    unbounded = (before == MIN_TIME) | (before == MAX_TIME)
+    return np.where(unbounded, before, before - plan.spec.stage.allowed_lateness_ms)
+
+
+def in_windows(
+    plan: WindowPlan, batch: pa.RecordBatch, entered: Entered, keep: Bools, floors_ms: Int64s | int
+) -> pa.RecordBatch:
+    """The kept entries as rows with WSTART, WEND and what `plan.extras` asks for.
+
+    keep: shape (m,). floors_ms: an element before this (one for all, or one a row) was behind the watermark when it came, and is no
+    candidate for the `outputTime` (W6): what comes out must not lie behind what was said.
+    """
+    every = bool(keep.all()) and len(entered.windows.rows) == batch.num_rows
+    rows = entered.windows.rows if every else entered.windows.rows[keep]
+    starts = entered.windows.starts if every else entered.windows.starts[keep]
+    out = batch if every else batch.take(pa.array(rows))
+    out = with_column(out, WSTART, pa.array(starts))
+    out = with_column(out, WEND, pa.array(starts + entered.windows.size_ms))
+    if plan.extras:
+        times = times_of(plan, batch)[rows]
+        floors = floors_ms if isinstance(floors_ms, int) else floors_ms[rows]
+        out = _with_extras(plan, out, times, np.asarray(times < floors))
+    return out
+
+
+def _with_extras(plan: WindowPlan, out: pa.RecordBatch, times_ms: Int64s, behind: Bools) -> pa.RecordBatch:
+    if FIRST in plan.extras:
+        raised = np.maximum(times_ms, _end_of_earlier(plan, out))
+        out = with_column(out, FIRST, pa.array(raised, mask=behind))
+    if LAST in plan.extras:
+        out = with_column(out, LAST, pa.array(times_ms, mask=behind))
+    return out
+
+
+def _end_of_earlier(plan: WindowPlan, out: pa.RecordBatch) -> Int64s:
+    """For overlapping windows `earliest` is raised to the end of the window before (W6), ms; shape (n,)."""
+    stage = plan.spec.stage
+    starts: Int64s = out.column(WSTART).to_numpy()
+    if isinstance(stage, SessionWindow) or stage.hop_size_ms >= stage.interval_ms:
+        return starts
+    return starts - stage.hop_size_ms + stage.interval_ms

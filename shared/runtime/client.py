@@ -19,11 +19,10 @@ from tidemark.shared.model.messages import (
 from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.log import Log, LogRecord, LogUnavailable, NewRecord, Reader, TopicPartition
 from tidemark.shared.runtime.fencing import Fence
-from tidemark.shared.runtime.reading import followed, reading, up_to_now
+from tidemark.shared.runtime.reading import Unreadable, followed, reading, up_to_now
 from tidemark.shared.runtime.registry import Connections, Registry
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
-from tidemark.shared.runtime.unreadable import Unreadable
 from tidemark.shared.wire.messages import decode_answer, decode_report, decode_sample, encode_message
 
 _DEFAULT: Final = RuntimeSettings()

@@ -40,21 +40,15 @@ from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
 from tidemark.shared.protocol.coordinator.record import decode_kept
 from tidemark.shared.protocol.coordinator.status import status_of
 from tidemark.shared.protocol.errors import LocalError
-from tidemark.shared.runtime.clearing import delete
 from tidemark.shared.runtime.context import Outside, ensure_topics
-from tidemark.shared.runtime.creating import create
-from tidemark.shared.runtime.doubt import Doubt
 from tidemark.shared.runtime.fencing import Fence, token_of
 from tidemark.shared.runtime.measures import Measure, of_processor
 from tidemark.shared.runtime.mirror import MirrorWriter, read_mirrors
-from tidemark.shared.runtime.reading import reading
+from tidemark.shared.runtime.reading import Unreadable, key_of, reading, unreadable_measure
 from tidemark.shared.runtime.storing import Write, carry_out
 from tidemark.shared.runtime.sweeping import Sweeper, mark_of
-from tidemark.shared.runtime.telling import Teller
-from tidemark.shared.runtime.told import Told
-from tidemark.shared.runtime.trimming import Trimmer
-from tidemark.shared.runtime.undecided import Undecided
-from tidemark.shared.runtime.unreadable import Unreadable, key_of, unreadable_measure
+from tidemark.shared.runtime.telling import Doubt, Teller, Told
+from tidemark.shared.runtime.upkeep import Trimmer, Undecided, create, delete
 from tidemark.shared.wire.messages import decode_report, encode_message
 
 _log = structlog.get_logger()

@@ -23,15 +23,13 @@ from tidemark.shared.protocol.errors import LocalError, PeerError
 from tidemark.shared.protocol.task import commands as do
 from tidemark.shared.protocol.task import events as ev
 from tidemark.shared.protocol.task.machine import TaskMachine
-from tidemark.shared.runtime.ahead import Ahead
+from tidemark.shared.runtime.ahead import Ahead, Returns
 from tidemark.shared.runtime.body import BatchingBody, Fetched, Given, SourceBody, TaskBody
 from tidemark.shared.runtime.context import Phase
 from tidemark.shared.runtime.exchange import Exchange
-from tidemark.shared.runtime.gathered import Gathered
 from tidemark.shared.runtime.meter import Meter, first_arrival, oldest_work
-from tidemark.shared.runtime.outbox import Outbox, Parcel
+from tidemark.shared.runtime.outbox import Gathered, Outbox, Parcel
 from tidemark.shared.runtime.reading import reading
-from tidemark.shared.runtime.returns import Returns
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.state import StateStore, blobs_of
 from tidemark.shared.wire.errors import WireError

@@ -1,17 +1,55 @@
-"""Readers for the time of a block, and topics followed through outages."""
+"""Readers for the time of a block, and topics followed through outages.
 
-from collections.abc import AsyncIterator
+Records of internal topics that say nothing: counted, named in the log, skipped. Whoever reaches the brokers can write such.
+"""
+
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
 import structlog
 
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.log import Log, LogRecord, LogUnavailable, OffsetOutOfRange, Reader, TopicPartition
+from tidemark.shared.runtime.measures import Measure
 from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.wire.errors import WireError
 
 _log = structlog.get_logger()
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Unreadable:
+    """Of one reader of topics."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    """By topic."""
+
+    def read(self, record: LogRecord, decode: Callable[[LogRecord], T]) -> T | None:
+        """What a record says; None where key or value are no such thing."""
+        try:
+            return decode(record)
+        except (WireError, ValueError, RecursionError) as error:
+            count = self.counts[record.topic] = self.counts.get(record.topic, 0) + 1
+            reason = str(error) or type(error).__name__
+            _log.error("log.unreadable", topic=record.topic, offset=record.offset, count=count, reason=reason)
+            return None
+
+
+def unreadable_measure(topic: str, count: int) -> Measure:
+    """For whoever measures."""
+    text = "Records of an internal topic that were skipped, for they say nothing"
+    return Measure("unreadable_records_total", "counter", text, count, {"topic": topic})
+
+
+def key_of(record: LogRecord) -> str:
+    """A name, UTF-8. UnicodeDecodeError."""
+    return (record.key or b"").decode()
+
+
 _DEFAULT: Final = RuntimeSettings()
 
 
@@ -75,6 +113,6 @@ async def followed(
             _log.warning("log.away", topic=partition.topic, reason=str(error))
             await clock.sleep_ms(settings.retry_ms)
         except OffsetOutOfRange as error:
-            # It stood still for longer than the topic is kept (`trimming.py`): what counts now is told again.
+            # It stood still for longer than the topic is kept (`upkeep.py`): what counts now is told again.
             _log.warning("log.overtaken", topic=partition.topic, reason=str(error))
             position = None

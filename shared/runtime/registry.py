@@ -10,8 +10,8 @@ from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import ProcessorStatus
 from tidemark.shared.ports.log import LogRecord
 from tidemark.shared.runtime.fencing import LEADS_KEY, Fence
+from tidemark.shared.runtime.reading import Unreadable, key_of
 from tidemark.shared.runtime.settings import RuntimeSettings
-from tidemark.shared.runtime.unreadable import Unreadable, key_of
 from tidemark.shared.wire.limits import WireLimits
 from tidemark.shared.wire.messages import decode_status
 

@@ -69,7 +69,7 @@ class RuntimeSettings:
     coordinator_silence_ms_max: int = 60_000
     """A worker that hears no coordinator for so long stops its tasks (R2)."""
     topics_kept_ms: int = 600_000
-    """How long commands, reports, answers and read positions stay in their topics (`trimming.py`)."""
+    """How long commands, reports, answers and read positions stay in their topics (`upkeep.py`)."""
     garbage_interval_ms: int = 600_000
     """How often the leader looks for blobs and topics of jobs that are gone (`sweeping.py`)."""
     samples_kept_ms: int = 600_000

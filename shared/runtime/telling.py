@@ -1,17 +1,101 @@
 """What a leader tells the others: in one order, with its token and how many changes the store has confirmed (C8).
 
 What it had not sent when its term ended is never sent.
+
+A leader that stood still for longer than its lease may have been followed: it decides nothing until it has asked the store. What it writes
+is refused in any case. But tasks that its successor began are strangers to it, and it would tell their workers to stop. And a store that
+counts fewer changes than leaders have told of has lost what it had confirmed.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
+import structlog
+
 from tidemark.shared.model.ids import EdgeId, LeaderToken, Offset, Seq
-from tidemark.shared.ports.commits import CommitStore
-from tidemark.shared.ports.log import TopicPartition
+from tidemark.shared.ports.clock import Clock
+from tidemark.shared.ports.commits import Ambiguous, CommitStore, StoreLost, StoreUnavailable, lacks
+from tidemark.shared.ports.log import OffsetOutOfRange, TopicPartition
 from tidemark.shared.runtime.context import Outside
-from tidemark.shared.runtime.fencing import LEADS_KEY, signed
+from tidemark.shared.runtime.fencing import LEADS_KEY, changes_of, signed
 from tidemark.shared.runtime.outbox import Outbox, Parcel
+from tidemark.shared.runtime.reading import up_to_now
+
+
+class Doubt:
+    """Of one coordinator's process."""
+
+    def __init__(self, clock: Clock, lease_ms: int) -> None:
+        self._clock = clock
+        self._lease_ms = lease_ms
+        self._ran_ms = clock.monotonic_ms()
+        self._gone = asyncio.Event()
+        self._gone.set()
+        self.number = 0
+        """Of the last time that it stood still."""
+
+    def runs(self) -> None:
+        """The process runs: to be said much oftener than a lease lasts."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._ran_ms > self._lease_ms:
+            self.number += 1
+            self._gone.clear()
+        self._ran_ms = now_ms
+
+    def asked(self, number: int) -> None:
+        """The store was asked, or could not be, when the process had stood still so often."""
+        if number == self.number:
+            self._gone.set()
+
+    def there(self) -> bool:
+        """Whether the store is to be asked."""
+        return not self._gone.is_set()
+
+    async def over(self) -> None:
+        """Wait until there is none."""
+        self.runs()
+        await self._gone.wait()
+
+
+_log = structlog.get_logger()
+
+
+class Told:
+    """In the registry; each look reads on from where the last one ended."""
+
+    def __init__(self, outside: Outside) -> None:
+        self._outside = outside
+        self._position: Offset | None = None
+        self._most = 0
+
+    async def most(self) -> int:
+        """The most changes up to where the registry ends now; 0 if nobody has led. LogUnavailable."""
+        topic, log = TopicPartition(self._outside.topics.registry, 0), self._outside.log
+        if self._position == (await log.end_offsets([topic]))[topic]:
+            return self._most
+        try:
+            async for record in up_to_now(log, topic, self._outside.settings, begin=self._position):
+                self._most = max(self._most, changes_of(record))
+                self._position = Offset(record.offset + 1)
+        except OffsetOutOfRange:
+            self._position = None
+            return await self.most()
+        return self._most
+
+    async def refused(self, store: CommitStore, token: LeaderToken, its: LeaderToken, lease_ms: int) -> None:
+        """Another leads, by its word: wait until the store says so, too. StoreLost where it goes on to name this leader."""
+        while True:
+            try:
+                renewed = await store.renew(token, lease_ms, self._outside.clock.now_ms())
+            except (StoreUnavailable, Ambiguous) as error:
+                _log.warning("coordinator.leadership_waits", reason=str(error))
+                await self._outside.clock.sleep_ms(self._outside.settings.retry_ms)
+                continue
+            if renewed:
+                raise StoreLost(lacks(f"names leader {token}, but leader {its} has told of itself in the registry"))
+            return
+
 
 _PUBLISHED: Final = EdgeId("published")
 

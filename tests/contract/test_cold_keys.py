@@ -11,8 +11,8 @@ import pytest
 from tests.harness.cold_memory import MemoryColdKeys
 from tidemark.services.operator.rockskeys import RocksKeys, Scratch
 from tidemark.shared.model.ids import KeyGroup
-from tidemark.shared.operators.cold_keys import ColdKeys
-from tidemark.shared.operators.errors import OperatorError
+from tidemark.shared.operators.base import OperatorError
+from tidemark.shared.operators.computation_keys import ColdKeys
 
 ONE, TWO = KeyGroup(1), KeyGroup(256)
 

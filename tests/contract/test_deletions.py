@@ -34,10 +34,10 @@ from tidemark.shared.ports.blobs import BlobUnavailable
 from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator import events as ev
-from tidemark.shared.runtime.clearing import delete
 from tidemark.shared.runtime.context import Outside
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.runtime.upkeep import delete
 
 ERRORS = (errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.EACCES)
 

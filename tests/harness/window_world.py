@@ -21,8 +21,7 @@ from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.base import Out
 from tidemark.shared.operators.batches import documents_of
-from tidemark.shared.operators.build import build_chain, build_front
-from tidemark.shared.operators.chain import Chain
+from tidemark.shared.operators.build import Chain, build_chain, build_front
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import FrontSpec, OperatorSpec

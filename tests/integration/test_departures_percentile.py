@@ -9,8 +9,7 @@ import pytest
 
 from tidemark.deploy.pipelines.departures.data import departures
 from tidemark.shared.language.stages import BoundedDisorder, Percentile
-from tidemark.shared.operators.split_clock import SplitClock
-from tidemark.shared.operators.watermarks import advance, watermark_of
+from tidemark.shared.operators.watermarks import SplitClock, advance, watermark_of
 
 DAY_MS = 86_400_000
 

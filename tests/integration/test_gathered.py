@@ -17,7 +17,7 @@ from tidemark.shared.model.plan import DLQ, OUT
 from tidemark.shared.operators.base import Out
 from tidemark.shared.ports.log import NewRecord, TopicPartition
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
-from tidemark.shared.runtime.gathered import ROWS_MAX, Gathered
+from tidemark.shared.runtime.outbox import ROWS_MAX, Gathered
 from tidemark.shared.wire.frames import decode_frame
 
 APART_MS = 100

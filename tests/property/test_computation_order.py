@@ -13,8 +13,8 @@ from tidemark.shared.computation import Computation, NoConfig, Record, Timer, Ti
 from tidemark.shared.model.ids import KeyGroup
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.model.values import Document
-from tidemark.shared.operators.cold_keys import Cooling
 from tidemark.shared.operators.computation import KeyedComputation, Output, Row, row_of
+from tidemark.shared.operators.computation_keys import Cooling
 
 NAMES = "abc"
 KEYS = 3

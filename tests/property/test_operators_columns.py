@@ -25,7 +25,7 @@ from tidemark.shared.operators.context import NOWHERE
 from tidemark.shared.operators.decode import decode
 from tidemark.shared.operators.event_time import event_times
 from tidemark.shared.operators.frame import evaluated
-from tidemark.shared.operators.keyby import KeyBy
+from tidemark.shared.operators.passing import KeyBy
 from tidemark.shared.operators.program import through
 from tidemark.shared.operators.rows import environments
 from tidemark.shared.operators.schemas import after

@@ -25,16 +25,14 @@ from tidemark.shared.model.time import MAX_TIME
 from tidemark.shared.model.values import Document, long
 from tidemark.shared.operators import frame
 from tidemark.shared.operators import remembered as module
-from tidemark.shared.operators.base import GROUP, KEY, POS, TS, WM
+from tidemark.shared.operators.base import GROUP, KEY, POS, TS, WM, OperatorError
 from tidemark.shared.operators.base import PART as PARTITION
 from tidemark.shared.operators.batches import batch_of, typed
-from tidemark.shared.operators.bloom import Bloom
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.dedupe import BUCKET_MS, POSITIONS_A_BUCKET, Distinct, SplitIds
-from tidemark.shared.operators.errors import OperatorError
 from tidemark.shared.operators.in_order import InOrder
 from tidemark.shared.operators.keygroups import key_groups, murmur2_column
-from tidemark.shared.operators.remembered import Remembered
+from tidemark.shared.operators.remembered import Bloom, Remembered
 from tidemark.shared.operators.specs import DistinctSpec, InOrderSpec
 
 PART = StatePart("split:s")

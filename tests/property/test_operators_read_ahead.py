@@ -20,7 +20,7 @@ from tidemark.shared.operators.base import RAW
 from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.operators.decode import decode
 from tidemark.shared.operators.extracted import extracted
-from tidemark.shared.operators.read_columns import READ, without_read
+from tidemark.shared.operators.read_ahead import READ, without_read
 from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.planning import plan_processor
 

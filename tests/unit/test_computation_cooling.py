@@ -9,8 +9,8 @@ from tests.harness.cold_memory import MemoryColdKeys
 from tidemark.shared.computation import Computation, NoConfig, Record, Timer, Timers, make_computation
 from tidemark.shared.model.ids import KeyGroup
 from tidemark.shared.model.values import Document
-from tidemark.shared.operators.cold_keys import Cooling
 from tidemark.shared.operators.computation import KeyedComputation, row_of
+from tidemark.shared.operators.computation_keys import Cooling
 
 KEYS = 100
 GROUPS = 4

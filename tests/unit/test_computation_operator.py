@@ -13,8 +13,8 @@ from tidemark.shared.computation import Computation, NoConfig, Record, StateErro
 from tidemark.shared.computation.harness import Harness
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.model.values import Date, Document
+from tidemark.shared.operators.base import OperatorError
 from tidemark.shared.operators.computation import KeyedComputation, row_of
-from tidemark.shared.operators.errors import OperatorError
 
 
 @dataclass

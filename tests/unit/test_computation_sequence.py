@@ -11,9 +11,8 @@ from tidemark.shared.computation import Computation, NoConfig, Record, Timer, Ti
 from tidemark.shared.model.ids import KeyGroup
 from tidemark.shared.model.time import MAX_TIME
 from tidemark.shared.model.values import Document
-from tidemark.shared.operators.cold_keys import Cooling
 from tidemark.shared.operators.computation import Applied, KeyedComputation, row_of
-from tidemark.shared.operators.computation_keys import Key
+from tidemark.shared.operators.computation_keys import Cooling, Key
 
 
 class Passing(Computation[Any, NoConfig]):

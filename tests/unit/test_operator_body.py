@@ -15,7 +15,7 @@ from tidemark.shared.model.held import Hold
 from tidemark.shared.model.ids import Epoch, StatePart, VertexId
 from tidemark.shared.model.messages import RunningPlan
 from tidemark.shared.operators.base import Out
-from tidemark.shared.operators.chain import Chain
+from tidemark.shared.operators.build import Chain
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.join import JoinOperator
 from tidemark.shared.operators.specs import JoinSpec

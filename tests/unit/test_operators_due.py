@@ -2,7 +2,7 @@
 
 from tidemark.shared.computation.timers import Timers
 from tidemark.shared.model.time import MAX_TIME
-from tidemark.shared.operators.due import Due
+from tidemark.shared.operators.computation_keys import Due
 
 
 def test_DU1_a_key_is_noted_under_its_last_time_alone() -> None:  # noqa: N802

@@ -18,16 +18,14 @@ from tidemark.shared.model.ids import SplitId
 from tidemark.shared.model.plan import DLQ, OUT
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.model.values import Binary, Date
-from tidemark.shared.operators.base import AWAY, GROUP, KEY, TS, WM, Out
+from tidemark.shared.operators.base import AWAY, GROUP, KEY, TS, WM, OperatorError, Out
 from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.operators.build import build_front
 from tidemark.shared.operators.context import TaskContext
-from tidemark.shared.operators.errors import OperatorError
 from tidemark.shared.operators.keygroups import key_group
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import FrontSpec
-from tidemark.shared.operators.split_clock import SplitClock
-from tidemark.shared.operators.watermarks import accept, advance, watermark_of
+from tidemark.shared.operators.watermarks import SplitClock, accept, advance, watermark_of
 
 A, B = SplitId("t-0"), SplitId("t-1")
 

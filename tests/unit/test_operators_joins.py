@@ -7,10 +7,9 @@ from tidemark.shared.language.values import canonical_key
 from tidemark.shared.model.ids import StatePart, key_group_part
 from tidemark.shared.model.time import MAX_TIME
 from tidemark.shared.model.values import Document
-from tidemark.shared.operators.base import GROUP, KEY, PART, POS, TS
+from tidemark.shared.operators.base import GROUP, KEY, PART, POS, TS, OperatorError
 from tidemark.shared.operators.batches import batch_of, documents_of
 from tidemark.shared.operators.context import TaskContext
-from tidemark.shared.operators.errors import OperatorError
 from tidemark.shared.operators.join import JoinOperator
 from tidemark.shared.operators.specs import JoinSpec
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import tidemark.shared.runtime.exchange
 from tidemark.shared.adapters.blobs import MemoryBlobs
 from tidemark.shared.adapters.virtual import InlineExecutor, VirtualWorld, run_virtual
 from tidemark.shared.model.checkpoint import BlobRef
@@ -27,7 +28,6 @@ from tidemark.shared.operators.dead_letters import Failure, Origin, dead_letters
 from tidemark.shared.ports.blobs import BlobError, BlobStore, BlobUnavailable
 from tidemark.shared.protocol.coordinator.retention import parse_blob_name
 from tidemark.shared.protocol.task.events import Emission
-from tidemark.shared.runtime import unkept
 from tidemark.shared.runtime.exchange import Exchange, OutEdge, load_body
 from tidemark.spark_stages.segments import write_segment
 
@@ -189,7 +189,9 @@ async def test_dead_letters_without_a_queue_leave_a_trace(monkeypatch: pytest.Mo
         Exchange(JOB, Generation(1), 128, edges, MemoryBlobs(InlineExecutor()), str, 2000) for edges in ([], [queue])
     )
     logs: list[dict[str, Any]] = []
-    monkeypatch.setattr(unkept, "_log", SimpleNamespace(warning=lambda _event, **told: logs.append(told)))
+    monkeypatch.setattr(
+        tidemark.shared.runtime.exchange, "_log", SimpleNamespace(warning=lambda _event, **told: logs.append(told))
+    )
     for _ in range(100):
         assert await without.emissions(letters, Epoch(1)) == ()
     assert len(await kept.emissions(letters, Epoch(1))) == 1

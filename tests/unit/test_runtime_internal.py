@@ -12,8 +12,7 @@ from tidemark.services.coordinator.planning import plan_for_coordinator
 from tidemark.shared.model.ids import Incarnation, JobId
 from tidemark.shared.protocol.coordinator.plans import topic_name
 from tidemark.shared.runtime.coordinator import PlanRefusal
-from tidemark.shared.runtime.internal import is_internal
-from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.runtime.topics import Topics, is_internal
 
 CONNECTIONS = {"b": {"type": "kafka", "bootstrapServers": "elsewhere:9092"}}
 SOURCE = {"$source": {"connectionName": "b", "topic": "t"}}

@@ -1,7 +1,7 @@
 """A split that was idle is away until every receiver that could judge its rows has read of its return."""
 
 from tidemark.shared.model.ids import EdgeId, Epoch, SplitId
-from tidemark.shared.runtime.returns import Returns
+from tidemark.shared.runtime.ahead import Returns
 
 EDGE, OTHER, SPLIT = EdgeId("a>b"), EdgeId("a:dlq>dlq"), SplitId("t-0")
 

@@ -12,7 +12,7 @@ from tidemark.shared.model.ids import Offset
 from tidemark.shared.ports.log import NewRecord, TopicPartition
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
-from tidemark.shared.runtime.undecided import Undecided
+from tidemark.shared.runtime.upkeep import Undecided
 
 
 def test_C8_a_request_that_is_not_decided_outlives_those_that_are() -> None:

@@ -24,8 +24,8 @@ from tidemark.shared.operators.base import ARRIVAL, PART, POS, TS, WEND, WSTART
 from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailable
 from tidemark.shared.runtime.body import Copied
-from tidemark.shared.runtime.creating import create_mirror
 from tidemark.shared.runtime.mirror import MirrorWriter
+from tidemark.shared.runtime.upkeep import create_mirror
 from tidemark.shared.wire.arrow import encode_batch
 from tidemark.shared.wire.messages import encode_message
 

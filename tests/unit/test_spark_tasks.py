@@ -27,9 +27,8 @@ from tidemark.shared.planning import StepHead, plan_processor
 from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError
 from tidemark.shared.runtime.body import Announced
 from tidemark.shared.wire.arrow import encode_batch
-from tidemark.spark_stages.bounds import StepBounds
 from tidemark.spark_stages.executing import Order
-from tidemark.spark_stages.manifest import StageState, StateSegment
+from tidemark.spark_stages.manifest import StageState, StateSegment, StepBounds
 from tidemark.spark_stages.step import OutputSegment, SparkResult, SparkStep
 
 DOCUMENT = (

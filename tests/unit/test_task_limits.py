@@ -14,12 +14,11 @@ from tidemark.shared.language import patterns
 from tidemark.shared.language.documents import parse
 from tidemark.shared.model.ids import SplitId
 from tidemark.shared.model.plan import OUT
-from tidemark.shared.operators.base import PART, POS, TS, Operator
+from tidemark.shared.operators.base import PART, POS, TS, Operator, OperatorError
 from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.operators.build import build_front, build_operator
 from tidemark.shared.operators.computation import KeyedComputation, row_of
 from tidemark.shared.operators.context import TaskContext
-from tidemark.shared.operators.errors import OperatorError
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.planning.physical import plan_processor

@@ -28,7 +28,7 @@ from tidemark.shared.language.stages import FileSource
 from tidemark.shared.model.frames import Inline
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.operators.base import Out
-from tidemark.shared.operators.chain import Chain
+from tidemark.shared.operators.build import Chain
 from tidemark.shared.operators.join import JoinOperator
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import JoinSpec

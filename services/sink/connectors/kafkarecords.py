@@ -27,7 +27,7 @@ from tidemark.shared.operators.base import ARRIVAL, TS
 from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.ports.log import NewRecord, RecordColumns
 from tidemark.shared.ports.sink import Rejected
-from tidemark.shared.runtime.internal import is_internal, refusal
+from tidemark.shared.runtime.topics import is_internal, refusal
 
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 

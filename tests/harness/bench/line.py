@@ -24,8 +24,7 @@ from tidemark.shared.model.time import MAX_TIME
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.base import Operator, Out
 from tidemark.shared.operators.batches import documents_of
-from tidemark.shared.operators.build import build_front, build_operator
-from tidemark.shared.operators.chain import Chain
+from tidemark.shared.operators.build import Chain, build_front, build_operator
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.planning import LookupHead, plan_processor

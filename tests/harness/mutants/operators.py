@@ -5,8 +5,8 @@ from tests.harness.mutants.model import Mutant
 
 PARTIAL, STEP, CLOSING = "shared/operators/partial.py", "shared/operators/step.py", "shared/operators/closing.py"
 LATENESS, TAKING, COMPUTATION = (
-    "shared/operators/lateness.py",
-    "shared/operators/taking.py",
+    "shared/operators/windows.py",
+    "shared/operators/aggregation.py",
     "shared/operators/computation.py",
 )
 ON_WINDOWS = ("tests/unit/test_operators_window_rules.py",)

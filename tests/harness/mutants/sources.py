@@ -26,7 +26,7 @@ SOURCES = (
     Mutant("W2", "a new split lowers it", FRONT, "        self._watermark = max(self._watermark, found)", "        self._watermark = found", ON_FRONT),
     Mutant("W2", "a new split does not hold it", STRATEGIES, "active = [w for w, idle, ended in watermarks if not idle and not ended]", "active = [w for w, idle, ended in watermarks if not idle and not ended and w != MIN_TIME]", ON_FRONT),
     Mutant("W2", "the delay is not taken off", STRATEGIES, "        case BoundedDisorder(max_delay_ms):\n            return max_delay_ms", "        case BoundedDisorder(_):\n            return 0", ON_FRONT),
-    Mutant("W2", "the watermark depends on how batches are cut", STRATEGIES, "np.concatenate(([clock.highest_ms], times_ms))", "np.concatenate(([times_ms[0]], times_ms))", ON_FRONT),
+    Mutant("W2", "the watermark depends on how batches are cut", STRATEGIES, "seen = np.maximum.accumulate(np.concatenate(([clock.highest_ms], times_ms)))", "seen = np.maximum.accumulate(np.concatenate(([times_ms[0]], times_ms)))", ON_FRONT),
     Mutant("W2", "strategies are not restored", FRONT, "        return _Split(_CODEC.decode(stored), ids, dirty=False)", "        return _Split(SplitState(ordinal, SplitClock()), ids)", ON_FRONT),
     Mutant("W3", "the lowest of the idle", STRATEGIES, "        return max(idle_ones)", "        return min(idle_ones)", ON_FRONT),
     Mutant("W3", "idle splits hold it", STRATEGIES, "active = [w for w, idle, ended in watermarks if not idle and not ended]", "active = [w for w, _idle, ended in watermarks if not ended]", ON_FRONT),

@@ -34,7 +34,7 @@ TREES = (
         tests=("tests/unit/protocol_task/test_task_restore.py", "tests/unit/test_sink_tasks.py"),
     ),
     Mutant(
-        "C8", "undecided requests are deleted", "shared/runtime/undecided.py",
+        "C8", "undecided requests are deleted", "shared/runtime/upkeep.py",
         where="Undecided.let_go",
         old="min(self._offsets.values(), default=self._read)",
         new="self._read",

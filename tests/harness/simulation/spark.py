@@ -23,9 +23,8 @@ from tidemark.shared.operators.context import TaskContext as OperatorContext
 from tidemark.shared.operators.sessions import intervals
 from tidemark.shared.operators.typed_group import ROWS
 from tidemark.shared.operators.window_plan import SESSION, WindowPlan
-from tidemark.spark_stages.bounds import StepBounds
 from tidemark.spark_stages.executing import _read
-from tidemark.spark_stages.manifest import StageState, StateSegment
+from tidemark.spark_stages.manifest import StageState, StateSegment, StepBounds
 from tidemark.spark_stages.step import SparkStep
 
 BOUNDS: Final = StepBounds(segments_max=4, task_rows=8, tasks_planned=3, large_task_rows=16)

@@ -1,0 +1,151 @@
+"""What a leader makes and deletes in topics and the blob store: a command becomes calls, and what came of them an event (C12).
+
+The topics of a generation, and the mirror of its job, are made before there are tasks, and nobody makes them later: a process that stood
+still while a processor was dropped goes on afterwards; what it made would be nobody's, and never be deleted.
+
+The topics that tell what is going on now (commands, reports, answers, read positions) have no retention, for no clock of a broker's decides
+what may go: the leader deletes what was written `topics_kept_ms` before. Whoever reads them reads from their ends; a process that stood
+still for so long has stopped its tasks by its own clock, and starts anew. Of requests those go that no leader will have to decide again.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from tidemark.shared.model.ids import JobId, Offset
+from tidemark.shared.ports.blobs import BlobError
+from tidemark.shared.ports.log import Log, LogError, LogUnavailable, TopicPartition
+from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator import events as ev
+from tidemark.shared.protocol.coordinator.retention import blob_may_go
+from tidemark.shared.runtime.context import Outside
+from tidemark.shared.runtime.topics import EDGE_CONFIG, TOLD_CONFIG, Topics
+
+
+async def create(command: do.CreateTopics, outside: Outside) -> ev.TopicsReady | ev.TopicsFailed:
+    """Make what is not there."""
+    try:
+        await create_mirror(command.job, outside.log, outside.topics)
+        for wanted in command.topics:
+            await outside.log.create_topic(wanted.topic, wanted.partitions, EDGE_CONFIG)
+    except LogUnavailable as error:
+        return ev.TopicsFailed(outside.clock.monotonic_ms(), command.op, str(error))
+    except LogError as error:
+        return ev.TopicsFailed(outside.clock.monotonic_ms(), command.op, str(error), permanent=True)
+    return ev.TopicsReady(outside.clock.monotonic_ms(), command.op)
+
+
+async def create_mirror(job: JobId, log: Log, topics: Topics) -> None:
+    """Make a job's mirror where it is not there. LogError."""
+    await log.create_topic(topics.commits(job), 1, TOLD_CONFIG)
+
+
+_log = structlog.get_logger()
+
+Deletion = do.DeleteTopics | do.DeleteRecords | do.TrimMirror | do.DeleteBlobs
+
+
+async def delete(command: Deletion, outside: Outside) -> ev.CoordinatorEvent:
+    """Delete only what the machine names."""
+    try:
+        await _delete(command, outside)
+    except (LogError, BlobError) as error:
+        _log.warning("cleanup.failed", command=type(command).__name__, reason=str(error))
+        return ev.DeletionFailed(outside.clock.monotonic_ms(), command.op, str(error))
+    return ev.Deleted(outside.clock.monotonic_ms(), command.op)
+
+
+async def _delete(command: Deletion, outside: Outside) -> None:
+    match command:
+        case do.DeleteTopics(_, topics):
+            await outside.log.delete_topics(topics)
+        case do.DeleteRecords(_, floors):
+            before = {TopicPartition(f.topic, f.partition): f.offset for f in floors}
+            await outside.log.delete_records(before)
+        case do.TrimMirror(_, job, offset):
+            await outside.log.delete_records({TopicPartition(outside.topics.commits(job), 0): offset})
+        case do.DeleteBlobs(_, job, up_to, keep):
+            names = await outside.blobs.list(f"{job}/")
+            doomed = [n for n in names if blob_may_go(n, job, up_to, keep)]
+            await outside.blobs.delete(doomed)
+            if up_to is None:
+                await _forget_job(job, outside)
+
+
+async def _forget_job(job: JobId, outside: Outside) -> None:
+    """Its mirror and the release markers in this cluster go; those at other targets name a job that will never be again."""
+    topics, log = outside.topics, outside.log
+    markers = [t for t in await log.list_topics() if t.startswith(topics.markers(job))]
+    await log.delete_topics([topics.commits(job), *markers])
+
+
+_LOOKS = 10
+"""How often the ends are noted within `topics_kept_ms`."""
+
+
+class Trimmer:
+    """Of one leader."""
+
+    def __init__(self, outside: Outside) -> None:
+        self._outside = outside
+        topics = outside.topics
+        named = (topics.commands, topics.reports, topics.answers, topics.flow)
+        self._topics = [TopicPartition(topic, 0) for topic in named]
+        self._seen: deque[Mapping[TopicPartition, Offset]] = deque(maxlen=_LOOKS)
+        """Where the topics ended, the oldest first."""
+
+    async def run(self, leads: Callable[[], bool]) -> None:
+        """Look at the ends, and delete what lay below those that were seen a full round ago. An outage is waited out."""
+        while True:
+            await self._outside.clock.sleep_ms(self._outside.settings.topics_kept_ms // _LOOKS)
+            if not leads():
+                self._seen.clear()
+                continue
+            try:
+                ends = await self._outside.log.end_offsets(self._topics)
+                if len(self._seen) == _LOOKS:
+                    await self._outside.log.delete_records(self._seen[0])
+            except LogError as error:
+                _log.warning("cleanup.failed", topic="of the installation", reason=str(error))
+            else:
+                self._seen.append(ends)
+
+
+class Undecided:
+    """Of one coordinator, by request id."""
+
+    def __init__(self, outside: Outside) -> None:
+        self._outside = outside
+        self._offsets: dict[str, Offset] = {}
+        self._read = Offset(0)
+        self._fewer = asyncio.Event()
+
+    def begin(self, start: Offset) -> None:
+        """A term reads from here: what an earlier one left is read again, or another leader has decided it."""
+        self._offsets.clear()
+        self._read = start
+
+    def heard(self, request: str, offset: Offset) -> None:
+        """It has been read."""
+        self._offsets[request] = offset
+        self._read = Offset(offset + 1)
+
+    def decided(self, request: str) -> None:
+        """It has been answered."""
+        self._offsets.pop(request, None)
+        self._fewer.set()
+
+    async def let_go(self) -> None:
+        """Delete what is decided, however long it takes: a request that stayed would be carried out anew by a later leader."""
+        topic, log = TopicPartition(self._outside.topics.requests, 0), self._outside.log
+        while True:
+            await self._fewer.wait()
+            self._fewer.clear()
+            try:
+                await log.delete_records({topic: min(self._offsets.values(), default=self._read)})
+            except LogError as error:
+                _log.warning("cleanup.failed", topic=topic.topic, reason=str(error))
+                self._fewer.set()
+                await self._outside.clock.sleep_ms(self._outside.settings.retry_ms)
