@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.positive import check_positive
 from tidemark.shared.model.time import MIN_TIME
 
@@ -18,7 +19,7 @@ class StepBounds:
 
     segments_max: int = 48
     """Segments of a stage's state beyond which they are compacted."""
-    gathered_rows_max: int = 2_000_000
+    gathered_rows_max: int = knob(2_000_000)
     """Rows that one task of a step reads before it merges; a step is shuffled where one window has more: lower it where memory is short."""
     task_rows: int = 65_536
     """Rows of a step for which another task is worth its while."""

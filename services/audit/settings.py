@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.positive import check_positive
 from tidemark.shared.process.settings import read_table, settings_of
 
@@ -12,9 +13,9 @@ from tidemark.shared.process.settings import read_table, settings_of
 class AuditSettings:
     """Of one audit or redrive."""
 
-    held_bytes_max: int = 4 * 1024 * 1024 * 1024
+    held_bytes_max: int = knob(4 * 1024 * 1024 * 1024)
     """Records of one topic that are held to compare them; beyond it the command ends and says so."""
-    outage_ms_max: int = 30_000
+    outage_ms_max: int = knob(30_000)
     """How long one reading waits out outages of the broker."""
 
     def __post_init__(self) -> None:

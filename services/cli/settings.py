@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.positive import check_positive
 from tidemark.shared.process.settings import read_table, settings_of
 
@@ -12,11 +13,11 @@ from tidemark.shared.process.settings import read_table, settings_of
 class CliSettings:
     """Of one command."""
 
-    collected_rows_max: int = 10_000_000
+    collected_rows_max: int = knob(10_000_000)
     """Documents and dead letters that a try-out collects; beyond it the try-out fails and says so."""
-    ready_ms_max: int = 300_000
+    ready_ms_max: int = knob(300_000)
     """For an installation to be ready."""
-    request_timeout_ms: int = 60_000
+    request_timeout_ms: int = knob(60_000)
     """For the control service's answer."""
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.positive import check_positive
 from tidemark.shared.planning import Engine
 from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings, settings_of
@@ -14,17 +15,17 @@ LOOPBACK = "127.0.0.1"
 class ControlSettings:
     """Of one control service."""
 
-    host: str = LOOPBACK
+    host: str = knob(LOOPBACK)
     """Where it listens: the loopback address unless told otherwise."""
-    port: int = 8470
+    port: int = knob(8470)
     """0: any that is free."""
-    token_file: str = ""
+    token_file: str = knob("")
     """Holds the token; made, for its owner alone, where it is not there. "": the token is TIDEMARK_TOKEN's."""
-    address_file: str = ""
+    address_file: str = knob("")
     """Where to write, as JSON, at which URL it is reached; "": nowhere."""
-    logs: str = ""
+    logs: str = knob("")
     """The folder of the services' log files, JSON lines; "": they are not here."""
-    body_bytes_max: int = 900_000
+    body_bytes_max: int = knob(900_000)
     """Of a request: a document travels to the coordinator in one record of the brokers."""
     requests_max: int = 256
     """Requests that are being answered; more are answered 429."""
@@ -36,7 +37,7 @@ class ControlSettings:
     """For a request's body to come; then it is answered 408, and its room is another's."""
     request_characters_max: int = 128
     """Of the id that a command may bring."""
-    silent_ms_max: int = 10_000
+    silent_ms_max: int = knob(10_000)
     """A worker that has said nothing for so long is not shown, and after six times as long forgotten."""
     workers_max: int = 10_000
     """Places of workers that are remembered; beyond it those that were heard first are forgotten."""
@@ -44,13 +45,13 @@ class ControlSettings:
     """For requests under way, and for the agents, to end when the service stops."""
     commands_max: int = 32
     """Commands that wait for the coordinator at the same time; more are answered 429."""
-    command_timeout_ms: int = 30_000
+    command_timeout_ms: int = knob(30_000)
     """For the coordinator's answer."""
     sample_max: int = 100
     log_lines_max: int = 1_000
     log_bytes_max: int = 1024 * 1024
     """Read of each log file, from its end."""
-    agents: bool = True
+    agents: bool = knob(True)
     """Take commands from a topic and tell events to another (`agents.py`)."""
     agents_waiting_max: int = 4_096
     """Commands of the topic that are read and wait; then no more are read."""
@@ -64,12 +65,12 @@ class ControlSettings:
     """How often late data are looked for."""
     events_kept_ms: int = 7 * 24 * 3_600_000
     """How long events stay in their topic."""
-    late_fraction_max: float = 0.01
+    late_fraction_max: float = knob(0.01)
     """An alert is raised when a larger part of a processor's input came late, and there were at least `late_records_min`."""
-    late_records_min: int = 1_000
+    late_records_min: int = knob(1_000)
     events_max: int = 10_000
     """Events that wait for the broker; beyond it the oldest are let go, with a word in the log."""
-    engine: Engine = "spark"
+    engine: Engine = knob("spark")
     """What documents are validated for."""
 
     def __post_init__(self) -> None:

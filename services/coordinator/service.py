@@ -1,6 +1,7 @@
 """Wiring of the coordinator's process."""
 
 import uuid
+from dataclasses import replace
 from functools import partial
 
 from tidemark.services.coordinator.planning import plan_for_coordinator
@@ -16,8 +17,8 @@ from tidemark.shared.runtime.settings import HEADER_BYTES_MAX
 
 def coordinator_settings(settings: ProcessSettings) -> CoordinatorSettings:
     """From the process' settings, with their relations to those of workers and brokers. ProcessSettingsError, SettingsError."""
-    table = {**settings.extra, "topic_prefix": settings.prefix}
-    found = settings_of(table, CoordinatorSettings, "TIDEMARK_EXTRA", others=True)
+    read = settings_of(settings.extra, CoordinatorSettings, "TIDEMARK_EXTRA", others=True)
+    found = replace(read, topic_prefix=settings.prefix)
     runtime = settings.runtime
     runtime.check_alignment(found.checkpoint_timeout_ms)
     runtime.check_commits(found.unreleased_max)

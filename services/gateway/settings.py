@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.positive import check_positive
 from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings, settings_of
 from tidemark.shared.runtime.settings import HEADER_BYTES_MAX
@@ -11,21 +12,21 @@ from tidemark.shared.runtime.settings import HEADER_BYTES_MAX
 class GatewaySettings:
     """Of one gateway."""
 
-    host: str = "127.0.0.1"
+    host: str = knob("127.0.0.1")
     """Where it listens: the loopback address unless told otherwise."""
-    port: int = 8471
+    port: int = knob(8471)
     """0: any that is free."""
-    token_file: str = ""
+    token_file: str = knob("")
     """Holds the token; made, for its owner alone, where it is not there. "": the token is TIDEMARK_TOKEN's."""
-    topics: tuple[str, ...] = ()
+    topics: tuple[str, ...] = knob(())
     """What may be written to; (): every topic of the cluster but Tidemark's own and the broker's."""
-    batch_bytes_max: int = 4 * 1024 * 1024
+    batch_bytes_max: int = knob(4 * 1024 * 1024)
     """Of a request."""
-    record_bytes_max: int = 900_000
+    record_bytes_max: int = knob(900_000)
     """Of a record; below the topics' `max.message.bytes`."""
     records_max: int = 50_000
     """In a batch."""
-    in_flight_bytes_max: int = 32 * 1024 * 1024
+    in_flight_bytes_max: int = knob(32 * 1024 * 1024)
     """Of all batches that are being read or wait for the broker: more are answered 429."""
     requests_max: int = 256
     """Requests that are being answered: more are answered 429, however small they are."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NewType
 
 from tidemark.services.local.jars import default_cache
+from tidemark.shared.model.knobs import knob
 
 Port = NewType("Port", int)
 
@@ -30,11 +31,11 @@ class BrokerSettings:
     # FREE_PORT: the one it had before if that is still free, else any.
     port: Port = FREE_PORT
     controller_port: Port = FREE_PORT
-    heap_mib_max: int = 512
+    heap_mib_max: int = knob(512)
     message_bytes_max: int = 8 * 2**20
     # Below this the broker is not started: it would stop in the middle of a write.
-    free_disk_mib_min: int = 512
-    start_timeout_s: float = 300.0
+    free_disk_mib_min: int = knob(512)
+    start_timeout_s: float = knob(300.0)
     """For the first answer of a broker whose process lives: on a machine that is busy, minutes. An end of it is noticed at once."""
     stop_timeout_s: float = 15.0
     format_timeout_s: float = 300.0

@@ -1,17 +1,15 @@
 """Bounds of the local mode from the environment: TIDEMARK_LOCAL, JSON, numbers of `LocalSettings`, and of `BrokerSettings` as `broker`."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
-from difflib import get_close_matches
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from tidemark.services.local.broker_settings import BrokerSettings
+from tidemark.shared.model.knobs import knobs_of, no_such_setting
 from tidemark.shared.process.settings import ProcessSettingsError, read_table
 
 T = TypeVar("T")
 PLACE = "TIDEMARK_LOCAL"
-_GIVEN = frozenset({"port", "controller_port"})
-"""Numbers that are no bounds: an argument of the command says them."""
 _FROM_ZERO = frozenset({"niceness"})
 
 
@@ -31,13 +29,10 @@ def limited(settings: T, environment: Mapping[str, str]) -> T:
 
 
 def _replaced(settings: T, table: Mapping[str, Any], place: str) -> T:
-    kinds = {each.name: type(getattr(settings, each.name)) for each in fields(settings)}  # type: ignore[arg-type]
-    known = {name: kind for name, kind in kinds.items() if kind in (int, float) and name not in _GIVEN}
+    known = knobs_of(type(settings))
     for name, value in table.items():
         if name not in known:
-            near = get_close_matches(name, known, 1)
-            message = f"{place}.{name}: no such setting" + (f"; did you mean {near[0]}?" if near else "")
-            raise ProcessSettingsError(message)
+            raise ProcessSettingsError(no_such_setting(place, name, known))
         if type(value) not in (int, known[name]) or not (value > 0 or (value == 0 and name in _FROM_ZERO)):
             what = "a positive whole number" if known[name] is int else "a positive number"
             message = f"{place}.{name}: expected {what}, found {value!r}"

@@ -28,6 +28,7 @@ from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.model.ids import Place, WorkerIncarnation
+from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.messages import WorkerUnwanted, WorkerWanted
 from tidemark.shared.ports.log import Log, TopicPartition
 from tidemark.shared.process.settings import read_runtime
@@ -60,20 +61,20 @@ class LocalSettings:
     port: Port = FREE_PORT
     workers: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(SERVICES, 1))
     """Processes of each service, at first: workers come and go as the coordinator wishes."""
-    workers_max: int = 8
+    workers_max: int = knob(8)
     """Of each service; a wish for more is not followed."""
-    retire_idle_ms: int = 10_000
+    retire_idle_ms: int = knob(10_000)
     """A worker that hosts nothing for so long goes, but for the last of its service."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Added to every process'."""
-    niceness: int = 5
+    niceness: int = knob(5)
     """Of operators, Spark and sinks, 0 to 19 as in nice(1): they yield to sources when all cores are busy, for a source works on one core
     while a step, a release and the broker come in bursts on several. Flow control keeps a source from running away from them."""
     restart_wait_ms: int = 200
     restart_wait_ms_max: int = 5_000
     early_ends_max: int = 3
     """A process that ended so often in a row when it had hardly begun is no more waited for when a worker is wished for."""
-    stop_timeout_s: float = 10.0
+    stop_timeout_s: float = knob(10.0)
     log_bytes_max: int = 20 * 1024 * 1024
     """Of a process' log file; then it is kept as `….log.1`, and begun anew."""
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.positive import check_positive
 from tidemark.shared.process.settings import ProcessSettings, settings_of
 
@@ -10,21 +11,21 @@ from tidemark.shared.process.settings import ProcessSettings, settings_of
 class OperatorSettings:
     """Of one process."""
 
-    scratch: str = ""
+    scratch: str = knob("")
     """A folder for keyed state beyond memory; "": the system's for temporary files."""
     beside_rows: int = 1_000
     """So many rows of a batch are worked on beside the loop, whatever is done to them."""
     close_wait_ms: int = 5_000
     """How long a task that is stopped waits for the call that is being worked on."""
-    apart: bool = True
+    apart: bool = knob(True)
     """Each computation of each task runs in a process of its own; false: in the worker's, until one of the task's has ended it."""
-    memory_bytes_max: int = 4 << 30
+    memory_bytes_max: int = knob(4 << 30)
     """What such a process may take of memory for data (RLIMIT_DATA)."""
-    processes_max: int = 16
+    processes_max: int = knob(16)
     """Processes that such a one may be, with those that it starts."""
     build_ms_max: int = 45_000
     """How long loading a computation's class may take there."""
-    call_ms_max: int = 600_000
+    call_ms_max: int = knob(600_000)
     """How long one batch, watermark or snapshot may take there."""
 
     def __post_init__(self) -> None:

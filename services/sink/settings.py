@@ -6,6 +6,7 @@ from tidemark.services.sink.connectors.files import FileSinkSettings
 from tidemark.services.sink.connectors.kafka import KafkaSinkSettings
 from tidemark.services.sink.connectors.sql import SqlSinkSettings
 from tidemark.services.sink.connectors.staging import StagingSettings
+from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.positive import check_positive
 from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings, settings_of
 from tidemark.shared.runtime.settings import HEADER_BYTES_MAX
@@ -21,7 +22,7 @@ class SinkSettings:
     staging: StagingSettings = field(default_factory=StagingSettings)
     sample_rows_max: int = 100
     """Rows of the last batch that a task keeps, for samples."""
-    sample_bytes_max: int = 256 * 1024
+    sample_bytes_max: int = knob(256 * 1024)
     """Of the documents that a task shows as a sample."""
     target_wait_ms: int = 500
     """Between two tries of a target that is away."""

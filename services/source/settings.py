@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.positive import check_positive
 from tidemark.shared.process.settings import ProcessSettings, settings_of
 
@@ -10,9 +11,9 @@ from tidemark.shared.process.settings import ProcessSettings, settings_of
 class SourceSettings:
     """Bounds of every source task of one process."""
 
-    splits_max: int = 10_000
+    splits_max: int = knob(10_000)
     """Partitions that one Kafka source may have, over all tasks."""
-    files_max: int = 100_000
+    files_max: int = knob(100_000)
     """Files that one source may have."""
     file_poll_ms: int = 500
     """How long a source of files waits before it looks for what is new, at most."""

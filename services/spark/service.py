@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.services.spark.body import SparkBody
 from tidemark.shared.model.ids import Place
+from tidemark.shared.model.knobs import knob
 from tidemark.shared.operators.context import TaskContext as OperatorContext
 from tidemark.shared.operators.window_plan import WindowPlan
 from tidemark.shared.planning import StepHead
@@ -68,7 +69,7 @@ class KeptSession:
 class SparkSettings(StepBounds):
     """Of one process (TIDEMARK_EXTRA, JSON)."""
 
-    master: str = "local[2]"
+    master: str = knob("local[2]")
     """A master, or a Spark Connect address."""
 
 

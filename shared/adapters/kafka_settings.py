@@ -2,12 +2,12 @@
 
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from tidemark.shared.model.knobs import knob, knobs_of, no_such_setting
 from tidemark.shared.model.positive import check_positive
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
@@ -23,28 +23,28 @@ class KafkaSettings:
 
     bootstrap: str
     """`host:port`, several separated by commas."""
-    security_protocol: SecurityProtocol = "PLAINTEXT"
-    sasl_mechanism: SaslMechanism = "PLAIN"
-    sasl_username: str | None = None
-    sasl_password: str | None = field(default=None, repr=False)
+    security_protocol: SecurityProtocol = knob("PLAINTEXT")
+    sasl_mechanism: SaslMechanism = knob("PLAIN")
+    sasl_username: str | None = knob(None)
+    sasl_password: str | None = knob(None, shown=False)
     sasl_token_provider: Any = field(default=None, repr=False)
     """For OAUTHBEARER: an `aiokafka.abc.AbstractTokenProvider`."""
-    ssl_ca_file: str | None = None
+    ssl_ca_file: str | None = knob(None)
     """Certificates that sign the brokers'; None: the system's."""
-    ssl_certificate_file: str | None = None
-    ssl_key_file: str | None = None
-    ssl_key_password: str | None = field(default=None, repr=False)
-    ssl_check_hostname: bool = True
+    ssl_certificate_file: str | None = knob(None)
+    ssl_key_file: str | None = knob(None)
+    ssl_key_password: str | None = knob(None, shown=False)
+    ssl_check_hostname: bool = knob(True)
 
     client: str = "tidemark"
     """Prefix of client ids, which the brokers' logs and quotas show."""
-    replication: int = 0
+    replication: int = knob(0)
     """Replicas of topics that are made here; 0: three, or as many as there are brokers."""
-    request_timeout_ms: int = 15_000
+    request_timeout_ms: int = knob(15_000)
     """For one request's answer."""
-    delivery_timeout_ms: int = 60_000
+    delivery_timeout_ms: int = knob(60_000)
     """For a record's acknowledgement, a transaction's end, or the opening of an identity: then LogUnavailable."""
-    transaction_timeout_ms: int = 60_000
+    transaction_timeout_ms: int = knob(60_000)
     """After this the broker aborts an open transaction; at most its `transaction.max.timeout.ms`."""
     topic_wait_ms: int = 2_000
     """For a new topic to be known, before it counts as missing."""
@@ -55,19 +55,19 @@ class KafkaSettings:
     fetch_gather_ms: int = 100
     """A source asks a broker again so long after an answer that was small, or after a tenth of its checkpoints' interval if that is less:
     what comes meanwhile comes together. 0: at once."""
-    fetch_bytes_max: int = 32 << 20
+    fetch_bytes_max: int = knob(32 << 20)
     """Of one answer."""
-    partition_fetch_bytes_max: int = 4 << 20
+    partition_fetch_bytes_max: int = knob(4 << 20)
     """Of one partition in an answer; at least the largest record batch."""
-    message_bytes_max: int = 1_000_000
+    message_bytes_max: int = knob(1_000_000)
     """Of one record, and of one batch: at most the topics' `max.message.bytes`."""
     batches_in_flight_max: int = 64
     """Batches of a transaction that wait for their acknowledgement."""
     emit_headers_max: int = 1_000
     """Of a record that `$emit` writes; a row with more is refused."""
-    emit_topics_max: int = 10_000
+    emit_topics_max: int = knob(10_000)
     """Different topics that an expression of `$emit` may name in a task; rows for others are refused."""
-    emit_topic_partitions: int = 1
+    emit_topic_partitions: int = knob(1)
     """A topic that `$emit` names and that does not exist is made with so many; 0: its rows are refused instead."""
     records_in_flight_max: int = 100_000
     """Records of a writer that are not acknowledged; the next waits."""
@@ -75,7 +75,7 @@ class KafkaSettings:
     """Consumer groups to which offsets are noted, a connection each; beyond it the oldest is closed."""
     log_kinds_max: int = 1_000
     """Messages of the client library that are told apart, so that each is logged once in a while; beyond it counting begins anew."""
-    compression: Literal["gzip", "snappy", "lz4", "zstd"] | None = None
+    compression: Literal["gzip", "snappy", "lz4", "zstd"] | None = knob(None)
 
     def __post_init__(self) -> None:
         if not self.bootstrap:
@@ -148,11 +148,10 @@ class KafkaSettings:
 
 def settings_from(config: Mapping[str, Any], place: str, **given: str) -> KafkaSettings:
     """Settings from a table of the user's at `place`. ValueError names the setting that is unknown or wrong; no value is shown."""
-    known = {f.name for f in fields(KafkaSettings)} - given.keys()
+    known = knobs_of(KafkaSettings)
     for name in config:
         if name not in known:
-            near = get_close_matches(name, known, 1)
-            raise ValueError(f"{place}.{name}: no such setting" + (f"; did you mean {near[0]}?" if near else ""))
+            raise ValueError(no_such_setting(place, name, known))
     try:
         return msgspec.convert({**config, **given}, KafkaSettings)
     except msgspec.ValidationError as error:

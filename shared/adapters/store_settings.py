@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.positive import check_positive
 
 
@@ -9,9 +10,9 @@ from tidemark.shared.model.positive import check_positive
 class StoreSettings:
     """Of the coordinator's database. Raises ValueError, naming the setting."""
 
-    timeout_ms: int = 15_000
+    timeout_ms: int = knob(15_000)
     """For one transaction up to its COMMIT, and again for the COMMIT; half of it for a lock of SQLite's."""
-    connections_max: int = 4
+    connections_max: int = knob(4)
     """Connections to the database."""
 
     def __post_init__(self) -> None:
@@ -28,7 +29,7 @@ class BlobSettings:
     """Folders of a directory that are remembered as durable; beyond it all are made durable again."""
     link_tries_max: int = 5
     """A folder may be removed, as empty, between being made and being used."""
-    request_timeout_ms: int = 60_000
+    request_timeout_ms: int = knob(60_000)
     """For S3 to take a connection, and to answer."""
     delete_names_max: int = 1_000
     """Names in one request of S3, which takes no more than a thousand."""

@@ -5,14 +5,14 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from difflib import get_close_matches
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
 import msgspec
 
 from tidemark.shared.adapters.kafka_settings import KafkaSettings, settings_from
 from tidemark.shared.adapters.store_settings import BlobSettings, StoreSettings
 from tidemark.shared.model.ids import WorkerIncarnation
+from tidemark.shared.model.knobs import knobs_of, no_such_setting
 from tidemark.shared.runtime.settings import RuntimeSettings
 
 T = TypeVar("T")
@@ -164,12 +164,10 @@ def settings_of(table: Mapping[str, Any], kind: type[T], place: str, *, others: 
 
 
 def _check_known(table: Mapping[str, Any], kind: Any, place: str, *, others: bool) -> None:
-    known = {each.name for each in fields(kind)}
-    hints = get_type_hints(kind)
+    known = knobs_of(kind)
+    fixed = {each.name for each in fields(kind)} - known.keys()
     for name, value in table.items():
-        if name not in known and not others:
-            near = get_close_matches(name, known, 1)
-            message = f"{place}.{name}: no such setting" + (f"; did you mean {near[0]}?" if near else "")
-            raise ProcessSettingsError(message)
-        if is_dataclass(hints.get(name)) and isinstance(value, dict):
-            _check_known(value, hints[name], f"{place}.{name}", others=False)
+        if name not in known and (name in fixed or not others):
+            raise ProcessSettingsError(no_such_setting(place, name, known))
+        if is_dataclass(known.get(name)) and isinstance(value, dict):
+            _check_known(value, known[name], f"{place}.{name}", others=False)

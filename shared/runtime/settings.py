@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal
 
 from tidemark.shared.language.limits import CONDITIONS_MAX
+from tidemark.shared.model.knobs import knob
 from tidemark.shared.protocol.task.start import TaskLimits
 from tidemark.shared.wire.limits import WireLimits
 
@@ -33,9 +34,9 @@ class LookupSettings:
     """Wait before a table that is away is asked again; doubled each time."""
     retry_ms_max: int = 5_000
     """The longest of these waits."""
-    found_rows_max: int = 1_000_000
+    found_rows_max: int = knob(1_000_000)
     """Rows that the questions of one batch find together; beyond it the task fails, with what to do."""
-    kept_rows_max: int = 1_000_000
+    kept_rows_max: int = knob(1_000_000)
     """Rows in the answers that one task's `$cachedLookup` keeps, however few answers they are; the one used longest ago gives way."""
     file_interval_ms: int = 1_000
     """How often a file that serves as a table is looked at for changes."""
@@ -45,7 +46,7 @@ class LookupSettings:
 class DeathSettings:
     """Bounds of how callbacks of users' code are watched after a death of their process (`services/operator/deaths.py`)."""
 
-    deaths_max: int = 3
+    deaths_max: int = knob(3)
     """A callback in which the process has died so often is given up: its record goes to the dead letter queue."""
     commits_watched: int = 50
     """Callbacks are noted before they run until so many commits after a death."""
@@ -57,12 +58,12 @@ class DeathSettings:
 class RuntimeSettings:
     """Of one worker process."""
 
-    heartbeat_interval_ms: int = 500
-    heartbeat_timeout_ms: int = 5_000
+    heartbeat_interval_ms: int = knob(500)
+    heartbeat_timeout_ms: int = knob(5_000)
     """The coordinator gives a silent worker up after this."""
-    heartbeat_bytes_max: int = 512 * 1024
+    heartbeat_bytes_max: int = knob(512 * 1024)
     """Of a heartbeat: one that would be larger goes without the details of its tasks, such as where each split stands."""
-    acknowledgement_bytes_max: int = 900_000
+    acknowledgement_bytes_max: int = knob(900_000)
     """Of a task's acknowledgement: inline state, what it staged, where its splits stand. Beyond it the task fails, with what to do."""
     reason_characters_max: int = 4_000
     """Of the reason that is told when a task fails; the worker's log has all of it."""
@@ -86,7 +87,7 @@ class RuntimeSettings:
     """Tasks and jobs of which a worker remembers the last generation that it was given (R2); jobs whose mirror a coordinator knows."""
     commits_waiting_max: int = 10_000
     """Commits that wait for their release in one sink task; the coordinator holds checkpoints back long before (C11)."""
-    connections_max: int = 256
+    connections_max: int = knob(256)
     """Clients that a process holds for documents' connections: of Kafka clusters so many, of databases so many."""
     snapshots_waiting_max: int = 3
     """Snapshots of a task that are not durable yet; before the next is copied the task waits for room."""
@@ -105,41 +106,41 @@ class RuntimeSettings:
     topic_records_max: int = 1_000
     """Of commands, reports, requests, answers, positions and mirrors, per fetch."""
     fetch_records_max: int = 500
-    fetch_bytes_max: int = 4 * 1024 * 1024
+    fetch_bytes_max: int = knob(4 * 1024 * 1024)
     """Of a source, per fetch."""
-    splits_interval_ms: int = 5_000
+    splits_interval_ms: int = knob(5_000)
     """How often a source that does not end by itself looks for partitions or files that have come."""
     origins_interval_ms: int = 1_000
     """How often a source asks whether its topics are still those that it began to read (I2); after an outage before it reads on."""
-    inline_bytes_max: int = 256 * 1024
+    inline_bytes_max: int = knob(256 * 1024)
     """A batch above this goes by reference on edges that allow it, and is split on others."""
-    state_inline_bytes_max: int = 64 * 1024
+    state_inline_bytes_max: int = knob(64 * 1024)
     """State of a task below this travels in its acknowledgement (C7)."""
     state_blobs_max: int = 16
     """State parts spread over more blobs, beyond those that their size takes, are written anew."""
     state_blob_bytes_max: int = 64 * 1024 * 1024
     """Of one blob of state parts: who restores holds one beside what was cut out of it. A part that is larger is one by itself."""
-    engine: Literal["spark", "local"] = "spark"
+    engine: Literal["spark", "local"] = knob("spark")
     """What runs the steps of windows; `local`: Arrow, in operator tasks. The same in every process of an installation."""
     collects: bool = False
     """For trying out: what a document names no target for, output and dead letters, is collected (`plan_processor`)."""
-    join_bytes_max: int = 1024 * 1024 * 1024
+    join_bytes_max: int = knob(1024 * 1024 * 1024)
     """Rows that one task of a `$join` may keep in memory; beyond it the task fails, with what to do."""
-    join_pairs_max: int = 10_000_000
+    join_pairs_max: int = knob(10_000_000)
     """Documents that one watermark may let out of one task of a `$join`; beyond it the task fails, with what to do."""
-    keys_in_memory: int = 500_000
+    keys_in_memory: int = knob(500_000)
     """Keys of a computation that one task has at hand; the others lie packed in RocksDB, below the operator's scratch folder."""
     keys_buffer_bytes: int = 16 << 20
     """Of what is written to such a RocksDB, in memory; twice that at the most."""
     waiting_records_max: int = 5_000_000
     """Records that may wait for the watermark in one task of a keyed computation; beyond it the task fails, with what to do."""
-    computed_max: int = 10_000_000
+    computed_max: int = knob(10_000_000)
     """Documents that one batch or watermark may let out of one task of a computation; beyond it the task fails, with what to do."""
-    ids_bytes_max: int = 1024 * 1024 * 1024
+    ids_bytes_max: int = knob(1024 * 1024 * 1024)
     """Record ids that one task has in memory; beyond it an operator has them in mapped files in its scratch folder; a source fails."""
     ordered_bytes_max: int = 256 * 1024 * 1024
     """Rows of an epoch that one task holds to give them out in the order of their splits; beyond it they go in pieces."""
-    open_rows_max: int = 10_000_000
+    open_rows_max: int = knob(10_000_000)
     """Groups and rows of open windows that one task keeps with `engine: local`; beyond it the task fails, with what to do."""
     unmerged_groups_max: int = 262_144
     """Partials that a sender holds before it merges those of one window and key, or twice what the last merge left."""
@@ -149,11 +150,11 @@ class RuntimeSettings:
     """Partials, one for a window and a key, that a sender holds for its next barrier; beyond it they are sent before, and count (F8)."""
     lookup: LookupSettings = field(default_factory=LookupSettings)
     deaths: DeathSettings = field(default_factory=DeathSettings)
-    threads: int = 8
+    threads: int = knob(8)
     """Of a process, for what blocks: files, databases, users' computations."""
     calls_waiting_max: int = 1_024
     """Blocking calls of a process that may run or wait for a thread; one more is an error."""
-    slots: int = 4
+    slots: int = knob(4)
     """Processors of which this worker hosts tasks at the same time."""
     limits: TaskLimits = field(default_factory=TaskLimits)
     wire: WireLimits = field(default_factory=WireLimits)

@@ -23,6 +23,7 @@ from tidemark.shared.runtime.context import Outside
 
 _log = structlog.get_logger()
 _MARK_BYTES = 8
+"""Of the digest: few installations share a blob store, and a name stays short."""
 
 
 async def mark_of(outside: Outside) -> str:

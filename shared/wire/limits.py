@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
+from tidemark.shared.model.knobs import knob
+
 
 @dataclass(frozen=True, slots=True)
 class WireLimits:
@@ -10,7 +12,7 @@ class WireLimits:
 
     frame_bytes_max: int = 8 * 1024 * 1024
     """Of a frame on an edge, encoded."""
-    message_bytes_max: int = 8 * 1024 * 1024
+    message_bytes_max: int = knob(8 * 1024 * 1024)
     """Of a command, report, request, answer, status, commit row or mirror row, encoded."""
     batch_bytes_max: int = 64 * 1024 * 1024
     """Of a record batch in memory; what is larger is divided before it goes by reference."""

@@ -13,7 +13,7 @@ from tests.harness.worker_stand import working
 from tidemark.shared.adapters.directory_blobs import DirectoryBlobs
 from tidemark.shared.adapters.kafka_client import LogLid
 from tidemark.shared.adapters.kafka_groups import KafkaGroups
-from tidemark.shared.adapters.kafka_settings import KafkaSettings, settings_from
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.adapters.kafka_writer import KafkaWriter
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
@@ -286,7 +286,7 @@ def test_so_many_messages_of_the_library_are_told_apart() -> None:
 def test_settings_of_kafka_that_cannot_work_are_refused(changed: dict[str, int], said: str) -> None:
     """Each with its name, what is expected and what was found."""
     with pytest.raises(ValueError, match=said):
-        settings_from(changed, "TIDEMARK_KAFKA_CONFIG", bootstrap="b:1")
+        KafkaSettings("b:1", **changed)  # type: ignore[arg-type]
 
 
 # --- the stores, and the environment --------------------------------------------------------------------------------------
@@ -312,13 +312,13 @@ def test_a_process_reads_the_bounds_of_its_stores() -> None:
     environment = {
         **BASE,
         "TIDEMARK_STORE_CONFIG": '{"connections_max": 2, "timeout_ms": 500}',
-        "TIDEMARK_BLOBS_CONFIG": '{"folders_kept_max": 7}',
-        "TIDEMARK_RUNTIME": '{"wire": {"bodies_max": 9}, "connections_max": 3}',
+        "TIDEMARK_BLOBS_CONFIG": '{"request_timeout_ms": 7}',
+        "TIDEMARK_RUNTIME": '{"wire": {"message_bytes_max": 9000000}, "connections_max": 3}',
     }
     settings = read_settings(environment)
     assert settings.store_config == StoreSettings(connections_max=2, timeout_ms=500)
-    assert settings.blobs_config == BlobSettings(folders_kept_max=7)
-    assert (settings.runtime.wire.bodies_max, settings.runtime.connections_max) == (9, 3)
+    assert settings.blobs_config == BlobSettings(request_timeout_ms=7)
+    assert (settings.runtime.wire.message_bytes_max, settings.runtime.connections_max) == (9_000_000, 3)
 
 
 @pytest.mark.parametrize(
@@ -331,12 +331,12 @@ def test_a_process_reads_the_bounds_of_its_stores() -> None:
         ),
         ("STORE_CONFIG", '{"timeout": 9}', "STORE_CONFIG.timeout: no such setting; did you mean timeout_ms?"),
         ("STORE_CONFIG", '{"timeout_ms": "9"}', "STORE_CONFIG: Expected `int`, got `str` - at `$.timeout_ms`"),
-        ("BLOBS_CONFIG", '{"delete_names_max": 1001}', "delete_names_max: expected 1 to 1000, found 1001"),
+        ("BLOBS_CONFIG", '{"delete_names_max": 9}', "BLOBS_CONFIG.delete_names_max: no such setting"),
         ("RUNTIME", '{"slot": 4}', "RUNTIME.slot: no such setting; did you mean slots?"),
         (
             "RUNTIME",
-            '{"wire": {"frame_bytes": 9}}',
-            "RUNTIME.wire.frame_bytes: no such setting; did you mean frame_bytes_max?",
+            '{"wire": {"message_bytes": 9}}',
+            "RUNTIME.wire.message_bytes: no such setting; did you mean message_bytes_max?",
         ),
         ("RUNTIME", "[1]", "RUNTIME: expected a JSON object; found 3 characters that are none"),
     ],

@@ -196,8 +196,6 @@ def _process(extra: dict[str, Any], runtime: RuntimeSettings, kafka: dict[str, A
     ("extra", "runtime", "kafka", "said"),
     [
         ({"mirror_bytes_max": 990_000}, {}, {}, "mirror_bytes_max: its 990000 bytes .* message_bytes_max=1000000"),
-        ({"lineage_max": 1}, {}, {}, "coordinator setting lineage_max: expected at least 2, found 1"),
-        ({"tasks_max": 129}, {}, {}, r"tasks_max \(129\) must not be above the 128 key groups"),
         (
             {"heartbeat_timeout_ms": 1_000},
             {},
@@ -226,7 +224,8 @@ def _process(extra: dict[str, Any], runtime: RuntimeSettings, kafka: dict[str, A
         ),
         ({}, {}, {"message_bytes_max": 500_000}, "inline_bytes_max=262144, .* message_bytes_max=500000"),
         ({"processors_max": 0}, {}, {}, "coordinator setting processors_max: expected a positive number, found 0"),
-        ({"workers_max": "9"}, {}, {}, r"TIDEMARK_EXTRA: Expected `int`, got `str` - at `\$.workers_max`"),
+        ({"processors_max": "9"}, {}, {}, r"TIDEMARK_EXTRA: Expected `int`, got `str` - at `\$.processors_max`"),
+        ({"lineage_max": 9}, {}, {}, r"TIDEMARK_EXTRA\.lineage_max: no such setting"),
     ],
 )
 def test_a_coordinator_whose_settings_cannot_work_ends_at_its_start(
@@ -235,6 +234,19 @@ def test_a_coordinator_whose_settings_cannot_work_ends_at_its_start(
     """The message names the settings, whose they are, and their values."""
     with pytest.raises((ProcessSettingsError, SettingsError), match=said):
         coordinator_settings(_process(extra, RuntimeSettings(**runtime), kafka))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"lineage_max": 1}, "coordinator setting lineage_max: expected at least 2, found 1"),
+        ({"tasks_max": 129}, r"tasks_max \(129\) must not be above the 128 key groups"),
+    ],
+)
+def test_bounds_of_a_coordinator_that_cannot_work_are_refused(given: dict[str, int], said: str) -> None:
+    """Also those that no variable sets."""
+    with pytest.raises(ValueError, match=said):
+        CoordinatorSettings(**given)  # type: ignore[arg-type]
 
 
 def test_the_defaults_of_a_coordinator_agree() -> None:

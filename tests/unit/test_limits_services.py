@@ -329,8 +329,8 @@ def test_events_are_kept_in_their_topic_as_long_as_is_set() -> None:
         (control_settings, {"extra": {"silent_ms_max": 1_000}}, "silent_ms_max=1000 .* heartbeat_interval_ms=500"),
         (
             control_settings,
-            {"extra": {"requests_max": 0}},
-            "control setting requests_max: expected a positive number, found 0",
+            {"extra": {"late_records_min": 0}},
+            "control setting late_records_min: expected a positive number, found 0",
         ),
         (control_settings, {"extra": {"port": 70_000}}, "port: expected 0 to 65535, found 70000"),
         (
@@ -348,11 +348,11 @@ def test_events_are_kept_in_their_topic_as_long_as_is_set() -> None:
             {"extra": {"batch_bytes_max": 800_000}},
             r"record_bytes_max \(900000\) is above batch_bytes_max \(800000\)",
         ),
-        (gateway_settings, {"extra": {"writers": 257}}, r"writers \(257\) is above requests_max \(256\)"),
+        (gateway_settings, {"extra": {"writers": 9}}, r"TIDEMARK_EXTRA\.writers: no such setting"),
         (
             gateway_settings,
-            {"extra": {"stop_timeout_ms": 0}},
-            "gateway setting stop_timeout_ms: expected a positive number",
+            {"extra": {"in_flight_bytes_max": 0}},
+            "gateway setting in_flight_bytes_max: expected a positive number",
         ),
         (gateway_settings, {"extra": {"in_flight_bytes_max": 1 << 20}}, "a full batch would never be taken"),
     ],
@@ -364,6 +364,12 @@ def test_a_service_whose_settings_cannot_work_ends_at_its_start(
     with pytest.raises(ProcessSettingsError, match=said):
         read(_process(**given))
     read(_process())
+
+
+def test_a_gateway_has_no_writer_that_never_works() -> None:
+    """The message names both bounds."""
+    with pytest.raises(ValueError, match=r"writers \(257\) is above requests_max \(256\)"):
+        GatewaySettings(writers=257)
 
 
 # --- the local mode ---------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Limits of sinks act, and those that contradict each other, or what the brokers take, are refused at the start."""
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from sqlalchemy import exc
 
 from tidemark.services.sink.connecting import RealSinks
 from tidemark.services.sink.connectors.destination import LocalDestination
+from tidemark.services.sink.connectors.files import FileSinkSettings
 from tidemark.services.sink.connectors.kafkamarkers import Marker, MarkerReading, last_marker, marker_record, markers_of
 from tidemark.services.sink.connectors.kafkarecords import RecordMaker, Takes
 from tidemark.services.sink.connectors.manifests import Manifest, ManifestStore
@@ -97,36 +99,14 @@ def test_a_sink_task_is_given_its_share(tasks: int, share: int) -> None:
 @pytest.mark.parametrize(
     ("extra", "kafka", "said"),
     [
-        (
-            {"staging": {"handle_bytes_max": 990_000}},
-            {},
-            r"staging.handle_bytes_max: its 990000 .* message_bytes_max=1000000",
-        ),
-        ({"staging": {"mirror_inline_bytes_max": 500_000}}, {}, r"mirror_inline_bytes_max: twice its 1000000 bytes"),
-        (
-            {"sample_bytes_max": 1_000_000},
-            {},
-            r"TIDEMARK_EXTRA.sample_bytes_max: its 1000000 .* message_bytes_max=1000000",
-        ),
         ({}, {"message_bytes_max": 400_000}, r"staging.handle_bytes_max: its 524288 .* message_bytes_max=400000"),
-        (
-            {"staging": {"inline_bytes_max": 1 << 20}},
-            {},
-            r"inline_bytes_max 1048576 must not be above handle_bytes_max 524288",
-        ),
-        (
-            {"files": {"handle_bytes_max": 1 << 20}},
-            {},
-            r"files.handle_bytes_max 1048576 .* staging.handle_bytes_max 524288",
-        ),
-        ({"sql": {"connections_max": 0}}, {}, "sql sink setting connections_max: expected a positive number, found 0"),
-        ({"kafka": {"reading": {"tail_records": 0}}}, {}, "kafka.reading setting tail_records: .* found 0"),
         (
             {"kafka": {"part_bytes": 9}},
             {},
             "TIDEMARK_EXTRA.kafka.part_bytes: no such setting; did you mean part_bytes_max",
         ),
-        ({"target_wait_ms": 0}, {}, "sink setting target_wait_ms: expected a positive number, found 0"),
+        ({"sql": {"lock_wait_ms": 0}}, {}, "sql sink setting lock_wait_ms: expected a positive number, found 0"),
+        ({"sample_rows_max": 9}, {}, r"TIDEMARK_EXTRA\.sample_rows_max: no such setting"),
     ],
 )
 def test_settings_of_sinks_that_cannot_work_end_the_process(extra: Any, kafka: Any, said: str) -> None:
@@ -138,11 +118,36 @@ def test_settings_of_sinks_that_cannot_work_end_the_process(extra: Any, kafka: A
         sink_settings(settings)
 
 
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (
+            lambda: StagingSettings(inline_bytes_max=1 << 20),
+            "inline_bytes_max 1048576 must not be above handle_bytes_max 524288",
+        ),
+        (
+            lambda: SinkSettings(files=FileSinkSettings(handle_bytes_max=1 << 20)),
+            r"files.handle_bytes_max 1048576 .* staging.handle_bytes_max 524288",
+        ),
+        (
+            lambda: SqlSinkSettings(connections_max=0),
+            "sql sink setting connections_max: expected a positive number, found 0",
+        ),
+        (lambda: MarkerReading(tail_records=0), "tail_records: .* found 0"),
+        (lambda: SinkSettings(target_wait_ms=0), "sink setting target_wait_ms: expected a positive number, found 0"),
+    ],
+)
+def test_bounds_of_sinks_that_cannot_work_are_refused(made: Callable[[], object], said: str) -> None:
+    """Also those that no variable sets."""
+    with pytest.raises(ValueError, match=said):
+        made()
+
+
 def test_settings_of_sinks_come_from_the_environment() -> None:
     """Nested by connector."""
-    extra = {"sql": {"connections_max": 2}, "staging": {"inline_bytes_max": 7}, "sample_rows_max": 3}
+    extra = {"sql": {"lock_wait_ms": 2}, "kafka": {"part_bytes_max": 7}}
     found = sink_settings(ProcessSettings(kafka="k:1", blobs="", store="", place="sink-0", extra=extra))
-    assert (found.sql.connections_max, found.staging.inline_bytes_max, found.sample_rows_max) == (2, 7, 3)
+    assert (found.sql.lock_wait_ms, found.kafka.part_bytes_max) == (2, 7)
     assert sink_settings(ProcessSettings(kafka="k:1", blobs="", store="", place="sink-0")) == SinkSettings()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.harness.worker_stand import JOB
 from tidemark.services.spark.body import SparkBody
-from tidemark.services.spark.service import SparkService, spark_settings
+from tidemark.services.spark.service import SparkService, SparkSettings, spark_settings
 from tidemark.shared.adapters.blobs import MemoryBlobs
 from tidemark.shared.adapters.virtual import START_MS, VirtualWorld, run_virtual
 from tidemark.shared.language.documents import parse
@@ -225,8 +225,8 @@ def test_P2_a_restore_looks_at_all_that_the_manifest_lists_before_it_goes_on() -
     ("extra", "said"),
     [
         ({"gathered_rows_max": 0}, "TIDEMARK_EXTRA: spark setting gathered_rows_max: expected a positive number, found 0"),
-        ({"task_rows": 100_000, "large_task_rows": 99_999}, "large_task_rows=99999 must not be below task_rows=100000"),
-        ({"segments_max": "many"}, r"TIDEMARK_EXTRA: Expected `int`, got `str` - at `\$.segments_max`"),
+        ({"gathered_rows_max": "many"}, r"TIDEMARK_EXTRA: Expected `int`, got `str` - at `\$.gathered_rows_max`"),
+        ({"task_rows": 9}, r"TIDEMARK_EXTRA\.task_rows: no such setting"),
     ],
     ids=str,
 )  # fmt: skip
@@ -234,6 +234,12 @@ def test_wrong_bounds_of_steps_are_refused_at_the_start(extra: dict[str, Any], s
     """The message names the setting, what is expected and what was found."""
     with pytest.raises(ProcessSettingsError, match=said):
         spark_settings(ProcessSettings(kafka="k:1", blobs="b", store="", place="spark-0", extra=extra))
+
+
+def test_a_task_is_not_large_that_is_not_worth_its_while() -> None:
+    """The message names both bounds."""
+    with pytest.raises(ValueError, match="large_task_rows=99999 must not be below task_rows=100000"):
+        StepBounds(task_rows=100_000, large_task_rows=99_999)
 
 
 def test_bounds_of_steps_reach_the_step() -> None:
@@ -245,11 +251,10 @@ def test_bounds_of_steps_reach_the_step() -> None:
 
 
 def _made(extra: dict[str, Any]) -> SparkStep:
-    settings = ProcessSettings(kafka="k:1", blobs="b", store="", place="spark-0", extra=extra)
     kept: Any = SimpleNamespace(get=lambda: None)
     head = plan_processor(parse(DOCUMENT), collects=True).vertices[1].head
     assert isinstance(head, StepHead)
-    return SparkService(kept, spark_settings(settings)).make(WindowPlan(head.step.window), "root", OperatorContext("p"))
+    return SparkService(kept, SparkSettings(**extra)).make(WindowPlan(head.step.window), "root", OperatorContext("p"))
 
 
 def _step(extra: dict[str, Any]) -> dict[str, int]:

@@ -48,7 +48,7 @@ def settings(extra: dict[str, Any]) -> ProcessSettings:
     ("extra", "said"),
     [
         ({"files_max": 0}, "TIDEMARK_EXTRA: source setting files_max: expected a positive number, found 0"),
-        ({"beside_ms": "soon"}, r"TIDEMARK_EXTRA: Expected `int`, got `str` - at `\$.beside_ms`"),
+        ({"splits_max": "soon"}, r"TIDEMARK_EXTRA: Expected `int`, got `str` - at `\$.splits_max`"),
     ],
     ids=str,
 )
@@ -61,13 +61,11 @@ def test_wrong_settings_of_sources_are_refused_at_the_start(extra: dict[str, Any
 
 def test_wrong_settings_of_operators_are_refused_at_the_start() -> None:
     """As those of sources."""
-    assert operator_settings(settings({"scratch": "/x", "close_wait_ms": 7})) == OperatorSettings(
-        scratch="/x", close_wait_ms=7
+    assert operator_settings(settings({"scratch": "/x", "call_ms_max": 7})) == OperatorSettings(
+        scratch="/x", call_ms_max=7
     )
-    with pytest.raises(
-        ProcessSettingsError, match="operator setting close_wait_ms: expected a positive number, found 0"
-    ):
-        operator_settings(settings({"close_wait_ms": 0}))
+    with pytest.raises(ProcessSettingsError, match="operator setting call_ms_max: expected a positive number, found 0"):
+        operator_settings(settings({"call_ms_max": 0}))
 
 
 def test_W4_an_answer_is_young_for_longer_than_a_broker_may_take_to_give_one() -> None:  # noqa: N802

@@ -34,6 +34,7 @@ from tidemark.services.sink.connectors.staging import Part, PartStore, Staging
 from tidemark.shared.language.stages import KafkaEmit
 from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.ids import Epoch, Offset
+from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.positive import check_positive
 from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.log import (
@@ -57,11 +58,11 @@ _TRIM_EVERY: Final = 1_000
 class KafkaSinkSettings:
     """Bounds of a Kafka sink."""
 
-    part_bytes_max: int = 16 * 1024 * 1024
+    part_bytes_max: int = knob(16 * 1024 * 1024)
     """Records of one transaction; also what is held in memory before it is staged."""
     part_records_max: int = 100_000
     """Records of one transaction; a single record above `part_bytes_max` is a part by itself."""
-    markers_kept: int = 400_000
+    markers_kept: int = knob(400_000)
     """Offsets of an identity's markers topic up to which all stay, for audits; beyond it only the newest marker does."""
     reading: MarkerReading = field(default_factory=MarkerReading)
 

@@ -30,6 +30,7 @@ from tidemark.shared.language.values import CodecError, decode_doc, encode_doc
 from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.formats import STAGED_ROWS, Codec, FormatError
 from tidemark.shared.model.ids import Epoch
+from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.positive import check_positive
 from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.ports.clock import Executor
@@ -57,7 +58,7 @@ class SqlSinkSettings:
 
     part_bytes_max: int = 4 * 1024 * 1024
     """Encoded rows of one part; also what is held in memory before it is staged."""
-    lock_wait_ms: int = 10_000
+    lock_wait_ms: int = knob(10_000)
     """How long a release waits for a lock, such as a zombie's, before the target counts as away."""
     idle_in_transaction_ms: int = 60_000
     """After so long of silence PostgreSQL ends a release's transaction: a stopped process holds no lock for ever."""

@@ -16,6 +16,7 @@ from msgspec import Struct
 from tidemark.shared.model.checkpoint import BlobRef
 from tidemark.shared.model.formats import FILE_LIST, STAGED_HANDLE, Codec, FormatError
 from tidemark.shared.model.ids import NO_EPOCH, Epoch
+from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.positive import check_positive
 from tidemark.shared.ports.blobs import BlobError, BlobStore, BlobUnavailable
 from tidemark.shared.ports.sink import StagedUnavailable, TargetRefused
@@ -25,11 +26,11 @@ from tidemark.shared.ports.sink import StagedUnavailable, TargetRefused
 class StagingSettings:
     """How large handles may be: they travel in an acknowledgement, and all of a checkpoint's together in a row of the mirror."""
 
-    inline_bytes_max: int = 64 * 1024
+    inline_bytes_max: int = knob(64 * 1024)
     """Records that travel in a handle itself; the others go into the blob store (C7)."""
-    mirror_inline_bytes_max: int = 256 * 1024
+    mirror_inline_bytes_max: int = knob(256 * 1024)
     """Records that travel in the handles of all sink tasks of a plan together: each has its share."""
-    handle_bytes_max: int = 512 * 1024
+    handle_bytes_max: int = knob(512 * 1024)
     """A handle above this is neither written nor read: it would fit into no acknowledgement."""
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.messages import KEY_GROUPS
 from tidemark.shared.model.positive import check_positive
 
@@ -10,15 +11,15 @@ from tidemark.shared.model.positive import check_positive
 class CoordinatorSettings:
     """Bounds and times; `_ms` on the monotonic clock."""
 
-    heartbeat_timeout_ms: int = 6_000
+    heartbeat_timeout_ms: int = knob(6_000)
     """A worker not heard of for so long is lost, by itself or by who started its process (R1)."""
     work_timeout_ms: int = 60_000
     """A worker whose process lives but tells nothing itself is lost after so long (R1)."""
-    adopt_wait_ms: int = 6_000
+    adopt_wait_ms: int = knob(6_000)
     """How long a new leader waits for the tasks of a running generation to show themselves before it starts the next."""
-    checkpoint_interval_ms: int = 1_000
+    checkpoint_interval_ms: int = knob(1_000)
     """From start to start; a plan's own interval goes before it."""
-    checkpoint_timeout_ms: int = 60_000
+    checkpoint_timeout_ms: int = knob(60_000)
     epoch_target_ms: int = 5_000
     """What an epoch may take from its start until it is released: sources bound its rows by what earlier ones took (F9). A longer interval
     counts instead, and a third of the checkpoint time-out at the most."""
@@ -27,23 +28,23 @@ class CoordinatorSettings:
     checkpoint_timeouts_max: int = 3
     """So many time-outs in a row fail the generation (C10)."""
     restore_timeout_ms: int = 60_000
-    failures_max: int = 5
+    failures_max: int = knob(5)
     """So many generations in a row without a commit make the processor FAILED (C10)."""
     backoff_base_ms: int = 500
     backoff_max_ms: int = 30_000
     retry_ms: int = 500
     """Wait before the store, the mirror, topics or blobs are tried again."""
-    unreleased_max: int = 8
+    unreleased_max: int = knob(8)
     """When more commits than this wait for their release, no checkpoint starts (C11)."""
-    inline_bytes_max: int = 256 * 1024
+    inline_bytes_max: int = knob(256 * 1024)
     """State that a commit row holds inline; beyond it goes into blobs before the commit (C7)."""
-    document_bytes_max: int = 512 * 1024
+    document_bytes_max: int = knob(512 * 1024)
     """Of a processor's document with the connections that it names: it travels in each assignment, beside inline state."""
-    splits_bytes_max: int = 192 * 1024
+    splits_bytes_max: int = knob(192 * 1024)
     """Of the splits of a source's task, as its assignment lists them; a source with more makes the processor FAILED (I1)."""
-    mirror_bytes_max: int = 900_000
+    mirror_bytes_max: int = knob(900_000)
     """Of a row of the mirror: what sinks staged and where sources stand. A checkpoint that needs more makes the processor FAILED (C9)."""
-    mirror_rows_kept: int = 100_000
+    mirror_rows_kept: int = knob(100_000)
     """Rows of a job's mirror up to which all stay, for audits; beyond it only those that sinks have still to release do (C9)."""
     numbers_block: int = 64
     """Checkpoint numbers reserved at a time (C1)."""
@@ -54,11 +55,11 @@ class CoordinatorSettings:
     """Least time between two publications of a status in which only progress changed."""
     spawn_wait_ms: int = 20_000
     """How long a wish for a worker stands before it is made again."""
-    retires_workers: bool = False
+    retires_workers: bool = knob(False)
     """There is a supervisor that ends workers when asked to."""
-    retire_idle_ms: int = 10_000
+    retire_idle_ms: int = knob(10_000)
     """A worker that hosts nothing for so long is wished away."""
-    workers_min: int = 1
+    workers_min: int = knob(1)
     """Workers of each service that stay even when they host nothing."""
     replaced_max: int = 1_000
     """Incarnations remembered as replaced at their place."""
@@ -66,7 +67,7 @@ class CoordinatorSettings:
     """Generations that an assignment names, of those that committed: what older ones wrote is in every checkpoint since (L1)."""
     requests_max: int = 64
     """Requests that wait, for each processor."""
-    processors_max: int = 1_000
+    processors_max: int = knob(1_000)
     """Processors that are registered, running or not; no more are created."""
     connections_max: int = 1_000
     """Connections in the registry; no more are added."""
@@ -74,7 +75,7 @@ class CoordinatorSettings:
     """Workers that are alive; those that come beyond it get no tasks."""
     tasks_max: int = KEY_GROUPS
     """Tasks of one vertex; at most as many as there are key groups, since more could own none."""
-    lease_ms: int = 5_000
+    lease_ms: int = knob(5_000)
     """How long a leader leads without word from the store; a standby takes over after so long (C8)."""
     answers_max: int = 32
     """Answers kept with each processor, so that a repeated request is not carried out twice."""

@@ -46,9 +46,9 @@ from tidemark.shared.protocol.coordinator.workers import Workers
 from tidemark.shared.protocol.lineage import essential
 
 _FORGOTTEN_MAX = 1_000
+"""Entries of the lineage that are forgotten at a time: a statement of SQL names them."""
 UNIQUE_DIGITS = 16
 """Of an id, behind the mark of the installation."""
-"""Entries of the lineage that are forgotten at a time: a statement of SQL names them."""
 NO_LEADER = LeaderToken(0)
 
 

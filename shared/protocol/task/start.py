@@ -16,6 +16,7 @@ from tidemark.shared.model.ids import (
     VertexId,
     owner_of,
 )
+from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.messages import EdgeBinding
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.protocol.lineage import Lineage
@@ -31,9 +32,9 @@ class TaskLimits:
 
     waiting_bytes_max: int = 16 * 1024 * 1024
     """Frames that ran ahead of an alignment (C4)."""
-    ahead_bytes_max: int = 8 * 1024 * 1024
+    ahead_bytes_max: int = knob(8 * 1024 * 1024)
     """W: how far a sender may be ahead of the slowest reader of an edge (F7)."""
-    uncommitted_bytes_max: int = 1024 * 1024 * 1024
+    uncommitted_bytes_max: int = knob(1024 * 1024 * 1024)
     """V: how much a source may send between commits (F8)."""
 
 

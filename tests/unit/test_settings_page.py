@@ -1,4 +1,4 @@
-"""`shared/process/LIMITS.md` names every setting that is a limit, with its default; what is fixed says why where it stands."""
+"""`shared/process/SETTINGS.md` names every number that may be set, with its default; what is fixed says why where it stands."""
 
 import ast
 import importlib
@@ -11,10 +11,14 @@ from typing import Any
 
 import pytest
 
+from tidemark.shared.model.knobs import knobs_of
+
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = "shared/process/LIMITS.md"
+PAGE = "shared/process/SETTINGS.md"
 OF_COMMANDS = {"DemoSettings", "SparkSettings"}
 """Settings that are a command's arguments alone, or add no number to those they build on."""
+OPEN = {"Limits", "ProcessSettings"}
+"""What may be set wholly: by a document, by variables of their own."""
 _BOUNDING = re.compile(
     r"(^|_)(MAX|LIMIT|ATTEMPTS|TRIES|TIMEOUT|RETRY|WAIT|ROWS|BYTES|RECORDS|CHARS|DIGITS|TASKS|KEYS|RUNS|MS|S)(_|$)"
 )
@@ -51,9 +55,12 @@ def settings_classes() -> dict[str, Any]:
 
 
 def numbers(settings: Any) -> dict[str, str]:
-    """The numbers of a class of settings with their defaults, as the page shows them."""
+    """The numbers of a class of settings that may be set, with their defaults, as the page shows them."""
     rows = {}
+    open_to = {each.name for each in fields(settings)} if settings.__name__ in OPEN else knobs_of(settings)
     for each in fields(settings):
+        if each.name not in open_to:
+            continue
         default = each.default_factory() if each.default_factory is not MISSING else each.default
         if isinstance(default, int | float) and not isinstance(default, bool):
             rows[each.name] = shown(each.name, default)
@@ -93,17 +100,18 @@ def test_every_setting_is_on_the_page_with_its_default(name: str, settings: Any)
 def test_every_table_of_settings_is_of_a_class_that_exists() -> None:
     """A class that is gone leaves no table behind."""
     named = {name for name in sections() if re.fullmatch(r"[A-Z][a-z]\w*", name)}
-    assert named == {*settings_classes()}
+    assert named == {name for name, settings in settings_classes().items() if numbers(settings)}
 
 
 def test_relations_are_between_settings_that_exist() -> None:
-    """Each name in the first column of the relations is that of a setting on the page."""
-    classes = settings_classes()
-    known = {name for section, rows in sections().items() if section in classes for name in rows}
+    """Each name in the first column of the relations is that of a setting, and one of each row may be set."""
+    known = {each.name for settings in settings_classes().values() for each in fields(settings)}
+    turned = {name for settings in settings_classes().values() for name in knobs_of(settings)}
     text = (ROOT / PAGE).read_text("utf-8").partition("## Relations")[2].partition("\n## ")[0]
     rows = [line.strip("|").split(" | ")[0] for line in text.splitlines() if line.startswith("| `")]
     assert len(rows) > 20
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} - known == set()
+    assert [row for row in rows if not turned & {*re.findall(r"`(\w+)`", row)}] == []
 
 
 # --- what is fixed ------------------------------------------------------------------------------------------------------
@@ -146,7 +154,7 @@ def unexplained(path: Path) -> Iterator[str]:
 def test_a_bound_without_a_setting_says_why() -> None:
     """Who reads a constant that bounds something finds the reason beside it."""
     found = [name for path in product() for name in unexplained(path)]
-    assert found == [], "make a setting of it, or say why it is fixed: a text below it, or a comment"
+    assert found == [], "say why it is fixed: a text below it, or a comment"
 
 
 def test_a_constant_without_a_setting_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

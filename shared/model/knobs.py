@@ -1,0 +1,33 @@
+"""Settings that who runs Tidemark may turn; each other field of a class of settings is fixed, for its reason stands beside it.
+
+The fixed ones are fields all the same: tests and the simulation make them small.
+"""
+
+from collections.abc import Iterable
+from dataclasses import field, fields, is_dataclass
+from difflib import get_close_matches
+from typing import Any, Final, TypeVar, get_type_hints
+
+T = TypeVar("T")
+_KNOB: Final = "knob"
+
+
+def knob(default: T, *, shown: bool = True) -> T:
+    """A field of a dataclass of settings that an operator may set. shown: in a repr; a secret is not."""
+    return field(default=default, repr=shown, metadata={_KNOB: True})
+
+
+def no_such_setting(place: str, name: str, known: Iterable[str]) -> str:
+    """What to say of a name that is none of the known ones, with the nearest."""
+    near = get_close_matches(name, list(known), 1)
+    return f"{place}.{name}: no such setting" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def knobs_of(kind: Any) -> dict[str, Any]:
+    """Names of what may be set in a dataclass of settings, with their types: knobs, and tables of knobs."""
+    hints = get_type_hints(kind)
+    return {
+        each.name: hints[each.name]
+        for each in fields(kind)
+        if each.metadata.get(_KNOB) or is_dataclass(hints[each.name])
+    }
