@@ -15,9 +15,11 @@ from sqlalchemy.pool import StaticPool
 
 from tidemark.services.audit.reading import TooMuchHeld
 from tidemark.services.audit.settings import audit_settings
-from tidemark.services.sink.connectors.sqlvalues import RowMaker, makes_itself
+from tidemark.services.sink.connectors.sqlrows import RowMaker, documents_array
+from tidemark.services.sink.connectors.sqlvalues import makes_itself
 from tidemark.services.sink.connectors.sqlwrites import MergeWriter
 from tidemark.shared.language.stages import Merge
+from tidemark.shared.language.values import encode_docs
 from tidemark.shared.model.values import Document
 
 Row = tuple[str | None, ...]
@@ -63,11 +65,14 @@ def _is_whole(column: sa.Column[Any]) -> bool:
 
 def folded(engine: sa.Engine, table: sa.Table, stage: Merge, epochs: Sequence[Sequence[Document]]) -> list[Row]:
     """What an empty table holds after these documents, an epoch at a time, in their order. SQLAlchemyError."""
-    maker = RowMaker(table, stage.on, engine.dialect.name, inserts=False)
+    maker = RowMaker(table, stage.on, engine.dialect, inserts=False)
     with _scratch(engine, table, stage) as (connection, scratch):
-        writer = MergeWriter(scratch, stage, engine.dialect.name)
+        writer = MergeWriter(connection, scratch, stage)
         for documents in epochs:
-            writer.write(connection, [maker.parameters(document) for document in documents], one_by_one=False)
+            rows, misfits = maker.rows(documents_array(encode_docs(documents)))
+            for misfit in misfits.values():
+                raise misfit
+            writer.write(connection, rows)
         return rows_of(connection, scratch)
 
 

@@ -28,14 +28,14 @@ from tidemark.services.audit.reading import TooMuchHeld
 from tidemark.services.audit.recompute import EpochDone
 from tidemark.services.audit.scratch import Row, filled, folded, rows_of
 from tidemark.services.sink.connectors.sql import MARKERS_TABLE, engine_at, staged_rows
+from tidemark.services.sink.connectors.sqlrows import RowMaker
 from tidemark.services.sink.connectors.sqltable import place_of, target_table
-from tidemark.services.sink.connectors.sqlvalues import Misfit, RowMaker
 from tidemark.services.sink.connectors.staging import PartStore, decode_handle
 from tidemark.shared.language.stages import Merge
 from tidemark.shared.language.values import decode_doc, to_json
 from tidemark.shared.model.ids import NO_EPOCH, Epoch, JobId, VertexId
 from tidemark.shared.model.values import Document
-from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.operators.encoded import encoded
 from tidemark.shared.ports.blobs import BlobStore
 from tidemark.shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailable
 
@@ -79,16 +79,11 @@ class TableRead:
         maker = RowMaker(
             self.table,
             self.stage.on,
-            self.engine.dialect.name,
+            self.engine.dialect,
             inserts=self.stage.when_not_matched == "insert",
         )
-        found = []
-        for row, document in enumerate(documents_of(batch)):
-            try:
-                maker.parameters(document)
-            except Misfit as misfit:
-                found.append(Rejected(row, f"{self.stage.path}: {misfit}"))
-        return found
+        misfits = maker.misfits(encoded(batch))
+        return [Rejected(row, f"{self.stage.path}: {misfit}") for row, misfit in misfits.items()]
 
 
 def why_not(stage: Merge) -> str | None:
@@ -280,7 +275,7 @@ def _in_order(
 def _unordered(read: TableRead, epochs: Sequence[tuple[list[Document], bool]]) -> set[Key]:
     """Keys of rows that another order within an epoch might have left otherwise."""
     stage = read.stage
-    maker = RowMaker(read.table, stage.on, read.engine.dialect.name, inserts=False)
+    maker = RowMaker(read.table, stage.on, read.engine.dialect, inserts=False)
     unordered: dict[Key, Document] = {}
     seen: set[Key] = set()
     for documents, ordered in epochs:

@@ -261,7 +261,7 @@ async def test_S6_what_the_table_would_refuse_is_found_before_staging(url: str) 
             (3, "id: the column takes no null, and the document has no value for it"),
             (4, "color: the table has no such column; project the field away, or add the column"),
             (5, "name: expected at most 20 characters, found 21"),
-            (6, "name: expected text without the character 0"),
+            (6, "name: expected text without the character 0 and halves of characters"),
             (7, "even: expected true or false, found type int"),
             (8, "name: expected text, found type int"),
         ]

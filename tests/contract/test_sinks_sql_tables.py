@@ -13,12 +13,14 @@ from sqlalchemy.dialects import postgresql
 from tests.contract.sinks_support import IDENTITY, row_of
 from tests.contract.sinks_targets import SqlWorld
 from tests.contract.test_sinks_sql import merged, sql_world
-from tidemark.services.sink.connectors.sqlvalues import Misfit, RowMaker
+from tidemark.services.sink.connectors.sqlrows import RowMaker
+from tidemark.services.sink.connectors.sqlvalues import Misfit
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.values import Date, Long
 from tidemark.shared.operators.batches import batch_of as documents_batch
 from tidemark.shared.ports.sink import TargetRefused
 
+POSTGRES: sa.Dialect = sa.make_url("postgresql+psycopg://").get_dialect()()
 COLUMNS = [
     (sa.SmallInteger(), 2**15, "of 16 bits"),
     (sa.Integer(), 2**31, "of 32 bits"),
@@ -57,7 +59,7 @@ def test_S6_each_column_type_refuses_what_it_cannot_hold(
     """A value that would be cut, rounded or misread is refused, with what the column expects."""
     table = sa.Table("t", sa.MetaData(), sa.Column("id", sa.BigInteger, primary_key=True), sa.Column("c", kind))
     with pytest.raises(Misfit, match=f"c: expected .*{finding}"):
-        RowMaker(table, ("id",), "postgresql", inserts=True).parameters({"id": 1, "c": value})
+        RowMaker(table, ("id",), POSTGRES, inserts=True).parameters({"id": 1, "c": value})
 
 
 SQLITE_CELLS = [

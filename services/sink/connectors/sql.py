@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -20,19 +21,18 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.schema import CreateTable
 
 from tidemark.services.sink.connectors.markers import check_open, is_due
+from tidemark.services.sink.connectors.sqlrows import RowMaker, Rows, documents_array
 from tidemark.services.sink.connectors.sqltable import place_of, target_table
-from tidemark.services.sink.connectors.sqlvalues import Misfit, RowMaker
 from tidemark.services.sink.connectors.sqlwrites import MergeWriter, Unwanted
 from tidemark.services.sink.connectors.staging import Part, PartStore, Staging
 from tidemark.shared.adapters.sql_denied import is_denied
 from tidemark.shared.language.stages import Merge
-from tidemark.shared.language.values import CodecError, decode_doc, encode_doc
 from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.formats import STAGED_ROWS, Codec, FormatError
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.positive import check_positive
-from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.operators.encoded import encoded
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.sink import Identity, Rejected, TargetDenied, TargetRefused, TargetUnavailable
 
@@ -141,7 +141,6 @@ class SqlSink:
         return await self._executor.blocking(partial(self._open, identity, restored_from, joins=joins))
 
     def _open(self, identity: Identity, restored_from: Epoch, *, joins: bool) -> Epoch:
-        dialect = self._engine.dialect.name
         with self._errors("opening"):
             table = target_table(self._engine, self._stage)
             self._make_markers()
@@ -158,9 +157,9 @@ class SqlSink:
                         {"released": restored_from},
                     )
                     marker = restored_from
+                self._writer = MergeWriter(connection, table, self._stage)
         inserts = self._stage.when_not_matched == "insert"
-        self._maker = RowMaker(table, self._stage.on, dialect, inserts=inserts)
-        self._writer = MergeWriter(table, self._stage, dialect)
+        self._maker = RowMaker(table, self._stage.on, self._engine.dialect, inserts=inserts)
         self._marker = marker
         return marker
 
@@ -198,16 +197,12 @@ class SqlSink:
         maker = self._maker
         if maker is None:
             raise ValueError("sql sink: accept before open")
-        rejected: list[Rejected] = []
-        for row, document in enumerate(documents_of(batch)):
-            try:
-                maker.parameters(document)
-            except Misfit as misfit:
-                rejected.append(Rejected(row, f"{self._stage.path}: {misfit}"))
-            else:
-                self._held.append(encode_doc(document))
-                self._held_bytes += len(self._held[-1])
-        return rejected
+        documents = encoded(batch)
+        misfits = maker.misfits(documents)
+        taken = [data for row, data in enumerate(documents.to_pylist()) if row not in misfits]
+        self._held += taken
+        self._held_bytes += sum(map(len, taken))
+        return [Rejected(row, f"{self._stage.path}: {misfit}") for row, misfit in misfits.items()]
 
     async def _keep_part(self) -> None:
         size = count = 0
@@ -231,12 +226,7 @@ class SqlSink:
             raise ValueError("sql sink: release before open")
         if not is_due(identity, self._marker, row, self.place):
             return
-        parts = self._parts.listed(staged)
-        try:
-            await self._transaction(identity, row, parts, one_by_one=False)
-        except _BatchRefused:
-            # Once more, a statement a row, to name the record.
-            await self._transaction(identity, row, parts, one_by_one=True)
+        await self._transaction(identity, row, self._parts.listed(staged), None)
 
     async def skip(self, row: MirrorRow, staged: bytes) -> int:
         """See `Sink.skip`: each record that the table refuses is passed over; a part that cannot be read, whole."""
@@ -246,17 +236,11 @@ class SqlSink:
         if not is_due(identity, self._marker, row, self.place):
             return 0
         skipped: list[int] = []
-        await self._transaction(identity, row, self._parts.listed(staged), one_by_one=True, skipped=skipped)
+        await self._transaction(identity, row, self._parts.listed(staged), skipped)
         return sum(skipped)
 
     async def _transaction(
-        self,
-        identity: Identity,
-        row: MirrorRow,
-        parts: Sequence[Part],
-        *,
-        one_by_one: bool,
-        skipped: list[int] | None = None,
+        self, identity: Identity, row: MirrorRow, parts: Sequence[Part], skipped: list[int] | None
     ) -> None:
         """`skipped`: takes the numbers of records that may be passed over; None: none may."""
         async with self._connection() as connection:
@@ -265,10 +249,8 @@ class SqlSink:
                 self._marker = before
                 is_due(identity, before, row, self.place)
                 return
-            write = partial(self._write, connection, row, one_by_one=one_by_one)
             if skipped is not None:
                 await self._executor.blocking(self._check_at_once, connection)
-                write = partial(self._write_what_passes, connection, row, skipped)
             done = 0
             for part in parts:
                 try:
@@ -278,7 +260,7 @@ class SqlSink:
                         raise
                     skipped.append(part.rows)
                     documents = []
-                await self._executor.blocking(write, documents, done)
+                await self._executor.blocking(self._write, connection, f"commit {row.epoch}", documents, done, skipped)
                 done += part.rows
             await self._executor.blocking(self._commit, connection)
         self._marker = row.epoch
@@ -327,52 +309,49 @@ class SqlSink:
         return marker
 
     def _write(
-        self, connection: sa.Connection, row: MirrorRow, documents: list[bytes], first: int, *, one_by_one: bool
+        self, connection: sa.Connection, commit: str, documents: list[bytes], first: int, skipped: list[int] | None
     ) -> None:
-        maker, writer = self._maker, self._writer
+        """Write the documents of a part; `first` is the number of the first of them."""
+        maker = self._maker
         assert maker is not None
-        assert writer is not None
-        place = f"commit {row.epoch}, records {first} to {first + len(documents) - 1}"
-        with self._errors(place):
-            parameters = [
-                self._parameters(maker, data, f"commit {row.epoch}, record {first + n}")
-                for n, data in enumerate(documents)
-            ]
-        if not one_by_one:
-            try:
-                with self._errors(place):
-                    writer.write(connection, parameters, one_by_one=False)
-            except TargetRefused as refused:
-                raise _BatchRefused(str(refused)) from refused
-            return
-        for number, values in enumerate(parameters):
-            with self._errors(f"commit {row.epoch}, record {first + number}"):
-                writer.write(connection, [values], one_by_one=True)
+        with self._errors(f"{commit}, records {first} to {first + len(documents) - 1}"):
+            rows, misfits = maker.rows(documents_array(documents))
+        if misfits and skipped is None:
+            number, error = min(misfits.items(), key=lambda item: item[0])
+            raise TargetRefused(
+                f"{self.place}: {commit}, record {first + number}: {error}; has the table changed since it was staged?"
+            ) from error
+        if misfits and skipped is not None:
+            skipped += [1] * len(misfits)
+        taken = np.setdiff1d(np.arange(rows.size), list(misfits))
+        self._write_rows(connection, commit, rows.taken(taken), (taken + first).tolist(), skipped)
 
-    def _write_what_passes(
-        self, connection: sa.Connection, row: MirrorRow, skipped: list[int], documents: list[bytes], first: int
+    def _write_rows(
+        self, connection: sa.Connection, commit: str, rows: Rows, numbers: list[int], skipped: list[int] | None
     ) -> None:
-        """A savepoint a record: what is refused leaves nothing behind (S6)."""
-        for number, document in enumerate(documents):
-            try:
-                with connection.begin_nested():
-                    self._write(connection, row, [document], first + number, one_by_one=True)
-            except TargetRefused:
+        """Write rows with these numbers. Of those that are refused together each half is written alone, until it is one row (S6)."""
+        writer = self._writer
+        assert writer is not None
+        if not numbers:
+            return
+        try:
+            with self._errors(f"{commit}, record {numbers[0]}"), connection.begin_nested():
+                writer.write(connection, rows)
+        except TargetRefused:
+            half = len(numbers) // 2
+            if not half and skipped is None:
+                raise
+            if not half and skipped is not None:
                 skipped.append(1)
+                return
+            self._write_rows(connection, commit, rows.taken(slice(0, half)), numbers[:half], skipped)
+            self._write_rows(connection, commit, rows.taken(slice(half, None)), numbers[half:], skipped)
 
     def _check_at_once(self, connection: sa.Connection) -> None:
         """Of a constraint that is looked at with the commit nobody could tell which record it refuses."""
         if self._engine.dialect.name == "postgresql":
             with self._errors("passing over records"):
                 connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
-
-    def _parameters(self, maker: RowMaker, data: bytes, place: str) -> dict[str, Any]:
-        try:
-            return maker.parameters(decode_doc(data))
-        except (Misfit, CodecError) as error:
-            raise TargetRefused(
-                f"{self.place}: {place}: {error}; has the table changed since it was staged?"
-            ) from error
 
     def _commit(self, connection: sa.Connection) -> None:
         with self._errors("committing"):
@@ -414,10 +393,6 @@ class SqlSink:
 
     async def close(self) -> None:
         """Nothing to let go of: the engine is its owner's."""
-
-
-class _BatchRefused(Exception):
-    """Many rows in one statement, and one of them was refused."""
 
 
 def staged_rows(data: bytes) -> list[bytes]:

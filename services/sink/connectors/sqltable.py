@@ -41,5 +41,16 @@ def target_table(engine: sa.Engine, stage: Merge) -> sa.Table:
     return table
 
 
+def types_of(connection: sa.Connection, table: sa.Table) -> Mapping[str, str]:
+    """PostgreSQL's names of the columns' types, without lengths: a cast to one cuts and rounds nothing."""
+    name = connection.dialect.identifier_preparer.format_table(table)
+    query = (
+        "SELECT attname, format_type(atttypid, -1) FROM pg_attribute"
+        " WHERE attrelid = CAST(%s AS regclass) AND attnum > 0 AND NOT attisdropped"
+    )
+    found = connection.exec_driver_sql(query, (name,)).all()
+    return {row[0]: row[1] for row in found}
+
+
 def _is_partial(index: Mapping[str, Any]) -> bool:
     return any(option.endswith("_where") for option in index.get("dialect_options", {}))

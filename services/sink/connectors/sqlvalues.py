@@ -1,4 +1,4 @@
-"""Documents as rows of a table, and what the table would refuse, found before staging (protocol, S6).
+"""Values as cells of a table, and what the table would refuse, found before staging (protocol, S6).
 
 A field is the column of its name. What has no counterpart in SQL (arrays, documents, and the rarer types) goes into JSON or text columns
 as relaxed extended JSON. Nothing is cut, rounded or guessed: what does not fit is refused with the reason. A column of single precision
@@ -6,8 +6,9 @@ alone holds what it can of a double.
 """
 
 import datetime as dt
+import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -17,16 +18,18 @@ from sqlalchemy.dialects import postgresql
 
 from tidemark.shared.language.values import render_json, to_json, type_name
 from tidemark.shared.language.values.instants import DAY_MS
-from tidemark.shared.model.values import Binary, Date, Document, Long, ObjectId
+from tidemark.shared.model.values import Binary, Date, Long, ObjectId
 
 UUID_SUBTYPE: Final = 4
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_YEAR_1_MS: Final = (dt.datetime(1, 1, 1, tzinfo=dt.UTC) - _EPOCH) // dt.timedelta(milliseconds=1)
-_YEAR_9999_MS: Final = (dt.datetime(9999, 12, 31, tzinfo=dt.UTC) - _EPOCH) // dt.timedelta(milliseconds=1)
+DATE_MIN_MS: Final = (dt.datetime(1, 1, 1, tzinfo=dt.UTC) - _EPOCH) // dt.timedelta(milliseconds=1)
+DATE_MAX_MS: Final = (dt.datetime(9999, 12, 31, tzinfo=dt.UTC) - _EPOCH) // dt.timedelta(milliseconds=1)
 _WHOLE: Final = (int, Long)
-_PLACES: Final = 3
+_UNTAKEN: Final = re.compile("[\x00\ud800-\udfff]")
+"""What JSON can name and PostgreSQL has no place for: the character 0, and halves of characters (surrogates)."""
+PLACES: Final = 3
 """Of a second's parts that a date has."""
-_EXACT: Final = 2**53
+EXACT: Final = 2**53
 """Whole numbers up to this are doubles without loss."""
 
 
@@ -90,7 +93,7 @@ def _double(value: Any) -> float:
     if type(value) is float:
         return value
     if type(value) in _WHOLE:
-        if abs(value) > _EXACT and int(float(value)) != value:
+        if abs(value) > EXACT and int(float(value)) != value:
             raise Misfit(f"expected a whole number that a double holds, found {int(value)}")
         return float(value)
     raise Misfit(f"expected a double, found type {type_name(value)}")
@@ -121,7 +124,7 @@ def _boolean(value: Any) -> bool:
 def _moment(value: Any) -> dt.datetime:
     if type(value) is not Date:
         raise Misfit(f"expected a date, found type {type_name(value)}")
-    if not _YEAR_1_MS <= value <= _YEAR_9999_MS:
+    if not DATE_MIN_MS <= value <= DATE_MAX_MS:
         raise Misfit(f"expected a date of the years 1 to 9999, found {int(value)} ms")
     return _EPOCH + dt.timedelta(milliseconds=int(value))
 
@@ -132,7 +135,7 @@ def _naive(value: Any) -> dt.datetime:
 
 def _moment_of(precision: int | None, whole: Convert) -> Convert:
     """PostgreSQL's timestamp(precision): it would round milliseconds."""
-    step_ms = 1 if precision is None else 10 ** max(0, _PLACES - precision)
+    step_ms = 1 if precision is None else 10 ** max(0, PLACES - precision)
 
     def convert(value: Any) -> dt.datetime:
         moment: dt.datetime = whole(value)
@@ -184,13 +187,13 @@ def _text(length: int | None) -> Convert:
             case ObjectId():
                 text = str(value)
             case dict() | list():
-                text = render_json(value).decode()
+                text = "" if _untaken(value) else render_json(value).decode()
             case _:
                 raise Misfit(f"expected text, found type {type_name(value)}")
         if length is not None and len(text) > length:
             raise Misfit(f"expected at most {length} characters, found {len(text)}")
-        if "\x00" in text:
-            raise Misfit("expected text without the character 0")
+        if _untaken(value):
+            raise Misfit("expected text without the character 0 and halves of characters")
         return text
 
     return convert
@@ -227,24 +230,26 @@ def _array(item: Convert) -> Convert:
 
 
 def _jsonb(value: Any) -> Any:
-    if b"\\u0000" in render_json(value) and _has_zero(value):
-        raise Misfit("expected JSON without the character 0")
+    if _untaken(value):
+        raise Misfit("expected JSON without the character 0 and halves of characters")
     return to_json(value)
 
 
-def _has_zero(value: Any) -> bool:
+def _untaken(value: Any) -> bool:
     match value:
         case str():
-            return "\x00" in value
+            return _UNTAKEN.search(value) is not None
         case dict():
-            return any("\x00" in name or _has_zero(inner) for name, inner in value.items())
+            return any(_untaken(name) or _untaken(inner) for name, inner in value.items())
         case list():
-            return any(map(_has_zero, value))
+            return any(map(_untaken, value))
     return False
 
 
 def _cell(value: Any) -> Any:
     """What SQLite puts into a column without a type."""
+    if type(value) is str and _untaken(value):
+        raise Misfit("expected text without the character 0 and halves of characters")
     if type(value) in (str, bool, float):
         return value
     if type(value) in _WHOLE:
@@ -299,40 +304,6 @@ def converter_of(kind: sa.types.TypeEngine[Any], dialect: str) -> Convert:  # no
         case _:
             # Of other types only the database knows the texts that it takes.
             return _cell if sqlite else _text(None)
-
-
-class RowMaker:
-    """Documents to parameters of a table's statements."""
-
-    def __init__(self, table: sa.Table, on: tuple[str, ...], dialect: str, *, inserts: bool) -> None:
-        self._on = on
-        self._columns: Mapping[str, sa.Column[Any]] = {column.name: column for column in table.columns}
-        self._converters = {name: converter_of(column.type, dialect) for name, column in self._columns.items()}
-        needed = [
-            c for c in table.columns if not c.nullable and c.server_default is None and not makes_itself(c, table)
-        ]
-        self._needed = {column.name for column in needed} if inserts else set()
-
-    def parameters(self, document: Document) -> dict[str, Any]:
-        """The columns that a document names, converted. Misfit with the field if the table would refuse it."""
-        missing = [name for name in (*self._on, *sorted(self._needed)) if document.get(name) is None]
-        if missing:
-            raise Misfit(f"{missing[0]}: the column takes no null, and the document has no value for it")
-        return {name: self._converted(name, value) for name, value in document.items()}
-
-    def _converted(self, name: str, value: Any) -> Any:
-        if name not in self._columns:
-            raise Misfit(f"{name}: the table has no such column; project the field away, or add the column")
-        if is_computed(self._columns[name]):
-            raise Misfit(f"{name}: the database gives this column its value; project the field away")
-        if value is None:
-            if not self._columns[name].nullable:
-                raise Misfit(f"{name}: the column takes no null")
-            return None
-        try:
-            return self._converters[name](value)
-        except Misfit as misfit:
-            raise Misfit(f"{name}: {misfit}") from None
 
 
 def is_computed(column: sa.Column[Any]) -> bool:

@@ -1,112 +1,256 @@
-"""`$merge` as statements: what becomes of a document whose row is there, and of one whose row is not."""
+"""`$merge` as statements over many rows: what becomes of a document whose row is there, and of one whose row is not.
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+Rows of one key become the one that they come to, so each key stands in a statement once. PostgreSQL takes the rows as an array a column,
+SQLite as parameters of a statement that is prepared once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert as postgresql_insert
-from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
+from tidemark.services.sink.connectors.sqlrows import Rows, array_literal
+from tidemark.services.sink.connectors.sqltable import types_of
 from tidemark.services.sink.connectors.sqlvalues import is_computed
+from tidemark.shared.compiled.columns import Bools, Int64s
 from tidemark.shared.language.stages import Merge
 
-Parameters = Mapping[str, Any]
-_KEY_PREFIX: Final = "key__"
-"""Names of the parameters that find the row begin with it, beside those that change it."""
+_EXACT: Final = (sa.Integer, sa.String, sa.Uuid, sa.Date, sa.DateTime, sa.Boolean, sa.LargeBinary)
+"""Types of which two values are equal if they are written alike, and only then."""
+_THERE: Final = "the row is there, and whenMatched is fail"
+_NOT_THERE: Final = "the row is not there, and whenNotMatched is fail"
 
 
 class Unwanted(Exception):
-    """`fail` was asked for: the row is there, or it is not."""
+    """`fail` was asked for: a row is there, or it is not."""
 
 
 class MergeWriter:
-    """Writes parameters of documents into a table, in their order, inside the caller's transaction."""
+    """Writes rows into a table, in their order, inside the caller's transaction."""
 
-    def __init__(self, table: sa.Table, stage: Merge, dialect: str) -> None:
-        self._table = table
+    def __init__(self, connection: sa.Connection, table: sa.Table, stage: Merge) -> None:
         self._stage = stage
-        self._insert = postgresql_insert if dialect == "postgresql" else sqlite_insert
+        self._statements = _Statements(connection, table, stage.on)
         self._others = [
             column.name for column in table.columns if column.name not in stage.on and not is_computed(column)
         ]
-        # No column may have the name of such a parameter: it would get the key's value.
-        self._key_prefix = _KEY_PREFIX
-        while any(column.name.startswith(self._key_prefix) for column in table.columns):
-            self._key_prefix += "_"
+        self._exact = all(_is_exact(table.c[name]) for name in stage.on)
 
-    def write(self, connection: sa.Connection, rows: Sequence[Parameters], *, one_by_one: bool) -> None:
-        """Write rows in order. `one_by_one`: a statement a row, so that the caller can tell which one fails.
+    def write(self, connection: sa.Connection, rows: Rows) -> None:
+        """Write rows. What it raises is said of them together: who wants to know of which writes fewer.
 
         Raises:
             Unwanted: a row is there, or not, where `fail` was asked for.
+            sqlalchemy.exc.DBAPIError: the database refuses a row, or is away.
         """
         if self._stage.when_matched == "keepExisting" and self._stage.when_not_matched == "discard":
             return
-        if self._stage.when_not_matched == "insert" and self._stage.when_matched in (
-            "replace",
-            "merge",
-            "keepExisting",
-        ):
-            for names, run in self._runs(rows, one_by_one=one_by_one):
-                connection.execute(self._upsert(names), run)
+        # Where the database may find two keys equal that are written differently, it is asked about one at a time.
+        for some in [rows] if self._exact else [rows.taken([row]) for row in range(rows.size)]:
+            if some.size:
+                self._write(connection, some)
+
+    def _write(self, connection: sa.Connection, rows: Rows) -> None:
+        matched, unmatched = self._stage.when_matched, self._stage.when_not_matched
+        keys = Keys.of(rows, self._stage.on)
+        once = keys.folded(rows, matched)
+        if unmatched == "insert" and matched in ("replace", "merge", "keepExisting"):
+            self._insert(connection, once, upsert=True)
             return
-        for row in rows:
-            self._one(connection, row)
+        there = self._statements.there(connection, once)
+        repeated = keys.counts > 1
+        if matched == "fail" and bool((there | (repeated if unmatched == "insert" else False)).any()):
+            raise Unwanted(_THERE)
+        if unmatched == "fail" and bool((~there | (repeated if matched == "delete" else False)).any()):
+            raise Unwanted(_NOT_THERE)
+        if matched == "delete":
+            self._statements.delete(connection, once.taken(there))
+            # What is there goes, and what is not there comes: with each row of the key in turn.
+            there = there ^ (keys.counts % 2 == 0)
+        elif matched in ("replace", "merge"):
+            self._update(connection, once.taken(there))
+        if unmatched == "insert":
+            self._insert(connection, once.taken(~there), upsert=False)
 
-    def _runs(
-        self, rows: Sequence[Parameters], *, one_by_one: bool
-    ) -> Iterator[tuple[tuple[str, ...], list[Parameters]]]:
-        """Neighbours with the same columns, as one statement with many parameters."""
-        if one_by_one:
-            yield from ((tuple(row), [row]) for row in rows)
-        else:
-            yield from ((names, list(run)) for names, run in groupby(rows, key=tuple))
+    def _insert(self, connection: sa.Connection, rows: Rows, *, upsert: bool) -> None:
+        for names, some in shapes(rows):
+            self._statements.insert(connection, some, names, self._changed(names) if upsert else None)
 
-    def _upsert(self, names: tuple[str, ...]) -> Any:
-        statement = self._insert(self._table).values({name: sa.bindparam(name) for name in names})
-        # Replacing sets what the document does not name to the column's default, which the refused insert has.
-        changed = (
-            self._others if self._stage.when_matched == "replace" else [name for name in names if name in self._others]
-        )
-        if self._stage.when_matched == "keepExisting" or not changed:
-            return statement.on_conflict_do_nothing(index_elements=self._stage.on)
-        new = {name: statement.excluded[name] for name in changed}
-        return statement.on_conflict_do_update(index_elements=self._stage.on, set_=new)
-
-    def _one(self, connection: sa.Connection, row: Parameters) -> None:
-        stage = self._stage
-        matched = self._on_match(connection, row)
-        if matched and stage.when_matched == "fail":
-            raise Unwanted("the row is there, and whenMatched is fail")
-        if matched:
-            return
-        match stage.when_not_matched:
-            case "insert":
-                connection.execute(sa.insert(self._table), dict(row))
-            case "fail":
-                raise Unwanted("the row is not there, and whenNotMatched is fail")
-            case "discard":
-                return
-
-    def _on_match(self, connection: sa.Connection, row: Parameters) -> bool:
-        """Do what is to be done if the row is there; whether it was."""
-        keys = {self._key_prefix + name: row[name] for name in self._stage.on}
-        found = sa.and_(*(self._table.c[name] == sa.bindparam(self._key_prefix + name) for name in self._stage.on))
-        others = {name: value for name, value in row.items() if name in self._others}
+    def _changed(self, names: Sequence[str]) -> Sequence[str]:
+        """The columns that an insert sets of a row that is there. Replacing sets what the document does not name to its default."""
         match self._stage.when_matched:
             case "replace":
-                others = {name: row.get(name) for name in self._others}
-            case "delete":
-                return bool(connection.execute(sa.delete(self._table).where(found), keys).rowcount)
+                return self._others
             case "merge":
-                pass
-            case "fail" | "keepExisting":
-                others = {}
-        if not others:
-            return (
-                connection.execute(sa.select(sa.literal(1)).select_from(self._table).where(found), keys).first()
-                is not None
-            )
-        statement = sa.update(self._table).where(found).values({name: sa.bindparam(name) for name in others})
-        return bool(connection.execute(statement, {**others, **keys}).rowcount)
+                return [name for name in names if name in self._others]
+            case _:
+                return ()
+
+    def _update(self, connection: sa.Connection, rows: Rows) -> None:
+        """Of rows that are there. Replacing sets what the document does not name to null."""
+        if self._stage.when_matched == "replace":
+            absent = np.full(rows.size, None)
+            values = {name: rows.values.get(name, absent) for name in (*self._stage.on, *self._others)}
+            self._statements.update(connection, Rows(values, {}, rows.size), self._others)
+            return
+        for names, some in shapes(rows):
+            self._statements.update(connection, some, [name for name in names if name in self._others])
+
+
+def _is_exact(column: sa.Column[Any]) -> bool:
+    kind = column.type
+    plain = isinstance(kind, _EXACT) and not isinstance(kind, sa.CHAR)
+    return plain and getattr(kind, "collation", None) is None
+
+
+def shapes(rows: Rows) -> list[tuple[list[str], Rows]]:
+    """The rows that name the same columns together, with these, in the order in which such rows first come."""
+    names = list(rows.named)
+    whole = [name for name in names if bool(rows.named[name].all())]
+    partly = [name for name in names if name not in whole and bool(rows.named[name].any())]
+    if not partly or not rows.size:
+        return [(whole, rows)] if rows.size else []
+    masks = np.array([rows.named[name] for name in partly])
+    different, firsts, place = np.unique(masks, axis=1, return_index=True, return_inverse=True)
+    place = place.reshape(-1)
+    order = np.argsort(firsts).tolist()
+    return [
+        (
+            [name for name in names if name in whole or (name in partly and different[partly.index(name), shape])],
+            rows.taken(np.flatnonzero(place == shape)),
+        )
+        for shape in order
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Which rows have the same key; k different keys, in the order of their last rows."""
+
+    place: Int64s
+    """Of each row, shape (n,): the number of its key."""
+    lasts: Int64s
+    """The last row of each key, shape (k,)."""
+    counts: Int64s
+    """How many rows each key has, shape (k,)."""
+
+    @classmethod
+    def of(cls, rows: Rows, on: Sequence[str]) -> "Keys":
+        """By the columns `on`."""
+        keys = list(zip(*(rows.values[name].tolist() for name in on), strict=True))
+        last = {key: row for row, key in enumerate(keys)}
+        lasts = np.fromiter(last.values(), np.int64, len(last))
+        if len(last) == rows.size:
+            return cls(lasts, lasts, np.ones(rows.size, dtype=np.int64))
+        lasts.sort()
+        numbers = {row: number for number, row in enumerate(lasts.tolist())}
+        place = np.fromiter((numbers[last[key]] for key in keys), np.int64, rows.size)
+        return cls(place, lasts, np.bincount(place, minlength=len(lasts)))
+
+    def folded(self, rows: Rows, when_matched: str) -> Rows:
+        """One row a key: the first where what is there is kept, the last where it is replaced; merged they name what any of them names."""
+        if len(self.lasts) == rows.size:
+            return rows
+        if when_matched == "keepExisting":
+            _, firsts = np.unique(self.place, return_index=True)
+            return rows.taken(firsts)
+        if when_matched != "merge":
+            return rows.taken(self.lasts)
+        values, named = {}, {}
+        for name, mask in rows.named.items():
+            newest: Int64s = np.full(len(self.lasts), -1, dtype=np.int64)
+            there = np.flatnonzero(mask)
+            np.maximum.at(newest, self.place[there], there)
+            named[name] = newest >= 0
+            values[name] = rows.values[name][newest]
+        return Rows(values, named, len(self.lasts))
+
+
+class _Statements:
+    """Statements of a table in its database's words, and how rows are handed over."""
+
+    def __init__(self, connection: sa.Connection, table: sa.Table, on: Sequence[str]) -> None:
+        quoted = connection.dialect.identifier_preparer
+        self._arrays = connection.dialect.name == "postgresql"
+        self._types = types_of(connection, table) if self._arrays else {}
+        # The driver takes a percent sign for a parameter.
+        percent = "%%" if self._arrays else "%"
+        self._table = quoted.format_table(table).replace("%", percent)
+        self._quoted = {column.name: quoted.quote(column.name).replace("%", percent) for column in table.columns}
+        self._on = on
+
+    def insert(
+        self, connection: sa.Connection, rows: Rows, names: Sequence[str], changed: Sequence[str] | None
+    ) -> None:
+        """Insert rows; of those that are there change these columns, None: there are none such."""
+        marks = f"({', '.join('?' for _ in names)})"
+        given = ("SELECT * FROM", self._source(names)) if self._arrays else ("VALUES", marks)
+        words = ["INSERT INTO", self._table, f"({self._listed(names)})", *given]
+        if changed is not None:
+            sets = ", ".join(f"{self._quoted[name]} = excluded.{self._quoted[name]}" for name in changed)
+            words += ["ON CONFLICT", f"({self._listed(self._on)})", "DO", f"UPDATE SET {sets}" if sets else "NOTHING"]
+        self._run(connection, words, rows, names)
+
+    def update(self, connection: sa.Connection, rows: Rows, names: Sequence[str]) -> None:
+        """Set columns of rows that are there."""
+        if not names or not rows.size:
+            return
+        given = [*names, *self._on]
+        sets = ", ".join(f"{self._quoted[name]} = {self._value(at)}" for at, name in enumerate(names))
+        words = ["UPDATE", self._table, "AS t SET", sets, *self._from("FROM", given), "WHERE", self._same(len(names))]
+        self._run(connection, words, rows, given)
+
+    def delete(self, connection: sa.Connection, rows: Rows) -> None:
+        """Delete rows that are there."""
+        if rows.size:
+            words = ["DELETE FROM", self._table, "AS t", *self._from("USING", self._on), "WHERE", self._same(0)]
+            self._run(connection, words, rows, self._on)
+
+    def there(self, connection: sa.Connection, rows: Rows) -> Bools:
+        """Which rows' keys the table has, shape (n,)."""
+        found = np.zeros(rows.size, dtype=np.bool_)
+        if self._arrays:
+            source = self._source(self._on, numbered=True)
+            query = " ".join(["SELECT v.number FROM", source, "JOIN", self._table, "AS t ON", self._same(0)])
+            numbers = connection.exec_driver_sql(query, self._literals(rows, self._on)).scalars()
+            found[[number - 1 for number in numbers]] = True
+            return found
+        query = " ".join(["SELECT 1 FROM", self._table, "AS t WHERE", self._same(0)])
+        for row, key in enumerate(self._tuples(rows, self._on)):
+            found[row] = connection.exec_driver_sql(query, key).first() is not None
+        return found
+
+    def _run(self, connection: sa.Connection, words: Sequence[str], rows: Rows, names: Sequence[str]) -> None:
+        given: Any = self._literals(rows, names) if self._arrays else self._tuples(rows, names)
+        connection.exec_driver_sql(" ".join(words), given)
+
+    def _from(self, word: str, names: Sequence[str]) -> Sequence[str]:
+        return (word, self._source(names)) if self._arrays else ()
+
+    def _listed(self, names: Sequence[str]) -> str:
+        return ", ".join(self._quoted[name] for name in names)
+
+    def _value(self, at: int) -> str:
+        return f"v.c{at}" if self._arrays else "?"
+
+    def _same(self, first: int) -> str:
+        """The key's columns are those of the rows that are given, from column number `first` on."""
+        return " AND ".join(f"t.{self._quoted[n]} = {self._value(first + k)}" for k, n in enumerate(self._on))
+
+    def _source(self, names: Sequence[str], *, numbered: bool = False) -> str:
+        """The rows as a relation `v` with columns c0, c1, …: each an array of texts, cast to the column's type."""
+        number, ordinality = (", number", " WITH ORDINALITY") if numbered else ("", "")
+        columns = ", ".join(f"c{k}" for k in range(len(names)))
+        cast = ", ".join(f"CAST(c{k} AS {self._types[name]}) AS c{k}" for k, name in enumerate(names))
+        arrays = ", ".join("CAST(%s AS text[])" for _ in names)
+        relation = f"unnest({arrays}){ordinality} AS u ({columns}{number})"
+        return f"(SELECT {cast}{number} FROM {relation}) AS v"  # noqa: S608 - names are quoted
+
+    def _literals(self, rows: Rows, names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(array_literal(pa.array(rows.values[name], pa.string())) for name in names)
+
+    def _tuples(self, rows: Rows, names: Sequence[str]) -> list[tuple[Any, ...]]:
+        return list(zip(*(rows.values[name].tolist() for name in names), strict=True))

@@ -1,0 +1,316 @@
+"""Documents as rows of a table, many at once: column by column where a kernel is sure, else by `sqlvalues`, which defines the result.
+
+The documents come as they are staged, in the compact codec. A row of which a kernel is not sure (another type than the column takes for
+certain, a field that the table has not, a null or nothing where a value must be) is converted value by value.
+"""
+
+import datetime as dt
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from tidemark.services.sink.connectors.sqlvalues import (
+    DATE_MAX_MS,
+    DATE_MIN_MS,
+    EXACT,
+    PLACES,
+    Misfit,
+    converter_of,
+    is_computed,
+    makes_itself,
+)
+from tidemark.shared.compiled import tags
+from tidemark.shared.compiled.columns import Bools, Int64s, Tagged
+from tidemark.shared.compiled.documents import buffers, read_packed
+from tidemark.shared.language.values import CodecError, decode_doc
+from tidemark.shared.language.values.instants import DAY_MS
+from tidemark.shared.model.values import Document
+
+Objects = npt.NDArray[np.object_]
+_LARGEST: Final = 2**63 - 1
+_FIELDS_FEW, _FIELDS_MANY = 0x80, 0xDE
+"""First bytes of a map of the codec: up to 15 fields, whose number it has; a number of two bytes follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """n rows by column. None in `values` is null; a column that a row does not name has no say."""
+
+    values: Mapping[str, Objects]
+    """As the database's driver takes them, shape (n,) each; only columns that some row names."""
+    named: Mapping[str, Bools]
+    """Shape (n,) each: which rows name the column."""
+    size: int
+
+    def taken(self, rows: Any) -> "Rows":
+        """Some of the rows, by numbers, slice or mask."""
+        values = {name: column[rows] for name, column in self.values.items()}
+        named = {name: column[rows] for name, column in self.named.items()}
+        return Rows(values, named, len(np.arange(self.size)[rows]))
+
+
+# --- what a column takes for certain -----------------------------------------------------------------------------------
+
+Sure = tuple[pa.Array, Bools]
+"""The values, null where there is none, and which cells are certain, shape (n,)."""
+
+
+def _whole(cells: Tagged) -> Bools:
+    found: Bools = (cells.tags == tags.INT) | (cells.tags == tags.LONG)
+    return found
+
+
+def _between(cells: Tagged, there: Bools, low: int, high: int) -> Bools:
+    found: Bools = there & (cells.numbers >= low) & (cells.numbers <= high)
+    return found
+
+
+def _numbers(values: npt.NDArray[Any], there: Bools, kind: pa.DataType) -> Sure:
+    return pa.array(values, kind, mask=~there), there
+
+
+def _integers(cells: Tagged, bits: int) -> Sure:
+    high = 2 ** (bits - 1) - 1
+    return _numbers(cells.numbers, _between(cells, _whole(cells), -high - 1, high), pa.int64())
+
+
+def _decimals(cells: Tagged, kind: sa.Numeric[Any]) -> Sure:
+    """Whole numbers alone: how many digits a double has behind the point is looked at one by one."""
+    digits = None if kind.precision is None else max(0, kind.precision - (kind.scale or 0))
+    most = _LARGEST if digits is None else min(_LARGEST, 10**digits - 1)
+    return _numbers(cells.numbers, _between(cells, _whole(cells), -most, most), pa.int64())
+
+
+def _doubles(cells: Tagged, *, nan: bool) -> Sure:
+    doubles, is_double = cells.numbers.view(np.float64), cells.tags == tags.DOUBLE
+    there = is_double if nan else is_double & ~np.isnan(doubles)
+    there = there | _between(cells, _whole(cells), -EXACT, EXACT)
+    return _numbers(np.where(is_double, doubles, cells.numbers.astype(np.float64)), there, pa.float64())
+
+
+def _moments(cells: Tagged, kind: sa.DateTime) -> Sure | None:
+    precision = getattr(kind, "precision", None)
+    if precision is not None and precision < PLACES:
+        return None
+    there = _between(cells, cells.tags == tags.DATE, DATE_MIN_MS, DATE_MAX_MS)
+    return _numbers(cells.numbers, there, pa.timestamp("ms", "UTC" if kind.timezone else None))
+
+
+def _days(cells: Tagged) -> Sure:
+    there = _between(cells, cells.tags == tags.DATE, DATE_MIN_MS, DATE_MAX_MS) & (cells.numbers % DAY_MS == 0)
+    return _numbers((cells.numbers // DAY_MS).astype(np.int32), there, pa.date32())
+
+
+def _texts(cells: Tagged, length: int | None) -> Sure | None:
+    texts, there = cells.of("string"), cells.tags == tags.STRING
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        return None
+    fits = pc.invert(pc.match_substring(texts, "\x00"))
+    if length is not None:
+        fits = pc.and_(fits, pc.less_equal(pc.utf8_length(texts), length))
+    return texts, there & pc.fill_null(fits, False).to_numpy(zero_copy_only=False)
+
+
+def _surely(kind: sa.types.TypeEngine[Any], cells: Tagged, *, sqlite: bool) -> Sure | None:
+    """The cells that a column of a type takes for certain, as `converter_of` has them; None where each is looked at."""
+    match kind:
+        case sa.Boolean():
+            return cells.of("bool"), cells.tags == tags.BOOL
+        case sa.BigInteger():
+            return _integers(cells, 64)
+        case sa.SmallInteger():
+            return _integers(cells, 16)
+        case sa.Integer():
+            return _integers(cells, 64 if sqlite else 32)
+        case sa.Float() if sqlite or not isinstance(kind, sa.REAL):
+            return _doubles(cells, nan=not sqlite)
+        case sa.Numeric() if not sqlite and not isinstance(kind, sa.Float):
+            return _decimals(cells, kind)
+        case sa.DateTime():
+            return _moments(cells, kind)
+        case sa.Date():
+            return _days(cells)
+        case sa.String(length=length) if not isinstance(kind, sa.Enum):
+            return _texts(cells, length)
+    return None
+
+
+# --- as the driver takes them -------------------------------------------------------------------------------------------
+
+
+def _literal_of(kind: sa.types.TypeEngine[Any]) -> Callable[[Any], str | None]:
+    """A converted value as PostgreSQL's text for it, which is cast to the column's type."""
+    match kind:
+        case sa.JSON():
+            return json.dumps
+        case postgresql.DOMAIN(data_type=inner):
+            return _literal_of(inner)
+        case sa.ARRAY(item_type=item):
+            inner_of = _literal_of(item)
+            return lambda values: (
+                None if values is None else array_literal(pa.array([inner_of(v) for v in values], pa.string()))
+            )
+    return _literal
+
+
+def _literal(value: Any) -> str | None:
+    match value:
+        case None:
+            return None
+        case bool():
+            return "true" if value else "false"
+        case dt.date() | dt.time():
+            return value.isoformat()
+        case bytes():
+            return "\\x" + value.hex()
+    return str(value)
+
+
+def array_literal(texts: pa.StringArray) -> str:
+    """PostgreSQL's text of an array of these, null where they are null."""
+    for found, put in (("\\", "\\\\"), ('"', '\\"')):
+        texts = pc.replace_substring(texts, found, put)
+    quoted = pc.binary_join_element_wise('"', texts, '"', "").fill_null("NULL")
+    return "{" + ",".join(quoted.to_pylist()) + "}"
+
+
+class RowMaker:
+    """Documents to rows of a table. `inserts`: rows that are not there are written, so a column without default must have a value."""
+
+    def __init__(self, table: sa.Table, on: tuple[str, ...], dialect: sa.Dialect, *, inserts: bool) -> None:
+        self._on = on
+        self._columns: Mapping[str, sa.Column[Any]] = {column.name: column for column in table.columns}
+        self._sqlite = dialect.name == "sqlite"
+        self._converters = {name: converter_of(column.type, dialect.name) for name, column in self._columns.items()}
+        needed = [
+            c for c in table.columns if not c.nullable and c.server_default is None and not makes_itself(c, table)
+        ]
+        self._needed = {column.name for column in needed} if inserts else set()
+        self._driver: Mapping[str, Callable[[Any], Any] | None] = {
+            name: column.type.dialect_impl(dialect).bind_processor(dialect)
+            if self._sqlite
+            else _literal_of(column.type)
+            for name, column in self._columns.items()
+        }
+
+    def parameters(self, document: Document) -> dict[str, Any]:
+        """The columns that a document names, converted. Misfit with the field if the table would refuse it."""
+        missing = [name for name in (*self._on, *sorted(self._needed)) if document.get(name) is None]
+        if missing:
+            raise Misfit(f"{missing[0]}: the column takes no null, and the document has no value for it")
+        return {name: self._converted(name, value) for name, value in document.items()}
+
+    def _converted(self, name: str, value: Any) -> Any:
+        if name not in self._columns:
+            raise Misfit(f"{name}: the table has no such column; project the field away, or add the column")
+        if is_computed(self._columns[name]):
+            raise Misfit(f"{name}: the database gives this column its value; project the field away")
+        if value is None:
+            if not self._columns[name].nullable:
+                raise Misfit(f"{name}: the column takes no null")
+            return None
+        try:
+            return self._converters[name](value)
+        except Misfit as misfit:
+            raise Misfit(f"{name}: {misfit}") from None
+
+    def misfits(self, documents: pa.BinaryArray) -> dict[int, Misfit]:
+        """What the table would refuse of encoded documents, by row."""
+        found: dict[int, Misfit] = {}
+        for row in np.flatnonzero(self._read(documents).unsure).tolist():
+            try:
+                self.parameters(decode_doc(documents[row].as_py()))
+            except Misfit as misfit:
+                found[row] = misfit
+        return found
+
+    def rows(self, documents: pa.BinaryArray) -> tuple[Rows, dict[int, Misfit | CodecError]]:
+        """Encoded documents as rows, and those that are none, by number: their rows mean nothing."""
+        read = self._read(documents)
+        values = {name: self._objects(name, cells) for name, cells in read.sure.items()}
+        named = {name: read.named[name] for name in values}
+        refused: dict[int, Misfit | CodecError] = {}
+        for row in np.flatnonzero(read.unsure).tolist():
+            try:
+                parameters = self.parameters(decode_doc(documents[row].as_py()))
+            except (Misfit, CodecError) as error:
+                refused[row] = error
+                continue
+            for name, value in parameters.items():
+                if name not in values:
+                    values[name], named[name] = np.full(len(documents), None), read.named[name]
+                values[name][row] = self._for_driver(name, value)
+        return Rows(values, named, len(documents)), refused
+
+    def _for_driver(self, name: str, value: Any) -> Any:
+        process = self._driver[name]
+        return value if process is None else process(value)
+
+    def _objects(self, name: str, cells: pa.Array) -> Objects:
+        if not self._sqlite:
+            return np.array(cells.cast(pa.string()).to_pylist(), dtype=np.object_)
+        found = np.empty(len(cells), dtype=np.object_)
+        process = self._driver[name]
+        found[:] = cells.to_pylist() if process is None else [process(value) for value in cells.to_pylist()]
+        return found
+
+    def _read(self, documents: pa.BinaryArray) -> "_Read":
+        names = list(self._columns)
+        columns = read_packed(documents, [(name,) for name in names])
+        unsure = np.zeros(len(documents), dtype=np.bool_)
+        fields: Int64s = np.zeros(len(documents), dtype=np.int64)
+        sure: dict[str, pa.Array] = {}
+        named: dict[str, Bools] = {}
+        for name in names:
+            cells, column = columns[(name,)], self._columns[name]
+            named[name] = there = cells.tags != tags.MISSING
+            fields += there
+            if name in self._on or name in self._needed:
+                unsure |= ~there
+            if not there.any():
+                continue
+            found = None if is_computed(column) else _surely(column.type, cells, sqlite=self._sqlite)
+            if found is None:
+                unsure |= there
+                continue
+            sure[name], certain = found
+            nulls = cells.tags == tags.NULL
+            takes_null = column.nullable and name not in self._on and name not in self._needed
+            unsure |= there & ~(certain | nulls if takes_null else certain)
+        return _Read(sure, named, unsure | (fields != _fields(documents)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What kernels found: the columns with one, which rows name each column, and the rows of which they are not sure."""
+
+    sure: Mapping[str, pa.Array]
+    named: Mapping[str, Bools]
+    unsure: Bools
+
+
+def _fields(documents: pa.BinaryArray) -> Int64s:
+    """How many fields each encoded document has, shape (n,); -1 for more than a map's short header tells."""
+    text, bounds = buffers(documents)
+    padded = np.concatenate((text, np.zeros(3, dtype=np.uint8))).astype(np.int64)
+    begins = bounds[:-1]
+    first = padded[begins]
+    many = padded[begins + 1] << 8 | padded[begins + 2]
+    few = np.where((first & 0xF0) == _FIELDS_FEW, first & 0x0F, -1)
+    found: Int64s = np.where(first == _FIELDS_MANY, many, few)
+    return found
+
+
+def documents_array(documents: Sequence[bytes]) -> pa.BinaryArray:
+    """Encoded documents, shape (n,)."""
+    return pa.array(documents, pa.binary())
