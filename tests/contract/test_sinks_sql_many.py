@@ -59,10 +59,12 @@ async def released(target: SqlWorld, documents: Sequence[Document], *, skips: bo
     staged = await sink.stage(Epoch(1), Epoch(0))
     row = row_of(1, 0, staged)
     try:
-        skipped = await sink.skip(row, staged) if skips else await sink.release(row, staged)
+        if skips:
+            return f"{await sink.skip(row, staged)} skipped"
+        await sink.release(row, staged)
     except TargetRefused as refused:
         return str(refused)
-    return f"{skipped or 0} skipped"
+    return "0 skipped"
 
 
 def held(target: SqlWorld) -> list[tuple[Any, ...]]:
