@@ -27,8 +27,21 @@ from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.forms import FORMS
 from tidemark.shared.language.expressions.library import OPERATORS
+from tidemark.shared.language.expressions.parse import parse_expression
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.query.parse import QUERY_OPERATORS
-from tidemark.shared.language.stages import Count, Group, Limit, Sort, Stateless, TumblingWindow
+from tidemark.shared.language.stages import (
+    AddFields,
+    Branch,
+    Computed,
+    Count,
+    Group,
+    Limit,
+    Sort,
+    Stateless,
+    TumblingWindow,
+)
 from tidemark.shared.language.values import from_json, is_number
 from tidemark.shared.model.values import Document
 
@@ -135,13 +148,19 @@ def _one_stage(tree: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("case", [c for c in OPERATOR_CASES if "expression" in c], ids=lambda c: str(c["expression"]))
 def test_operator_gives_value_or_error(case: dict[str, Any]) -> None:
-    """One operator on constants gives the expected value, no field at all, or fails with the expected code."""
-    stage = _one_stage({"$project": {"x": case["expression"], "_id": 0}})
-    (outcome,) = _through((stage,), {})
+    """One operator on constants gives the expected value, no field at all, or the expected error, which its document foretells."""
+    tree = {"pipeline": [{"$source": {"documents": []}}, {"$addFields": {"x": case["expression"]}}]}
+    problems = Problems()
+    expr = parse_expression(case["expression"], "x", Scope(problems))
+    problems.check()
+    (outcome,) = _through((AddFields(path="x", fields=Branch((("x", Computed(expr)),))),), {})
     if "error" in case:
+        with pytest.raises(InvalidDocument):
+            parse(tree)
         assert isinstance(outcome, Failure)
         assert outcome.code == case["error"]
     else:
+        parse(tree)
         assert _same({} if case.get("missing") else {"x": from_json(case["value"])}, outcome), outcome
 
 

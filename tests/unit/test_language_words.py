@@ -126,3 +126,70 @@ def test_a_constant_that_is_hardly_meant_is_a_warning(group: dict[str, Any], pla
 def test_constants_that_are_meant_are_none(group: dict[str, Any]) -> None:
     """Counting by `$sum: 1`, one group by null, and pushing a text warn nobody."""
     assert _warned(_grouped(group)) == []
+
+
+@pytest.mark.parametrize("word", ["yes", "No", "ON", "off"])
+def test_a_truth_value_of_another_yaml_is_a_warning(word: str) -> None:
+    """It is a text, as in YAML 1.2, and who wrote it hears so; in quotes nobody does."""
+    text = "pipeline:\n - $source: {documents: []}\n - $match: {a: %s}"
+    (warning,) = parse(text % word).warnings
+    assert f"{word} is a text here, as in YAML 1.2: write" in str(warning)
+    assert "(line 3)" in str(warning)
+    assert parse(text % f"'{word}'").warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "meta"),
+    [
+        ("$_ts", "stream.source.ts"),
+        ("$_stream_meta.source.topic", "stream.source.topic"),
+        ("$_stream_meta.sourc.topik", "stream.source.topic"),
+        ("$_stream_meta.windw.start", "stream.window.start"),
+        ("$$ROOT._streamMeta.window.end", "stream.window.end"),
+        ("$_stream_meta", "stream"),
+    ],
+)
+def test_what_no_record_has_is_a_warning_with_its_meta(path: str, meta: str) -> None:
+    """`_ts` and `_stream_meta` are null: the name by which it is asked for is shown, also of a misspelt one."""
+    (warning,) = _warned({"$addFields": {"x": {"$ifNull": [path, 1]}}})
+    assert f"{path.replace('$ROOT.', '')} is null unless" in warning
+    assert f"{{$meta: {meta}}}" in warning
+
+
+def test_what_the_document_itself_makes_or_declares_is_there() -> None:
+    """A `_ts` that a stage computes, a schema declares, or the own documents have, warns nobody."""
+    assert _warned({"$addFields": {"_ts": "$a"}}, {"$match": {"$expr": {"$gt": ["$_ts", 1]}}}) == []
+    source = {"$source": {"documents": [{"_ts": 1}]}}
+    assert parse({"pipeline": [source, {"$addFields": {"x": "$_ts"}}]}).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        ({"$addFields": {"x": {"$add": ["amount", 1]}}}, "$x.$add: fails for every record: $add takes"),
+        ({"$addFields": {"x": {"$dateTrunc": {"date": "ts", "unit": "hour"}}}}, "(the field is written $ts)"),
+        ({"$addFields": {"x": {"$map": {"input": "tags", "in": 1}}}}, "$map takes an array, found string"),
+        ({"$redact": "KEEP"}, "expected $$DESCEND, $$PRUNE or $$KEEP"),
+    ],
+)
+def test_a_call_that_can_only_fail_is_an_error(stage: dict[str, Any], said: str) -> None:
+    """A forgotten dollar makes no stream of dead letters."""
+    assert said.removeprefix("$x.") in _said({"pipeline": [_SOURCE, stage]})
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        ({"$match": {"$expr": {"$gt": ["amount", 2]}}}, "is the same for every record; the constant 'amount'"),
+        ({"$match": {"a": "$b"}}, "{$expr: {$eq: ['$a', '$b']}}"),
+        ({"$addFields": {"x": {"$add": ["$a", "b"]}}}, "fails for every record that has a value there"),
+        ({"$addFields": {"x": {"$cond": ["$a", {"$toInt": "no"}, 1]}}}, "fails for every record that comes to it"),
+        ({"$sessionWindow": {"partitionBy": "user", "gap": _WINDOW, "pipeline": []}}, "all records are one session"),
+        ({"$compute": {"class": "a:B", "key": "user"}}, "all records have one state"),
+        (_grouped({"_id": None, "n": {"$max": "amount"}}), "$max of the constant 'amount'"),
+    ],
+)
+def test_a_constant_that_may_be_meant_is_a_warning(stage: dict[str, Any], said: str) -> None:
+    """What some records may not come to, or somebody may want, is told and runs."""
+    (warning,) = _warned(stage)
+    assert said in warning

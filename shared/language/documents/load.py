@@ -9,12 +9,12 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import yaml
 
-from tidemark.shared.language.problems import DocumentError, InvalidDocument, join
+from tidemark.shared.language.problems import ERRORS_MAX, DocumentError, InvalidDocument, join
 
 NODES_MAX: Final = 1_000_000
 """Default bound of the values in one document, aliases written out."""
@@ -27,6 +27,11 @@ DIGITS_MAX: Final = 1_000
 
 _NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOL: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_TRUTHS: Final = {
+    **{word: "true" for yes in ("yes", "on") for word in (yes, yes.title(), yes.upper())},
+    **{word: "false" for no in ("no", "off") for word in (no, no.title(), no.upper())},
+}
+"""What YAML 1.1 takes for truth values, without the single letters."""
 _INT: Final = re.compile(r"[-+]?[0-9]+|0x[0-9a-fA-F]+|0o[0-7]+")
 _OCTAL: Final = re.compile(r"[-+]?0[0-9]+")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -40,14 +45,26 @@ _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 def load(text: str) -> tuple[Any, dict[str, int]]:
     """The tree of a text, and the line of each place in it (empty for JSON). InvalidDocument if it is neither YAML nor JSON."""
-    tree, lines, twice = load_all(text)
-    if twice:
-        raise InvalidDocument(twice)
-    return tree, lines
+    loaded = load_all(text)
+    if loaded.errors:
+        raise InvalidDocument(loaded.errors)
+    return loaded.tree, loaded.lines
 
 
-def load_all(text: str) -> tuple[Any, dict[str, int], tuple[DocumentError, ...]]:
-    """As `load`, but what may be read in two ways is told beside the tree: names that stand twice, of which the first counts."""
+class Loaded(NamedTuple):
+    """A text as it was read."""
+
+    tree: Any
+    lines: dict[str, int]
+    """Of each place; empty for JSON."""
+    errors: tuple[DocumentError, ...] = ()
+    """What may be read in two ways: names that stand twice, of which the first counts; numbers with leading zeros."""
+    warnings: tuple[DocumentError, ...] = ()
+    """Texts that are truth values for other readers of YAML."""
+
+
+def load_all(text: str) -> Loaded:
+    """As `load`, but what may be read in two ways is told beside the tree."""
     if len(text) > SIZE_MAX_BYTES:
         raise _invalid(f"the document has {len(text)} characters, at most {SIZE_MAX_BYTES} are allowed")
     if text.lstrip().startswith("{"):
@@ -60,7 +77,7 @@ def load_all(text: str) -> tuple[Any, dict[str, int], tuple[DocumentError, ...]]
             except RecursionError:
                 raise _too_deep() from None
             _bounded(tree)
-            return tree, {}, tuple(twice)
+            return Loaded(tree, {}, tuple(twice))
     try:
         # Composing calls itself for each level, in C: only what is not too deep may come to it.
         _shallow(text)
@@ -74,7 +91,7 @@ def load_all(text: str) -> tuple[Any, dict[str, int], tuple[DocumentError, ...]]
         raise _invalid("the document is empty; it needs pipeline: a list of stages that begins with $source")
     reader = _Reader()
     tree = reader.read(node, "", 0)
-    return tree, reader.lines, tuple(reader.errors)
+    return Loaded(tree, reader.lines, tuple(reader.errors), tuple(reader.warnings))
 
 
 def _invalid(message: str, line: int | None = None) -> InvalidDocument:
@@ -148,6 +165,7 @@ class _Reader:
         self.lines: dict[str, int] = {}
         self.nodes = 0
         self.errors: list[DocumentError] = []
+        self.warnings: list[DocumentError] = []
 
     def read(self, node: Any, path: str, depth: int) -> Any:
         """The tree of a node; notes lines by path."""
@@ -163,6 +181,9 @@ class _Reader:
         if isinstance(node, yaml.ScalarNode):
             if not node.style and _OCTAL.fullmatch(node.value):
                 self.errors.append(DocumentError(path, _two_meanings(node.value), line))
+            if not node.style and node.value in _TRUTHS and len(self.warnings) < ERRORS_MAX:
+                what = f"{node.value} is a text here, as in YAML 1.2: write {_TRUTHS[node.value]}, or '{node.value}' in quotes"
+                self.warnings.append(DocumentError(path, what, line))
             return _scalar(node)
         if isinstance(node, yaml.SequenceNode):
             return [self.read(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(node.value)]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tidemark.shared.language.documents.connections import forbid_references, read_connections
+from tidemark.shared.language.documents.foregone import foretell, hardly_meant
 from tidemark.shared.language.documents.kinds import (
     STRING,
     Kind,
@@ -17,7 +18,7 @@ from tidemark.shared.language.documents.kinds import (
     read_options,
 )
 from tidemark.shared.language.documents.limits import LIMITS, limits_of
-from tidemark.shared.language.documents.load import load_all
+from tidemark.shared.language.documents.load import Loaded, load_all
 from tidemark.shared.language.documents.model import FileDlq, KafkaDlq, Options, Processor, TableDlq
 from tidemark.shared.language.documents.pipeline import read_pipeline
 from tidemark.shared.language.documents.relational import TABLE
@@ -117,23 +118,23 @@ def parse(document: str | Mapping[str, Any], *, known_connections: Mapping[str, 
     Raises:
         InvalidDocument: with all errors.
     """
-    lines: Mapping[str, int] = {}
-    tree: Any = document
-    twice: tuple[DocumentError, ...] = ()
-    if isinstance(document, str):
-        tree, lines, twice = load_all(document)
+    loaded = load_all(document) if isinstance(document, str) else Loaded(document, {})
+    tree = loaded.tree
     if type(tree) is not dict:
         kind = {list: "a list", str: "a text", type(None): "null"}.get(type(tree), "a single value")
         message = f"a processor's document is an object with pipeline: a list of stages; found {kind}"
         raise InvalidDocument([DocumentError("", message)])
-    problems = Problems(lines, [*twice])
+    problems = Problems(loaded.lines, [*loaded.errors], [*loaded.warnings])
     scope = Scope(problems, limits=limits_of(tree.get("options")))
     for key in ("pipeline", "options"):
         forbid_references(tree.get(key), key, problems)
     found = read_options(tree, "", scope, DOCUMENT_OPTIONS, "the document")
     connections = found.get("connections", {})
     known = Known({**(known_connections or {}), **connections}, all=known_connections is not None)
-    _check_connections(found.get("pipeline", ()), found.get("options", Options()), known, problems)
+    pipeline = found.get("pipeline", ())
+    foretell(pipeline, tree.get("pipeline"), problems)
+    hardly_meant(pipeline, problems)
+    _check_connections(pipeline, found.get("options", Options()), known, problems)
     problems.check()
     name = found.get("name")
     return Processor(

@@ -19,7 +19,7 @@ from tidemark.shared.language.documents.kinds import (
     read_stage,
 )
 from tidemark.shared.language.documents.stateless import STATELESS
-from tidemark.shared.language.expressions.ast import Literal, constant
+from tidemark.shared.language.expressions.ast import Literal, constant, is_bare_name
 from tidemark.shared.language.expressions.forms import parse_sort_keys
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
@@ -63,6 +63,7 @@ def _group(tree: Any, path: str, scope: Scope) -> Group | None:
     return Group(path=path, id=key, fields=tuple(fields))
 
 
+_KEEPING: Final = frozenset({"$push", "$addToSet", "$mergeObjects", "$concatArrays", "$setUnion"})
 _NUMERIC: Final = frozenset({"$sum", "$avg", "$stdDevPop", "$stdDevSamp", "$percentile", "$median"})
 
 
@@ -71,6 +72,10 @@ def _idle_accumulator(accumulator: Accumulator, path: str, scope: Scope) -> None
     if type(value) is str and accumulator.op in _NUMERIC:
         scope.problems.warn(
             join(path, accumulator.op), f"{accumulator.op} of {constant(value)}, which is no number, counts nothing"
+        )
+    elif is_bare_name(value) and accumulator.op not in _KEEPING:
+        scope.problems.warn(
+            join(path, accumulator.op), f"{accumulator.op} of {constant(value)}: the same of every record"
         )
 
 

@@ -20,12 +20,17 @@ class Literal:
 
 def constant(value: Value) -> str:
     """A constant in a message about one that was hardly meant: a name without its dollar is shown with it."""
-    if type(value) is str and _NAME.fullmatch(value):
+    if is_bare_name(value):
         return f"the constant {value!r} (the field is written ${value})"
     return f"the constant {str(value)[:80]!r}" if type(value) is str else f"a constant, {str(value)[:80]}"
 
 
 _NAME: Final = re.compile(r"[A-Za-z_][\w.]*")
+
+
+def is_bare_name(value: Value) -> bool:
+    """Whether a text reads like a field's name without its dollar."""
+    return type(value) is str and _NAME.fullmatch(value) is not None
 
 
 @dataclass(frozen=True, slots=True)
