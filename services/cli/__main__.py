@@ -109,6 +109,17 @@ def validate_command(
     _exit_with(validate(file, here=here))
 
 
+@app.command("check")
+def check_command(
+    file: Annotated[Path, typer.Argument(help="The processor's document, YAML or JSON.")],
+    connect: Annotated[bool, typer.Option(help="Look at topics, tables, columns, keys, files and folders.")] = True,  # noqa: FBT002
+) -> None:
+    """Check a document as validate does, then look at what it names: all errors at once; status 1 if there are any."""
+    from tidemark.services.cli.explain import validate
+
+    _exit_with(validate(file, connect=connect))
+
+
 @app.command("explain")
 def explain_command(
     file: Annotated[Path, typer.Argument(help="The processor's document, YAML or JSON.")],

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.services.cli.reading import Unreadable, read_document
-from tidemark.services.cli.remote import RemoteFailed, find, path_of
+from tidemark.services.cli.remote import RemoteFailed, find, is_here, path_of
 from tidemark.shared.language.problems import InvalidDocument
 
 Name = Annotated[str, typer.Argument(help="The processor.")]
@@ -148,6 +148,12 @@ def create_command(
     name: Annotated[str, typer.Option(help="Its name, if not the document's or the file's.")] = "",
     *,
     start: Annotated[bool, typer.Option("--start", help="Start it, too.")] = False,
+    connect: Annotated[
+        bool | None,
+        typer.Option(
+            help="First look at what it names, as `check` does; by default where the service is on this machine."
+        ),
+    ] = None,
     data: Data = RUN,
 ) -> None:
     """Register a processor."""
@@ -156,9 +162,22 @@ def create_command(
         from tidemark.shared.language.documents.load import load
 
         tree, _ = load(text)
+        if connect or (connect is None and is_here()):
+            _look(text)
         called = name or (tree.get("name") if isinstance(tree, dict) else "") or file.stem
         find(data).send("POST", "/v1/processors", {"name": called, "document": text, "start": start})
         sys.stdout.write(f"{called}: created{' and started' if start else ''}\n")
+
+
+def _look(text: str) -> None:
+    """InvalidDocument for what is not where the document says. What the document itself has wrong the service tells."""
+    import asyncio
+
+    from tidemark.services.cli.connected import refused_by_what_is_there
+    from tidemark.shared.language.documents import parse
+
+    if errors := asyncio.run(refused_by_what_is_there(parse(text))):
+        raise InvalidDocument(errors)
 
 
 def start_command(

@@ -1,5 +1,7 @@
-"""`tidemark validate` and `tidemark explain`: a document judged, and how it would run. Nothing is connected."""
+"""`tidemark validate` and `tidemark explain`: a document judged, and how it would run. Nothing is connected unless it is asked for."""
 
+import asyncio
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -16,8 +18,11 @@ if TYPE_CHECKING:
     from tidemark.shared.planning.describe import StageText
 
 
-def validate(file: Path, *, here: bool = True) -> int:
-    """All errors, a line each, on standard error; the exit status. here: what a run on this machine would refuse is an error, too."""
+def validate(file: Path, *, here: bool = True, connect: bool = False) -> int:
+    """All errors, a line each, on standard error; the exit status.
+
+    here: what a run on this machine would refuse is an error, too. connect: so is what is not where the document says.
+    """
     found = _planned(file, "spark")
     if found is None:
         return 1
@@ -26,6 +31,11 @@ def validate(file: Path, *, here: bool = True) -> int:
     from tidemark.services.local.address import BROKER_VARIABLE
 
     errors = list(refused_by_a_run(processor, {BROKER_VARIABLE: "", **os.environ})) if here else []
+    if connect and not errors:
+        from tidemark.services.cli.connected import refused_by_what_is_there
+
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would say is said
+        errors = asyncio.run(refused_by_what_is_there(processor))
     warnings = [str(warning) for warning in processor.warnings]
     warnings += [
         f"connection {name} is not in the document: the registry has to have it"

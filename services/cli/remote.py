@@ -47,6 +47,11 @@ class Remote:
             raise RemoteFailed(message) from error
 
 
+def is_here() -> bool:
+    """Whether commands ask a service of this machine's folder, and none that TIDEMARK_CONTROL names."""
+    return not os.environ.get("TIDEMARK_CONTROL")
+
+
 def find(data_dir: Path) -> Remote:
     """TIDEMARK_CONTROL (with the token), else the service of what runs on the folder. RemoteFailed says what to start.
 

@@ -11,25 +11,22 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tidemark.services.cli.connected import refused_by_what_is_there
 from tidemark.services.cli.folders import STORE
-from tidemark.services.cli.foreseen import named_connections, refused_by_a_run
+from tidemark.services.cli.foreseen import connection_names, refused_by_a_run
 from tidemark.services.cli.installation import Begun, ChangeRefused, Installation, installation, workers_of
-from tidemark.services.cli.reading import no_file, read_document
+from tidemark.services.cli.reading import read_document
 from tidemark.services.cli.view import View
 from tidemark.services.local.address import ADDRESS_FILE, BROKER_VARIABLE
 from tidemark.services.local.broker_settings import FREE_PORT
 from tidemark.services.local.supervisor import CONTROL, TOKEN_FILE
-from tidemark.services.source.connecting import files_of
-from tidemark.services.source.connectors.filecursors import Files
-from tidemark.services.source.settings import SourceSettings
 from tidemark.shared.language.documents import FileDlq, InvalidDocument, KafkaDlq, Processor, parse, resolve
-from tidemark.shared.language.documents.model import TableDlq
 from tidemark.shared.language.expressions.ast import Literal
-from tidemark.shared.language.stages import FileEmit, FileSource, KafkaEmit
+from tidemark.shared.language.problems import DocumentError
+from tidemark.shared.language.stages import FileEmit, KafkaEmit
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import ProcessorStatus, StopProcessor
 from tidemark.shared.planning import plan_processor
-from tidemark.shared.process.connections import Connections, NoFileSystem
 from tidemark.shared.process.settings import read_runtime
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
@@ -90,32 +87,26 @@ async def installed_for(
     plan = plan_processor(processor, engine=read_runtime(os.environ).engine)
     workers = workers_of(plan, parallelism, os.cpu_count() or 1)
     if not (data_dir / STORE).exists():
-        await asyncio.to_thread(check_surroundings, processor)
+        await check_surroundings(processor)
     async with installation(data_dir, {}, {**workers, CONTROL: 1}, port=port) as installed:
         await installed.until_there(workers)
         yield installed
 
 
-def check_surroundings(processor: Processor) -> None:
-    """See that what the document's connections refer to is set, and there are files where it reads them. InvalidDocument, RunFailed.
+async def check_surroundings(processor: Processor) -> None:
+    """See that what the document refers to is set, and there. InvalidDocument.
 
     A path that nothing matches is no empty stream, but a mistake, unless the folder is said to grow.
     """
-    known = named_connections(processor)
-    errors = list(refused_by_a_run(processor, {BROKER_VARIABLE: "", **os.environ}))
-    if errors:
+    errors = await asyncio.to_thread(lambda: list(refused_by_a_run(processor, {BROKER_VARIABLE: "", **os.environ})))
+    errors += [
+        DocumentError(
+            "connections", f"{name} is not in the document, and a new installation has no connections of its own"
+        )
+        for name in sorted(connection_names(processor) - processor.connections.keys())
+    ]
+    if errors := errors or await refused_by_what_is_there(processor):
         raise InvalidDocument(errors)
-    connections = Connections("run")
-    for source in processor.sources:
-        if not isinstance(source, FileSource) or source.follow:
-            continue
-        if source.connection_name is None or source.connection_name in known:
-            try:
-                filesystem, glob = files_of(connections, processor, source)
-            except NoFileSystem as error:
-                raise RunFailed(str(error)) from error
-            if not Files(filesystem, glob, SourceSettings().files_max).names():
-                raise RunFailed(no_file(source.path, glob))
 
 
 async def _begin(
@@ -157,8 +148,6 @@ def outputs(processor: Processor) -> list[str]:
             found.append(f"dead letters, if any: files in {inside(connection, path)}")
         case KafkaDlq(topic=name, connection_name=connection):
             found.append(f"dead letters, if any: topic {name} of {connection}")
-        case TableDlq(table=name, connection_name=connection):
-            found.append(f"dead letters, if any: table {name} of {connection}")
         case None:
             pass
     return found

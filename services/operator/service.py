@@ -63,8 +63,9 @@ class OperatorService:
         lookups = None
         if isinstance(context.vertex.head, LookupHead):
             stage = context.vertex.head.stage
-            table = table_of(self._connections, outside, parse(context.assign.plan.document), stage)
-            lookups = Lookups(stage, table, outside.clock, outside.settings.lookup, operators)
+            processor, settings = parse(context.assign.plan.document), outside.settings.lookup
+            table = table_of(self._connections, processor, stage, settings, outside.executor, outside.clock)
+            lookups = Lookups(stage, table, outside.clock, settings, operators)
         if self._scratch is not None:
             operators = replace(operators, shelve=partial(shelved, self._scratch.root))
         users = Users()

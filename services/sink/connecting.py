@@ -1,5 +1,6 @@
 """From what stands at the end of a pipeline to a connector: what a sink's tasks write to."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlparse
@@ -36,6 +37,17 @@ class SinkConnectors(Protocol):
     async def close(self) -> None:
         """Let go of the clients that tasks share."""
         ...
+
+
+def place_in(
+    connections: Connections, processor: Processor, connection_name: str | None, path: str
+) -> tuple[str, Mapping[str, Any]]:
+    """The path or URL of a folder, below that of its connection if it has one, and the config of its file system."""
+    if connection_name is None:
+        return path, {}
+    settings = connections.get(processor, connection_name).settings
+    root = str(settings["path"])
+    return f"{root.rstrip('/')}/{path}" if root else path, settings.get("config", {})
 
 
 class RealSinks:
@@ -79,11 +91,7 @@ class RealSinks:
         return FileSink(destination, encoding, attempt, outside.executor, settings.files, handle_bytes_max)
 
     def _destination(self, processor: Processor, stage: FileEmit, attempt: str) -> Destination:
-        root, config = "", dict[str, Any]()
-        if stage.connection_name is not None:
-            settings = self._connections.get(processor, stage.connection_name).settings
-            root, config = str(settings["path"]), settings.get("config", {})
-        place = f"{root.rstrip('/')}/{stage.file_path}" if root else stage.file_path
+        place, config = place_in(self._connections, processor, stage.connection_name, stage.file_path)
         if urlparse(place).scheme in ("", "file"):
             return LocalDestination(Path(place.removeprefix("file://")), attempt)
         filesystem, path = filesystem_at(place, stage.path, config)

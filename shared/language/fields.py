@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from tidemark.shared.language.expressions.ast import Expr, FieldPath, Variable, fields_used, walk
+from tidemark.shared.language.expressions.ast import Expr, FieldPath, ObjectExpr, Variable, fields_used, walk
 from tidemark.shared.language.query.ast import All, AnyOf, ExprTrue, MatchesSchema, Not, OnField, Predicate, SchemaNode
 from tidemark.shared.language.query.match import fields_used as query_fields
 from tidemark.shared.language.stages import (
@@ -11,14 +11,22 @@ from tidemark.shared.language.stages import (
     Branch,
     Computed,
     Count,
+    Drop,
+    FileEmit,
     Group,
+    HoppingWindow,
     InnerStage,
+    KafkaEmit,
     Limit,
     Match,
+    Merge,
     Project,
     Redact,
     ReplaceRoot,
+    SessionWindow,
     Sort,
+    Stage,
+    TumblingWindow,
     Unset,
     Unwind,
     Validate,
@@ -129,3 +137,30 @@ def _expressions(tree: Branch) -> Fields:
 def expression_fields(expr: Expr) -> Fields:
     """The top-level fields that an expression reads."""
     return fields_used(expr)
+
+
+def written(stages: Iterable[Stage | InnerStage]) -> Fields:
+    """The top-level fields that may come out of a pipeline, no others; None where its text does not tell."""
+    names: Fields = None
+    for stage in stages:
+        match stage:
+            case TumblingWindow() | HoppingWindow() | SessionWindow():
+                names = written(stage.pipeline)
+            case Group():
+                names = frozenset({"_id", *(field.name for field in stage.fields)})
+            case Count():
+                names = frozenset({stage.field})
+            case Project(mode="inclusion"):
+                names = frozenset(name for name, leaf in stage.fields.fields if not isinstance(leaf, Drop))
+            case AddFields():
+                names = None if names is None else names | {name for name, _ in stage.fields.fields}
+            case Project() | Unset():
+                gone = {name for name, leaf in stage.fields.fields if isinstance(leaf, Drop)}
+                names = None if names is None else names - gone
+            case ReplaceRoot(new_root=ObjectExpr(fields)):
+                names = frozenset(name for name, _ in fields)
+            case Match() | Sort() | Limit() | Validate() | FileEmit() | KafkaEmit() | Merge():
+                pass
+            case _:
+                names = None
+    return names

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tidemark.shared.language.documents import FileDlq, KafkaDlq, TableDlq
+from tidemark.shared.language.documents import FileDlq, KafkaDlq
 from tidemark.shared.language.stages import Lookup, Sink, Source
 from tidemark.shared.operators.specs import StepSpec
 
@@ -39,7 +39,7 @@ class WriteHead:
 class DeadLetterHead:
     """The dead letter queue: a sink whose documents have the shape of dead letters already (`tidemark.shared.operators.dead_letters`)."""
 
-    queue: KafkaDlq | FileDlq | TableDlq | None
+    queue: KafkaDlq | FileDlq | None
     """None: the document names none, and they are collected (`plan_processor`)."""
 
 

@@ -11,6 +11,11 @@ import pyarrow as pa
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.ports.log import LogError
+from tidemark.shared.ports.setup import WrongSetup
+
+
+class SourceMissing(LogError, WrongSetup):
+    """What is to be read is not there, and was not for a while."""
 
 
 class SourceReplaced(LogError):

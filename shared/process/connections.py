@@ -11,10 +11,11 @@ from tidemark.shared.adapters.kafka_settings import KafkaSettings, settings_from
 from tidemark.shared.language.documents import Processor, resolve
 from tidemark.shared.language.redaction import redacted_line
 from tidemark.shared.language.stages import Connection
+from tidemark.shared.ports.setup import WrongSetup
 from tidemark.shared.runtime.settings import RuntimeSettings
 
 
-class ConnectionMissing(Exception):
+class ConnectionMissing(WrongSetup):
     """The document names a connection that it does not have."""
 
 
@@ -32,7 +33,7 @@ def check_room(clients: int, clients_max: int, what: str) -> None:
         raise TooManyConnections(message)
 
 
-class NoFileSystem(Exception):
+class NoFileSystem(WrongSetup):
     """A path or URL leads to no file system that is installed here."""
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tidemark.shared.language.documents import parse
+from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.model.checkpoint import TaskHandle
 from tidemark.shared.model.held import Wait
 from tidemark.shared.model.ids import Epoch, SplitId, StatePart, TaskId, owner_of
@@ -11,6 +11,7 @@ from tidemark.shared.model.messages import Assign
 from tidemark.shared.planning import plan_processor
 from tidemark.shared.ports.blobs import BlobUnavailable
 from tidemark.shared.ports.log import LogUnavailable
+from tidemark.shared.ports.setup import WrongSetup
 from tidemark.shared.ports.sink import MarkerAhead, TargetRefused, TargetUnavailable
 from tidemark.shared.ports.source import SourceReplaced
 from tidemark.shared.ports.tables import TableRefused, TableUnavailable
@@ -22,7 +23,7 @@ from tidemark.shared.runtime.exchange import Exchange, OutEdge
 from tidemark.shared.runtime.state import StateStore, load_parts
 
 _OUTAGES = (LogUnavailable, BlobUnavailable, TargetUnavailable, TableUnavailable)
-_PERMANENT = (TargetRefused, MarkerAhead, TableRefused, SourceReplaced)
+_PERMANENT = (TargetRefused, MarkerAhead, TableRefused, SourceReplaced, WrongSetup, InvalidDocument)
 
 
 def failure_of(error: BaseException) -> tuple[bool, bool]:

@@ -15,8 +15,8 @@ from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.language.stages import StartAt, StartAtOffsets, StartAtTime
 from tidemark.shared.model.ids import Offset, SplitId
-from tidemark.shared.ports.log import LogError, LogUnavailable, NewRecord, OffsetOutOfRange, TopicPartition
-from tidemark.shared.ports.source import RawBatch
+from tidemark.shared.ports.log import LogUnavailable, NewRecord, OffsetOutOfRange, TopicPartition
+from tidemark.shared.ports.source import RawBatch, SourceMissing
 
 IN_0 = split_of(TopicPartition("in", 0))
 
@@ -106,7 +106,7 @@ async def test_a_position_beyond_the_log_is_an_error() -> None:
 
 async def test_a_missing_topic_is_named() -> None:
     """A topic that is not in the cluster is an error that names it."""
-    with pytest.raises(LogError, match="in not found in the cluster one:9092"):
+    with pytest.raises(SourceMissing, match="in not found in the cluster one:9092"):
         await KafkaLanes().source().splits()
 
 

@@ -1,5 +1,6 @@
 """What a person gets wrong with a command's file or a connection's address is said with place, expectation, finding and a remedy."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -131,7 +132,7 @@ def test_an_address_of_no_file_system_is_said() -> None:
 
 
 def test_what_a_document_refers_to_is_looked_for_before_anything_starts(folder: Path) -> None:
-    """A variable that is not set is named at once; a connection that the document does not have may be the registry's."""
+    """A variable that is not set, and a connection that a new installation cannot have, are named at once."""
     emits = "pipeline: [{$source: {documents: [{a: 1}]}}, {$emit: {connectionName: out, path: out, format: json}}]"
     unset = "connections: {out: {type: files, path: '${NOWHERE_SET}'}, unused: {type: files, path: '${NOR_THIS}'}}\n"
     (folder / "unset.yaml").write_text(unset + emits)
@@ -142,7 +143,8 @@ def test_what_a_document_refers_to_is_looked_for_before_anything_starts(folder: 
     away = (
         "pipeline: [{$source: {connectionName: away, path: x, format: json}}, {$emit: {connectionName: k, topic: t}}]"
     )
-    check_surroundings(parse(broker + away))
+    with pytest.raises(InvalidDocument, match="connections: away is not in the document"):
+        asyncio.run(check_surroundings(parse(broker + away)))
 
 
 def test_who_has_read_enough_is_told_nothing(folder: Path) -> None:

@@ -8,7 +8,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from tests.harness.process_cases import read_lines
-from tidemark.shared.language.documents import FileDlq, InvalidDocument, KafkaDlq, TableDlq, parse, resolve
+from tidemark.shared.language.documents import FileDlq, InvalidDocument, KafkaDlq, parse, resolve
 from tidemark.shared.language.documents.load import load
 from tidemark.shared.language.expressions.ast import FieldPath, Literal
 from tidemark.shared.language.schema import Field, Schema
@@ -251,11 +251,14 @@ def test_sinks_and_dead_letters() -> None:
         {"$merge": {"into": {"connectionName": "s", "db": "d", "coll": "c"}, "on": "k", "whenMatched": "delete"}}
     )
     assert merge == Merge(path="pipeline[1].$merge", connection_name="s", table="d.c", on=("k",), when_matched="delete")
-    for tree, dlq in (
-        ({"path": "dead"}, FileDlq("dead")),
-        ({"connectionName": "s", "table": "t"}, TableDlq("s", "t")),
-    ):
-        assert parse({"pipeline": [DOCUMENTS], "options": {"dlq": tree}}).options.dlq == dlq
+    assert parse({"pipeline": [DOCUMENTS], "options": {"dlq": {"path": "dead"}}}).options.dlq == FileDlq("dead")
+
+
+def test_a_table_takes_no_dead_letters() -> None:
+    """No sink could write them there: it is said when the document is read, and not by a task."""
+    for tree in ({"connectionName": "s", "table": "t"}, {"connectionName": "s", "db": "d", "coll": "c"}):
+        (error,) = _errors({"pipeline": [DOCUMENTS], "options": {"dlq": tree}})
+        assert "dead letters go to a topic" in error
 
 
 @pytest.mark.parametrize(("acks", "good"), [("all", True), (-1, True), (0, True), (1, True), (2, False), (True, False)])

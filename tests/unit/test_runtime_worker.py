@@ -14,6 +14,7 @@ from tidemark.shared.adapters.faults import Faults
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.language.problems import DocumentError, InvalidDocument
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import EdgeId, Generation, Incarnation, LeaderToken, Offset, SplitId, TaskId, VertexId
 from tidemark.shared.model.messages import (
@@ -35,6 +36,8 @@ from tidemark.shared.model.messages import (
 from tidemark.shared.ports.blobs import BlobUnavailable
 from tidemark.shared.ports.log import LogUnavailable, TopicPartition
 from tidemark.shared.ports.sink import MarkerAhead, TargetRefused, TargetUnavailable
+from tidemark.shared.ports.source import SourceMissing
+from tidemark.shared.process.connections import ConnectionMissing
 from tidemark.shared.protocol.task.events import ReadUpTo
 from tidemark.shared.protocol.task.start import TaskLimits
 from tidemark.shared.runtime.body import Fetched, TaskBody
@@ -348,6 +351,9 @@ def test_R1_a_worker_is_not_heard_of_before_it_hears(topic: str) -> None:
         (TargetUnavailable("away"), False, True),
         (TargetRefused("commit 3, record 7"), True, False),
         (MarkerAhead("5 above 4"), True, False),
+        (SourceMissing("$source.topic: t not found in the cluster b:1"), True, False),
+        (ConnectionMissing("connection 'b' is not among []"), True, False),
+        (InvalidDocument([DocumentError("connections.b.url", "${B} is not set in the environment")]), True, False),
     ],
 )
 def test_C10_S6_the_reason_of_a_failure_says_whether_it_counts(

@@ -5,7 +5,7 @@ order of the primary key, where there is one. A table that nothing narrows is re
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -84,6 +84,16 @@ class SqlTable:
         # A row found by a column has one value there, and so one key: numbers that go on tell such rows apart over queries, too.
         places = self._places if narrowed else itertools.count()
         return [Found(next(places), self._document(known, row)) for row in rows]
+
+    async def columns(self) -> Collection[str]:
+        """The names of its columns. TableRefused, TableDenied, TableUnavailable."""
+        return (await self._executor.blocking(self._described)).readers.keys()
+
+    def _described(self) -> _Columns:
+        try:
+            return self._describe()
+        except exc.DBAPIError as error:
+            raise self._failure(error) from error
 
     def _describe(self) -> _Columns:
         schema, _, name = self._name.rpartition(".")

@@ -6,7 +6,7 @@ certain, a field that the table has not, a null or nothing where a value must be
 
 import datetime as dt
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -210,13 +210,29 @@ class RowMaker:
             raise Misfit(f"{missing[0]}: the column takes no null, and the document has no value for it")
         return {name: self._converted(name, value) for name, value in document.items()}
 
-    def _converted(self, name: str, value: Any) -> Any:
+    def misfits_of(self, names: Collection[str]) -> Iterator[str]:
+        """What the table would refuse of documents that have these fields, and no others; a document may lack `_id`."""
+        for name in (*self._on, *sorted(self._needed - set(self._on))):
+            if name not in names:
+                yield f"{name}: the column takes no null, and no document has a value for it"
+        for name in sorted(set(names) - {"_id"}):
+            try:
+                self._column(name)
+            except Misfit as misfit:
+                yield str(misfit)
+
+    def _column(self, name: str) -> sa.Column[Any]:
+        """The column of a field. Misfit where there is none that takes a value."""
         if name not in self._columns:
             raise Misfit(f"{name}: the table has no such column; project the field away, or add the column")
         if is_computed(self._columns[name]):
             raise Misfit(f"{name}: the database gives this column its value; project the field away")
+        return self._columns[name]
+
+    def _converted(self, name: str, value: Any) -> Any:
+        column = self._column(name)
         if value is None:
-            if not self._columns[name].nullable:
+            if not column.nullable:
                 raise Misfit(f"{name}: the column takes no null")
             return None
         try:

@@ -12,6 +12,7 @@ Rules kept here:
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -21,7 +22,12 @@ from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.log import Log, LogError, LogUnavailable, OffsetOutOfRange, TopicFound, TopicPartition
-from tidemark.shared.ports.source import RawBatch, SourceReplaced, SplitStatus
+from tidemark.shared.ports.source import RawBatch, SourceMissing, SourceReplaced, SplitStatus
+
+_MISSING_MS_MAX: Final = 2_000
+"""A topic that is asked for may be missing so long: brokers learn of a new one after another."""
+_MISSING_POLL_MS: Final = 200
+"""How often a topic that is missing is looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +82,22 @@ def partition_of(split: SplitId) -> TopicPartition:
     return TopicPartition(topic, int(number))
 
 
+async def topics_there(log: Log, names: Sequence[str], cluster: str, clock: Clock) -> Mapping[str, TopicFound]:
+    """All of these topics. SourceMissing where one is not there; one that was just made is not known to every broker at once."""
+    began_ms = clock.monotonic_ms()
+    while True:
+        topics = await log.describe_topics(names)
+        missing = [topic for topic in names if topic not in topics]
+        if not missing:
+            return topics
+        if clock.monotonic_ms() - began_ms >= _MISSING_MS_MAX:
+            raise SourceMissing(
+                f"$source.topic: {', '.join(missing)} not found in the cluster {cluster or '(unnamed)'};"
+                " create the topic, correct its name, or name another cluster in the connection"
+            )
+        await clock.sleep_ms(_MISSING_POLL_MS)
+
+
 class KafkaSource:
     """`Source` over Kafka. `log` answers questions about topics, `reader` reads them."""
 
@@ -99,14 +121,7 @@ class KafkaSource:
         }
 
     async def _topics(self) -> Mapping[str, TopicFound]:
-        topics = await self._log.describe_topics(self._settings.topics)
-        missing = [topic for topic in self._settings.topics if topic not in topics]
-        if missing:
-            raise LogError(
-                f"$source.topic: {', '.join(missing)} not found in the cluster {self._settings.cluster or '(unnamed)'};"
-                " create the topic, correct its name, or name another cluster in the connection"
-            )
-        return topics
+        return await topics_there(self._log, self._settings.topics, self._settings.cluster, self._clock)
 
     async def check(self, known: Mapping[SplitId, KnownSplit]) -> None:
         """Topics have the ids that they had (I2)."""

@@ -2,7 +2,7 @@
 
 from tidemark.shared.language.documents.changes import refusals
 from tidemark.shared.language.documents.connections import resolve
-from tidemark.shared.language.documents.model import FileDlq, KafkaDlq, Options, Processor, TableDlq, all_stages
+from tidemark.shared.language.documents.model import FileDlq, KafkaDlq, Options, Processor, all_stages
 from tidemark.shared.language.documents.parse import parse
 from tidemark.shared.language.problems import DocumentError, InvalidDocument
 
@@ -13,7 +13,6 @@ __all__ = [
     "KafkaDlq",
     "Options",
     "Processor",
-    "TableDlq",
     "all_stages",
     "parse",
     "refusals",

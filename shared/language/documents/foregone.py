@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from decimal import Decimal
 from typing import Any, Final, get_args
 
-from tidemark.shared.language.accumulators.spec import Accumulator
+from tidemark.shared.language.accumulators.base import Accumulator
 from tidemark.shared.language.expressions.ast import (
     NULL,
     ArrayExpr,
@@ -39,10 +39,7 @@ from tidemark.shared.language.expressions.library import OPERATORS
 from tidemark.shared.language.expressions.registry import Named
 from tidemark.shared.language.problems import Problems, join, nearest_of
 from tidemark.shared.language.query.ast import All, AnyOf, Compare, Not, OnField
-from tidemark.shared.language.stages.base import StageBase
-from tidemark.shared.language.stages.relational import Compute, Lookup
-from tidemark.shared.language.stages.stateless import Redact
-from tidemark.shared.language.stages.windows import SessionWindow
+from tidemark.shared.language.stages import Compute, Lookup, Redact, SessionWindow, StageBase
 from tidemark.shared.language.values.types import is_number
 from tidemark.shared.model.values import Binary, Date, ObjectId, Regex, Timestamp
 

@@ -36,18 +36,10 @@ class FileDlq:
 
 
 @dataclass(frozen=True, slots=True)
-class TableDlq:
-    """Dead letters go to a table."""
-
-    connection_name: str
-    table: str
-
-
-@dataclass(frozen=True, slots=True)
 class Options:
     """`options` of a document."""
 
-    dlq: KafkaDlq | FileDlq | TableDlq | None = None
+    dlq: KafkaDlq | FileDlq | None = None
     checkpoint_interval_ms: int | None = None
     """None: the coordinator's setting."""
     lateness: Literal["merged", "split"] = "merged"

@@ -19,9 +19,8 @@ from tidemark.shared.language.documents.kinds import (
 )
 from tidemark.shared.language.documents.limits import LIMITS, limits_of
 from tidemark.shared.language.documents.load import Loaded, load_all
-from tidemark.shared.language.documents.model import FileDlq, KafkaDlq, Options, Processor, TableDlq
+from tidemark.shared.language.documents.model import FileDlq, KafkaDlq, Options, Processor
 from tidemark.shared.language.documents.pipeline import read_pipeline
-from tidemark.shared.language.documents.relational import TABLE
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.limits import DEFAULTS
 from tidemark.shared.language.problems import DocumentError, InvalidDocument, Problems
@@ -58,12 +57,14 @@ def _top_level(tree: Any, path: str, scope: Scope) -> str | None:
     return None if name is None else str(name)
 
 
-def _dlq(tree: Any, path: str, scope: Scope) -> KafkaDlq | FileDlq | TableDlq | None:
-    """A topic, a folder, or a table."""
+def _dlq(tree: Any, path: str, scope: Scope) -> KafkaDlq | FileDlq | None:
+    """A topic, or a folder."""
     before = len(scope.problems.errors)
     if type(tree) is dict and {"table", "coll", "db"} & tree.keys():
-        found = TABLE.read(tree, path, scope)
-        return None if found is None else TableDlq(found.connection_name, found.table)
+        scope.problems.add(
+            path, "dead letters go to a topic, {connectionName, topic}, or to files, {path}; a table takes none"
+        )
+        return None
     if type(tree) is dict and "path" in tree:
         o = read_options(tree, path, scope, _FILE_DLQ)
         return None if len(scope.problems.errors) > before else FileDlq(o["path"], o.get("connectionName"))
@@ -71,7 +72,7 @@ def _dlq(tree: Any, path: str, scope: Scope) -> KafkaDlq | FileDlq | TableDlq | 
     return None if len(scope.problems.errors) > before else KafkaDlq(o["connectionName"], o["topic"])
 
 
-_DLQ_SCHEMA: Final = {"oneOf": [closed_schema(_TOPIC_DLQ), closed_schema(_FILE_DLQ), TABLE.schema]}
+_DLQ_SCHEMA: Final = {"oneOf": [closed_schema(_TOPIC_DLQ), closed_schema(_FILE_DLQ)]}
 _OPTIONS: Final = (
     Option("dlq", Kind(_dlq, _DLQ_SCHEMA), "where dead letters go"),
     Option("checkpoint", closed(Option("interval", duration(least=1), "time between checkpoints")), "checkpoints"),
@@ -164,7 +165,6 @@ _WANTED: Final = {
     "CachedLookup": ("sql", "files"),
     "KafkaDlq": ("kafka",),
     "FileDlq": ("files",),
-    "TableDlq": ("sql",),
 }
 _INSIDE: Final = {"Merge": ".into", "Lookup": ".from", "CachedLookup": ".from"}
 """Where the name stands, if not in the stage itself."""

@@ -112,5 +112,6 @@ RUNTIME = (
     Mutant("R4", "a part that two tasks have is taken from one", STATE, "            if part.part in seen:", "            if False:", ON_STATE),
     Mutant("R4", "all parts are everybody's", STATE, "            if not wanted(part.part):\n                continue\n", "", ON_STATE),
     Mutant("C10", "errors of what is away count", ASSEMBLY, "isinstance(error, _OUTAGES)", "False", ON_WORKER),
+    Mutant("C10", "what is not there is tried again", ASSEMBLY, "SourceReplaced, WrongSetup, InvalidDocument)", "SourceReplaced)", ON_WORKER),
     Mutant("S6", "a refusal is a failure like others", ASSEMBLY, "return isinstance(error, _PERMANENT), ", "return False, ", ON_WORKER),
 )  # fmt: skip

@@ -1,0 +1,222 @@
+"""`tidemark check --connect`: what a document names is looked at where it is, before anything starts.
+
+Topics, tables with their columns and unique keys, files and folders, by the connectors that a run has, and in their words. What cannot be
+reached, or refuses who asks, is an error, too. Connections of the registry, and those to a run's own broker, are not looked at.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import exc
+
+from tidemark.services.cli.reading import no_file
+from tidemark.services.local.address import BROKER_VARIABLE
+from tidemark.services.operator.connecting import table_of
+from tidemark.services.operator.tables.sql import SqlTable
+from tidemark.services.sink.connecting import place_in
+from tidemark.services.sink.connectors.kafkarecords import Takes
+from tidemark.services.sink.connectors.sql import engine_at
+from tidemark.services.sink.connectors.sqlrows import RowMaker
+from tidemark.services.sink.connectors.sqltable import place_of, target_table
+from tidemark.services.source.connecting import files_of
+from tidemark.services.source.connectors.filecursors import Files
+from tidemark.services.source.connectors.kafka import topics_there
+from tidemark.services.source.settings import SourceSettings
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.language.documents import FileDlq, InvalidDocument, KafkaDlq, Processor, all_stages
+from tidemark.shared.language.documents.connections import REFERENCE
+from tidemark.shared.language.expressions.ast import Literal
+from tidemark.shared.language.fields import written
+from tidemark.shared.language.problems import DocumentError, join
+from tidemark.shared.language.redaction import redacted_line
+from tidemark.shared.language.stages import FileEmit, FileSource, InlineTable, KafkaEmit, Lookup, Merge
+from tidemark.shared.language.stages import KafkaSource as KafkaStage
+from tidemark.shared.ports.log import LogError
+from tidemark.shared.ports.setup import WrongSetup
+from tidemark.shared.ports.sink import TargetDenied, TargetRefused, TargetUnavailable
+from tidemark.shared.ports.tables import TableDenied, TableRefused, TableUnavailable
+from tidemark.shared.process.connections import Connections, filesystem_at
+from tidemark.shared.runtime.settings import LookupSettings
+
+ANSWER_S_MAX: Final = 20
+"""For one broker, database or file system: longer, and it is said not to answer."""
+_SAID: Final = (
+    InvalidDocument, LogError, WrongSetup, TargetRefused, TargetDenied, TargetUnavailable, TableRefused, TableDenied, TableUnavailable,
+    OSError, exc.SQLAlchemyError,
+)  # fmt: skip
+"""What connectors raise, in words for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Looks:
+    """What looking needs."""
+
+    processor: Processor
+    connections: Connections
+    executor: AsyncExecutor
+    clock: SystemClock
+
+    def cluster(self, name: str) -> str:
+        """The brokers of a connection, for messages."""
+        return self.connections.kafka_settings(self.connections.get(self.processor, name)).bootstrap
+
+    async def source(self, stage: KafkaStage) -> Iterable[str]:
+        """Topics are there."""
+        log = self.connections.log(self.connections.get(self.processor, stage.connection_name))
+        await topics_there(log, stage.topics, self.cluster(stage.connection_name), self.clock)
+        return ()
+
+    async def files(self, stage: FileSource) -> Iterable[str]:
+        """Files match, unless the folder is said to grow."""
+        filesystem, glob = files_of(self.connections, self.processor, stage)
+        files = Files(filesystem, glob, SourceSettings().files_max)
+        names = await self.executor.blocking(files.names)
+        return () if names or stage.follow else [no_file(stage.path, glob)]
+
+    async def topic(self, connection_name: str, topic: str, *, has_key: bool) -> Iterable[str]:
+        """A topic that is written to is there, or may be made; and takes records without a key, if they have none."""
+        connection = self.connections.get(self.processor, connection_name)
+        log, takes = self.connections.log(connection), Takes.of(self.connections.kafka_settings(connection))
+        if topic not in await log.list_topics():
+            where = f"the topic {topic} is not in the cluster {self.cluster(connection_name)}"
+            return (
+                () if takes.new_topic_partitions else [f"{where}, and the connection's config has none made: create it"]
+            )
+        needs_key = (await log.topic_rules([topic]))[topic].needs_key
+        return (
+            [f"topic {topic} is compacted, and records have no key; set config.key"]
+            if needs_key and not has_key
+            else ()
+        )
+
+    async def table(self, stage: Merge) -> Iterable[str]:
+        """The table, its unique key and the columns of the fields that are known to come."""
+        connection = self.connections.get(self.processor, stage.connection_name)
+        names = written(
+            self.processor.pipeline[: self.processor.pipeline.index(stage)] if stage in self.processor.pipeline else ()
+        )
+        return await self.executor.blocking(partial(_table, str(connection.settings["url"]), stage, names))
+
+    async def lookup(self, stage: Lookup) -> Iterable[str]:
+        """The table or file that is asked, and the column that is compared."""
+        table = table_of(self.connections, self.processor, stage, LookupSettings(), self.executor, self.clock)
+        try:
+            if not isinstance(table, SqlTable):
+                await table.find((), ())
+                return ()
+            columns = await table.columns()
+            field = None if stage.foreign_field is None else stage.foreign_field[0]
+            if field is None or field in columns:
+                return ()
+            return [f"foreignField: the table has no column {field}; it has {', '.join(sorted(columns))}"]
+        finally:
+            await table.close()
+
+    async def folder(self, connection_name: str | None, path: str, place: str) -> Iterable[str]:
+        """A folder that is written to, or the one that it would be made in."""
+        where, config = place_in(self.connections, self.processor, connection_name, path)
+        return await self.executor.blocking(partial(_folder, where, config, place))
+
+
+async def refused_by_what_is_there(processor: Processor) -> list[DocumentError]:
+    """What is wrong with the outside of a document that is right in itself."""
+    looks = _Looks(processor, Connections("check"), AsyncExecutor(), SystemClock())
+    try:
+        found = await asyncio.gather(
+            *(_answer(place, ask) for place, name, ask in _asked(looks) if _can_look(processor, name))
+        )
+    finally:
+        await looks.connections.close()
+        await looks.executor.close()
+    return [error for errors in found for error in errors]
+
+
+def _can_look(processor: Processor, name: str | None) -> bool:
+    """Whether a connection stands in the document, its variables are set here, and none is the broker's that a run starts itself."""
+    if name is None:
+        return True
+    connection = processor.connections.get(name)
+    if connection is None:
+        return False
+    variables = REFERENCE.findall(str(dict(connection.settings)))
+    return all(each in os.environ and each != BROKER_VARIABLE for each in variables)
+
+
+_Ask = Callable[[], Awaitable[Iterable[str]]]
+
+
+def _asked(looks: _Looks) -> Iterator[tuple[str, str | None, _Ask]]:
+    """Of each place that leads outside: where it stands, its connection, and how it is looked at."""
+    for stage in all_stages(looks.processor.pipeline):
+        match stage:
+            case KafkaStage():
+                yield stage.path, stage.connection_name, partial(looks.source, stage)
+            case FileSource():
+                yield stage.path, stage.connection_name, partial(looks.files, stage)
+            case KafkaEmit(topic=Literal(value=str() as topic)):
+                keyed = stage.key is not None
+                yield (
+                    stage.path,
+                    stage.connection_name,
+                    partial(looks.topic, stage.connection_name, topic, has_key=keyed),
+                )
+            case FileEmit():
+                yield (
+                    stage.path,
+                    stage.connection_name,
+                    partial(looks.folder, stage.connection_name, stage.file_path, stage.path),
+                )
+            case Merge():
+                yield stage.path, stage.connection_name, partial(looks.table, stage)
+            case Lookup() if not isinstance(stage.from_, InlineTable):
+                yield join(stage.path, "from"), stage.from_.connection_name, partial(looks.lookup, stage)
+    match looks.processor.options.dlq:
+        case KafkaDlq(name, topic):
+            yield "options.dlq", name, partial(looks.topic, name, topic, has_key=False)
+        case FileDlq(path, name):
+            yield "options.dlq", name, partial(looks.folder, name, path, "options.dlq")
+        case None:
+            pass
+
+
+async def _answer(place: str, ask: _Ask) -> list[DocumentError]:
+    try:
+        async with asyncio.timeout(ANSWER_S_MAX):
+            return [_error(place, text) for text in await ask()]
+    except TimeoutError:
+        return [DocumentError(place, f"what it names does not answer within {ANSWER_S_MAX} s")]
+    except _SAID as error:
+        return [_error(place, redacted_line(" ".join(str(error).split())))]
+
+
+def _error(place: str, text: str) -> DocumentError:
+    """A connector's sentence may begin with the place itself."""
+    return DocumentError("" if text.startswith(place) else place, text)
+
+
+def _table(url: str, stage: Merge, names: frozenset[str] | None) -> list[str]:
+    engine = engine_at(url)
+    try:
+        table = target_table(engine, stage)
+        maker = RowMaker(table, stage.on, engine.dialect, inserts=stage.when_not_matched == "insert")
+        return [] if names is None else [f"{place_of(stage)}: {text}" for text in maker.misfits_of(names)]
+    finally:
+        engine.dispose()
+
+
+def _folder(where: str, config: Mapping[str, Any], place: str) -> list[str]:
+    if "://" in where and not where.startswith("file://"):
+        filesystem, path = filesystem_at(where, place, config)
+        filesystem.exists(path)
+        return []
+    folder = Path(where.removeprefix("file://")).absolute()
+    nearest = next(each for each in (folder, *folder.parents) if each.exists())
+    if not nearest.is_dir():
+        return [f"{nearest} is a file; the output is a folder"]
+    return [] if os.access(nearest, os.W_OK | os.X_OK) else [f"{nearest}: nothing may be written there"]

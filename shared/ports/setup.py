@@ -1,0 +1,5 @@
+"""What a document names and the outside lacks: no failure that trying again could mend, and none that a record causes."""
+
+
+class WrongSetup(Exception):
+    """A topic, a connection, a file system or a variable is not there: says what was expected where, and what to do (S6)."""

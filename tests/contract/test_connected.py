@@ -1,0 +1,142 @@
+"""`tidemark check --connect`: what a document names is looked at where it is, on every kind of target that there is."""
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from tidemark.services.cli.connected import refused_by_what_is_there
+from tidemark.services.cli.run import check_surroundings
+from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.language.documents import InvalidDocument, parse
+from tidemark.shared.language.problems import DocumentError
+
+_OWN: dict[str, Any] = {"$source": {"documents": [{"a": 1}]}}
+
+
+async def _found(connection: dict[str, Any], *stages: dict[str, Any], **options: Any) -> list[DocumentError]:
+    document = {"connections": {"c": connection}, "pipeline": list(stages), "options": options}
+    return await refused_by_what_is_there(parse(document))
+
+
+def _merge(table: str, on: str) -> dict[str, Any]:
+    return {"$merge": {"into": {"connectionName": "c", "table": table}, "on": on}}
+
+
+@pytest.fixture
+def database(url: str) -> dict[str, Any]:
+    """A connection to a database with a table `t` (id, name not null, note)."""
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("create table t (id integer primary key, name varchar(20) not null, note text)"))
+    engine.dispose()
+    return {"type": "sql", "url": url}
+
+
+@pytest.mark.parametrize(
+    ("stages", "said"),
+    [
+        ([_merge("t", "id")], []),
+        ([{"$project": {"_id": 0, "id": "$a", "name": "$b"}}, _merge("t", "id")], []),
+        ([_merge("nowhere", "id")], ["pipeline[1].$merge into nowhere: no such table"]),
+        ([_merge("t", "name")], ["`on` is (name), which is no unique key of the table; the table has id"]),
+        (
+            [{"$project": {"_id": 0, "id": "$a", "nmae": "$b"}}, _merge("t", "id")],
+            ["name: the column takes no null, and no document has", "nmae: the table has no such column"],
+        ),
+        ([{"$lookup": {"from": {"connectionName": "c", "table": "t"}, "localField": "a", "foreignField": "id", "as": "x"}}], []),
+        (
+            [{"$lookup": {"from": {"connectionName": "c", "table": "t"}, "localField": "a", "foreignField": "ix", "as": "x"}}],
+            ["foreignField: the table has no column ix; it has id, name, note"],
+        ),
+        (
+            [{"$lookup": {"from": {"connectionName": "c", "table": "no"}, "localField": "a", "foreignField": "id", "as": "x"}}],
+            ["table no: no such table or view"],
+        ),
+    ],
+)  # fmt: skip
+async def test_tables_columns_and_unique_keys(database: dict[str, Any], stages: list[Any], said: list[str]) -> None:
+    """Each is looked at in the database, and every error told with the stage."""
+    found = [str(error) for error in await _found(database, _OWN, *stages)]
+    assert len(found) == len(said), found
+    for text, wanted in zip(found, said, strict=True):
+        assert wanted in text
+        assert "pipeline[" in text
+
+
+@pytest.mark.kafka
+async def test_topics(kafka_broker: str, unique_name: Callable[[str], str]) -> None:
+    """One that is read has to be there, one that is written may be made if the connection has it so; the cluster is named."""
+    there, gone, compacted = unique_name("there"), unique_name("gone"), unique_name("compacted")
+    log = KafkaLog(KafkaSettings(bootstrap=kafka_broker, client="test"))
+    await log.create_topic(there, 2)
+    await log.create_topic(compacted, 1, {"cleanup.policy": "compact"})
+    await log.close()
+    kafka = {"type": "kafka", "bootstrapServers": kafka_broker}
+
+    def through(source: str, sink: str, **emit: Any) -> list[dict[str, Any]]:
+        target = {"connectionName": "c", "topic": sink, **emit}
+        return [{"$source": {"connectionName": "c", "topic": source}}, {"$emit": target}]
+
+    assert await _found(kafka, *through(there, gone), dlq={"connectionName": "c", "topic": there}) == []
+    (error,) = await _found(kafka, *through(gone, there))
+    assert f"pipeline[0].$source: $source.topic: {gone} not found in the cluster {kafka_broker}" in str(error)
+    (error,) = await _found(kafka, *through(there, compacted))
+    assert "is compacted, and records have no key" in str(error)
+    assert await _found(kafka, *through(there, compacted, config={"key": "$a"})) == []
+    (error,) = await _found({**kafka, "config": {"emit_topic_partitions": 0}}, *through(there, gone))
+    assert f"{gone} is not in the cluster {kafka_broker}" in str(error)
+
+
+async def test_what_does_not_answer_is_named_and_hides_nothing() -> None:
+    """A broker and a database where nobody listens: both are told, without the password."""
+    connections = {
+        "k": {"type": "kafka", "bootstrapServers": "127.0.0.1:9"},
+        "s": {"type": "sql", "url": "postgresql://me:hunter2@127.0.0.1:9/db"},
+    }
+    into = {"connectionName": "s", "table": "t"}
+    pipeline = [{"$source": {"connectionName": "k", "topic": "t"}}, {"$merge": {"into": into, "on": "id"}}]
+    found = await refused_by_what_is_there(parse({"connections": connections, "pipeline": pipeline}))
+    assert [error.path.partition(".")[0] or str(error)[:11] for error in found] == ["pipeline[0]", "pipeline[1]"]
+    assert "127.0.0.1" in str(found[0])
+    assert "hunter2" not in str(found)
+
+
+async def test_files_and_folders(tmp_path: Path) -> None:
+    """A glob that nothing matches, a lookup's file, and folders that cannot be written to."""
+    closed, plain = tmp_path / "closed", tmp_path / "plain"
+    plain.write_text("{}")
+    closed.mkdir()
+    closed.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    files = {"type": "files", "path": str(tmp_path)}
+    reads = {"$source": {"connectionName": "c", "path": "*.json", "format": "json"}}
+    writes = {"$emit": {"connectionName": "c", "path": "plain/out", "format": "json"}}
+    asks = {"$lookup": {"from": {"connectionName": "c", "table": "t.json"}, "localField": "a", "foreignField": "b", "as": "x"}}  # fmt: skip
+    found = [str(error) for error in await _found(files, reads, asks, writes, dlq={"path": str(closed / "x")})]
+    assert "expected at least one file that matches" in found[0]
+    assert "t.json: no such file" in found[1]
+    assert "plain is a file; the output is a folder" in found[2]
+    assert [text for text in found[3:] if "nothing may be written there" not in text] == []
+    assert len(found) == (3 if os.access(closed, os.W_OK) else 4)  # root may write anywhere
+
+
+@pytest.mark.kafka
+async def test_a_run_looks_before_it_starts_anything(kafka_broker: str, unique_name: Callable[[str], str]) -> None:
+    """`tidemark run` refuses a missing topic by what `check` says of it."""
+    topic = unique_name("gone")
+    document = parse(
+        {
+            "connections": {"c": {"type": "kafka", "bootstrapServers": kafka_broker}},
+            "pipeline": [
+                {"$source": {"connectionName": "c", "topic": topic}},
+                {"$emit": {"path": "o", "format": "json"}},
+            ],
+        }
+    )
+    with pytest.raises(InvalidDocument, match=f"{topic} not found in the cluster {kafka_broker}"):
+        await check_surroundings(document)
