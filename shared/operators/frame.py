@@ -120,6 +120,36 @@ class Frame(Rows):
             found = self._columns[names] = self._typed(names)
         return found
 
+    def picked(self, names: Path) -> Column:
+        """The same, where a number may be an index."""
+        *inner, last = names
+        if inner and last.isdecimal() and last == str(int(last)) and self._list_at(tuple(inner)) is not None:
+            return self.item(tuple(inner), int(last))
+        return self.at(names)
+
+    def item(self, names: Path, index: int) -> Column:
+        """The items at an index, from the end where it is below 0, of lists of texts; of what has no such item null cells."""
+        lists = self._list_at(names)
+        if lists is None:
+            raise Unvectorised
+        lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        places = index if index >= 0 else lengths + index
+        there = (places >= 0) & (places < lengths)
+        flat = pa.array(lists.offsets.to_numpy()[:-1] + places, mask=~there)
+        beyond = ~there & lists.is_valid().to_numpy(zero_copy_only=False)
+        return Column("string", lists.values.take(flat), missing=bool(beyond.any()))
+
+    def _list_at(self, names: Path) -> pa.ListArray | None:
+        """Lists of texts in a column of structs; None where there is something else."""
+        if names[0] not in self._user:
+            return None
+        array = self.batch.column(names[0])
+        for name in names[1:]:
+            if not pa.types.is_struct(array.type) or array.type.get_field_index(name) < 0:
+                return None
+            array = pc.struct_field(array, name)
+        return array if pa.types.is_list(array.type) and pa.types.is_string(array.type.value_type) else None
+
     def meta(self, names: Path) -> Column:
         """Bounds of windows, and times, partitions and offsets of records."""
         known = _METAS.get(names)
@@ -181,7 +211,7 @@ class Frame(Rows):
         if kind is not None:
             return replace(like, type=kind, values=array)
         if pa.types.is_struct(array.type):
-            return replace(like, type="object", values=array.is_valid())
+            return replace(like, type="object", values=array)
         return Column("null", pa.nulls(self.size), doubt=np.ones(self.size, dtype=np.bool_))
 
     # --- documents ----------------------------------------------------------------------------------------------------
@@ -284,13 +314,6 @@ class Frame(Rows):
         """What a function gives of each row, and the errors of the rows on which it failed."""
         return self._one_by_one(np.arange(self.size), value_of)
 
-    def filtered(self, mask: Bools) -> "Frame":
-        """Some of the rows, with the columns that were taken out."""
-        cells = pa.array(mask)
-        found = Frame(self.batch.filter(cells), self._names, self._topic)
-        found._columns = {path: column_filtered(column, mask, cells) for path, column in self._columns.items()}
-        return found
-
     def each(self, value_of: Callable[[Environment], Value]) -> Computed:
         """What a function gives of each row."""
         values, errors = self._one_by_one(np.arange(self.size), value_of)
@@ -313,7 +336,7 @@ class Frame(Rows):
     def _completed(self, column: Column, expr: Expr) -> Computed:
         """A kernel's column with what the interpreter gives where there is doubt."""
         unsure = either(column.doubt, nulls_of(column) if column.missing and not column.absent else None)
-        if column.type == "object":
+        if column.type == "object" and not pa.types.is_struct(column.values.type):
             unsure = np.ones(self.size, dtype=np.bool_)
         if unsure is None:
             return self._sure(column, expr)
@@ -346,12 +369,6 @@ def evaluated(expr: Expr, batch: pa.RecordBatch, topic: Topics = None) -> Comput
     frame = Frame(batch, fields_used(expr), topic)
     frame.prepare(expression_paths(expr))
     return frame.computed(expr)
-
-
-def column_filtered(column: Column, mask: Bools, cells: pa.BooleanArray) -> Column:
-    """Some rows of a column; `cells` is the mask for Arrow."""
-    doubt = None if column.doubt is None else either(column.doubt[mask])
-    return replace(column, values=column.values.filter(cells), doubt=doubt)
 
 
 def pure(expr: Expr) -> bool:

@@ -56,7 +56,6 @@ from tidemark.shared.operators.cells import column_of
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.frame import Computed as Cells
 from tidemark.shared.operators.frame import Frame
-from tidemark.shared.operators.matched_columns import on_matches, reach
 from tidemark.shared.operators.read_ahead import tree_paths
 from tidemark.shared.operators.rows import environments
 
@@ -78,18 +77,11 @@ class Staged:
 def through(stages: Sequence[Stateless], batch: pa.RecordBatch, context: TaskContext) -> Staged:
     """Rows through stages."""
     staged = Staged(batch)
-    at = 0
-    while at < len(stages) and staged.batch.num_rows:
-        together = reach(stages[at:])
-        if any(is_engine(name) for stage in stages[at : at + together] for name in _written(stage)):
-            together = 0
-        behind = on_matches(stages[at : at + together], staged.batch) if together else None
-        if behind is not None:
-            staged.batch, at = behind, at + together
-            continue
-        run = _whole if any(map(is_engine, _written(stages[at]))) else _RUN.get(type(stages[at]), _whole)
-        run(stages[at], staged, context)
-        at += 1
+    for stage in stages:
+        if not staged.batch.num_rows:
+            break
+        run = _whole if any(map(is_engine, _written(stage))) else _RUN.get(type(stage), _whole)
+        run(stage, staged, context)
     return staged
 
 

@@ -218,10 +218,10 @@ def _simple(item: Any) -> bool:
 
 
 def _array_elem_at(expr: Call, rows: Rows) -> Column:
-    """An item of an array whose items are columns, or of a string's parts."""
+    """An item of an array that is a column, or of a string's parts."""
     match expr.args:
         case (FieldPath(names), Literal(index)) if type(index) is int:
-            return replace(rows.item(names, index), missing=False)
+            return rows.item(names, index)
         case (Call("$split", (text, Literal(delimiter))), Literal(index)) if text is not None and type(index) is int:
             column = column_of(text, rows)
             return doubted(texts.nth_part(column, delimiter, index), column.doubt)
@@ -277,6 +277,7 @@ BY_EXPRESSIONS: Final[dict[str, Callable[[Call, Rows], Column]]] = {
     "$in": _in,
     "$arrayElemAt": _array_elem_at,
     "$regexMatch": _on_first(lambda text, expr: texts.matched(expr, text)),
+    "$regexFind": _on_first(lambda text, expr: texts.found_in(expr, text)),
     "$dateFromString": _on_first(lambda text, expr: dates.from_string(expr, text)),
     "$round": _placed(rounds=True),
     "$trunc": _placed(rounds=False),

@@ -6,8 +6,7 @@ each group takes part in every match: no alternatives, and no group that may be 
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -26,7 +25,6 @@ from tidemark.shared.language.kernels.base import (
     WHOLE,
     Bools,
     Column,
-    Path,
     Unvectorised,
     booleans,
     either,
@@ -39,15 +37,6 @@ _PIECES: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]|\(\?P?
 """A pattern in pieces: escapes, classes, the beginnings of groups, the ends of those that may be left out, alternatives, and the rest."""
 _UNREAD: Final = ("\\Q", "\\C")
 """Escapes that make something else of what follows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """What `$regexFind` found in each row, in parts: documents are never made of it."""
-
-    paths: Mapping[Path, Column] = field(default_factory=dict)
-    items: Mapping[tuple[Path, int], Column] = field(default_factory=dict)
-    """The captures, by the path of their array and their index."""
 
 
 def _program(expr: Call) -> Any:
@@ -74,8 +63,8 @@ def matched(expr: Call, column: Column) -> Column:
     return booleans(np.asarray(pc.fill_null(found, False).to_numpy(zero_copy_only=False), dtype=np.bool_))
 
 
-def found_in(expr: Call, column: Column, name: str) -> Match:
-    """`$regexFind` as the field `name`: whether there is a match, its text, and the captures; null where there is none."""
+def found_in(expr: Call, column: Column) -> Column:
+    """`$regexFind`: a struct of the text, its place and the captures; null where nothing is found."""
     texts, program = _texts(column), _program(expr)
     named = _named(program.pattern)
     if named is None:
@@ -87,17 +76,19 @@ def found_in(expr: Call, column: Column, name: str) -> Match:
         found = pc.extract_regex(texts, named)
     except pa.ArrowInvalid:
         raise Unvectorised from None
-    there = pc.if_else(found.is_valid(), pa.scalar(True), pa.scalar(None, pa.bool_()))
-    parts = [Column("string", pc.struct_field(found, i), missing=True) for i in range(program.groups + 1)]
-    return Match(
-        {(name,): Column("object", there), (name, "match"): parts[0]},
-        {((name, "captures"), i): part for i, part in enumerate(parts[1:])},
-    )
+    before, whole, *captures = (pc.struct_field(found, i) for i in range(program.groups + 2))
+    count, groups = len(texts), len(captures)
+    by_row = np.arange(groups * count).reshape(groups, count).T.ravel()
+    items = pa.concat_arrays(captures).take(pa.array(by_row)) if captures else pa.array([], pa.string())
+    lists = pa.ListArray.from_arrays(pa.array(groups * np.arange(count + 1), pa.int32()), items)
+    places = pc.utf8_length(before).cast(pa.int32())
+    parts = {"match": whole, "idx": places, "captures": lists}
+    return Column("object", pa.StructArray.from_arrays(list(parts.values()), list(parts), mask=found.is_null()))
 
 
 @lru_cache(maxsize=256)
 def _named(pattern: str) -> str | None:
-    """The pattern with all of it, and each group, named; None where a group may take no part in a match."""
+    """The pattern with what is before it, all of it, and each group, named; None where a group may take no part in a match."""
     if any(escape in pattern for escape in _UNREAD):
         return None
     pieces, groups = [], 0
@@ -109,7 +100,8 @@ def _named(pattern: str) -> str | None:
             groups += 1
         else:
             pieces.append(piece)
-    return f"(?P<whole>{''.join(pieces)})"
+    before = "" if pattern.startswith("^") else ".*?"
+    return f"^(?P<before>(?s:{before}))(?P<whole>{''.join(pieces)})"
 
 
 _FEW_DIGITS: Final = r"^-?[0-9]{1,9}$"
