@@ -5,22 +5,17 @@ order within a window, and POS, are the same wherever it is closed.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.shared.language.accumulators.base import OrderKey, TooManyValues
-from tidemark.shared.language.apply import apply_count, apply_group, apply_limit, apply_sort
-from tidemark.shared.language.expressions.environment import Environment
-from tidemark.shared.language.expressions.errors import ExpressionError
-from tidemark.shared.language.stages import Count, Group, InnerStage, Limit, Sort, Stateless
+from tidemark.shared.language.apply import apply_sort
+from tidemark.shared.language.stages import Count, Group, Limit, Sort
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MIN_TIME
-from tidemark.shared.model.values import Document
 from tidemark.shared.operators import general_group, typed_group
 from tidemark.shared.operators.base import (
     ARRIVAL,
@@ -29,27 +24,26 @@ from tidemark.shared.operators.base import (
     NO_SPLIT_LEAST,
     PART,
     POS,
+    REST,
     SRCKEY,
     TS,
     WEND,
     WSTART,
-    OperatorError,
     Out,
 )
-from tidemark.shared.operators.batches import batch_of, concat, documents_of, one_batch, with_column
+from tidemark.shared.operators.batches import batch_of, select, with_column
 from tidemark.shared.operators.context import TaskContext
-from tidemark.shared.operators.dead_letters import Failure, dead_letters
-from tidemark.shared.operators.grouping import groups_of, numbers_of
+from tidemark.shared.operators.dead_letters import dead_letters
+from tidemark.shared.operators.frame import partial_documents
+from tidemark.shared.operators.grouping import Groups, Merge, groups_of, numbers_of
 from tidemark.shared.operators.keygroups import murmur2_column
 from tidemark.shared.operators.program import through
-from tidemark.shared.operators.rows import environments
 from tidemark.shared.operators.window_plan import FIRST, LAST, SESSION, SESSION_KEY, WindowPlan
 
 Int64s = npt.NDArray[np.int64]
 _POSITIVE = 0x7FFFFFFF
 _SPAN_MAX = 2**62
 """Numbers below it do not overflow."""
-_Rows = list[tuple[Document, OrderKey]]
 
 
 def close(
@@ -69,17 +63,15 @@ def close(
     own = len(plan.after) - plan.spec.stages_behind
     stages = list(plan.after[:own])
     while stages and batch.num_rows:
-        run: list[Stateless] = []
-        while stages and not isinstance(stages[0], Group | Sort | Limit | Count):
-            run.append(stages.pop(0))  # type: ignore[arg-type]
-        if run:
-            staged = through(run, batch, context)
-            batch, failed = staged.batch, failed + staged.failed
-            outs += staged.letters
-        elif batch.num_rows:
-            batch, letters = _windowed(plan, stages.pop(0), batch, context)
+        stage = stages.pop(0)
+        if isinstance(stage, Group | Sort | Limit | Count):
+            batch, letters = _windowed(plan, stage, batch, context)
             failed += sum(out.batch.num_rows for out in letters)
             outs += letters
+        else:
+            staged = through([stage], batch, context)
+            batch, failed = staged.batch, failed + staged.failed
+            outs += staged.letters
     if plan.spec.stages_behind and batch.num_rows:
         # What leaves a window is its result, also a row that is as its record was.
         result = with_column(batch, PART, _no_split(batch.num_rows))
@@ -101,12 +93,13 @@ def _finished(plan: WindowPlan, ready: pa.RecordBatch, processing_ms: int) -> pa
         order = sorted_by(ready, [*plan.window_columns, *([ARRIVAL] if plan.processing_time else [TS]), PART, POS])
         ready = ready.take(order)
         engine = {n: a for n, a in _engine(plan, ready, processing_ms).items() if n != POS}
-        own = {name: ready.column(name) for name in (PART, POS, SRCKEY)}
-        return batch_of(documents_of(ready), {**engine, **own, EVENT: ready.column(TS), _ORDER: _times(plan, ready)})
+        own = {name: ready.column(name) for name in (REST, PART, POS, SRCKEY)}
+        named = {**engine, **own, EVENT: ready.column(TS), _ORDER: _times(plan, ready)}
+        return pa.RecordBatch.from_arrays(list(named.values()), names=list(named))
     ready = ready.take(sorted_by(ready, [*plan.window_columns, *plan.key_columns]))
     engine = _engine(plan, ready, processing_ms)
     if plan.typed is None:
-        return batch_of(general_group.finish(plan, ready), engine)
+        return general_group.batch_of_groups(plan.group, general_group.finish(plan, ready), engine)
     columns = typed_group.finish(plan.typed, ready) + [(pa.field(n, a.type), a) for n, a in engine.items()]
     return pa.RecordBatch.from_arrays([a for _, a in columns], schema=pa.schema([f for f, _ in columns]))
 
@@ -115,6 +108,8 @@ _CHOSEN = "__chosen"
 """Engine column inside this module: the earliest or latest time of what a row was made of, null for none (W6)."""
 _ORDER = "__order"
 """Engine column inside this module: the first part of the order key of rows that no `$group` has aggregated yet."""
+_RUN = "__run"
+"""Engine column inside this module: the number of the window."""
 
 
 def _times(plan: WindowPlan, ready: pa.RecordBatch) -> pa.Array:
@@ -222,93 +217,57 @@ def _no_split(rows: int) -> pa.Array:
 
 
 def _windowed(
-    plan: WindowPlan, stage: InnerStage, batch: pa.RecordBatch, context: TaskContext
+    plan: WindowPlan, stage: Group | Sort | Limit | Count, batch: pa.RecordBatch, context: TaskContext
 ) -> tuple[pa.RecordBatch, list[Out]]:
-    columns = [batch.column(name).to_pylist() for name in plan.window_columns]
-    windows = list(zip(*columns, strict=True))
-    starts = [i for i in range(len(windows)) if i == 0 or windows[i] != windows[i - 1]]
-    parts, letters = [], []
-    for begin, end in zip(starts, [*starts[1:], len(windows)], strict=True):
-        part, more = _one_window(plan, stage, batch.slice(begin, end - begin), context)
-        letters += more
-        if part.num_rows:
-            parts.append(part)
-    return (one_batch(concat(parts)) if parts else batch.slice(0, 0)), letters
+    """A stage on all windows of a batch, whose rows stand together."""
+    columns = [numbers_of(batch.column(name)) for name in plan.window_columns if name != SESSION]
+    columns += [groups_of([batch.column(SESSION)], batch.num_rows).codes] if plan.sessions else []
+    places = ranks(*columns)
+    starts = np.flatnonzero(places == 0)
+    runs = np.cumsum(places == 0) - 1
+    match stage:
+        case Limit(limit=limit):
+            return select(batch, places < limit), []
+        case Sort():
+            return _placed(batch.take(pa.array(_order(stage, batch, runs))), places), []
+        case Count(field=name):
+            counts = pa.array(np.diff(starts, append=batch.num_rows).astype(np.int32))
+            engine = _gathered(plan, batch, starts, runs, np.arange(len(starts)))
+            return batch_of([{name: count} for count in counts.to_pylist()], engine), []
+        case Group():
+            orders = [numbers_of(batch.column(n)) for n in (_ORDER if _ORDER in batch.schema.names else TS, PART, POS)]
+            rows = with_column(batch, PART, _no_split(batch.num_rows))  # no row is a record of its own any more
+            rows = with_column(rows, _RUN, pa.array(runs))
+            windows, values, failures = general_group.regrouped(stage, rows, _RUN, orders, context.topic)
+            engine = _gathered(plan, batch, starts, runs, np.array(windows, dtype=np.int64))
+            letters = dead_letters(batch, failures, stage.name, context)
+            return general_group.batch_of_groups(stage, values, engine), letters
 
 
-def _one_window(
-    plan: WindowPlan, stage: InnerStage, window: pa.RecordBatch, context: TaskContext
-) -> tuple[pa.RecordBatch, list[Out]]:
-    documents = documents_of(window)
-    if isinstance(stage, Limit):
-        return window.slice(0, len(apply_limit(stage, documents))), []
-    if isinstance(stage, Sort):
-        numbered = [{**d, _ORDER: i} for i, d in enumerate(documents)]
-        order = [d[_ORDER] for d in apply_sort(stage, numbered)]
-        return _placed(window.take(pa.array(order, type=pa.int64()))), []
-    if isinstance(stage, Count):
-        return _gathered(plan, window, apply_count(stage, documents)), []
-    assert isinstance(stage, Group)
-    # One environment stands for all rows, so it names the place of none.
-    env = environments(with_column(window, PART, _no_split(len(documents))), documents, context.topic)[0]
-    rows: _Rows = list(zip(documents, _orders(window), strict=True))
-    found, failures = _grouped(stage, rows, env)
-    return _gathered(plan, window, found), dead_letters(window, failures, stage.name, context)
+def _order(stage: Sort, batch: pa.RecordBatch, runs: Int64s) -> Int64s:
+    """The rows, window after window, in the order of a `$sort`; equal ones as they stood."""
+    names = frozenset(key.names[0] for key in stage.keys)
+    documents = [{**d, _ORDER: i} for i, d in enumerate(partial_documents(batch, names - {_ORDER}))]
+    order = np.array([d[_ORDER] for d in apply_sort(stage, documents)], dtype=np.int64)
+    return order[np.argsort(runs[order], kind="stable")]
 
 
-def _placed(window: pa.RecordBatch) -> pa.RecordBatch:
+def _placed(batch: pa.RecordBatch, places: Int64s) -> pa.RecordBatch:
     """Behind a `$sort` its order is what counts (D15)."""
-    n = window.num_rows
-    window = with_column(window, _ORDER, pa.array(np.zeros(n, dtype=np.int64)))
-    window = with_column(window, PART, _no_split(n))
-    return with_column(window, POS, pa.array(np.arange(n, dtype=np.int64)))
+    n = batch.num_rows
+    batch = with_column(batch, _ORDER, pa.array(np.zeros(n, dtype=np.int64)))
+    return with_column(with_column(batch, PART, _no_split(n)), POS, pa.array(places))
 
 
-def _orders(window: pa.RecordBatch) -> list[OrderKey]:
-    names = [_ORDER if _ORDER in window.schema.names else TS, PART, POS]
-    return list(zip(*(window.column(n).to_pylist() for n in names), strict=True))
-
-
-def _grouped(stage: Group, rows: _Rows, env: Environment) -> tuple[list[Document], list[Failure]]:
-    """`$group` without the rows on which it fails."""
-    try:
-        return apply_group(stage, rows, env), []
-    except ExpressionError:
-        kept, failures = [], []
-        for i, row in enumerate(rows):
-            error = _error(lambda row=row: apply_group(stage, [row], env))  # type: ignore[misc]
-            if error is None:
-                kept.append(row)
-            else:
-                failures.append(Failure(i, error.reason, error.code, error.path or stage.path))
-        try:
-            return apply_group(stage, kept, env), failures
-        except TooManyValues as e:
-            raise OperatorError(f"{stage.path}: {e.reason}; or make groups smaller") from e
-
-
-def _error(call: Callable[[], Any]) -> ExpressionError | None:
-    try:
-        call()
-    except ExpressionError as e:
-        return e
-    return None
-
-
-def _gathered(plan: WindowPlan, window: pa.RecordBatch, documents: Sequence[Document]) -> pa.RecordBatch:
-    """New documents of a whole window: the window's bounds, and the earliest or latest time of its rows."""
-    n = len(documents)
-    first = window.slice(0, 1).take(pa.array([0] * n, type=pa.int64()))
-    engine = {
-        name: first.column(name) for name in (WSTART, WEND, SESSION, SESSION_KEY, ARRIVAL) if name in first.schema.names
-    }
-    time = window.column(WEND)[0].as_py() - 1
-    if _CHOSEN in window.schema.names:
-        most = pc.max if plan.spec.stage.output_time == "latest" else pc.min
-        chosen = most(window.column(_CHOSEN)).as_py()
-        engine[_CHOSEN] = pa.array([chosen] * n, type=pa.int64())
-        time = time if chosen is None else chosen
-    engine[TS] = pa.array([time] * n, type=pa.int64())
-    engine[PART] = _no_split(n)
-    engine[POS] = pa.array(np.arange(n, dtype=np.int64))
-    return batch_of(documents, engine)
+def _gathered(
+    plan: WindowPlan, batch: pa.RecordBatch, starts: Int64s, runs: Int64s, windows: Int64s
+) -> dict[str, pa.Array]:
+    """Engine columns of new rows of windows: their bounds, and the earliest or latest time of the rows that they had."""
+    names = [n for n in (WSTART, WEND, SESSION, SESSION_KEY, ARRIVAL) if n in batch.schema.names]
+    engine = {name: batch.column(name).take(pa.array(starts[windows])) for name in names}
+    times = pc.subtract(engine[WEND], 1)
+    if _CHOSEN in batch.schema.names:
+        most: Merge = "max" if plan.spec.stage.output_time == "latest" else "min"
+        engine[_CHOSEN] = Groups(runs, starts).reduced(batch.column(_CHOSEN), most).take(pa.array(windows))
+        times = pc.coalesce(engine[_CHOSEN], times)
+    return {**engine, TS: times, PART: _no_split(len(windows)), POS: pa.array(ranks(windows))}

@@ -33,7 +33,7 @@ from tidemark.shared.operators.grouping import Merge, groups_of, numbers_of, tog
 from tidemark.shared.operators.window_plan import WindowPlan
 
 Int64s = npt.NDArray[np.int64]
-REFUSING: Final = frozenset({"$concatArrays", "$mergeObjects", "$setUnion"})
+_REFUSING: Final = frozenset({"$concatArrays", "$mergeObjects", "$setUnion"})
 """Accumulators that do not take every value."""
 _TELLING: Final = frozenset({"$push", "$addToSet", "$approxCountDistinct"})
 """Accumulators to which null is a value and a missing field is none."""
@@ -103,27 +103,27 @@ class Members:
 
 
 def members(
-    plan: WindowPlan,
+    group: Group,
     rows: pa.RecordBatch,
     window: Sequence[str],
+    places: Sequence[Int64s],
+    extras: Mapping[str, Merge],
     topic: Topics,
-    refusing: Mapping[int, AnyImplementation],
-    *,
-    ordered: bool,
+    accumulators: Sequence[AnyImplementation],
 ) -> tuple[Members, list[Failure]]:
     """The groups of rows with their windows (columns `window`), and the rows that are in none (GC1).
 
-    refusing: by their index, the accumulators that do not take every value. ordered: whether rows have to stand in their order (GC2).
+    places: the parts of the rows' order keys, shape (n,) each. extras: further columns, and how they merge.
     """
-    group = plan.group
+    ordered = any(accumulator.ordered for accumulator in accumulators)
     frame = Frame(rows, reads(group), topic)
     frame.prepare(set().union(*(expression_paths(expr) for expr in _exprs(group))))
     errors: dict[int, ExpressionError] = {}
     key = _key(group.id, frame, errors)
     inputs = [_input(field.accumulator, frame, errors) for field in group.fields]
-    places = _places(plan, rows)
-    for number, accumulator in refusing.items():
-        _refused(accumulator, inputs[number], places, errors)
+    for accumulator, field, values in zip(accumulators, group.fields, inputs, strict=True):
+        if field.accumulator.op in _REFUSING:
+            _refused(accumulator, values, places, errors)
     failures = [Failure(row, e.reason, e.code, e.path or group.path) for row, e in sorted(errors.items())]
     groups = groups_of([rows.column(name) for name in window] + _coded(key.values(), rows.num_rows), rows.num_rows)
     order = np.lexsort(places[::-1]) if ordered else np.arange(rows.num_rows)
@@ -141,7 +141,7 @@ def members(
         [column.given(order, field.accumulator.op) for field, column in zip(group.fields, inputs, strict=True)],
         [column[order] for column in places],
         list(zip(*(column[firsts].tolist() for column in places), strict=True)),
-        [_extremes(rows.column(name).take(taken), how, starts) for name, how in plan.extras.items()],
+        [_extremes(rows.column(name).take(taken), how, starts) for name, how in extras.items()],
     )
     return found, failures
 
@@ -271,7 +271,7 @@ def _coded(columns: Iterable[Column], size: int) -> list[pa.Array]:
     return found
 
 
-def _places(plan: WindowPlan, rows: pa.RecordBatch) -> list[Int64s]:
+def places_of(plan: WindowPlan, rows: pa.RecordBatch) -> list[Int64s]:
     """The parts of the order key (D11), shape (n,) each."""
     names = rows.schema.names
     found = [rows.column(ARRIVAL if plan.processing_time else TS)]

@@ -5,7 +5,7 @@ rows in it, and a state for each accumulator. Merge and finish are the accumulat
 sessions there are partials without rows, too, where stages inside the window dropped rows: these are no group, but extend the session.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,13 +18,14 @@ from tidemark.shared.language.accumulators.bulk import adder
 from tidemark.shared.language.accumulators.table import implementation
 from tidemark.shared.language.stages import Group
 from tidemark.shared.language.values import canonical_key, decode_value, encode_docs
-from tidemark.shared.model.values import Document, Value
+from tidemark.shared.model.values import Value
 from tidemark.shared.operators.base import KEY, WEND, WSTART, OperatorError
-from tidemark.shared.operators.batches import one_batch
+from tidemark.shared.operators.batches import batch_of, is_engine, one_batch, select
+from tidemark.shared.operators.cells import column_of
 from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.dead_letters import Failure
-from tidemark.shared.operators.general_columns import REFUSING, members
-from tidemark.shared.operators.grouping import groups_of
+from tidemark.shared.operators.general_columns import Int64s, Members, members, places_of
+from tidemark.shared.operators.grouping import Merge, groups_of
 from tidemark.shared.operators.sessions import assign_sessions
 from tidemark.shared.operators.typed_group import ROWS
 from tidemark.shared.operators.window_plan import ID, ORDER, SESSION, SESSION_KEY, WindowPlan, state_column
@@ -48,27 +49,63 @@ def partials(plan: WindowPlan, rows: pa.RecordBatch, topic: Topics = None) -> tu
 
     Rows on which an expression fails, or that an accumulator refuses, are left out of all accumulators and handed back.
     """
-    accumulators = _accumulators(plan.group)
     if not rows.num_rows:
-        return _table(plan, accumulators, ()), []
+        return _table(plan, _accumulators(plan.group), ()), []
     if plan.sessions:  # rows of one session need not be partials of their own
         rows = one_batch(assign_sessions(pa.Table.from_batches([rows])))
-    refusing = {i: accumulators[i] for i, field in enumerate(plan.group.fields) if field.accumulator.op in REFUSING}
-    ordered = any(accumulator.ordered for accumulator in accumulators)
-    groups, failures = members(plan, rows, _window_columns(plan), topic, refusing, ordered=ordered)
-    bounds = groups.bounds
-    adders = [adder(a, values, bounds, groups.orders) for a, values in zip(accumulators, groups.inputs, strict=True)]
+    places = places_of(plan, rows)
+    groups, states, failures = _grouped(plan.group, rows, _window_columns(plan), places, plan.extras, topic)
+    keys, counts = list(map(canonical_key, groups.ids)), np.diff(groups.bounds).tolist()
+    table = _of_columns(
+        plan, groups.windows, keys, groups.ids, groups.first_orders, counts,
+        [list(map(a.encode, column)) for a, column in zip(_accumulators(plan.group), states, strict=True)], groups.extras,
+    )  # fmt: skip
+    return table, failures
+
+
+def _grouped(
+    group: Group, rows: pa.RecordBatch, window: Sequence[str], places: Sequence[Int64s], extras: Mapping[str, Merge], topic: Topics
+) -> tuple[Members, list[list[Any]], list[Failure]]:  # fmt: skip
+    """The groups, their states by accumulator, and the rows that are in none."""
+    accumulators = _accumulators(group)
+    groups, failures = members(group, rows, window, places, extras, topic, accumulators)
+    given = zip(accumulators, groups.inputs, strict=True)
+    adders = [adder(a, values, groups.bounds, groups.orders) for a, values in given]
     numbers = range(len(groups.ids))
     try:
-        states = [
-            [a.encode(add(a.init(), number)) for number in numbers] for a, add in zip(accumulators, adders, strict=True)
-        ]
+        states = [[add(a.init(), n) for n in numbers] for a, add in zip(accumulators, adders, strict=True)]
     except TooManyValues as e:
-        raise _too_large(plan, e) from e
-    keys = list(map(canonical_key, groups.ids))
-    counts = np.diff(bounds).tolist()
-    table = _of_columns(plan, groups.windows, keys, groups.ids, groups.first_orders, counts, states, groups.extras)
-    return table, failures
+        raise _too_large(group, e) from e
+    return groups, states, failures
+
+
+def regrouped(
+    group: Group, rows: pa.RecordBatch, window: str, places: Sequence[Int64s], topic: Topics
+) -> tuple[list[int], list[list[Value]], list[Failure]]:
+    """A `$group` of all that there is of some windows, which a column numbers: (the window of each row, its columns, what failed).
+
+    Rows come in the order of the first row of each group; the columns are those of `finish`.
+    """
+    groups, states, failures = _grouped(group, rows, [window], places, {}, topic)
+    if failures:  # which may have been the first of their groups
+        kept = np.ones(rows.num_rows, dtype=np.bool_)
+        kept[[failure.row for failure in failures]] = False
+        groups, states, _ = _grouped(group, select(rows, kept), [window], [p[kept] for p in places], {}, topic)
+    accumulators, found = _accumulators(group), dict[tuple[int, bytes], int]()
+    ids, orders = list(groups.ids), list(groups.first_orders)
+    for number, (of_window, value) in enumerate(zip(groups.windows, groups.ids, strict=True)):
+        known = found.setdefault((of_window[0], canonical_key(value)), number)
+        if known == number:
+            continue
+        if orders[number] < orders[known]:
+            ids[known], orders[known] = ids[number], orders[number]
+        try:
+            for a, column in zip(accumulators, states, strict=True):
+                column[known] = a.merge(column[known], column[number])
+        except TooManyValues as e:
+            raise _too_large(group, e) from e
+    columns = [[a.finish(column[n]) for n in found.values()] for a, column in zip(accumulators, states, strict=True)]
+    return [of_window for of_window, _ in found], [[ids[n] for n in found.values()], *columns], failures
 
 
 EXTENT: Final = b""
@@ -119,28 +156,35 @@ def _merged(plan: WindowPlan, table: pa.Table) -> pa.Table:
                 a.merge(left, right) for a, left, right in zip(accumulators, known.states, entry.states, strict=True)
             ]
         except TooManyValues as e:
-            raise _too_large(plan, e) from e
+            raise _too_large(plan.group, e) from e
         _extend(plan, known, entry.extras)
     return _table(plan, accumulators, entries.values())
 
 
-def finish(plan: WindowPlan, merged: pa.RecordBatch) -> list[Document]:
-    """One document a row: `_id`, then the fields."""
+def finish(plan: WindowPlan, merged: pa.RecordBatch) -> list[list[Value]]:
+    """The values of `_id`, then those of each field."""
     accumulators = _accumulators(plan.group)
-    names = ["_id", *(field.name for field in plan.group.fields)]
-    columns = [
-        [a.finish(a.decode(state)) for state in merged.column(state_column(i)).to_pylist()]
-        for i, a in enumerate(accumulators)
-    ]
-    ids = map(decode_value, merged.column(ID).to_pylist())
-    return [dict(zip(names, row, strict=True)) for row in zip(ids, *columns, strict=True)]
+    states = [merged.column(state_column(i)).to_pylist() for i in range(len(accumulators))]
+    columns = [[a.finish(a.decode(state)) for state in column] for a, column in zip(accumulators, states, strict=True)]
+    return [list(map(decode_value, merged.column(ID).to_pylist())), *columns]
+
+
+def batch_of_groups(group: Group, columns: Sequence[Sequence[Value]], engine: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    """Rows of `_id` and the fields, a column each, and the engine's."""
+    names = ["_id", *(field.name for field in group.fields)]
+    if any(map(is_engine, names)):  # only documents can have such fields (B5)
+        return batch_of([dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)], engine)
+    made = [column_of(values) for values in columns]
+    fields = [named.with_name(name) for name, (named, _) in zip(names, made, strict=True)]
+    fields += [pa.field(name, array.type) for name, array in engine.items()]
+    return pa.RecordBatch.from_arrays([*(array for _, array in made), *engine.values()], schema=pa.schema(fields))
 
 
 # --- inside -----------------------------------------------------------------------------------------------------------
 
 
-def _too_large(plan: WindowPlan, error: TooManyValues) -> OperatorError:
-    return OperatorError(f"{plan.group.path}: {error.reason}; or make groups smaller")
+def _too_large(group: Group, error: TooManyValues) -> OperatorError:
+    return OperatorError(f"{group.path}: {error.reason}; or make groups smaller")
 
 
 def _accumulators(group: Group) -> list[AnyImplementation]:

@@ -1,6 +1,8 @@
 """`$group` on columns is `$group` on documents: partials of typed rows finish as partials of the same rows without columns do."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -8,16 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.property.test_operators_columns import batch_of_records, documents, expressions, names
+from tidemark.shared.language.accumulators.base import OrderKey
 from tidemark.shared.language.accumulators.table import accumulator_input, implementation
+from tidemark.shared.language.apply import Passed, apply_count, apply_group, apply_sort, apply_stage
 from tidemark.shared.language.documents import parse
+from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate
-from tidemark.shared.language.stages import Stage
+from tidemark.shared.language.stages import Count, Group, InnerStage, Limit, Sort, Stage
 from tidemark.shared.language.values import canonical_key, encode_value
-from tidemark.shared.model.values import MISSING
+from tidemark.shared.model.plan import OUT
+from tidemark.shared.model.values import MISSING, Date, Document
 from tidemark.shared.operators import general_group
+from tidemark.shared.operators.aggregation import travelling
 from tidemark.shared.operators.base import ARRIVAL, PART, POS, TS, WEND, WSTART
 from tidemark.shared.operators.batches import batch_of, concat, documents_of, engine_columns, one_batch, with_column
+from tidemark.shared.operators.closing import close
+from tidemark.shared.operators.context import NOWHERE
 from tidemark.shared.operators.rows import environments
 from tidemark.shared.operators.specs import WindowSpec
 from tidemark.shared.operators.window_plan import WindowPlan
@@ -60,7 +69,8 @@ def finished(plan: WindowPlan, parts: list[pa.RecordBatch]) -> tuple[list[bytes]
     """What partials of these parts finish as, and how many rows failed."""
     found = [general_group.partials(plan, part) for part in parts]
     merged = one_batch(general_group.merge(plan, concat([one_batch(t) for t, _ in found])))
-    return sorted(encode_value(d) for d in general_group.finish(plan, merged)), sum(len(f) for _, f in found)
+    rows = general_group.batch_of_groups(plan.group, general_group.finish(plan, merged), {})
+    return sorted(encode_value(d) for d in documents_of(rows)), sum(len(f) for _, f in found)
 
 
 def interpreted(plan: WindowPlan, rows: pa.RecordBatch) -> tuple[list[bytes], int]:
@@ -125,5 +135,77 @@ def test_a_row_that_one_accumulator_refuses_is_in_none() -> None:
     plan = plan_of("$s", {"n": {"$sum": 1}, "m": {"$mergeObjects": "$x"}, "set": {"$addToSet": "$i"}})
     found, failures = general_group.partials(plan, rows)
     assert [f.row for f in failures] == [2]
-    documents_found = general_group.finish(plan, one_batch(found))
-    assert [(d["n"], d["set"]) for d in documents_found] == [(1, [0]), (1, [1])]
+    _, counts, _, sets, *_ = general_group.finish(plan, one_batch(found))
+    assert (counts, sets) == ([1, 1], [[0], [1]])
+
+
+gathering = st.one_of(
+    st.tuples(keys, st.dictionaries(st.sampled_from(["s", "i", "x"]), accumulators, max_size=2)).map(
+        lambda t: {"$group": {"_id": t[0], **t[1]}}
+    ),
+    st.dictionaries(names, st.sampled_from([1, -1]), min_size=1, max_size=2).map(lambda keys: {"$sort": keys}),
+    st.integers(1, 3).map(lambda n: {"$limit": n}),
+    st.just({"$count": "i"}),
+    st.just({"$addFields": {"z": "$i"}}),
+)
+
+
+@given(given_documents=st.lists(documents, min_size=1, max_size=10), order=st.lists(st.integers(0, 5), min_size=1, max_size=10),
+       first=st.sampled_from([{"$sort": {"i": 1, "d": -1}}, {"$limit": 4}, {"$sort": {"x": -1}}]),
+       more=st.lists(gathering, max_size=3))  # fmt: skip
+@settings(max_examples=200)
+def test_stages_on_whole_windows_give_what_they_give_on_lists(
+    given_documents: list[dict[str, Any]], order: list[int], first: dict[str, Any], more: list[dict[str, Any]]
+) -> None:
+    """Window by window the same documents in the same order, and the same rows fail."""
+    window = {"interval": {"size": 1, "unit": "second"}, "pipeline": [first, *more]}
+    stage = parse(
+        {"pipeline": [{"$source": {"connectionName": "c", "topic": "t"}}, {"$tumblingWindow": window}]}
+    ).pipeline[1]
+    plan = WindowPlan(WindowSpec(stage))  # type: ignore[arg-type]
+    rows = windowed(given_documents, order)
+    outs, failed = close(plan, travelling(rows), 0, NOWHERE)
+    wanted, wanted_failed = _on_lists(plan.after, rows)
+    found = [document for out in outs if out.port == OUT for document in documents_of(out.batch)]
+    assert (list(map(encode_value, found)), failed) == (list(map(encode_value, wanted)), wanted_failed)
+
+
+def _on_lists(stages: Sequence[InnerStage], rows: pa.RecordBatch) -> tuple[list[Document], int]:
+    """What stages make of the documents of each window, and how many failed."""
+    found: list[Document] = []
+    failed = 0
+    at = [rows.column(name).to_pylist() for name in (WEND, TS, PART, POS)]
+    every = sorted(zip(*at, range(rows.num_rows), strict=True))
+    given_documents = documents_of(rows)
+    for _, window in groupby(every, lambda row: row[0]):
+        some: list[tuple[Document, OrderKey]] = [(given_documents[i], (t, p, q)) for _, t, p, q, i in window]
+        for stage in stages:
+            now = Environment({}, now=Date(0))
+            if isinstance(stage, Group):
+                kept = [row for row in some if not _fails(stage, row, now)]
+                failed += len(some) - len(kept)
+                made = apply_group(stage, kept, now)
+            elif isinstance(stage, Sort):
+                made = apply_sort(stage, [document for document, _ in some])
+            elif isinstance(stage, Limit):
+                some = some[: stage.limit]
+                continue
+            elif isinstance(stage, Count):
+                made = apply_count(stage, [document for document, _ in some])
+            else:
+                outcomes = [apply_stage(stage, document, now) for document, _ in some]
+                some = [
+                    (o.documents[0], key) for o, (_, key) in zip(outcomes, some, strict=True) if isinstance(o, Passed)
+                ]
+                continue
+            some = [(document, (0, 0, i)) for i, document in enumerate(made)]
+        found += [document for document, _ in some]
+    return found, failed
+
+
+def _fails(stage: Group, row: tuple[Document, OrderKey], env: Environment) -> bool:
+    try:
+        apply_group(stage, [row], env)
+    except ExpressionError:
+        return True
+    return False
