@@ -30,6 +30,8 @@ _GROWTH: Final = 3
 """How many times as long as its JSON a value may be: a double has nine bytes."""
 _CELL_BYTES: Final = 16
 """A number, a date, or a header."""
+_MAP_4, _MAP_16 = 0x80, 0xDE
+"""First bytes of a map in the codec: with its number of fields, up to 15, in them, and in the two bytes that follow."""
 _NULLS: Final = {"missing": tags.MISSING, "null": tags.NULL, None: rendering.ASK}
 
 
@@ -112,6 +114,17 @@ def encoded(batch: pa.RecordBatch, without: Sequence[str] = ()) -> pa.BinaryArra
         return encode_docs({n: v for n, v in d.items() if n not in without} for d in documents)
 
     return with_others(offsets, out, sure, batch, others)
+
+
+def field_counts(documents: pa.BinaryArray) -> Int64s:
+    """How many fields encoded documents have, shape (n,); -1 for more than a map's header of two bytes tells."""
+    text, bounds = buffers(documents)
+    padded = np.concatenate((text, np.zeros(3, dtype=np.uint8))).astype(np.int64)
+    begins = bounds[:-1]
+    first = padded[begins]
+    several = padded[begins + 1] << 8 | padded[begins + 2]
+    found: Int64s = np.where(first == _MAP_16, several, np.where((first & 0xF0) == _MAP_4, first & 0x0F, -1))
+    return found
 
 
 def with_others(

@@ -35,7 +35,7 @@ def fields_of(batch: pa.RecordBatch, names: Sequence[str]) -> list[Document]:
     found, unsure = _cells(batch, [(name,) for name in names])
     made: list[Document] = [{} for _ in range(batch.num_rows)]
     for (name,), cells in found.items():
-        for document, value in zip(made, _values(cells), strict=True):
+        for document, value in zip(made, values_at(cells), strict=True):
             if value is not MISSING:
                 document[name] = value
     for row in np.flatnonzero(unsure).tolist() if unsure is not None else ():
@@ -76,8 +76,8 @@ def _column(cells: Tagged) -> Column:
     return Column(kind, values, missing=like.missing, absent=like.absent, doubt=odd)
 
 
-def _values(cells: Tagged) -> list[Value]:
-    """The values of a top-level field, MISSING where there is none."""
+def values_at(cells: Tagged) -> list[Value]:
+    """The values of a top-level field as the language has them, MISSING where there is none."""
     if cells.all(tags.INT, tags.MISSING):
         kinds = cells.tags.tolist()
         return [number if kind else MISSING for kind, number in zip(kinds, cells.numbers.tolist(), strict=True)]

@@ -10,18 +10,18 @@ from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidemark.services.sink.connectors.formats import csv_bytes, jsonl_bytes, parquet_bytes, text_of
+from tidemark.services.sink.connectors.rendered import rendered
 from tidemark.shared.language.expressions.paths import read_path
 from tidemark.shared.language.stages import FileFormat
-from tidemark.shared.language.values import encode_doc, type_name
+from tidemark.shared.language.values import type_name
 from tidemark.shared.model.values import MISSING, Document
-from tidemark.shared.operators.base import RAW, REST
-from tidemark.shared.operators.batches import declared_columns, documents_of, user_columns
+from tidemark.shared.operators.batches import declared_columns, documents_of
+from tidemark.shared.operators.encoded import encoded, field_counts
+from tidemark.shared.operators.frame import partial_documents
 from tidemark.shared.ports.sink import Rejected
 
-_NOTHING: Final = encode_doc({})
 FOLDER_BYTES_MAX: Final = 240
 """A partition's folder name, encoded; file systems end at 255."""
 NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -74,15 +74,14 @@ class RowBuffer:
             kept = [at for at in range(batch.num_rows) if at not in empty]
             others = self.add(batch.take(pa.array(kept, pa.int64()))) if kept else []
             return sorted([*rejected, *(Rejected(kept[o.row], o.reason) for o in others)], key=lambda r: r.row)
-        documents = documents_of(batch) if encoding.format != "parquet" or encoding.partition_by else []
-        rows: pa.Table | list[Document] = documents if self._fit is None else self._fit(batch)
         members: dict[Key, list[int]] = {} if encoding.partition_by else {(): list(range(batch.num_rows))}
-        for at, document in enumerate(documents if encoding.partition_by else []):
+        for at, document in enumerate(self._divided_by(batch)):
             key = self._key(document)
             if isinstance(key, str):
                 rejected.append(Rejected(at, key))
             else:
                 members.setdefault(key, []).append(at)
+        rows = self._rows_of(batch)
         for key, indices in members.items():
             whole = len(indices) == batch.num_rows
             self._chunks.setdefault(key, []).append(rows if whole else _take(rows, indices))
@@ -90,12 +89,23 @@ class RowBuffer:
         self.size_bytes += batch.nbytes
         return rejected
 
+    def _divided_by(self, batch: pa.RecordBatch) -> Sequence[Document]:
+        """What `partitionBy` reads of each row; nothing where it divides nothing."""
+        names = frozenset(field.partition(".")[0] for field in self._encoding.partition_by)
+        return partial_documents(batch, names) if names else ()
+
+    def _rows_of(self, batch: pa.RecordBatch) -> pa.Table | list[Document]:
+        if self._fit is not None:
+            return self._fit(batch)
+        return documents_of(batch) if self._encoding.format == "csv" else pa.table({"document": rendered(batch)})
+
     def _empty(self, batch: pa.RecordBatch) -> list[Rejected]:
         """Rows without a field, which a file of columns cannot hold where none is declared: whatever else is in the batch."""
         if self._encoding.format == "json" or declared_columns(batch):
             return []
         name = {"csv": "CSV", "parquet": "Parquet"}[self._encoding.format]
-        return [Rejected(at, f"{name} has no row without a field") for at in _without_fields(batch)]
+        empty = np.flatnonzero(field_counts(encoded(batch)) == 0).tolist()
+        return [Rejected(at, f"{name} has no row without a field") for at in empty]
 
     def _key(self, document: Document) -> Key | str:
         """The texts of the partition fields; a text alone says why the row is refused."""
@@ -136,33 +146,15 @@ class RowBuffer:
         options = encoding.options or {}
         if encoding.format == "parquet":
             return parquet_bytes(pa.concat_tables(group, promote_options="default"), options)
-        documents = [document for chunk in group for document in chunk]
         if encoding.format == "json":
-            return jsonl_bytes(documents)
-        return csv_bytes(documents, options)
+            return jsonl_bytes(pa.concat_tables(group))
+        return csv_bytes([document for chunk in group for document in chunk], options)
 
     def clear(self) -> None:
         """What `files` gave is durable."""
         self._chunks = {}
         self.size_bytes = 0
         self.rows = 0
-
-
-def _without_fields(batch: pa.RecordBatch) -> list[int]:
-    """Rows whose documents are empty, in a batch without declared fields."""
-    names = batch.schema.names
-    if user_columns(batch):
-        return [row for row, document in enumerate(documents_of(batch)) if not document]
-    if RAW in names:
-        # No object has a field without a quote.
-        empty = pc.invert(pc.fill_null(pc.match_substring(batch.column(RAW), '"'), fill_value=False))
-    elif REST in names:
-        empty = pc.fill_null(
-            pc.equal(batch.column(REST), pa.scalar(_NOTHING, batch.column(REST).type)), fill_value=True
-        )
-    else:
-        return list(range(batch.num_rows))
-    return list(np.flatnonzero(empty.to_numpy(zero_copy_only=False)).tolist())
 
 
 def _take(rows: pa.Table | list[Document], indices: list[int]) -> pa.Table | list[Document]:

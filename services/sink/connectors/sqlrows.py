@@ -29,15 +29,14 @@ from tidemark.services.sink.connectors.sqlvalues import (
 )
 from tidemark.shared.compiled import tags
 from tidemark.shared.compiled.columns import Bools, Int64s, Tagged
-from tidemark.shared.compiled.documents import buffers, read_packed
+from tidemark.shared.compiled.documents import read_packed
 from tidemark.shared.language.values import CodecError, decode_doc
 from tidemark.shared.language.values.instants import DAY_MS
 from tidemark.shared.model.values import Document
+from tidemark.shared.operators.encoded import field_counts
 
 Objects = npt.NDArray[np.object_]
 _LARGEST: Final = 2**63 - 1
-_FIELDS_FEW, _FIELDS_MANY = 0x80, 0xDE
-"""First bytes of a map of the codec: up to 15 fields, whose number it has; a number of two bytes follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +302,7 @@ class RowMaker:
             nulls = cells.tags == tags.NULL
             takes_null = column.nullable and name not in self._on and name not in self._needed
             unsure |= there & ~(certain | nulls if takes_null else certain)
-        return _Read(sure, named, unsure | (fields != _fields(documents)))
+        return _Read(sure, named, unsure | (fields != field_counts(documents)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,18 +312,6 @@ class _Read:
     sure: Mapping[str, pa.Array]
     named: Mapping[str, Bools]
     unsure: Bools
-
-
-def _fields(documents: pa.BinaryArray) -> Int64s:
-    """How many fields each encoded document has, shape (n,); -1 for more than a map's short header tells."""
-    text, bounds = buffers(documents)
-    padded = np.concatenate((text, np.zeros(3, dtype=np.uint8))).astype(np.int64)
-    begins = bounds[:-1]
-    first = padded[begins]
-    many = padded[begins + 1] << 8 | padded[begins + 2]
-    few = np.where((first & 0xF0) == _FIELDS_FEW, first & 0x0F, -1)
-    found: Int64s = np.where(first == _FIELDS_MANY, many, few)
-    return found
 
 
 def documents_array(documents: Sequence[bytes]) -> pa.BinaryArray:

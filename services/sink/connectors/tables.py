@@ -8,12 +8,18 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
-from tidemark.shared.language.values import render_json
+from tidemark.shared.compiled import tags
+from tidemark.shared.compiled.columns import TAGS, CellType, Tagged
+from tidemark.shared.compiled.documents import read_packed
+from tidemark.shared.language.values import decode_doc, render_json
 from tidemark.shared.model.values import MISSING, Binary, Date, Document, Long, ObjectId
 from tidemark.shared.operators.base import RAW, REST
-from tidemark.shared.operators.batches import declared_columns, documents_of, user_columns
+from tidemark.shared.operators.batches import declared_columns, user_columns
+from tidemark.shared.operators.encoded import encoded, field_counts
+from tidemark.shared.operators.extracted import values_at
 
 _SCALARS: Final[dict[type, pa.DataType]] = {
     bool: pa.bool_(),
@@ -28,6 +34,7 @@ _SCALARS: Final[dict[type, pa.DataType]] = {
 }
 
 
+_ALONE: Final[Sequence[CellType]] = ("string", "bool", "date")
 _EXACT: Final = 2**53
 """Whole numbers up to this are doubles without loss."""
 
@@ -42,15 +49,48 @@ def table_of(batch: pa.RecordBatch) -> pa.Table:
     plain = len(declared) == len(user_columns(batch))
     if plain and RAW not in batch.schema.names and (rest is None or rest.null_count == len(rest)):
         return table
-    others = [
-        {name: value for name, value in document.items() if name not in declared} for document in documents_of(batch)
-    ]
-    undeclared = table_of_documents(others)
+    others = encoded(batch, declared)
+    names = _names(others)
+    cells = read_packed(others, [(name,) for name in names]) if names else {}
+    columns = {name: _cells_column(cells[name,]) for name in names}
     if not declared:
-        return undeclared
-    for name in undeclared.column_names:
-        table = table.append_column(name, undeclared.column(name))
+        return pa.table(columns)
+    for name, column in columns.items():
+        table = table.append_column(name, column)
     return table
+
+
+def _names(documents: pa.BinaryArray) -> list[str]:
+    """The fields that encoded documents have, in the order in which they first appear.
+
+    Decoded are only documents with a field that none had before, and after each look twice as many of these.
+    """
+    names: dict[str, None] = {}
+    counts = field_counts(documents)
+    left, some = np.flatnonzero(counts), 1
+    while len(left):
+        for document in documents.take(pa.array(left[:some])).to_pylist():
+            names.update(dict.fromkeys(decode_doc(document)))
+        left = left[some:]
+        cells = read_packed(documents.take(pa.array(left)), [(name,) for name in names])
+        found = sum((cell.tags != tags.MISSING).astype(np.int64) for cell in cells.values())
+        left, some = left[counts[left] != found], 2 * some
+    return list(names)
+
+
+def _cells_column(cells: Tagged) -> pa.Array:
+    """A field's values: at once where they have one type or are numbers, else as `_column` makes them, which defines the result."""
+    whole, doubles = np.isin(cells.tags, (tags.INT, tags.LONG)), cells.tags == tags.DOUBLE
+    for kind in _ALONE:
+        if cells.has(TAGS[kind]) and cells.all(TAGS[kind], tags.MISSING, tags.NULL):
+            return cells.of(kind)
+    if cells.has(tags.INT, tags.LONG) and cells.all(tags.INT, tags.LONG, tags.MISSING, tags.NULL):
+        return pa.array(cells.numbers, pa.int64(), mask=~whole)
+    numbers = cells.all(tags.INT, tags.LONG, tags.DOUBLE, tags.MISSING, tags.NULL) and cells.has(tags.DOUBLE)
+    if numbers and bool((np.abs(cells.numbers[whole]) <= _EXACT).all()):
+        values = np.where(doubles, cells.numbers.view(np.float64), cells.numbers.astype(np.float64))
+        return pa.array(values, pa.float64(), mask=~(whole | doubles))
+    return _column([None if value is MISSING else value for value in values_at(cells)])
 
 
 def table_of_documents(documents: Sequence[Document]) -> pa.Table:
