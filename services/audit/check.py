@@ -69,6 +69,12 @@ async def _audited(
         message = f"{name} has committed nothing yet; there is nothing to audit"
         raise NotAuditable(message)
     can_be_computed_again(processor)
+    if processor.options.alignment_timeout_ms is not None and not commits[-1].row.final:
+        message = (
+            f"{name}: with options.checkpoint.alignmentTimeout a checkpoint's records may still be on their way behind it, so its output is"
+            " no function of positions before the end: drain it, then audit it"
+        )
+        raise NotAuditable(message)
     outputs = await _outputs(processor, row, commits, installed, tables)
     if since > NO_EPOCH:
         message = (
@@ -128,7 +134,8 @@ def _is_function_of_positions(processor: Processor) -> bool:
     """Whether what an epoch puts out depends on positions alone: an idle split lets the watermark pass at a moment that nobody notes."""
     source = processor.source
     waits = isinstance(source, KafkaSource) and source.partition_idle_timeout_ms is not None
-    return processor.options.lateness == "split" and not waits
+    aligned = processor.options.alignment_timeout_ms is None
+    return processor.options.lateness == "split" and not waits and aligned
 
 
 async def audit_local(name: ProcessorName, data_dir: Path) -> Audited:

@@ -79,6 +79,7 @@ def _planned(file: Path, engine: Engine) -> tuple[Processor, PhysicalPlan] | Non
 
 def phases(processor: Processor, plan: PhysicalPlan) -> Iterator[str]:
     """The text, line by line."""
+    from tidemark.shared.planning.alignment import alignment_text
     from tidemark.shared.planning.describe import edge_text, lifted, logical, operators, vertex_text
 
     yield "1 · stages"
@@ -87,7 +88,7 @@ def phases(processor: Processor, plan: PhysicalPlan) -> Iterator[str]:
     yield ""
     yield "2 · vertices and edges"
     for vertex in plan.vertices:
-        yield f"  {vertex_text(vertex)}"
+        yield f"  {vertex_text(vertex)}{alignment_text(processor, vertex)}"
     for edge in plan.edges:
         yield f"  {edge_text(edge)}"
     for line in lifted(plan):

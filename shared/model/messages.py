@@ -117,6 +117,8 @@ class StartCheckpoint(Struct, frozen=True, tag=True):
     """An epoch of which the time is known (F9)."""
     took_ms: int = 0
     """From its start until it was released, or until now."""
+    aligned: bool = False
+    """Every task waits for its barriers, for something changes behind this checkpoint (C13, R4)."""
 
 
 class AbortCheckpoint(Struct, frozen=True, tag=True):
@@ -401,7 +403,7 @@ class ReadPosition(Struct, frozen=True):
     partition: int
     offset: Offset
     snapshot: Epoch = NO_EPOCH
-    """The last snapshot that it has taken: all frames of that epoch have been applied."""
+    """All frames of the partition up to this epoch have been applied."""
     watermark_ms: int = MIN_TIME
     """Its input watermark, then or later."""
     full: bool = False

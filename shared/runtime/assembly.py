@@ -9,6 +9,7 @@ from tidemark.shared.model.held import Wait
 from tidemark.shared.model.ids import Epoch, SplitId, StatePart, TaskId, owner_of
 from tidemark.shared.model.messages import Assign
 from tidemark.shared.planning import plan_processor
+from tidemark.shared.planning.alignment import alignment_timeout_ms
 from tidemark.shared.ports.blobs import BlobUnavailable
 from tidemark.shared.ports.log import LogUnavailable
 from tidemark.shared.ports.setup import WrongSetup
@@ -59,7 +60,15 @@ async def assemble(outside: Outside, service: Service, assign: Assign, ways: Way
     )
     vertex = plan.vertex(assign.vertex)
     context = TaskContext(
-        outside, assign, plan, vertex, ways.on_released, ways.on_failed, processor.options.limits, ways.on_waits
+        outside,
+        assign,
+        plan,
+        vertex,
+        ways.on_released,
+        ways.on_failed,
+        processor.options.limits,
+        ways.on_waits,
+        alignment_timeout_ms(processor, vertex),
     )
     body = await service.build(context)
     try:
@@ -138,6 +147,7 @@ def _task_start(assign: Assign, context: TaskContext) -> TaskStart:
         restored={h.index: h.protocol for h in assign.handles},
         is_source=context.vertex.service == "source",
         limits=context.outside.settings.limits,
+        alignment_timeout_ms=context.alignment_timeout_ms,
         sharing=frozenset(v.id for v in plan.vertices if v.service != "source"),
     )
 

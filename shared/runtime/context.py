@@ -91,6 +91,8 @@ class TaskContext:
     """Of the document."""
     waits: Callable[[str, Wait | None], None] = _forget
     """What one activity of the task (its name) waits for, outside of the task; None when it goes on."""
+    alignment_timeout_ms: int | None = None
+    """How long the task waits for barriers (C13)."""
 
     @property
     def task(self) -> TaskId:

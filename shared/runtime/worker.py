@@ -271,11 +271,11 @@ class Worker:
                 driver.post(ev.SourcesStarted(command.target_ms, command.first_rows))
                 if isinstance(driver, SourceDriver):
                     driver.start_input()
-            case StartCheckpoint(_, _, epoch, committed, ended, took_ms):
+            case StartCheckpoint(_, _, epoch, committed, ended, took_ms, aligned):
                 driver.post(ev.Ticked(self._outside.clock.now_ms(), self._outside.clock.monotonic_ms()))
                 driver.post(ev.EpochTook(ended, took_ms))
                 driver.post(ev.InputHeld(held=False))
-                driver.post(ev.CheckpointStarted(epoch, committed))
+                driver.post(ev.CheckpointStarted(epoch, committed, aligned))
             case AbortCheckpoint(_, _, epoch):
                 driver.post(ev.CheckpointAborted(epoch))
             case CommitHint(_, _, epoch):
@@ -546,5 +546,5 @@ def _positions_of(driver: TaskDriver, index: int) -> Iterator[tuple[str, ReadPos
         incarnation = driver.wiring.inputs[edge].incarnation
         yield (
             f"{incarnation}/{index}",
-            ReadPosition(incarnation, index, offset, machine.last_snapshot, machine.input_watermark_ms, full),
+            ReadPosition(incarnation, index, offset, machine.receiver.passed(edge), machine.input_watermark_ms, full),
         )

@@ -52,6 +52,7 @@ def task(
     incarnation: str = "i1",
     limits: TaskLimits = TaskLimits(),  # noqa: B008 -- frozen
     sharing: bool = False,
+    alignment_timeout_ms: int | None = None,
 ) -> TaskStart:
     """A task `me` between `senders` tasks of `up` and `receivers` tasks of `down`; lineage: (generation, restored_from).
 
@@ -72,6 +73,7 @@ def task(
         is_source=source,
         limits=limits,
         sharing=frozenset({UP} if sharing else ()),
+        alignment_timeout_ms=alignment_timeout_ms,
     )
 
 
@@ -433,9 +435,9 @@ class MayRead(Action):
         assert story.machine.may_read() is self.may
 
 
-def started(epoch: int, committed: int = 0) -> Event:
+def started(epoch: int, committed: int = 0, *, aligned: bool = False) -> Event:
     """The coordinator starts a checkpoint."""
-    return Event(ev.CheckpointStarted(Epoch(epoch), Epoch(committed)))
+    return Event(ev.CheckpointStarted(Epoch(epoch), Epoch(committed), aligned))
 
 
 def aborted(epoch: int) -> Event:

@@ -33,6 +33,9 @@ SHOWN = (
     ("C3", "one partition is enough"),
     ("C4", "no seek back"),
     ("C4", "a partition is paused"),
+    ("C13", "channels without a barrier go on"),
+    ("C13", "what waits counts as taken"),
+    ("C13", "every channel is at the snapshot's barrier"),
     ("C5", "an ended barrier blocks"),
     ("C5", "an abort ends nothing"),
     ("C5", "frames are put off while a snapshot is taken"),
@@ -64,7 +67,7 @@ def test_the_histories_meet_what_they_are_for() -> None:
     for seed in range(12):
         explore(seed, STEPS, worlds.append)
     lines = [line for world in worlds for line in world.lines]
-    for words in (" seeks ", " stops", "aborts ", "commits ", "repeats", " releases ", " has ended"):
+    for words in (" seeks ", " stops", "aborts ", "commits ", "repeats", " releases ", " has ended", ", unaligned, "):
         assert any(words in line for line in lines), words
     drops = {reason for world in worlds for actor in world.actors for reason in actor.machine.drops}
     assert {"discarded_by_lineage", "repeated"} <= drops.union(*(world.met for world in worlds))

@@ -8,6 +8,7 @@ from tests.unit.protocol_coordinator_judge import Judge
 from tests.unit.protocol_coordinator_support import Broken, FakeTask, FakeWorker, Fate, Identity, Node, Store
 from tidemark.shared.model.checkpoint import (
     BlobRef,
+    ChannelState,
     InputState,
     KnownSplit,
     MirrorRow,
@@ -25,6 +26,7 @@ from tidemark.shared.model.ids import (
     Offset,
     Place,
     ProcessorName,
+    Seq,
     SplitId,
     TaskId,
     VertexId,
@@ -99,6 +101,8 @@ class WorkersSide:
         self.telling: Callable[[FakeTask], bool] = lambda _: True
         """Which source tasks say what they find, and where it ends."""
         self.inline = b"state"
+        self.behind = 0
+        """How many barriers channels lack in a snapshot that need not be aligned (C13)."""
         self.code = ""
         """Digest of the computations' code as it is on the disk."""
         self.keep_blobs = 3
@@ -288,8 +292,10 @@ class WorkersSide:
         self.blobs[name] = b"blob"
         task.blobs = [*task.blobs, BlobRef(name, 4, "")][-self.keep_blobs :]
         task.barrier = c.epoch
+        behind = 0 if c.aligned else self.behind
+        channel = ChannelState(VertexId(""), 0, Seq(0), Epoch(max(0, c.epoch - behind)), 0, idle=False, ended=False)
         inputs = tuple(
-            InputState(b.edge, b.incarnation, Offset(task.offset), ())
+            InputState(b.edge, b.incarnation, Offset(task.offset), (channel,))
             for b in a.plan.edges
             if b.edge.split(">")[1] == a.vertex
         )

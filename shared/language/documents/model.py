@@ -42,6 +42,8 @@ class Options:
     dlq: KafkaDlq | FileDlq | None = None
     checkpoint_interval_ms: int | None = None
     """None: the coordinator's setting."""
+    alignment_timeout_ms: int | None = None
+    """How long operators wait for barriers; None: until all have come (C13)."""
     lateness: Literal["merged", "split"] = "merged"
     stream_meta_field_name: str | None = None
     """The field of outputs that carries `_stream_meta`; None: they do not carry it."""

@@ -75,7 +75,18 @@ def _dlq(tree: Any, path: str, scope: Scope) -> KafkaDlq | FileDlq | None:
 _DLQ_SCHEMA: Final = {"oneOf": [closed_schema(_TOPIC_DLQ), closed_schema(_FILE_DLQ)]}
 _OPTIONS: Final = (
     Option("dlq", Kind(_dlq, _DLQ_SCHEMA), "where dead letters go"),
-    Option("checkpoint", closed(Option("interval", duration(least=1), "time between checkpoints")), "checkpoints"),
+    Option(
+        "checkpoint",
+        closed(
+            Option("interval", duration(least=1), "time between checkpoints"),
+            Option(
+                "alignmentTimeout",
+                duration(least=0),
+                "how long a task waits until a checkpoint's barrier has come on all of its inputs; 0: not at all (default: until it has)",
+            ),
+        ),
+        "checkpoints",
+    ),
     Option("lateness", choice("merged", "split"), "whose watermark decides what is late (default merged)"),
     Option(
         "streamMetaFieldName",
@@ -91,6 +102,7 @@ def _options(tree: Any, path: str, scope: Scope) -> Options:
     return Options(
         dlq=o.get("dlq"),
         checkpoint_interval_ms=o.get("checkpoint", {}).get("interval"),
+        alignment_timeout_ms=o.get("checkpoint", {}).get("alignmentTimeout"),
         lateness=o.get("lateness", "merged"),
         stream_meta_field_name=o.get("streamMetaFieldName"),
         limits=o.get("limits", DEFAULTS),

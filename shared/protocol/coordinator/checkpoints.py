@@ -3,6 +3,7 @@
 `CommitPermit` is what only a commit gives: mirror rows, hints and deletions are made from one, so none of them can go before the commit.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -104,6 +105,23 @@ class Flight:
         handles = tuple(self.acks[t] for t in sorted(self.acks))
         final = all(h.protocol.ended for h in handles)
         return CommitRow(job, self.epoch, self.committed, generation, handles, final)
+
+
+def is_aligned(commit: CommitRow) -> bool:
+    """Whether no channel has state in it (C13)."""
+    return all(barrier >= commit.epoch for barrier in _barriers(commit))
+
+
+def blobs_end(commits: Iterable[CommitRow], last: Epoch) -> Epoch:
+    """Up to which epoch nothing but what commits list is read any more: frames in flight name segments of their epoch (C12, C13)."""
+    return min([last, *(barrier for commit in commits for barrier in _barriers(commit) if barrier < commit.epoch)])
+
+
+def _barriers(commit: CommitRow) -> Iterator[Epoch]:
+    """Of each channel the last barrier in front of what the snapshot has not taken; behind END there are barriers alone (E1)."""
+    for handle in commit.tasks:
+        for state in handle.protocol.inputs:
+            yield from (channel.last_barrier for channel in state.channels if not channel.ended)
 
 
 def inline_bytes(handle: TaskHandle) -> int:

@@ -20,11 +20,11 @@ from tidemark.shared.model.messages import (
 )
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.protocol.coordinator import commands as do
-from tidemark.shared.protocol.coordinator.checkpoints import Numbers
+from tidemark.shared.protocol.coordinator.checkpoints import Numbers, is_aligned
 from tidemark.shared.protocol.coordinator.mirror import Mirror
 from tidemark.shared.protocol.coordinator.pace import EpochTimes, first_rows, target_ms
 from tidemark.shared.protocol.coordinator.plans import SINK, bind, own_identities, rebound, sinks_of
-from tidemark.shared.protocol.coordinator.record import RELEASE, RUN, Identity, Kept, OldJob, RemovedSink
+from tidemark.shared.protocol.coordinator.record import RELEASE, RUN, Identity, Kept, OldJob, PendingPlan, RemovedSink
 from tidemark.shared.protocol.coordinator.splits import SOURCE, own_splits, unlisted
 from tidemark.shared.protocol.coordinator.state import (
     HOSTED,
@@ -103,9 +103,19 @@ def begin(p: ProcessorState) -> None:
     if kept.without_state or p.final():
         return _write_generation(p, structs.replace(kept, purpose=RELEASE), row, new_job=False)
     kept = structs.replace(kept, purpose=RUN)
-    if kept.pending is not None:
+    if kept.pending is not None and _may_change(p, kept.pending):
         kept, row = _change_plan(p, kept, row)
     return _write_generation(p, kept, row, new_job=False)
+
+
+def _may_change(p: ProcessorState, pending: PendingPlan) -> bool:
+    """R4, C13: what channels carry was made by the stages of its document, for these tasks; other code of computations may take it.
+
+    Where it must not, the plan that runs goes on to a checkpoint that is aligned.
+    """
+    if p.row.last == NO_EPOCH or is_aligned(p.commits[-1]):
+        return True
+    return (pending.document, pending.tasks) == (p.plan.document, p.plan.tasks)
 
 
 def _change_plan(p: ProcessorState, kept: Kept, row: ProcessorRow) -> tuple[Kept, ProcessorRow]:

@@ -5,7 +5,7 @@ from msgspec import structs
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.messages import AbortCheckpoint, CommitHint, HoldInput, StartCheckpoint
 from tidemark.shared.protocol.coordinator import commands as do
-from tidemark.shared.protocol.coordinator.checkpoints import CommitPermit, Flight, Numbers, pack
+from tidemark.shared.protocol.coordinator.checkpoints import CommitPermit, Flight, Numbers, is_aligned, pack
 from tidemark.shared.protocol.coordinator.generation import begin, end, interval_ms, leave
 from tidemark.shared.protocol.coordinator.pace import target_ms
 from tidemark.shared.protocol.coordinator.plans import own_identities
@@ -20,7 +20,7 @@ def running(p: ProcessorState, now_ms: int) -> None:
         end(p, "FINISHED", "")  # E1: END is covered everywhere, committed and released
         return
     _hold(p, now_ms)
-    if p.leave_behind is not None and (final or p.row.last > p.leave_behind):
+    if p.leave_behind is not None and (final or (p.row.last > p.leave_behind and is_aligned(p.commits[-1]))):
         _leave_at_checkpoint(p, now_ms)
         return
     if final:
@@ -103,7 +103,8 @@ def _start(p: ProcessorState, now_ms: int) -> None:
     p.last_start_ms = now_ms
     p.checkpoint_wanted = False
     told = p.times.told(target_ms(p.settings, interval_ms(p)), now_ms)
-    p.tell(StartCheckpoint(p.row.job, p.row.generation, epoch, p.row.last, *told))
+    aligned = p.leave_behind is not None
+    p.tell(StartCheckpoint(p.row.job, p.row.generation, epoch, p.row.last, *told, aligned=aligned))
 
 
 def reserved(p: ProcessorState, block: Reserved) -> None:

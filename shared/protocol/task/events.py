@@ -92,10 +92,14 @@ class ReadUpTo:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointStarted:
-    """The coordinator starts checkpoint `epoch`; `committed` is the last committed one."""
+    """The coordinator starts checkpoint `epoch`; `committed` is the last committed one.
+
+    aligned: channels must have no state in it, for something changes behind it (C13, R4).
+    """
 
     epoch: Epoch
     committed: Epoch
+    aligned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@
 | F1 F3 L1 L2 C3 C4 C5 | receiver.py |
 | F4 F7 F8 | sender.py |
 | F9 | pace.py |
-| C2 | `_begin` (a source cuts between two reads) |
+| C2 C13 | `_cut_if_due` |
 | C6 C7 | `_snapshot_taken`, `_try_acknowledge` |
 | W1 W3 W5 | `_settle`, `_done`, `_ticked` |
 | E1 | `_settle` (all inputs ended), `_produced`, `_end_output` |
@@ -45,12 +45,12 @@ from tidemark.shared.protocol.task.work import (
     Advancing,
     AgendaItem,
     Applying,
-    Begin,
     Copying,
     Firing,
     Flushing,
     PendingAck,
     Regate,
+    Told,
     Work,
 )
 from tidemark.shared.protocol.watermarks import all_idle, combined_watermark
@@ -67,6 +67,8 @@ class TaskMachine:
     idle: bool = False
     ended: bool = False
     processing_time_ms: int = 0
+    alignment_timeout_ms: int | None = None
+    """How long barriers are waited for behind the coordinator's word; None: until all have come, however long that takes (C13)."""
     introduce: tuple[EdgeId, ...] = ()
     """Out edges that begin with a new incarnation (R4)."""
     stopped: bool = False
@@ -90,6 +92,8 @@ class TaskMachine:
     _fire_due: bool = False
     _named_committed: Epoch = NO_EPOCH
     """What the barriers of the checkpoint being aligned name as the last committed one (C5)."""
+    _told: Told | None = None
+    """What the coordinator said last, until its checkpoint is cut."""
     _pending: PendingAck | None = None
     _out: list[do.Command] = field(default_factory=list)
 
@@ -149,8 +153,9 @@ class TaskMachine:
         match event:
             case ev.CheckpointStarted():
                 self._learn_commit(event.committed)
-                if self.is_source:
-                    self._agenda.append(Begin(event.epoch, event.committed))
+                later = self._told is None or event.epoch > self._told.epoch
+                if later and (self.is_source or not event.aligned):
+                    self._told = Told(event.epoch, event.committed, self.pace.now_ms)
             case ev.CheckpointAborted():
                 self.pace.aborted(event.epoch)
                 self._end_checkpoint(event.epoch)
@@ -190,10 +195,11 @@ class TaskMachine:
     def _run(self) -> None:
         going = True
         while going and not self.stopped:
-            going = self._begin_work() if self._work is None else self._taking() and not self.is_source and self._step()
+            going = self._begin_work() if self._work is None else self._taking() and self._step()
 
     def _begin_work(self) -> bool:
-        """What comes first when nothing is under way: a complete alignment (C3), then timers, then what has come in."""
+        """What comes first when nothing is under way: a checkpoint that is due (C2, C3, C13), then timers, then what has come in."""
+        self._cut_if_due()
         epoch = self.receiver.aligned()
         if epoch is not None:
             self._start(Flushing(epoch, self._named_committed))
@@ -214,8 +220,6 @@ class TaskMachine:
                 self._admitted(partition, self.receiver.admit(read.edge, read.offset, read.frame, read.size_bytes))
             case Regate(partition, waiting):
                 self._admitted(partition, self.receiver.gate(partition, waiting))
-            case Begin(epoch, committed):
-                self._begin(epoch, committed)
         return True
 
     def _admitted(self, partition: InputPartition, admission: Deliver | Drop | Wait | Zombie) -> None:
@@ -366,10 +370,14 @@ class TaskMachine:
 
     # --- checkpoints ------------------------------------------------------------------------------------------------------
 
-    def _begin(self, epoch: Epoch, committed: Epoch) -> None:
-        """C2, between two reads of a source; C5: the checkpoint may have ended since."""
-        if epoch > self.receiver.ended_up_to:
-            self._start(Flushing(epoch, committed))
+    def _cut_if_due(self) -> None:
+        """C13: barriers are waited for no longer; a source, which has none to wait for, is cut between two reads (C2)."""
+        told, timeout_ms = self._told, self.alignment_timeout_ms
+        if told is None or timeout_ms is None or self.pace.now_ms - told.since_ms < timeout_ms:
+            return
+        self._told = None
+        if self.receiver.cut(told.epoch):
+            self._named_committed = told.committed
 
     def _snapshot_taken(self, event: ev.SnapshotTaken) -> None:
         work = self._answered(event.ticket)
@@ -462,15 +470,13 @@ class TaskMachine:
         self.sender.validate()
         self.pace.validate(str(self.sender.task))
         taking = self._work.epoch if isinstance(self._work, Flushing | Copying) else None
-        frames = [item for item in self._agenda if not isinstance(item, Begin)]
         aligning = self.receiver.aligning
         claims = {
             "a stopped task has nothing to say": not (self.stopped and self._out),
             "nothing is put off without a reason": self.stopped or not self._agenda or self._work is not None,
-            "frames are let wait, not put off, while a snapshot is taken": self.stopped or not (taking and frames),
-            "a receiver takes what it has aligned": taking is None
-            or self.is_source
-            or self.receiver.aligned() == taking,
+            "frames are let wait, not put off, while a snapshot is taken": self.stopped
+            or not (taking and self._agenda),
+            "a receiver takes what it has aligned": taking is None or self.receiver.aligned() == taking,
             "what has ended is not aligned": aligning is None
             or taking == aligning
             or aligning > self.receiver.ended_up_to,

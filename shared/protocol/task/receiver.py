@@ -96,12 +96,10 @@ class InputPartition:
             "what is left was read": self.left_behind is None or self.left_behind < self.next_offset,
             "frames wait and are left only for a checkpoint": aligning is not None
             or not (offsets or self.left_behind is not None or any(c.blocked for c in channels)),
-            "a frame waits only behind its channel's barrier": all(
-                self.channels[w.frame.header.sender].blocked
-                and aligning is not None
-                and w.frame.header.epoch > aligning
-                for w in self.waiting
-            ),
+            "a frame waits only for a checkpoint, and where its channel is blocked": (
+                aligning is not None and all(self.channels[w.frame.header.sender].blocked for w in self.waiting)
+            )
+            or not self.waiting,
             "seqs go up": all(max(c.restored_seq, c.taken_seq) <= c.next_seq for c in channels),
         }
         require(f"edge {self.edge}", claims)
@@ -253,8 +251,26 @@ class Receiver:
         channel.blocked = True
         return ended
 
+    def cut(self, epoch: Epoch) -> bool:
+        """C13: what `epoch` has not got from its channels is their state. False if it has ended here, or has not begun.
+
+        Every channel waits until the snapshot is taken, as behind a barrier; a checkpoint that was being aligned has ended.
+        """
+        if epoch <= self.ended_up_to or (self.aligning is not None and epoch < self.aligning):
+            return False
+        if self.aligning is not None and self.aligning < epoch:
+            self.ended_up_to = self.aligning
+        self.aligning = epoch
+        for channel in self.channels():
+            channel.blocked = True
+        return True
+
+    def passed(self, edge: EdgeId) -> Epoch:
+        """All frames of an edge up to this epoch have been delivered."""
+        return min(channel.taken_barrier for channel in self.partitions[edge].channels.values())
+
     def aligned(self) -> Epoch | None:
-        """The checkpoint whose barrier has come from every sender on every partition, if there is one (C3)."""
+        """The checkpoint to take: its barrier has come from every sender on every partition (C3), or is not waited for (C13)."""
         return self.aligning if self.aligning is not None and all(c.blocked for c in self.channels()) else None
 
     def end(self, epoch: Epoch) -> bool:

@@ -56,6 +56,8 @@ class TaskStart:
     """The states of all tasks of the vertex in the restored checkpoint, by index; empty for a start from nothing."""
     is_source: bool
     limits: TaskLimits = TaskLimits()
+    alignment_timeout_ms: int | None = None
+    """How long a receiver waits for barriers; None: for ever (C13)."""
     sharing: frozenset[VertexId] = frozenset()
     """Those of the sending vertices whose tasks all hear the same: all but sources (W3)."""
 
@@ -92,6 +94,7 @@ def start_task(start: TaskStart) -> TaskMachine:
         receiver=receiver,
         sender=sender,
         is_source=start.is_source,
+        alignment_timeout_ms=0 if start.is_source else start.alignment_timeout_ms,
         input_watermark_ms=max((p.input_watermark_ms for p in previous), default=MIN_TIME),
         idle=idle,
         ended=ended,

@@ -60,14 +60,15 @@ class Regate:
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
-    """A source is to take a checkpoint (C2)."""
+class Told:
+    """The coordinator's word to take a checkpoint, and when it was heard by the monotonic clock (C2, C13)."""
 
     epoch: Epoch
     committed: Epoch
+    since_ms: int
 
 
-AgendaItem = FrameRead | Regate | Begin
+AgendaItem = FrameRead | Regate
 
 
 @dataclass(slots=True)

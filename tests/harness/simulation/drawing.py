@@ -113,6 +113,11 @@ class Scenario:
         return {f"{at.topic}-{at.partition}": Offset(len(lane)) for at, lane in self.lanes.items()}
 
 
+def waits_ms(seed: int) -> int | None:
+    """How long tasks wait for barriers (C13); None: for ever."""
+    return random.Random(f"{seed}/alignment").choice((None, 0, 50))
+
+
 def draw(seed: int, url: str) -> Scenario:
     """The scenario of a seed. `url`: the database's."""
     chooser = random.Random(f"{seed}/scenario")
@@ -144,7 +149,7 @@ def draw(seed: int, url: str) -> Scenario:
         scope=scope,
         lanes=lanes,
         come=come,
-        document=document(shape, target, letters, url, union=union, scope=scope),
+        document=document(shape, target, letters, url, union=union, scope=scope, waits_ms=waits_ms(seed)),
         tasks={"source": sources, "operator": operators, "sink": chooser.choice((1, 2))},
         workers={"source": 2, "operator": chooser.choice((2, 3)), "sink": 2, **stages},
         coordinators=2,
@@ -297,6 +302,7 @@ def document(
     *,
     union: bool,
     scope: Scope,
+    waits_ms: int | None,
     variant: int = 0,
 ) -> dict[str, Any]:
     """The pipeline of a shape. `variant`: another one with the same results, for `modify`."""
@@ -328,13 +334,14 @@ def document(
             ]
     dlq = {"connectionName": "k", "topic": LETTERS} if letters == "kafka" else {"path": LETTERS_FOLDER}
     connections: dict[str, Any] = {"k": {"type": "kafka", "bootstrapServers": "nowhere:9092"}}
+    checkpoint = {"interval": _ms(300)} | ({} if waits_ms is None else {"alignmentTimeout": _ms(waits_ms)})
     if target == "sql":
         connections["t"] = {"type": "sql", "url": url}
     return {
         "name": NAME,
         "connections": connections,
         "pipeline": pipeline,
-        "options": {"lateness": "split", "dlq": dlq, "checkpoint": {"interval": _ms(300)}},
+        "options": {"lateness": "split", "dlq": dlq, "checkpoint": checkpoint},
     }
 
 

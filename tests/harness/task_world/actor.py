@@ -109,7 +109,7 @@ class Actor:
 
     def tick(self, ms: int) -> None:
         self.now += ms
-        self.handle(ev.Ticked(self.now))
+        self.handle(ev.Ticked(self.now, self.now))
 
     def durable(self) -> None:
         epoch = self.undurable.popleft()
@@ -246,14 +246,17 @@ class Actor:
                     verdict = self.machine.receiver.lineage.judge(frame.header.generation, frame.header.epoch)
                     if frame.header.sender == sender and verdict.value == "counts":
                         counted.setdefault(frame.header.seq, frame)
-                barrier = [f for f in counted.values() if isinstance(f, BarrierFrame) and f.header.epoch == epoch]
-                assert len(barrier) == 1, f"{self.task} snapshot {epoch}: {len(barrier)} barriers of {sender} on {edge}"
-                before = [
-                    f for f in counted.values() if isinstance(f, DataFrame) and f.header.seq < barrier[0].header.seq
-                ]
-                assert all(f.header.epoch <= epoch for f in before)
-                applied = self.applied.get((incarnation, sender), 0)
+                channel = partition.channels[sender]
                 where = f"{self.task} snapshot {epoch}, {sender} on {edge}"
+                waits = self.machine.alignment_timeout_ms is None
+                assert channel.taken_barrier == epoch or not waits, f"{where}: taken before its barrier (C3)"
+                barrier = [f for f in counted.values() if isinstance(f, BarrierFrame) and f.header.epoch == epoch]
+                assert len(barrier) == 1 or not waits, f"{where}: {len(barrier)} barriers"
+                before = [f for f in counted.values() if isinstance(f, DataFrame) and f.header.seq < channel.taken_seq]
+                assert all(f.header.epoch <= epoch for f in before), (
+                    f"{where}: rows of a later epoch are in it (C3, C13)"
+                )
+                applied = self.applied.get((incarnation, sender), 0)
                 assert applied == len(before), f"{where}: {applied} frames are in it, {len(before)} are due (C3)"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from tests.harness.task_world.actor import Actor, Taken
+from tests.harness.task_world.actor import BYTES_ROW, Actor, Taken, size_of
 from tests.harness.task_world.bodies import (
     AnyBody,
     Record,
@@ -20,6 +20,7 @@ from tests.harness.task_world.bodies import (
 from tests.harness.task_world.checks import Commit, check_end, check_prefix
 from tests.harness.task_world.plan import OPERATOR, SINK, SOURCE, STEP, Layout, MemoryLog, Row
 from tidemark.shared.model.checkpoint import LineageEntry, MirrorRow, TaskProtocolState
+from tidemark.shared.model.frames import DataFrame
 from tidemark.shared.model.ids import Epoch, Generation, Incarnation, JobId, Offset, TaskId, VertexId
 from tidemark.shared.protocol.release import ReleaseMachine, ReleaseNow
 from tidemark.shared.protocol.task import events as ev
@@ -65,6 +66,8 @@ class World:
             ahead_bytes_max=rng.choice([0, 30, 100]),
             uncommitted_bytes_max=rng.choice([50, 200, 1000]),
         )
+        self.alignment_timeout_ms = rng.choice([None, 0, 0, 5])
+        """Of operators (C13)."""
         self.fault_rate = rng.choice([0.0005, 0.001, 0.004])
         """How often a generation ends for no reason of its own."""
         self.log = MemoryLog()
@@ -125,6 +128,7 @@ class World:
             restored=restored,
             is_source=task.vertex == SOURCE,
             limits=self.limits,
+            alignment_timeout_ms=self.alignment_timeout_ms if task.vertex == OPERATOR else None,
         )
         machine = start_task(start)
         machine.validate()
@@ -158,7 +162,7 @@ class World:
         self.note(f"starts {epoch} after {self.last()}")
         self.in_flight = (epoch, {})
         self.wanted = False
-        started = ev.CheckpointStarted(epoch, self.last())
+        started = ev.CheckpointStarted(epoch, self.last(), aligned=self.rng.random() < 0.2)
         lost = self.rng.random() < 0.05
         for actor in self.actors:
             if not lost or self.rng.random() < 0.5:
@@ -207,13 +211,35 @@ class World:
         """C8; then the mirror, then hints."""
         assert self.in_flight is not None
         epoch, tasks = self.in_flight
-        commit = Commit(epoch, self.last(), self.layout, tasks)
-        self.note(f"commits {epoch} after {commit.predecessor}")
+        commit = Commit(epoch, self.last(), self.layout, tasks, self._rows_in_flight(epoch, tasks))
+        how = "" if commit.aligned() else f", unaligned, {commit.in_flight} in flight"
+        self.note(f"commits {epoch} after {commit.predecessor}{how}")
         self.commits.append(commit)
         self.mirror.append(MirrorRow(JOB, epoch, commit.predecessor, self.lineage[-1].generation, ()))
         self.in_flight = None
         check_prefix(self.commits, self.script)
         self._tell(ev.CheckpointCommitted(epoch), lost=0.3)
+
+    def _rows_in_flight(self, epoch: Epoch, tasks: Mapping[TaskId, Taken]) -> int:
+        """What the channels into operators still carry of a checkpoint: in the log, behind what the snapshot has taken (C13)."""
+        rows = 0
+        for task, taken in tasks.items():
+            for state in taken.protocol.inputs if task.vertex == OPERATOR else ():
+                frames = self.log.partitions.get((Incarnation(state.incarnation), task.index), [])
+                lineage = next(a for a in self.actors if a.task == task).machine.receiver.lineage
+                for channel in state.channels:
+                    sender = TaskId(channel.sender_vertex, channel.sender_index)
+                    found = {
+                        f.header.seq: size_of(f) // BYTES_ROW
+                        for f in frames
+                        if f.header.sender == sender
+                        and isinstance(f, DataFrame)
+                        and channel.next_seq <= f.header.seq
+                        and f.header.epoch <= epoch
+                        and lineage.judge(f.header.generation, f.header.epoch).value == "counts"
+                    }
+                    rows += sum(found.values())
+        return rows
 
     # --- sinks -------------------------------------------------------------------------------------------------------------
 
@@ -297,7 +323,7 @@ class World:
 
     def _fault_generation(self) -> None:
         tasks = dict((self.commits[-1].layout if self.commits else self.layout).tasks)
-        if self.commits and self.rng.random() < 0.5:
+        if self.commits and self.rng.random() < 0.5 and self.commits[-1].aligned():
             tasks[self.rng.choice([SOURCE, OPERATOR, SINK])] = self.rng.randint(1, 3)
         self.new_generation(tasks)
 

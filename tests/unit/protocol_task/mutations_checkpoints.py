@@ -1,7 +1,7 @@
 """Mutations of the rules of checkpoints and releases."""
 # ruff: noqa: E501 -- a piece of source stands in one line
 
-from tests.unit.protocol_task.mutant import MACHINE, RECEIVER, RELEASE, SENDER, Mutation
+from tests.unit.protocol_task.mutant import MACHINE, RECEIVER, RELEASE, SENDER, START, Mutation
 
 CHECKPOINTS = (
     Mutation(
@@ -18,7 +18,64 @@ CHECKPOINTS = (
         "return self._work is None and not self.ended",
         "return not self.ended",
     ),
-    Mutation("C2", "every start is taken", MACHINE, "if epoch > self.receiver.ended_up_to:", "if True:"),
+    Mutation(
+        "C2",
+        "every start is taken",
+        RECEIVER,
+        "        if epoch <= self.ended_up_to or (self.aligning is not None and epoch < self.aligning):\n            return False\n",
+        "",
+    ),
+    Mutation(
+        "C13",
+        "barriers are waited for",
+        MACHINE,
+        "if later and (self.is_source or not event.aligned):",
+        "if later and self.is_source:",
+    ),
+    Mutation(
+        "C13",
+        "an aligned one is cut",
+        MACHINE,
+        "if later and (self.is_source or not event.aligned):",
+        "if later:",
+    ),
+    Mutation(
+        "C13",
+        "a repeated word begins the time anew",
+        MACHINE,
+        "self._told is None or event.epoch > self._told.epoch",
+        "True",
+    ),
+    Mutation("C13", "the time-out is over at once", MACHINE, " or self.pace.now_ms - told.since_ms < timeout_ms", ""),
+    Mutation(
+        "C13",
+        "the time-out is long",
+        MACHINE,
+        "self.pace.now_ms - told.since_ms < timeout_ms",
+        "self.pace.now_ms - told.since_ms <= timeout_ms",
+    ),
+    Mutation(
+        "C13",
+        "what has ended is cut",
+        RECEIVER,
+        "        if epoch <= self.ended_up_to or (self.aligning is not None and epoch < self.aligning):\n            return False\n",
+        "",
+    ),
+    Mutation(
+        "C13",
+        "channels without a barrier go on",
+        RECEIVER,
+        "        self.aligning = epoch\n        for channel in self.channels():\n            channel.blocked = True\n        return True",
+        "        self.aligning = epoch\n        for channel in list(self.channels())[:1]:\n            channel.blocked = True\n        return True",
+    ),
+    Mutation("C13", "what waits counts as taken", RECEIVER, "next_seq=c.taken_seq,", "next_seq=c.next_seq,"),
+    Mutation(
+        "C13",
+        "every channel is at the snapshot's barrier",
+        START,
+        "        last_barrier=saved.last_barrier,\n        progress",
+        "        last_barrier=Epoch(99),\n        progress",
+    ),
     Mutation("C3", "later epochs are applied", RECEIVER, "if not channel.blocked:", "if True:"),
     Mutation(
         "C3",
@@ -84,7 +141,7 @@ CHECKPOINTS = (
     Mutation(
         "C5", "an abort ends nothing", RECEIVER, "        self._unblock()\n        return True", "        return False"
     ),
-    Mutation("C5", "an aborted checkpoint is begun", MACHINE, "if epoch > self.receiver.ended_up_to:", "if True:"),
+    Mutation("C5", "an aborted checkpoint is begun", RECEIVER, "if epoch <= self.ended_up_to or (self", "if (self"),
     Mutation("C5", "an abort in mid-snapshot unblocks", MACHINE, "if not taken and self._taking():", "if False:"),
     Mutation(
         "C5",
@@ -118,7 +175,7 @@ CHECKPOINTS = (
         "C5",
         "frames are put off while a snapshot is taken",
         MACHINE,
-        "self._taking() and not self.is_source and self._step()",
+        "self._taking() and self._step()",
         "False",
     ),
     Mutation(

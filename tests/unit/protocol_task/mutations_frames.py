@@ -83,7 +83,13 @@ FRAMES = (
     Mutation(
         "F7", "held even when read", SENDER, "partition.unread_bytes -= unread.popleft().size_bytes", "unread.popleft()"
     ),
-    Mutation("F7", "barriers wait too", MACHINE, "if epoch > self.receiver.ended_up_to:", "if self.may_read():"),
+    Mutation(
+        "F7",
+        "barriers wait too",
+        MACHINE,
+        "        if told is None or timeout_ms is None",
+        "        if not self.may_read() or told is None or timeout_ms is None",
+    ),
     Mutation(
         "F8",
         "never held back by commits",

@@ -170,8 +170,8 @@ TIME = (
         "E1",
         "no barriers behind the end",
         MACHINE,
-        "if epoch > self.receiver.ended_up_to:",
-        "if epoch > self.receiver.ended_up_to and not self.ended:",
+        "if self.receiver.cut(told.epoch):",
+        "if not self.ended and self.receiver.cut(told.epoch):",
     ),
     Mutation(
         "R4",

@@ -12,9 +12,9 @@ from tests.unit.protocol_task.mutant import Mutation, applied
 from tests.unit.protocol_task.mutations import MUTATIONS
 
 Failed = pytest.fail.Exception
-FILES = ("frames", "lineage", "checkpoints", "time", "restore", "pace")
+FILES = ("frames", "lineage", "checkpoints", "time", "restore", "pace", "unaligned")
 RULES = (
-    *("F1", "F2", "F3", "F4", "F7", "F8", "F9", "L1", "L2", "C2", "C3", "C4", "C5", "C6", "C7", "C9"),
+    *("F1", "F2", "F3", "F4", "F7", "F8", "F9", "L1", "L2", "C2", "C3", "C4", "C5", "C6", "C7", "C9", "C13"),
     *("W1", "W3", "W5", "E1", "R4", "S2"),
 )
 
