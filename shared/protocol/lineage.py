@@ -20,19 +20,23 @@ class Verdict(Enum):
     """The frame is from after me: I am the one to stop (L2)."""
 
 
-def essential(entries: Iterable[LineageEntry], most: int) -> tuple[LineageEntry, ...]:
+def essential(entries: Iterable[LineageEntry], most: int, taken: Epoch) -> tuple[LineageEntry, ...]:
     """The entries on which a verdict may depend, the newest `most` of them, oldest first: a lineage grows for as long as the job lives.
 
     Of generations that were restored from the same checkpoint, or a later one than a generation after them, the last says it all: those
-    before it committed nothing, so no frame of theirs counts, with an entry or without. What generations wrote that committed is in the
-    checkpoint of each one after them: where the oldest are left out, their frames are discarded instead of being dropped as repeated.
+    before it committed nothing, so no frame of theirs counts, with an entry or without. What generations wrote up to epoch `taken` is in
+    the checkpoint that is restored, on every channel: where the oldest are left out, their frames are discarded instead of being dropped
+    as repeated. Those whose frames channels may still carry behind that (C13) are named, however many they are.
     """
     kept: list[LineageEntry] = []
     for entry in sorted(entries, key=lambda e: e.generation):
         while kept and kept[-1].restored_from >= entry.restored_from:
             kept.pop()
         kept.append(entry)
-    return tuple(kept[-most:])
+    first = max(0, len(kept) - most)
+    while first > 0 and kept[first].restored_from > taken:
+        first -= 1
+    return tuple(kept[first:])
 
 
 @dataclass(frozen=True, slots=True)

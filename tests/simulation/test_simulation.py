@@ -72,14 +72,17 @@ def test_a_process_dies_on_the_side_that_was_asked_for() -> None:
     assert "sink txn commit" in WRITES
 
 
-@pytest.mark.parametrize(("what", "seed"), [("spark", 1), ("a table", 1), ("redrive", 2), ("refusals", 121)])
+@pytest.mark.parametrize(
+    ("what", "seed"), [("spark", 1), ("a table", 1), ("redrive", 2), ("refusals", 121), ("in flight", 12)]
+)
 def test_seeds_draw_what_they_are_said_to(what: str, seed: int) -> None:
-    """Of stages on Spark, tables, redrives and rows that are refused there are some, and without faults they come out right."""
+    """Stages on Spark, tables, redrives, refused rows, commits with frames in flight; without faults they come out right."""
     verdict = run(seed, faults=False)
     drawn = {
         "spark": verdict.writes["spark segment write"],
         "a table": verdict.writes["sink table commit"],
         "redrive": verdict.writes["user txn redrives"],
+        "in flight": verdict.in_flight,
         "refusals": sum("passes over what is refused" in line for line in verdict.trace),
     }
     assert drawn[what] > 0

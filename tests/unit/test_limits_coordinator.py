@@ -147,27 +147,38 @@ def test_an_assignment_names_no_generation_that_committed_nothing() -> None:
     entries = [
         LineageEntry(Generation(g), Epoch(e), 1) for g, e in ((1, 0), (2, 0), (3, 7), (4, 7), (5, 7), (6, 9), (7, 9))
     ]
-    assert [e.generation for e in essential(entries, 100)] == [2, 5, 7]
-    assert [e.generation for e in essential(entries, 2)] == [5, 7]
+    assert [e.generation for e in essential(entries, 100, Epoch(9))] == [2, 5, 7]
+    assert [e.generation for e in essential(entries, 2, Epoch(9))] == [5, 7]
+    assert [e.generation for e in essential(entries, 2, Epoch(7))] == [5, 7]
+    assert [e.generation for e in essential(entries, 2, Epoch(6))] == [2, 5, 7]
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), min_size=1, max_size=12), st.integers(2, 14))
-def test_L1_what_is_left_out_of_a_lineage_decides_nothing(story: list[tuple[bool, int]], most: int) -> None:  # noqa: N802
-    """Every frame that a generation may have written is judged as before; with the oldest left out, it is discarded at the worst."""
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 3)), min_size=1, max_size=12),
+    st.integers(2, 14),
+    st.integers(0, 20),
+)
+def test_L1_what_is_left_out_of_a_lineage_decides_nothing(  # noqa: N802
+    story: list[tuple[bool, int]], most: int, behind: int
+) -> None:
+    """Every frame that a generation may have written is judged as before; with the oldest left out, it is discarded at the worst.
+
+    Not if a channel may still carry it (C13): the restored checkpoint has not taken the last `behind` epochs of each.
+    """
     entries, committed = [], 0
     for generation, (commits, by) in enumerate(story, 1):
         entries.append(LineageEntry(Generation(generation), Epoch(committed), 1))
         committed += 1 + by if commits else 0
-    current = Generation(len(entries))
-    whole, told = (Lineage.of(some, current) for some in (entries, essential(entries, len(entries))))
-    few = Lineage.of(essential(entries, most), current)
+    current, restored = Generation(len(entries)), entries[-1].restored_from
+    whole, told = (Lineage.of(some, current) for some in (entries, essential(entries, len(entries), restored)))
+    few = Lineage.of(essential(entries, most, Epoch(max(0, restored - behind))), current)
     assert whole.snapshot_generation == told.snapshot_generation == few.snapshot_generation
     for entry in [*entries, LineageEntry(Generation(current + 1), Epoch(0), 1)]:
         for epoch in range(entry.restored_from + 1, committed + 3):
             before, now = (lineage.judge(entry.generation, Epoch(epoch)) for lineage in (whole, told))
             assert now is before
             assert few.judge(entry.generation, Epoch(epoch)) in (before, Verdict.DISCARDED)
-            if epoch > entries[-1].restored_from:
+            if epoch > restored - behind:
                 assert few.judge(entry.generation, Epoch(epoch)) is before
 
 

@@ -7,11 +7,12 @@ from tests.unit.protocol_coordinator_support import NAME
 from tests.unit.protocol_coordinator_world import World, started
 from tidemark.shared.model.checkpoint import ChannelState, CommitRow, InputState, TaskHandle, TaskProtocolState
 from tidemark.shared.model.ids import Epoch, Generation, JobId, Offset, Seq, VertexId
-from tidemark.shared.model.messages import ModifyProcessor, StartCheckpoint, StopProcessor
+from tidemark.shared.model.messages import Assign, ModifyProcessor, StartCheckpoint, StartProcessor, StopProcessor
 from tidemark.shared.protocol.coordinator import commands as do
-from tidemark.shared.protocol.coordinator.checkpoints import blobs_end, is_aligned
+from tidemark.shared.protocol.coordinator.checkpoints import is_aligned, taken_up_to
 from tidemark.shared.protocol.coordinator.generation import _may_change
 from tidemark.shared.protocol.coordinator.record import PendingPlan
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 
 
 def unaligned() -> World:
@@ -85,6 +86,56 @@ def test_C13_R4_what_channels_carry_is_worked_off_by_the_plan_that_made_it() -> 
     assert world.row.plan_version == 2
 
 
+def test_C13_a_change_that_cannot_begin_is_told_with_the_failure() -> None:
+    """The plan that made what is in flight fails again: else its user would look for the reason in what was ordered."""
+    world = unaligned()
+    world.fail("count", permanent=True)
+    world.settle()
+    assert world.row.state == "FAILED"
+    assert "have not begun" not in world.row.reason
+    world.request(ModifyProcessor("m", NAME, None, {"count": 2}))
+    world.acking = lambda _: False
+    world.request(StartProcessor("s", NAME))
+    world.pass_ms(500)
+    assert world.row.plan_version == 1
+    world.fail("count", permanent=True)
+    world.settle()
+    assert "have not begun" in world.row.reason
+    world.acking = lambda _: True
+    world.request(StartProcessor("t", NAME, resume=False))
+    world.pass_ms(2_000)
+    assert (world.row.state, world.row.plan_version) == ("RUNNING", 2)
+
+
+def test_C13_generations_whose_frames_channels_carry_are_named() -> None:
+    """However many committed since the last checkpoint that had taken them: without its entry a generation's frames would be discarded."""
+    world = started(CoordinatorSettings(lineage_max=2))
+    for _ in range(4):
+        world.behind += 100
+        world.pass_ms(1_500)
+        world.fail("count")
+        world.pass_ms(3_000)
+    assigned = [c for c in world.commands if isinstance(c, Assign)][-1]
+    assert [e.generation for e in assigned.lineage] == [1, 2, 3, 4, 5]
+    assert [e.generation for e in world.store.lineages[world.row.job]] == [1, 2, 3, 4, 5]
+    world.behind = 0
+    world.pass_ms(1_500)
+    world.fail("count")
+    world.pass_ms(3_000)
+    assigned = [c for c in world.commands if isinstance(c, Assign)][-1]
+    assert [e.generation for e in assigned.lineage] == [5, 6]
+
+
+def test_C13_blobs_of_an_epoch_that_a_channel_carries_stay() -> None:
+    """The order to delete goes no further than the last barrier of the channel that is behind the most."""
+    world = unaligned()
+    world.pass_ms(20_000)
+    deletions = [c for c in world.nodes[0].log if isinstance(c, do.DeleteBlobs)]
+    ends = [c.up_to for c in deletions if c.up_to is not None]
+    assert ends
+    assert max(ends) <= world.row.last - world.behind
+
+
 def test_C13_R5_other_code_may_take_what_channels_carry() -> None:
     """It is another matter with stages and tasks: rows in flight were made by those that ran."""
     world = unaligned()
@@ -113,9 +164,9 @@ def commit(epoch: int, *barriers: int) -> CommitRow:
 def test_C12_C13_segments_that_frames_in_flight_name_are_kept() -> None:
     """They lie under epochs behind the last barrier that the receiver has taken in any commit that is kept."""
     last = Epoch(9)
-    assert blobs_end([commit(8, 8, 8), commit(9, 9, 9)], last) == 9
-    assert blobs_end([commit(9, 9, 6)], last) == 6
-    assert blobs_end([commit(7, 5, 7), commit(9, 9, 6)], last) == 5
-    assert blobs_end([], last) == 9
+    assert taken_up_to([commit(8, 8, 8), commit(9, 9, 9)], last) == 9
+    assert taken_up_to([commit(9, 9, 6)], last) == 6
+    assert taken_up_to([commit(7, 5, 7), commit(9, 9, 6)], last) == 5
+    assert taken_up_to([], last) == 9
     assert is_aligned(commit(9, 9, 9))
     assert not is_aligned(commit(9, 9, 8))

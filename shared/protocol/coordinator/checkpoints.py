@@ -112,8 +112,8 @@ def is_aligned(commit: CommitRow) -> bool:
     return all(barrier >= commit.epoch for barrier in _barriers(commit))
 
 
-def blobs_end(commits: Iterable[CommitRow], last: Epoch) -> Epoch:
-    """Up to which epoch nothing but what commits list is read any more: frames in flight name segments of their epoch (C12, C13)."""
+def taken_up_to(commits: Iterable[CommitRow], last: Epoch) -> Epoch:
+    """The last epoch of which no channel carries a frame in any of these commits (C13): segments up to it are read no more (C12)."""
     return min([last, *(barrier for commit in commits for barrier in _barriers(commit) if barrier < commit.epoch)])
 
 

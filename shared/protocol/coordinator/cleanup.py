@@ -6,7 +6,7 @@ retained checkpoints only move on: so a deletion that a deposed coordinator stil
 
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator import events as ev
-from tidemark.shared.protocol.coordinator.checkpoints import blobs_end
+from tidemark.shared.protocol.coordinator.checkpoints import taken_up_to
 from tidemark.shared.protocol.coordinator.commands import CoordinatorCommand, OpId
 from tidemark.shared.protocol.coordinator.retention import blobs_kept, record_floors, retained
 from tidemark.shared.protocol.coordinator.state import Cleaning, Dropped, Phase, ProcessorState
@@ -46,7 +46,9 @@ def _delete(p: ProcessorState, cleaning: Cleaning) -> None:
     if p.row.last and p.cleaned_at != p.row.last:
         p.cleaned_at = p.row.last
         _ask(
-            p, cleaning, do.DeleteBlobs(p.ctx.op(), p.row.job, blobs_end(p.commits, p.row.last), blobs_kept(p.commits))
+            p,
+            cleaning,
+            do.DeleteBlobs(p.ctx.op(), p.row.job, taken_up_to(p.commits, p.row.last), blobs_kept(p.commits)),
         )
         if floors := record_floors(p.commits, p.row.last, p.plan.edges):
             _ask(p, cleaning, do.DeleteRecords(p.ctx.op(), floors))

@@ -40,7 +40,6 @@ from tidemark.shared.protocol.coordinator.state import (
     plan_bytes,
 )
 from tidemark.shared.protocol.coordinator.workers import Need
-from tidemark.shared.protocol.lineage import essential
 
 # --- what a generation consists of ------------------------------------------------------------------------------------
 
@@ -237,7 +236,7 @@ def _assignment(p: ProcessorState, task: TaskId, worker: WorkerIncarnation, hand
         name=p.name,
         job=p.row.job,
         generation=p.row.generation,
-        lineage=essential(p.lineage, p.settings.lineage_max),
+        lineage=p.named_lineage(),
         last=p.row.last,
         plan=work.plan,
         vertex=task.vertex,
@@ -370,6 +369,11 @@ def counted(p: ProcessorState, now_ms: int) -> None:
 
 def end(p: ProcessorState, state: str, reason: str, failures: int | None = None) -> None:
     """The processor comes to rest in this state, once the row says so."""
+    if state == "FAILED" and p.kept.pending is not None and not _may_change(p, p.kept.pending):
+        reason += (
+            "; the document or task counts that were ordered since have not begun: they need a checkpoint that waits for all barriers, and"
+            " the last one has records on their way (options.checkpoint.alignmentTimeout). Mend what fails, or start without state"
+        )
     row = structs.replace(p.row, state=state, reason=reason, failures=p.row.failures if failures is None else failures)
     p.change_row(p.next_kept(), Ended(), row)
 

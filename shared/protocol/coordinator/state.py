@@ -24,7 +24,7 @@ from tidemark.shared.model.ids import (
 from tidemark.shared.model.messages import Command, ProcessorStatus, Request, RunningPlan, SplitsFound
 from tidemark.shared.model.processors import Expected, ProcessorRow
 from tidemark.shared.protocol.coordinator import commands as do
-from tidemark.shared.protocol.coordinator.checkpoints import CommitPermit, Flight, Numbers
+from tidemark.shared.protocol.coordinator.checkpoints import CommitPermit, Flight, Numbers, taken_up_to
 from tidemark.shared.protocol.coordinator.commands import CoordinatorCommand, OpId
 from tidemark.shared.protocol.coordinator.events import PlannedPipeline
 from tidemark.shared.protocol.coordinator.mirror import Mirror
@@ -325,8 +325,14 @@ class ProcessorState:
 
     def superfluous_lineage(self) -> tuple[Generation, ...]:
         """Entries that assignments name no more (L1)."""
-        named = {e.generation for e in essential(self.lineage, self.settings.lineage_max)}
+        named = {e.generation for e in self.named_lineage()}
         return tuple(e.generation for e in self.lineage if e.generation not in named)[:_FORGOTTEN_MAX]
+
+    def named_lineage(self) -> tuple[LineageEntry, ...]:
+        """What an assignment names (L1)."""
+        most = self.settings.lineage_max
+        taken = taken_up_to(self.commits[-1:], self.row.last) if len(self.lineage) > most else self.row.last
+        return essential(self.lineage, most, taken)
 
     def mirror_begin(self) -> Offset:
         """From where sinks and the next leader read the mirror: the oldest commit that waits, or the last one (C9)."""

@@ -13,6 +13,9 @@ ON_REQUESTS = ("tests/unit/test_protocol_coordinator_requests.py", "tests/unit/t
 SPLITS, ON_SPLITS = AT + "splits.py", ("tests/unit/test_protocol_coordinator_splits.py",)
 ON_RETENTION = ("tests/unit/test_protocol_coordinator_retention.py",)
 ON_SILENCE = ("tests/unit/test_protocol_coordinator_silence.py",)
+ON_UNALIGNED = ("tests/unit/test_protocol_coordinator_unaligned.py",)
+ALIGNMENT, ON_ALIGNMENT = "shared/planning/alignment.py", ("tests/unit/test_planning_alignment.py",)
+LINEAGE = "shared/protocol/lineage.py"
 ON_CODE = ("tests/unit/test_protocol_coordinator_code.py",)
 EPOCH_TIMES = "shared/protocol/coordinator/pace.py"
 ON_PACE = ("tests/property/test_protocol_pace.py",)
@@ -24,9 +27,9 @@ COORDINATOR = (
     Mutant("C1", "a generation counts on in the old block", GENERATION, "    p.numbers = Numbers(began.block.given, began.block.end)", "    p.numbers = Numbers(p.row.last, p.row.reserved)", ON_CHECKPOINTS),
     Mutant("C1", "a new leader aborts nothing", GENERATION, "        if p.row.reserved > p.row.last:", "        if False:", ON_CHECKPOINTS),
     Mutant("C5", "acks of any checkpoint count", PROCESSOR, "if p.flight is not None and p.flight.epoch == epoch:", "if p.flight is not None:", ON_CHECKPOINTS),
-    Mutant("C5", "the start names nothing committed", RUNNING, "    p.tell(StartCheckpoint(p.row.job, p.row.generation, epoch, p.row.last, *told))", "    p.tell(StartCheckpoint(p.row.job, p.row.generation, epoch, Epoch(0), *told))", ON_CHECKPOINTS),
+    Mutant("C5", "the start names nothing committed", RUNNING, "generation, epoch, p.row.last, *told, ", "generation, epoch, Epoch(0), *told, ", ON_CHECKPOINTS),
     Mutant("C5", "the commit names another predecessor than the barriers", CHECKPOINTS, "        return CommitRow(job, self.epoch, self.committed, generation, handles, final)", "        return CommitRow(job, self.epoch, NO_EPOCH, generation, handles, final)", ON_CHECKPOINTS),
-    Mutant("F9", "no time is told", RUNNING, "epoch, p.row.last, *told))", "epoch, p.row.last))", ON_CHECKPOINTS),
+    Mutant("F9", "no time is told", RUNNING, "epoch, p.row.last, *told, ", "epoch, p.row.last, ", ON_CHECKPOINTS),
     Mutant("F9", "the release is not part of an epoch's time", EPOCH_TIMES, "        return took_ms + now_ms - max(since_ms, self._released_at_ms)", "        return took_ms", (*ON_CHECKPOINTS, *ON_PACE)),
     Mutant("F9", "an epoch waits for others' releases in its own time", EPOCH_TIMES, "max(since_ms, self._released_at_ms)", "since_ms", ON_PACE),
     Mutant("F9", "a release that goes on is not told", EPOCH_TIMES, "so_far_ms := self._so_far_ms(oldest, now_ms)) > target_ms:", "so_far_ms := self._so_far_ms(oldest, now_ms)) < 0:", ON_PACE),
@@ -75,6 +78,23 @@ COORDINATOR = (
     Mutant("C12", "another job's blobs go", RETENTION, "    if parsed is None or parsed.job != job or name in keep:", "    if parsed is None or name in keep:", ON_RETENTION),
     Mutant("C12", "parts' blobs are on no list", RETENTION, "            names.update(p.blob.name for p in handle.parts if p.blob is not None)\n", "", ON_RETENTION),
     Mutant("C12", "records go below the last commit's floor", RETENTION, "lowest[key] = min(lowest.get(key, state.resume_offset), state.resume_offset)", "lowest.setdefault(key, state.resume_offset)", ON_RETENTION),
+    Mutant("C13", "who leaves asks for any checkpoint", RUNNING, "    aligned = p.leave_behind is not None\n", "    aligned = False\n", ON_UNALIGNED),
+    Mutant("C13", "every checkpoint is an aligned one", RUNNING, "    aligned = p.leave_behind is not None\n", "    aligned = True\n", ON_UNALIGNED),
+    Mutant("C13", "who leaves takes any checkpoint", RUNNING, "(p.row.last > p.leave_behind and is_aligned(p.commits[-1]))", "p.row.last > p.leave_behind", ON_UNALIGNED),
+    Mutant("C13", "another plan takes what channels carry", GENERATION, "kept.pending is not None and _may_change(p, kept.pending):", "kept.pending is not None:", ON_UNALIGNED),
+    Mutant("C13", "other task counts take what channels carry", GENERATION, "(pending.document, pending.tasks) == (p.plan.document, p.plan.tasks)", "pending.document == p.plan.document", ON_UNALIGNED),
+    Mutant("C13", "another document takes what channels carry", GENERATION, "(pending.document, pending.tasks) == (p.plan.document, p.plan.tasks)", "pending.tasks == p.plan.tasks", ON_UNALIGNED),
+    Mutant("C13", "other code waits for an aligned checkpoint", GENERATION, "return (pending.document, pending.tasks) == (p.plan.document, p.plan.tasks)", "return False", ON_UNALIGNED),
+    Mutant("C13", "a channel that has ended carries rows", CHECKPOINTS, " for channel in state.channels if not channel.ended)", " for channel in state.channels)", ON_UNALIGNED),
+    Mutant("C13", "segments of frames in flight go", CLEANUP, "taken_up_to(p.commits, p.row.last)", "p.row.last", ON_UNALIGNED),
+    Mutant("C12", "segments of frames in flight go", CHECKPOINTS, "return min([last, *(", "return max([last, *(", ON_UNALIGNED),
+    Mutant("C13", "generations whose frames are in flight are not named", STATE, "taken_up_to(self.commits[-1:], self.row.last) if", "self.row.last if", ON_UNALIGNED),
+    Mutant("L1", "generations whose frames are in flight are left out", LINEAGE, "    while first > 0 and kept[first].restored_from > taken:\n        first -= 1\n", "", ("tests/unit/test_limits_coordinator.py",)),
+    Mutant("C13", "sinks do not wait", ALIGNMENT, "vertex.service != OPERATOR", 'vertex.service not in (OPERATOR, "sink")', ON_ALIGNMENT),
+    Mutant("C13", "Spark stages do not wait", ALIGNMENT, "vertex.service != OPERATOR", 'vertex.service not in (OPERATOR, "spark")', ON_ALIGNMENT),
+    Mutant("C13", "a script's steps do not wait", ALIGNMENT, " or isinstance(processor.source, DocumentsSource | ScriptSource)", "", ON_ALIGNMENT),
+    Mutant("C13", "the time-out is not the document's", ALIGNMENT, "return processor.options.alignment_timeout_ms\n\n", "return 0\n\n", ON_ALIGNMENT),
+    Mutant("C13", "tasks are not told the time-out", "shared/runtime/assembly.py", "        alignment_timeout_ms=context.alignment_timeout_ms,\n", "", ("tests/integration/test_unaligned.py",)),
     Mutant("E1", "finished before the release", RUNNING, "    if final and not p.unreleased():", "    if final:", ON_REQUESTS),
     Mutant("E1", "one ended task makes a commit final", CHECKPOINTS, "        final = all(h.protocol.ended for h in handles)", "        final = any(h.protocol.ended for h in handles)", ON_REQUESTS),
     Mutant("E1", "checkpoints go on behind the end", RUNNING, "    if final:\n        return\n    if p.flight", "    if p.flight", ON_REQUESTS),
@@ -100,7 +120,7 @@ COORDINATOR = (
     Mutant("I3", "what comes while the ends are decided is listed", SPLITS, "    if p.kept.ended or run.ends_asked:", "    if p.kept.ended:", ON_SPLITS),
     Mutant("I3", "any name is taken", REQUESTS, "    if unknown := unknown_splits(p, request.until):\n        return unknown\n", "", ON_SPLITS),
     Mutant("I3", "what comes after the end is listed", SPLITS, "        run.found.clear()\n", "        pass\n", ON_SPLITS),
-    Mutant("E2", "a stop takes no checkpoint", RUNNING, "    if p.leave_behind is not None and (final or p.row.last > p.leave_behind):", "    if p.leave_behind is not None:", ON_REQUESTS),
+    Mutant("E2", "a stop takes no checkpoint", RUNNING, "    if p.leave_behind is not None and (final or (p.row.last > p.leave_behind and is_aligned(p.commits[-1]))):", "    if p.leave_behind is not None:", ON_REQUESTS),
     Mutant("E2", "a stop does not wait for the release", RUNNING, "        if not p.unreleased() or now_ms - p.stop_since_ms >= p.settings.stop_release_wait_ms:", "        if True:", ON_REQUESTS),
     Mutant("E2", "a new life begins before the old one is released", GENERATION, "    if kept.without_state and not unreleased:", "    if kept.without_state:", ON_REQUESTS),
     Mutant("E2", "the job stays the same", GENERATION, "row = structs.replace(row, job=JobId(fresh()), last=NO_EPOCH", "row = structs.replace(row, last=NO_EPOCH", ON_REQUESTS),

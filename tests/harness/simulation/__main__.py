@@ -26,6 +26,7 @@ class Sweep:
     seeds: int = 0
     faults: int = 0
     commits: int = 0
+    in_flight: int = 0
     failed: list[int] = field(default_factory=list)
     crossed: Counter[str] = field(default_factory=Counter)
     crashed: Counter[tuple[str, Side]] = field(default_factory=Counter)
@@ -35,6 +36,7 @@ class Sweep:
         self.seeds += 1
         self.faults += len(verdict.struck)
         self.commits += verdict.commits
+        self.in_flight += verdict.in_flight
         self.crossed.update(verdict.writes)
         self.crashed.update(verdict.crashed)
         if verdict.breaches:
@@ -54,6 +56,7 @@ class Sweep:
         both = 2 * len(WRITES)
         lines = [
             f"{self.seeds} seeds, {self.faults} faults, {self.commits} commits; failed: {self.failed or 'none'}",
+            f"commits with frames in flight: {self.in_flight}",
             f"durable writes: {len(WRITES)}, {both - len(self.missed())} of {both} sides crashed ({self.crashed.total()} crashes)",
         ]
         lines += [

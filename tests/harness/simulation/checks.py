@@ -25,6 +25,7 @@ from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.ports.log import LogRecord, NewRecord, TopicPartition
 from tidemark.shared.ports.sink import Identity
+from tidemark.shared.protocol.coordinator.checkpoints import is_aligned
 from tidemark.shared.protocol.coordinator.record import decode_kept, decode_plan
 from tidemark.shared.runtime.context import Phase
 from tidemark.shared.runtime.registry import Registry
@@ -88,6 +89,8 @@ class Checks:
         """Of all that was written: two runs of a seed have the same."""
         self.history: dict[JobId, dict[Epoch, Epoch]] = defaultdict(dict)
         """Predecessors by committed epoch."""
+        self.in_flight = 0
+        """Commits whose channels carry frames (C13)."""
         self._markers: dict[str, Epoch] = {}
         self._manifests: dict[str, bytes] = {}
         self._channels: dict[tuple[str, int, str, int, int], tuple[int, int]] = {}
@@ -123,6 +126,7 @@ class Checks:
                 f"commit {commit.epoch} names {commit.predecessor} as its predecessor, the last is {max(chain)}"
             )
         chain[commit.epoch] = commit.predecessor
+        self.in_flight += not is_aligned(commit)
         told = {(t.vertex, t.index): t.protocol.output_watermark_ms for t in commit.tasks}
         plan = (row.job, row.plan_version)
         if plan == self._plan:  # another plan begins its edges with the least of the old ones (R4)

@@ -115,7 +115,7 @@ class Scenario:
 
 def waits_ms(seed: int) -> int | None:
     """How long tasks wait for barriers (C13); None: for ever."""
-    return random.Random(f"{seed}/alignment").choice((None, 0, 50))
+    return random.Random(f"{seed}/alignment").choice((None, None, 0, 0, 10, 50))
 
 
 def draw(seed: int, url: str) -> Scenario:

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Callable
 
-from tests.harness.simulation.drawing import NAME, document
+from tests.harness.simulation.drawing import NAME, document, waits_ms
 from tests.harness.simulation.redriving import redriven
 from tests.harness.simulation.world import SimWorld
 from tidemark.shared.model.ids import Epoch
@@ -178,6 +178,7 @@ class User:
             self._world.targets.url,
             union=scenario.union,
             scope=scenario.scope,
+            waits_ms=waits_ms(scenario.seed + choice),
             variant=choice,
         )
         text = json.dumps(changed)

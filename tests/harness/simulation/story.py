@@ -53,6 +53,8 @@ class Verdict:
     crashed: Counter[tuple[str, Side]]
     """Of those: where processes died."""
     commits: int = 0
+    in_flight: int = 0
+    """Commits with frames in flight (C13)."""
     virtual_ms: int = 0
     turns: int = 0
     summary: str = ""
@@ -132,6 +134,7 @@ def _run(scenario: Scenario, targets: Targets, *, faults: bool, left_out: Contai
         writes=book.writes,
         crashed=book.crashed,
         commits=world.watcher.commits(),
+        in_flight=world.watcher.in_flight,
         virtual_ms=round(loop.time() * 1000),
         turns=loop.turns,
         summary=scenario.summary,
