@@ -150,10 +150,10 @@ def test_C13_R5_other_code_may_take_what_channels_carry() -> None:
     assert not _may_change(p, plan("another", tasks))
 
 
-def commit(epoch: int, *barriers: int) -> CommitRow:
+def commit(epoch: int, *barriers: int, ended: bool = False) -> CommitRow:
     """A commit with a channel for each barrier."""
     channels = tuple(
-        ChannelState(VertexId("up"), n, Seq(0), Epoch(b), 0, idle=False, ended=False) for n, b in enumerate(barriers)
+        ChannelState(VertexId("up"), n, Seq(0), Epoch(b), 0, idle=False, ended=ended) for n, b in enumerate(barriers)
     )
     protocol = TaskProtocolState(inputs=(InputState("e", "i", Offset(0), channels),))
     return CommitRow(
@@ -170,3 +170,4 @@ def test_C12_C13_segments_that_frames_in_flight_name_are_kept() -> None:
     assert taken_up_to([], last) == 9
     assert is_aligned(commit(9, 9, 9))
     assert not is_aligned(commit(9, 9, 8))
+    assert is_aligned(commit(9, 9, 8, ended=True)), "behind END there are barriers alone"

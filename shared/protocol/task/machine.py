@@ -116,8 +116,11 @@ class TaskMachine:
         return self._next_processing_ms
 
     def waits_for(self, tick: ev.Ticked) -> bool:
-        """Whether this tick would change anything: a timer is due, a watermark is not told, an epoch has been under way for long."""
-        due = self._next_processing_ms <= tick.now_ms
+        """Whether this tick would change anything.
+
+        A timer is due, a watermark is not told, an epoch has been under way for long, barriers have been waited for long enough.
+        """
+        due = self._next_processing_ms <= tick.now_ms or self._is_cut_due(tick.monotonic_ms)
         return due or self.sender.holds_news() or (self.is_source and self.pace.grows_late(tick.monotonic_ms))
 
     # --- the mutator --------------------------------------------------------------------------------------------------
@@ -372,12 +375,16 @@ class TaskMachine:
 
     def _cut_if_due(self) -> None:
         """C13: barriers are waited for no longer; a source, which has none to wait for, is cut between two reads (C2)."""
-        told, timeout_ms = self._told, self.alignment_timeout_ms
-        if told is None or timeout_ms is None or self.pace.now_ms - told.since_ms < timeout_ms:
+        told = self._told
+        if told is None or not self._is_cut_due(self.pace.now_ms):
             return
         self._told = None
         if self.receiver.cut(told.epoch):
             self._named_committed = told.committed
+
+    def _is_cut_due(self, now_ms: int) -> bool:
+        told, timeout_ms = self._told, self.alignment_timeout_ms
+        return told is not None and timeout_ms is not None and now_ms - told.since_ms >= timeout_ms
 
     def _snapshot_taken(self, event: ev.SnapshotTaken) -> None:
         work = self._answered(event.ticket)

@@ -46,13 +46,20 @@ CHECKPOINTS = (
         "self._told is None or event.epoch > self._told.epoch",
         "True",
     ),
-    Mutation("C13", "the time-out is over at once", MACHINE, " or self.pace.now_ms - told.since_ms < timeout_ms", ""),
+    Mutation(
+        "C13",
+        "nobody looks at the time",
+        MACHINE,
+        " or self._is_cut_due(tick.monotonic_ms)\n        return due",
+        "\n        return due",
+    ),
+    Mutation("C13", "the time-out is over at once", MACHINE, " and now_ms - told.since_ms >= timeout_ms", ""),
     Mutation(
         "C13",
         "the time-out is long",
         MACHINE,
-        "self.pace.now_ms - told.since_ms < timeout_ms",
-        "self.pace.now_ms - told.since_ms <= timeout_ms",
+        "now_ms - told.since_ms >= timeout_ms",
+        "now_ms - told.since_ms > timeout_ms",
     ),
     Mutation(
         "C13",

@@ -87,8 +87,8 @@ FRAMES = (
         "F7",
         "barriers wait too",
         MACHINE,
-        "        if told is None or timeout_ms is None",
-        "        if not self.may_read() or told is None or timeout_ms is None",
+        "        if told is None or not",
+        "        if not self.may_read() or told is None or not",
     ),
     Mutation(
         "F8",

@@ -20,6 +20,7 @@ from tests.harness.task_story import (
     ticked,
 )
 from tidemark.shared.model.ids import EdgeId
+from tidemark.shared.protocol.task.events import Ticked
 from tidemark.shared.protocol.task.start import TaskLimits
 
 TAKEN_1 = ("flush 1", "snapshot 1 after 0", "barrier 1 after 0 to 0")
@@ -71,6 +72,12 @@ def test_C13_barriers_are_waited_for_until_the_time_out() -> None:
         ticked(4, 500),
         Expect(),
     )
+
+
+def test_C13_a_tick_is_waited_for_when_the_time_out_is_over() -> None:
+    """Ticks that change nothing are not handed to a task: this one does."""
+    story = play(task(senders=2, alignment_timeout_ms=50), ticked(1, 100), started(1))
+    assert [story.machine.waits_for(Ticked(2, ms)) for ms in (149, 150)] == [False, True]
 
 
 def test_C13_a_word_that_is_repeated_does_not_begin_the_time_anew() -> None:
