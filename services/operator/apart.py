@@ -20,6 +20,7 @@ from tidemark.services.operator.rockskeys import Scratch
 from tidemark.services.operator.settings import OperatorSettings
 from tidemark.shared.computation import problems
 from tidemark.shared.computation.problems import ComputationError
+from tidemark.shared.model.formats import FormatError
 from tidemark.shared.model.frames import Content
 from tidemark.shared.model.held import Why
 from tidemark.shared.model.ids import StatePart
@@ -30,6 +31,7 @@ from tidemark.shared.ports.children import Child, ChildEnded, Children
 from tidemark.shared.runtime.settings import RuntimeSettings
 
 _KINDS: Final[Mapping[str, type[Exception]]] = {
+    "FormatError": FormatError,
     "OperatorError": OperatorError,
     **{name: kind for name, kind in vars(problems).items() if isinstance(kind, type)},
 }

@@ -27,7 +27,7 @@ from typing import Final
 
 import msgspec
 
-from tidemark.shared.computation.problems import ComputationError
+from tidemark.shared.computation.problems import ClassError, ComputationError
 from tidemark.shared.model.formats import MODULES, Codec, FormatError
 
 PRODUCT: Final = "tidemark"
@@ -93,7 +93,7 @@ def modules_of(packed: bytes) -> list[Module]:
         data = unpacking.decompress(packed, 4 * UNPACKED_BYTES_MAX)
         return _CODEC.decode(data)
     except (zlib.error, FormatError) as error:
-        raise ComputationError(f"the code of the plan cannot be read: {error}") from error
+        raise ClassError(f"the code of the plan cannot be read: {error}") from error
 
 
 def import_from(packed: bytes, name: str) -> ModuleType:
@@ -194,7 +194,7 @@ def _imported(module: Module) -> Iterator[str]:
     try:
         tree = ast.parse(module.source, module.path)
     except (SyntaxError, ValueError, RecursionError) as error:
-        raise ComputationError(f"module {module.name} ({module.path}) is no Python: {error}") from error
+        raise ClassError(f"module {module.name} ({module.path}) is no Python: {error}") from error
     inside = module.name if module.package else module.name.rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -7,32 +7,30 @@ import msgspec
 
 from tidemark.shared.computation.base import Computation
 from tidemark.shared.computation.bundle import import_from
-from tidemark.shared.computation.problems import ComputationError, ConfigError
+from tidemark.shared.computation.problems import ClassError, ComputationError, ConfigError
 from tidemark.shared.computation.state import StateCodec
 
 
 def load_computation(path: str, config: Mapping[str, Any] | None = None, code: bytes = b"") -> Computation[Any, Any]:
-    """The computation `module:Class` with this config; ComputationError says what is wrong with either.
+    """The computation `module:Class` with this config; ClassError, ConfigError or ComputationError says what is wrong with either.
 
     code: a packed bundle (`bundle.py`), from which what it has is loaded.
     """
     module_name, colon, class_name = path.partition(":")
     if not colon or not module_name or not class_name.isidentifier():
-        raise ComputationError(f'class: expected "module:Class", found {path!r}')
+        raise ClassError(f'class: expected "module:Class", found {path!r}')
     try:
         module = import_from(code, module_name)
     except ComputationError:
         raise
     except ImportError as e:
-        raise ComputationError(
-            f"class {path!r}: module {module_name} cannot be imported ({e}); is it on PYTHONPATH?"
-        ) from e
+        raise ClassError(f"class {path!r}: module {module_name} cannot be imported ({e}); is it on PYTHONPATH?") from e
     except Exception as e:
         raise ComputationError(f"class {path!r}: loading module {module_name} raises {type(e).__name__}: {e}") from e
     kind = getattr(module, class_name, None)
     if not isinstance(kind, type) or not issubclass(kind, Computation):
         found = "nothing of that name" if kind is None else f"a {type(kind).__name__} that is no Computation"
-        raise ComputationError(
+        raise ClassError(
             f"class {path!r}: expected a subclass of tidemark.shared.computation.Computation, found {found}"
         )
     return make_computation(kind, config)

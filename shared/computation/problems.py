@@ -1,15 +1,21 @@
 """What can be wrong with a computation. All are the user's to mend; none is raised for a fault of ours."""
 
+from tidemark.shared.model.failures import Lasting
+
 
 class ComputationError(Exception):
     """A computation is not what the language asks for; the message names class, expectation and finding."""
 
 
-class ConfigError(ComputationError):
+class ClassError(ComputationError, Lasting):
+    """The class is not there, is no computation, or its code cannot be read."""
+
+
+class ConfigError(ComputationError, Lasting):
     """The document's `config` does not fit the computation's `Config`."""
 
 
-class StateError(ComputationError):
+class StateError(ComputationError, Lasting):
     """State does not encode, or what lies in a snapshot does not fit the computation's `State`."""
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from tidemark.shared.model.failures import Lasting
+
 ERRORS_MAX = 100
 """After so many errors the rest is not looked at: a document that is wrong throughout need not be listed throughout."""
 
@@ -31,8 +33,8 @@ class DocumentError:
         return text
 
 
-class InvalidDocument(ValueError):
-    """A document with errors; `errors` has them all."""
+class InvalidDocument(ValueError, Lasting):
+    """A document with errors, or with `${…}` that its reader's environment lacks; `errors` has them all."""
 
     def __init__(self, errors: Sequence[DocumentError]) -> None:
         super().__init__("\n".join(str(e) for e in errors))

@@ -18,10 +18,12 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from tidemark.shared.model.failures import Lasting
+
 T = TypeVar("T")
 
 
-class FormatError(ValueError):
+class FormatError(ValueError, Lasting):
     """Bytes that are not of the format, or of a version that is not read; names the format."""
 
 

@@ -44,7 +44,7 @@ class ComputeOperator:
         try:
             computation = load_computation(stage.class_, stage.config, context.code)
         except ComputationError as e:
-            raise ComputationError(f"{stage.path}: {e}") from e
+            raise type(e)(f"{stage.path}: {e}") from e
         self._keyed = KeyedComputation(
             computation,
             order=stage.order,

@@ -46,6 +46,7 @@ from tidemark.shared.language.stages import (
     Union,
     Window,
 )
+from tidemark.shared.model.failures import Lasting
 from tidemark.shared.model.ids import EdgeId, VertexId
 from tidemark.shared.model.plan import DLQ, OUT, Edge, Partitioning, PhysicalPlan, Port
 from tidemark.shared.operators.schemas import shared_fields
@@ -73,7 +74,7 @@ DLQ_PATH = "options.dlq"
 _DISTINCT = "distinct"
 
 
-class PlanError(Exception):
+class PlanError(Lasting):
     """A document that is right but cannot be planned: names the stage and what to do."""
 
 

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tidemark.shared.model.checkpoint import BlobRef
+from tidemark.shared.model.failures import Outage
 
 
 class BlobError(Exception):
     """The store refused or lost something: says which object, what was expected and found."""
 
 
-class BlobUnavailable(BlobError):
+class BlobUnavailable(BlobError, Outage):
     """The store cannot be reached now, or is full; waiting may help."""
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidemark.shared.model.failures import Outage
 from tidemark.shared.model.ids import Offset
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
@@ -21,7 +22,7 @@ class LogError(Exception):
     """The log refused: the message says what, where, and what to do."""
 
 
-class LogUnavailable(LogError):
+class LogUnavailable(LogError, Outage):
     """The log cannot be reached now; waiting may help."""
 
 

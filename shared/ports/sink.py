@@ -7,10 +7,11 @@ from typing import ClassVar, Literal, Protocol
 import pyarrow as pa
 
 from tidemark.shared.model.checkpoint import MirrorRow
+from tidemark.shared.model.failures import Lasting, Outage
 from tidemark.shared.model.ids import Epoch, JobId, VertexId
 
 
-class TargetUnavailable(Exception):
+class TargetUnavailable(Outage):
     """The target is away; waiting may help (C10: does not count)."""
 
     kind: ClassVar[Literal["target", "blobs"]] = "target"
@@ -27,7 +28,7 @@ class TargetDenied(Exception):
     """The target refuses who asks: a password, a user. It is no outage: the task fails, and after some tries the processor (C10)."""
 
 
-class TargetRefused(Exception):
+class TargetRefused(Lasting):
     """The target refuses for good at release: the processor is FAILED, naming epoch and record (S6)."""
 
 
@@ -35,7 +36,7 @@ class ReleaseGap(Exception):
     """The target's marker stands below the predecessor that the row names: an earlier commit comes first; nothing is written (S2)."""
 
 
-class MarkerAhead(Exception):
+class MarkerAhead(Lasting):
     """The target's marker stands above what is being restored: both numbers are named, nothing is written (S2)."""
 
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemark.shared.model.checkpoint import KnownSplit
+from tidemark.shared.model.failures import Lasting
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.ports.log import LogError
 from tidemark.shared.ports.setup import WrongSetup
@@ -18,7 +19,7 @@ class SourceMissing(LogError, WrongSetup):
     """What is to be read is not there, and was not for a while."""
 
 
-class SourceReplaced(LogError):
+class SourceReplaced(LogError, Lasting):
     """Where a split was there is another one: positions of the one mean nothing in the other. Waiting does not help (I2)."""
 
 

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from tidemark.shared.model.failures import Lasting, Outage
 from tidemark.shared.model.tables import Found
 
 Names = tuple[str, ...]
 """A path in a document."""
 
 
-class TableUnavailable(Exception):
+class TableUnavailable(Outage):
     """The table is away; waiting may help (C10: does not count)."""
 
 
@@ -17,7 +18,7 @@ class TableDenied(Exception):
     """The table refuses who asks: a password, a user. It is no outage: the task fails, and after some tries the processor (C10)."""
 
 
-class TableRefused(Exception):
+class TableRefused(Lasting):
     """The table cannot be read as asked: the message says what was expected, and what to do."""
 
 

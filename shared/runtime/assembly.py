@@ -10,26 +10,12 @@ from tidemark.shared.model.ids import Epoch, SplitId, StatePart, TaskId, owner_o
 from tidemark.shared.model.messages import Assign
 from tidemark.shared.planning import plan_processor
 from tidemark.shared.planning.alignment import alignment_timeout_ms
-from tidemark.shared.ports.blobs import BlobUnavailable
-from tidemark.shared.ports.log import LogUnavailable
-from tidemark.shared.ports.setup import WrongSetup
-from tidemark.shared.ports.sink import MarkerAhead, TargetRefused, TargetUnavailable
-from tidemark.shared.ports.source import SourceReplaced
-from tidemark.shared.ports.tables import TableRefused, TableUnavailable
 from tidemark.shared.protocol.task.start import TaskStart, start_task
 from tidemark.shared.runtime.body import SourceBody, TaskBody
 from tidemark.shared.runtime.context import Outside, Service, TaskContext
 from tidemark.shared.runtime.driver import SourceDriver, Splits, TaskDriver, TaskWiring
 from tidemark.shared.runtime.exchange import Exchange, OutEdge
 from tidemark.shared.runtime.state import StateStore, load_parts
-
-_OUTAGES = (LogUnavailable, BlobUnavailable, TargetUnavailable, TableUnavailable)
-_PERMANENT = (TargetRefused, MarkerAhead, TableRefused, SourceReplaced, WrongSetup, InvalidDocument)
-
-
-def failure_of(error: BaseException) -> tuple[bool, bool]:
-    """(permanent, outage) of a task's error (C10, S6)."""
-    return isinstance(error, _PERMANENT), isinstance(error, _OUTAGES)
 
 
 @dataclass(frozen=True, slots=True)

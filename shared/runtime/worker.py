@@ -15,6 +15,7 @@ import structlog
 from msgspec import structs
 
 from tidemark.shared.model.checkpoint import TaskHandle
+from tidemark.shared.model.failures import is_lasting, is_outage
 from tidemark.shared.model.held import Wait
 from tidemark.shared.model.ids import (
     EdgeId,
@@ -65,7 +66,7 @@ from tidemark.shared.ports.clock import Handle
 from tidemark.shared.ports.log import LogUnavailable, TopicPartition
 from tidemark.shared.protocol.errors import LocalError
 from tidemark.shared.protocol.task import events as ev
-from tidemark.shared.runtime.assembly import Ways, assemble, failure_of
+from tidemark.shared.runtime.assembly import Ways, assemble
 from tidemark.shared.runtime.beats import beat_of, encoded
 from tidemark.shared.runtime.body import FillingBody, SampledBody
 from tidemark.shared.runtime.context import Outside, Service, ensure_topics
@@ -389,10 +390,16 @@ class Worker:
             exc_info=error,
         )
         if not isinstance(error, ZombieError):
-            permanent, outage = failure_of(error)
             reason = f"{type(error).__name__}: {error}"[: self._outside.settings.reason_characters_max]
             failed = TaskFailed(
-                self.incarnation, assign.job, assign.generation, assign.vertex, assign.index, reason, permanent, outage
+                self.incarnation,
+                assign.job,
+                assign.generation,
+                assign.vertex,
+                assign.index,
+                reason,
+                is_lasting(error),
+                is_outage(error),
             )
             self.report(failed)
         closing = self._close_task(key, hosted)

@@ -12,11 +12,11 @@ from tidemark.services.operator.tables.sql import engine_of as table_engine
 from tidemark.services.sink.connectors.sql import engine_of as sink_engine
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.adapters.sql_denied import is_denied
+from tidemark.shared.model.failures import is_lasting, is_outage
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.ports.log import LogDenied
 from tidemark.shared.ports.sink import TargetDenied
 from tidemark.shared.ports.tables import TableDenied
-from tidemark.shared.runtime.assembly import failure_of
 from tidemark.shared.runtime.settings import LookupSettings
 
 FATAL = 'connection to server at "127.0.0.1", port 5432 failed: FATAL:  '
@@ -63,4 +63,4 @@ def test_refusals_are_known_by_the_servers_words(said: str, denied: bool) -> Non
 @pytest.mark.parametrize("error", [LogDenied("no"), TargetDenied("no"), TableDenied("no")], ids=repr)
 def test_a_refusal_counts_towards_failed(error: Exception) -> None:
     """It is no outage, which would be waited out for ever, and not for good at its first word (C10)."""
-    assert failure_of(error) == (False, False)
+    assert (is_lasting(error), is_outage(error)) == (False, False)

@@ -12,6 +12,7 @@ from tidemark.services.operator.tables.held import HeldTable
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.language.documents import parse
 from tidemark.shared.language.stages import Lookup
+from tidemark.shared.model.failures import is_lasting, is_outage
 from tidemark.shared.model.plan import DLQ, OUT
 from tidemark.shared.model.tables import Found
 from tidemark.shared.model.values import Document
@@ -19,7 +20,6 @@ from tidemark.shared.operators.base import PART, POS, TS
 from tidemark.shared.operators.batches import batch_of, documents_of
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.ports.tables import Names, TableRefused, TableUnavailable
-from tidemark.shared.runtime.assembly import failure_of
 from tidemark.shared.runtime.settings import LookupSettings
 
 FOREIGN: list[Document] = [{"code": code, "n": n} for n, code in enumerate("abcabc")]
@@ -148,4 +148,4 @@ def test_an_outage_that_lasts_fails_the_task_as_an_outage() -> None:
     assert "pipeline[1].$lookup" in str(failed.value)
     assert "lookup.wait_ms_max is 3000" in str(failed.value)
     assert "connection refused" in str(failed.value)
-    assert failure_of(failed.value) == (False, True)
+    assert (is_lasting(failed.value), is_outage(failed.value)) == (False, True)

@@ -111,7 +111,6 @@ RUNTIME = (
     Mutant("R2", "only assignments count as a word", WORKER, "    async def _command(self, command: Command) -> None:\n        self._heard_ms = self._outside.clock.monotonic_ms()\n", "    async def _command(self, command: Command) -> None:\n", ON_WORKER),
     Mutant("R4", "a part that two tasks have is taken from one", STATE, "            if part.part in seen:", "            if False:", ON_STATE),
     Mutant("R4", "all parts are everybody's", STATE, "            if not wanted(part.part):\n                continue\n", "", ON_STATE),
-    Mutant("C10", "errors of what is away count", ASSEMBLY, "isinstance(error, _OUTAGES)", "False", ON_WORKER),
-    Mutant("C10", "what is not there is tried again", ASSEMBLY, "SourceReplaced, WrongSetup, InvalidDocument)", "SourceReplaced)", ON_WORKER),
-    Mutant("S6", "a refusal is a failure like others", ASSEMBLY, "return isinstance(error, _PERMANENT), ", "return False, ", ON_WORKER),
+    Mutant("C10", "errors of what is away count", "shared/model/failures.py", "return isinstance(error, Outage)", "return False", ON_WORKER),
+    Mutant("S6", "a refusal is a failure like others", "shared/model/failures.py", "isinstance(each, Lasting)", "False", ON_WORKER),
 )  # fmt: skip
