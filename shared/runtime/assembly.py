@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tidemark.shared.language.documents import InvalidDocument, parse
+from tidemark.shared.language.documents import parse
 from tidemark.shared.model.checkpoint import TaskHandle
 from tidemark.shared.model.held import Wait
 from tidemark.shared.model.ids import Epoch, SplitId, StatePart, TaskId, owner_of

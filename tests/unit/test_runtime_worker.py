@@ -14,10 +14,7 @@ from tidemark.shared.adapters.faults import Faults
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
-from tidemark.shared.computation.problems import ClassError, ComputationError, ConfigError, StateError
-from tidemark.shared.language.problems import DocumentError, InvalidDocument
 from tidemark.shared.model.checkpoint import KnownSplit
-from tidemark.shared.model.formats import FormatError
 from tidemark.shared.model.ids import EdgeId, Generation, Incarnation, LeaderToken, Offset, SplitId, TaskId, VertexId
 from tidemark.shared.model.messages import (
     CoordinatorBeat,
@@ -35,14 +32,8 @@ from tidemark.shared.model.messages import (
     TaskRestored,
     TellEnds,
 )
-from tidemark.shared.operators.errors import OperatorError
-from tidemark.shared.planning.physical import PlanError
-from tidemark.shared.ports.blobs import BlobUnavailable
 from tidemark.shared.ports.log import LogUnavailable, TopicPartition
-from tidemark.shared.ports.sink import MarkerAhead, TargetRefused, TargetUnavailable
-from tidemark.shared.ports.source import SourceMissing, SourceReplaced
-from tidemark.shared.ports.tables import TableDenied, TableRefused
-from tidemark.shared.process.connections import ConnectionMissing, NoFileSystem
+from tidemark.shared.ports.sink import TargetRefused
 from tidemark.shared.protocol.task.events import ReadUpTo
 from tidemark.shared.protocol.task.start import TaskLimits
 from tidemark.shared.runtime.body import Fetched, TaskBody
@@ -345,55 +336,6 @@ def test_R1_a_worker_is_not_heard_of_before_it_hears(topic: str) -> None:
         await stand.said(TaskRestored)
 
     at_work(story, log=log)
-
-
-def raised(error: Exception, cause: Exception) -> Exception:
-    """As by `raise error from cause`."""
-    error.__cause__ = cause
-    return error
-
-
-@pytest.mark.parametrize(
-    ("error", "permanent", "outage"),
-    [
-        (RuntimeError("a bug"), False, False),
-        (LogUnavailable("away"), False, True),
-        (BlobUnavailable("away"), False, True),
-        (TargetUnavailable("away"), False, True),
-        (TargetRefused("commit 3, record 7"), True, False),
-        (MarkerAhead("5 above 4"), True, False),
-        (FormatError("state of version 7"), True, False),
-        (raised(OperatorError("kg:3"), FormatError("state of version 7")), True, False),
-        (InvalidDocument([DocumentError("connections.k.url", "${URL} is not set")]), True, False),
-        (PlanError("positions are of one split"), True, False),
-        (ConnectionMissing("no connection k"), True, False),
-        (NoFileSystem("s9://"), True, False),
-        (SourceMissing("topic t"), True, False),
-        (SourceReplaced("topic t"), True, False),
-        (TableRefused("no such table"), True, False),
-        (ClassError("no module of that name"), True, False),
-        (ConfigError("config.x is not known"), True, False),
-        (StateError("of another version"), True, False),
-        (ComputationError("ValueError: no such meter"), False, False),
-        (TableDenied("a password"), False, False),
-        (OperatorError("too many rows"), False, False),
-        (raised(TargetUnavailable("away"), OSError("refused")), False, True),
-    ],
-)
-def test_C10_S6_the_reason_of_a_failure_says_whether_it_counts(
-    error: BaseException, permanent: bool, outage: bool
-) -> None:
-    """An outage does not count towards FAILED; what time does not mend ends the processor at once, with the reason in its words."""
-
-    async def story(stand: WorkerStand) -> None:
-        await stand.tell(stand.assign(1))
-        await stand.said(TaskRestored)
-        stand.service.built[0].fail(error)
-        (failed,) = await stand.said(TaskFailed)
-        assert (failed.permanent, failed.outage) == (permanent, outage)
-        assert str(error) in failed.reason
-
-    at_work(story)
 
 
 def test_L2_a_zombie_only_stops() -> None:

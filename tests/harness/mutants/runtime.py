@@ -7,6 +7,8 @@ DRIVER, OUTBOX, WORKER = "shared/runtime/driver.py", "shared/runtime/outbox.py",
 EXCHANGE, STATE, SETTINGS = "shared/runtime/exchange.py", "shared/runtime/state.py", "shared/runtime/settings.py"
 ASSEMBLY, FRAMES, ARROW = "shared/runtime/assembly.py", "shared/wire/frames.py", "shared/wire/arrow.py"
 ON_DRIVER = ("tests/unit/test_runtime_driver.py",)
+ON_FAILURES = ("tests/unit/test_runtime_failures.py",)
+ON_LASTING = (*ON_FAILURES, "tests/integration/test_lasting.py")
 ON_WORKER = ("tests/unit/test_runtime_worker.py",)
 ON_EXCHANGE = ("tests/unit/test_runtime_exchange.py",)
 ON_STATE = ("tests/unit/test_runtime_state.py",)
@@ -111,6 +113,10 @@ RUNTIME = (
     Mutant("R2", "only assignments count as a word", WORKER, "    async def _command(self, command: Command) -> None:\n        self._heard_ms = self._outside.clock.monotonic_ms()\n", "    async def _command(self, command: Command) -> None:\n", ON_WORKER),
     Mutant("R4", "a part that two tasks have is taken from one", STATE, "            if part.part in seen:", "            if False:", ON_STATE),
     Mutant("R4", "all parts are everybody's", STATE, "            if not wanted(part.part):\n                continue\n", "", ON_STATE),
-    Mutant("C10", "errors of what is away count", "shared/model/failures.py", "return isinstance(error, Outage)", "return False", ON_WORKER),
-    Mutant("S6", "a refusal is a failure like others", "shared/model/failures.py", "isinstance(each, Lasting)", "False", ON_WORKER),
+    Mutant("C10", "errors of what is away count", "shared/model/failures.py", "return isinstance(error, Outage)", "return False", ON_FAILURES),
+    Mutant("C10", "who adds a place to an error makes it another", "shared/model/failures.py", "        found = found.__cause__", "        found = None", ON_FAILURES),
+    Mutant("C10", "a format that is not read is tried again", "shared/model/formats.py", "class FormatError(ValueError, Lasting):", "class FormatError(ValueError):", ON_LASTING),
+    Mutant("C10", "an unset variable is tried again", "shared/language/problems.py", "class InvalidDocument(ValueError, Lasting):", "class InvalidDocument(ValueError):", ON_LASTING),
+    Mutant("C10", "a topic that is not there is tried again", "shared/ports/source.py", "class SourceMissing(LogError, Lasting):", "class SourceMissing(LogError):", ON_LASTING),
+    Mutant("S6", "a refusal is a failure like others", "shared/model/failures.py", "isinstance(each, Lasting)", "False", ON_FAILURES),
 )  # fmt: skip
