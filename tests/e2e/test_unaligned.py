@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tidemark.services.cli.collect import committed_records
+from tidemark.services.audit.reading import committed_records
 from tidemark.services.cli.feed import Fed, feed
 from tidemark.services.cli.installation import Installation, installation
 from tidemark.services.cli.process import quiet
@@ -76,8 +76,8 @@ async def run(folder: Path, ahead_bytes: int, timeout_ms: int | None, beside: Be
         await there.log.create_topic("in", PARTITIONS, {"retention.ms": "-1"})
         await there.log.create_topic("out", 1, {"retention.ms": "-1"})
         junk = "x" * (RECORD_BYTES - 40)
-        records = [{"n": n, "meter": meter_of(n), "junk": junk} for n in range(RECORDS)]
-        rows = [(r["n"] % PARTITIONS, b"", json.dumps(r).encode()) for r in records]
+        records = (json.dumps({"n": n, "meter": meter_of(n), "junk": junk}).encode() for n in range(RECORDS))
+        rows = [(n % PARTITIONS, b"", record) for n, record in enumerate(records)]
         await feed(there.log, "in", rows, len(rows), 0.0, Fed())
         await there.ensure_started(NAME, document(timeout_ms), {"source": 1, "operator": 2})
         await there.until_running(NAME)

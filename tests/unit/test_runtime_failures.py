@@ -9,7 +9,7 @@ from tidemark.shared.computation.problems import ClassError, ComputationError, C
 from tidemark.shared.language.problems import DocumentError, InvalidDocument
 from tidemark.shared.model.formats import FormatError
 from tidemark.shared.model.messages import TaskFailed, TaskRestored
-from tidemark.shared.operators.errors import OperatorError
+from tidemark.shared.operators.base import OperatorError
 from tidemark.shared.planning.physical import PlanError
 from tidemark.shared.ports.blobs import BlobUnavailable
 from tidemark.shared.ports.log import LogUnavailable
