@@ -5,7 +5,7 @@ from tests.harness.mutants.model import Mutant
 
 DRIVER, OUTBOX, WORKER = "shared/runtime/driver.py", "shared/runtime/outbox.py", "shared/runtime/worker.py"
 EXCHANGE, STATE, SETTINGS = "shared/runtime/exchange.py", "shared/runtime/state.py", "shared/runtime/settings.py"
-ASSEMBLY, FRAMES, ARROW = "shared/runtime/assembly.py", "shared/wire/frames.py", "shared/wire/arrow.py"
+FRAMES, ARROW = "shared/wire/frames.py", "shared/wire/arrow.py"
 ON_DRIVER = ("tests/unit/test_runtime_driver.py",)
 ON_FAILURES = ("tests/unit/test_runtime_failures.py",)
 ON_LASTING = (*ON_FAILURES, "tests/integration/test_lasting.py")
