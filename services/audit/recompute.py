@@ -1,6 +1,6 @@
 """A document computed again over records that are all there: one task a vertex, one thread, no broker, no state.
 
-With `lateness: split` the result is a function of the records of each split alone (language.md, Time), so it must be what the running
+With `lateness: split` the result is a function of the records of each split alone (LANGUAGE.md, Time), so it must be what the running
 system released; and what comes out up to a barrier is a function of where the splits stood at it. Windows are stepped on Arrow, whatever
 engine ran them.
 """

@@ -1,4 +1,4 @@
-"""A script's control steps as they take effect in a source's task (language.md, `script`; conformance rules D2, D3).
+"""A script's control steps as they take effect in a source's task (LANGUAGE.md, `script`; D2, D3).
 
 Steps take effect in their order, each fully before the next. Where stages look at time, that takes an epoch a step: only a committed
 checkpoint says that every task has seen what a step did.

@@ -1,6 +1,6 @@
 """A keyed computation in one task: applies records and timers of each key, keeps state, says what it may still yield.
 
-Rules (language.md, Computations; protocol W1, E1):
+Rules (LANGUAGE.md, Computations; protocol W1, E1):
 
 - A1 `order: eventTime`: a record waits until the watermark is above its time. Then, per key, records and event-time timers are
   applied in the order of time; on a tie records first, by order key and then by their bytes; timers by (time, name).

@@ -1,4 +1,4 @@
-"""Operator around a keyed computation: rows in, documents out (language.md, Computations).
+"""Operator around a keyed computation: rows in, documents out (LANGUAGE.md, Computations).
 
 Late records and failed callbacks become dead letters; a failed timer has no document of its own, so its letter says which timer it was.
 """

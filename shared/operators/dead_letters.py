@@ -1,4 +1,4 @@
-"""Dead letters: the documents that a stage could not take, with the reason (language.md, Dead letters).
+"""Dead letters: the documents that a stage could not take, with the reason (LANGUAGE.md, Dead letters).
 
 `dlqTime` is the record's arrival, so that a replay writes the same letter; of a row that no record is, such as a window's, the time at
 which the letter is made. Partition, offset and key are told of records alone: the places of other rows are the engine's.

@@ -1,4 +1,4 @@
-"""Which records are repeats: those whose id was seen within the horizon (language.md, `recordId`).
+"""Which records are repeats: those whose id was seen within the horizon (LANGUAGE.md, `recordId`).
 
 Rules:
 

@@ -1,4 +1,4 @@
-"""`$join`: pairs documents of two streams that have one key and are near in time (language.md, Stages; protocol W1).
+"""`$join`: pairs documents of two streams that have one key and are near in time (LANGUAGE.md, Stages; protocol W1).
 
 Rules:
 

@@ -1,4 +1,4 @@
-"""Watermarks of splits: one strategy a split, and the minimum over splits (protocol, W1 to W3; language.md, Time).
+"""Watermarks of splits: one strategy a split, and the minimum over splits (protocol, W1 to W3; LANGUAGE.md, Time).
 
 A strategy sees the event times of one split in order and gives, for each record, the split's watermark *before* it, and the split's
 watermark behind the last. It is a function of the split's data (and of a script's steps) alone: batches may be cut anywhere.
@@ -173,7 +173,7 @@ def raise_to(clock: SplitClock, time_ms: int) -> None:
 
 
 def accept(clock: SplitClock, times_ms: Int64s, max_jump_ms: int | None) -> npt.NDArray[np.bool_]:
-    """Which records are believed: `maxEventTimeJump` (language.md). Shape (n,). Only accepted ones may go to `advance`.
+    """Which records are believed: `maxEventTimeJump` (LANGUAGE.md). Shape (n,). Only accepted ones may go to `advance`.
 
     The record that makes it `GAP_PROOF` more in a row that agree (none further apart from the first than the jump) is accepted.
     """

@@ -166,7 +166,7 @@ class WindowPlan:
 
     @property
     def judged_at_source(self) -> bool:
-        """`lateness: split` on rows of a source: the sender judges (language.md, Time)."""
+        """`lateness: split` on rows of a source: the sender judges (LANGUAGE.md, Time)."""
         return self.spec.lateness == "split" and self.spec.from_source and not self.processing_time
 
     def closed_to(self, watermark_ms: int) -> int:

@@ -52,7 +52,7 @@ def times(made: World) -> list[int]:
 
 @pytest.mark.parametrize(("how", "expected"), [("end", [9]), ("earliest", [3]), ("latest", [7])])
 def test_W6_the_time_of_a_windows_output_is_what_the_document_says(how: str, expected: list[int]) -> None:
-    """The last instant inside, the earliest on-time element, or the latest."""
+    """The last instant inside (D10), the earliest on-time element (D9), or the latest."""
     made = world(pipeline(10, outputTime=how), [record(3), record(7), record(5)])
     made.finish()
     assert times(made) == expected
@@ -74,7 +74,7 @@ def test_W6_what_is_gathered_when_a_window_closes_has_its_time(
 
 
 def test_W6_earliest_passes_over_elements_that_were_behind_the_watermark() -> None:
-    """An element counts for `earliest` if its time is at or above the watermark before it; the window's end where none does."""
+    """An element counts for `earliest` if its time is at or above the watermark before it; the window's end where none does (D9)."""
     made = world(pipeline(10, lateness="split", outputTime="earliest"), [record(5), record(2), record(8)])
     made.finish()
     assert times(made) == [5]
