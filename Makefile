@@ -116,6 +116,14 @@ cases: setup ## whole pipelines: every case on the local engine and on Spark
 	  $(BIN)/tidemark process --cases tests/golden/process/cases.jsonl --out out/cases-$$engine.jsonl --engine $$engine && \
 	  $(BIN)/python -m tests.harness.process_cases tests/golden/process/cases.jsonl out/cases-$$engine.jsonl || exit 1; done
 
+.PHONY: manual
+manual: setup ## the reference pages of docs/ anew, from the code
+	@$(BIN)/python -m tidemark.deploy.manual docs
+
+.PHONY: docs
+docs: manual ## the manual as pages, in out/manual/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo 'out/manual/index.html'
+
 .PHONY: cliffs
 cliffs: setup ## expressions and pipelines drawn at random (ARGS='SEED NUMBER'), beside what their parts and stages cost: the steepest
 	$(BIN)/python -m tests.harness.bench.cliffs $(ARGS)
