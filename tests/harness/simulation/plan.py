@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from tests.harness.simulation.drawing import Scenario
 from tests.harness.simulation.faults import CALM, Side, Strike, Weather
-from tests.harness.simulation.writes import LED_BY, RARE, is_possible
+from tests.harness.simulation.writes import LED_BY, RARE, SCARCE, is_possible
 
 Kind = Literal[
     "crash", "crash several", "freeze", "cut out", "cut in", "cut off", "broker away", "leader change",
@@ -23,17 +23,25 @@ UPHEAVALS: Final[tuple[Kind, ...]] = ("begin anew", "drop and create", "topic ma
 """After which a processor has another life; at most one a seed."""
 ORDERS: Final = ("rescale", "modify", "stop and start", "redrive", *UPHEAVALS)
 
+MILD: Final = Weather(
+    refused=0.012, lost=0.012, slow=0.07, slow_ms_max=120, turns_max=3, blocking_slow=0.05, odd_blobs=0.005
+)
 WEATHERS: Final = (
     CALM,
-    Weather(refused=0.003, lost=0.003, slow=0.01, slow_ms_max=300, turns_max=3, blocking_slow=0.02, odd_blobs=0.005),
-    Weather(refused=0.01, lost=0.01, slow=0.02, slow_ms_max=100, turns_max=3, odd_blobs=0.02),
-    Weather(refused=0.03, lost=0.02, turns_max=2, odd_blobs=0.01),
-    Weather(slow=0.08, slow_ms_max=400, turns_max=5, blocking_slow=0.1),
+    MILD,
+    MILD,
+    MILD,
+    Weather(refused=0.02, lost=0.02, slow=0.1, slow_ms_max=60, turns_max=3, odd_blobs=0.02),
+    Weather(refused=0.03, lost=0.03, slow=0.1, slow_ms_max=30, turns_max=2, odd_blobs=0.01),
+    Weather(slow=0.2, slow_ms_max=200, turns_max=5, blocking_slow=0.1),
 )
 UPHEAVAL_RATE: Final = 0.25
 EVENT_MS: Final = 500
 """Events do not come more often, at the mean: between them something is to be reached."""
 RARE_AT_ONCE: Final = 9
+SCARCE_AT_ONCE: Final = 6
+"""Of the rare ones, those of services that few seeds have."""
+TURNS: Final = 7
 GUST_MS: Final = 2_000
 """Where faults come in gusts: so long they do, then so long they do not, and something is committed."""
 RESTARTS_MS: Final = (1, 300, 2_500)
@@ -84,7 +92,7 @@ class Plan:
 def draw_plan(scenario: Scenario, places: Sequence[str], writes: Sequence[str]) -> Plan:
     """The plan of a scenario's seed. `writes`: names of durable writes at which processes may die."""
     chooser = random.Random(f"{scenario.seed}/plan")
-    count = chooser.choice((2, 5, 9, 14))
+    count = chooser.choice((3, 7, 12, 18))
     calm_ms = max(scenario.span_ms + chooser.choice((500, 2_000, 5_000)), count * EVENT_MS)
     events = []
     for number in range(count):
@@ -116,9 +124,11 @@ def _strikes(scenario: Scenario, chooser: random.Random, writes: Sequence[str], 
     if not both:
         return []
     rare = [(write, side) for write, side in both if write in RARE]
-    turns = [both[(scenario.seed * 5 + n) % len(both)] for n in range(5)]
+    turns = [both[(scenario.seed * TURNS + n) % len(both)] for n in range(TURNS)]
     chances = [chooser.choice(both) for _ in range(chooser.choice((0, 2, 5)))]
     found = {(write, side): chooser.choice((1, 2, 2, 4, 9)) for write, side in (*turns, *chances)}
     found |= dict.fromkeys(chooser.sample(rare, min(RARE_AT_ONCE, len(rare))), 1)
+    scarce = [(write, side) for write, side in rare if write.startswith(SCARCE)]
+    found |= dict.fromkeys(chooser.sample(scarce, min(SCARCE_AT_ONCE, len(scarce))), 1)
     found |= {lead: 1 for write, _ in list(found) for lead in LED_BY.get(write, ())}
     return [Strike(*where, nth, 0 if nth == 1 else chooser.randint(0, calm_ms)) for where, nth in found.items()]

@@ -125,22 +125,35 @@ RARE: Final = frozenset(
         "coordinator store forget",
         "coordinator topic delete",
         "operator edge EndFrame",
+        "operator report Register",
         "operator report TaskFailed",
+        "operator topic create",
         "sink edge EndFrame",
         "sink file delete",
+        "sink file volume create",
+        "sink report Register",
         "sink report TaskFailed",
         "sink sql commit",
+        "sink table commit",
+        "sink topic create",
         "source edge EndFrame",
         "source report EndsFound",
+        "source report Register",
         "source report SplitsFound",
         "source report TaskFailed",
+        "source topic create",
         "spark blob put",
         "spark edge BarrierFrame",
         "spark edge DataFrame",
         "spark edge EndFrame",
+        "spark edge WatermarkFrame",
+        "spark flow",
+        "spark report Ack",
+        "spark report Register",
         "spark report TaskFailed",
         "spark report TaskRestored",
         "spark segment write",
+        "spark topic create",
         "user topic create",
         "user txn commit",
         "user txn init",
@@ -149,6 +162,9 @@ RARE: Final = frozenset(
     }
 )
 """Which many seeds never come to, or only at the end: each seed waits at several of them."""
+
+SCARCE: Final = ("spark ", "user ")
+"""What writes of services begin with that few seeds have."""
 
 LED_BY: Final[dict[str, tuple[tuple[str, Side], ...]]] = {
     "sink file delete": (("sink file staged create", "after"), ("sink report Ack", "before")),
