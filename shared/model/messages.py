@@ -114,9 +114,13 @@ class StartCheckpoint(Struct, frozen=True, tag=True):
     epoch: Epoch
     committed: Epoch
     ended: Epoch = NO_EPOCH
-    """An epoch of which the time is known (F9)."""
+    """The last epoch that is released everywhere (F9)."""
     took_ms: int = 0
-    """From its start until it was released, or until now."""
+    """From its start until then."""
+    late: Epoch = NO_EPOCH
+    """A later one, that takes too long: it is committed, and not released everywhere yet."""
+    late_ms: int = 0
+    """From its start until now."""
     aligned: bool = False
     """Every task waits for its barriers, for something changes behind this checkpoint (C13, R4)."""
 

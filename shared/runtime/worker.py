@@ -272,9 +272,9 @@ class Worker:
                 driver.post(ev.SourcesStarted(command.target_ms, command.first_rows))
                 if isinstance(driver, SourceDriver):
                     driver.start_input()
-            case StartCheckpoint(_, _, epoch, committed, ended, took_ms, aligned):
+            case StartCheckpoint(_, _, epoch, committed, ended, took_ms, late, late_ms, aligned):
                 driver.post(ev.Ticked(self._outside.clock.now_ms(), self._outside.clock.monotonic_ms()))
-                driver.post(ev.EpochTook(ended, took_ms))
+                driver.post(ev.EpochTook(ended, took_ms, late, late_ms))
                 driver.post(ev.InputHeld(held=False))
                 driver.post(ev.CheckpointStarted(epoch, committed, aligned))
             case AbortCheckpoint(_, _, epoch):

@@ -70,6 +70,11 @@ class Loop:
             self._land(speed)
             self._start(speed)
 
+    def oldest(self) -> Epoch:
+        """Of those that are under way, or wait for their release; the next one where there is none."""
+        under_way = [self.flight[0]] if self.flight is not None else []
+        return min([*under_way, *(epoch for epoch, _ in self.releases)], default=Epoch(self.epoch + 1))
+
     def _read(self) -> None:
         self.read = min(self.read + self.source_rows_per_ms * STEP_MS, 4_000_000)
         if not self.pace.full():
@@ -211,7 +216,7 @@ def test_F9_where_nothing_can_keep_up_something_goes_on() -> None:
     assert loop.aborted == 0
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(16), 105, 148, 290, 311])
 def test_F9_no_speeds_stop_it(seed: int) -> None:
     """Whatever speeds follow one another, rows go on being committed, and at the end epochs keep to the target."""
     random = Random(seed)
@@ -220,7 +225,11 @@ def test_F9_no_speeds_stop_it(seed: int) -> None:
         fixed_ms, release_ms = 10 ** random.uniform(1, 3.5), 10 ** random.uniform(0, 3.5)
         speed = Speed(fixed_ms, 10 ** random.uniform(-4, 1.3), release_ms, 10 ** random.uniform(-4, 0.7))
         loop.run(speed, loop.now_ms + random.randint(1, 90) * 1_000)
-    loop.run(speed, loop.now_ms + 1_200_000)
+    # Filled for another speed, or before the first of them had shown how slow its release is: what is in them takes as long as it takes.
+    filled = Epoch(loop.epoch + 1 + UNRELEASED_MAX)
+    while loop.oldest() <= filled:
+        loop.run(speed, loop.now_ms + 10_000)
+    loop.run(speed, loop.now_ms + 600_000)
     loop.took.clear()
     loop.rows = loop.aborted = 0
     loop.run(speed, loop.now_ms + 300_000)
@@ -228,19 +237,19 @@ def test_F9_no_speeds_stop_it(seed: int) -> None:
     one_ms = speed.each_ms + speed.release_each_ms
     assert loop.rows > 0
     assert loop.aborted == 0
-    assert max(ms for _, ms in loop.took) <= 3 * max(TARGET_MS, 2 * fixed_ms) + one_ms
+    assert max(ms for _, ms in loop.took) <= 1.25 * max(TARGET_MS, 2 * fixed_ms) + one_ms
 
 
 def test_F9_the_time_of_an_epoch_is_until_its_release_without_the_wait_for_others() -> None:
     """Two commits that wait for their release: each takes its own time; one that takes too long is told while it does."""
     times = EpochTimes()
-    assert times.told(TARGET_MS, 0) == (NO_EPOCH, 0)
+    assert times.told(TARGET_MS, 0) == (NO_EPOCH, 0, NO_EPOCH, 0)
     times.committed(Epoch(1), 300, 1_000)
     times.committed(Epoch(2), 200, 2_000)
     times.look([Epoch(1), Epoch(2)], 2_500)
-    assert times.told(TARGET_MS, 2_500) == (NO_EPOCH, 0)
-    assert times.told(TARGET_MS, 7_000) == (1, 6_300)
+    assert times.told(TARGET_MS, 2_500) == (NO_EPOCH, 0, NO_EPOCH, 0)
+    assert times.told(TARGET_MS, 7_000) == (NO_EPOCH, 0, 1, 6_300)
     times.look([Epoch(2)], 8_000)
-    assert times.told(TARGET_MS, 8_000) == (1, 7_300)
+    assert times.told(TARGET_MS, 8_000) == (1, 7_300, NO_EPOCH, 0)
     times.look([], 8_500)
-    assert times.told(TARGET_MS, 9_000) == (2, 700)
+    assert times.told(TARGET_MS, 9_000) == (2, 700, NO_EPOCH, 0)

@@ -35,12 +35,12 @@ class EpochTimes:
             self._released_at_ms = now_ms
             del self._waiting[epoch]
 
-    def told(self, target_ms: int, now_ms: int) -> tuple[Epoch, int]:
-        """An epoch and its time: one whose release takes too long by now, else the last that ended."""
+    def told(self, target_ms: int, now_ms: int) -> tuple[Epoch, int, Epoch, int]:
+        """The last epoch that ended, and its time; one whose release takes too long, and its time by now."""
         oldest = min(self._waiting, default=NO_EPOCH)
         if oldest != NO_EPOCH and (so_far_ms := self._so_far_ms(oldest, now_ms)) > target_ms:
-            return oldest, so_far_ms
-        return self.ended, self.ended_ms
+            return self.ended, self.ended_ms, oldest, so_far_ms
+        return self.ended, self.ended_ms, NO_EPOCH, 0
 
     def _so_far_ms(self, epoch: Epoch, now_ms: int) -> int:
         took_ms, since_ms = self._waiting[epoch]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from tidemark.shared.model.checkpoint import BlobRef, PartHandle
 from tidemark.shared.model.frames import Body, Frame
-from tidemark.shared.model.ids import EdgeId, Epoch, Offset, Seq
+from tidemark.shared.model.ids import NO_EPOCH, EdgeId, Epoch, Offset, Seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +112,12 @@ class SourcesStarted:
 
 @dataclass(frozen=True, slots=True)
 class EpochTook:
-    """How long an epoch took, or has taken, from its start until it was released (F9)."""
+    """How long an epoch took from its start until it was released, and a later one that takes too long until now (F9)."""
 
     epoch: Epoch
     took_ms: int
+    late: Epoch = NO_EPOCH
+    late_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

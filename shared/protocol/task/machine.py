@@ -165,7 +165,7 @@ class TaskMachine:
             case ev.SourcesStarted():
                 self.pace.begin(event.target_ms, event.first_rows)
             case ev.EpochTook():
-                self.pace.took(event.epoch, event.took_ms)
+                self.pace.took(event.epoch, event.took_ms, event.late, event.late_ms)
             case ev.CheckpointCommitted():
                 self._learn_commit(event.epoch)
             case ev.InputHeld():

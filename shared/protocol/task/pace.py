@@ -47,6 +47,8 @@ class Pace:
     """What an epoch takes without rows, as far as it is known."""
     _compared: tuple[int, int] = (0, 0)
     """Rows and time of the epoch with which the next of another size is compared."""
+    _learned: Epoch = NO_EPOCH
+    """The last of which it was looked at what it costs without rows: each is told with every start until the next has ended."""
     _flight: Epoch = NO_EPOCH
     """Its barrier is sent; it is neither committed nor aborted."""
     _flight_since_ms: int = 0
@@ -102,16 +104,21 @@ class Pace:
             self.sent_rows += self._rows.pop(self._flight, 0)
             self._flight = NO_EPOCH
 
-    def took(self, epoch: Epoch, took_ms: int) -> None:
-        """The epoch took so long from its start until it was released, or has taken so long and goes on."""
+    def took(self, epoch: Epoch, took_ms: int, late: Epoch = NO_EPOCH, late_ms: int = 0) -> None:
+        """The epoch took so long from its start until it was released; a later one has taken so long by now, and only bounds the next."""
         for older in [e for e in self._rows if e < epoch]:
             del self._rows[older]
-        rows = self._rows.get(epoch, 0)
-        if not rows or not self.target_ms:
+        if not self.target_ms:
             return
-        self._learn_fixed(rows, took_ms)
-        fit = self._fitting(rows, took_ms)
-        self.window_rows = min(self.window_rows, fit) if fit < rows else max(self.window_rows, fit)
+        if rows := self._rows.get(epoch, 0):
+            if epoch > self._learned:
+                self._learned = epoch
+                self._learn_fixed(rows, took_ms)
+            fit = self._fitting(rows, took_ms)
+            self.window_rows = min(self.window_rows, fit) if fit < rows else max(self.window_rows, fit)
+        rows = self._rows.get(late, 0)
+        if rows and (fit := self._fitting(rows, late_ms)) < rows:
+            self.window_rows = min(self.window_rows, fit)
 
     def _bound_rows(self) -> int:
         """The window; but where the epoch before has been under way beyond the target, what its time until now lets expect."""
@@ -137,8 +144,8 @@ class Pace:
                 self._compared = rows, took_ms
             return
         self._compared = rows, took_ms
-        if before_rows:
-            each_ms = max(0.0, (took_ms - before_ms) / (rows - before_rows))
+        each_ms = max(0.0, (took_ms - before_ms) / (rows - before_rows))
+        if before_rows and (each_ms or _alike(took_ms, before_ms)):  # else what follows has become slower or faster
             self._fixed_ms = min(took_ms, before_ms, max(0.0, took_ms - each_ms * rows))
 
     def validate(self, task: str) -> None:

@@ -17,6 +17,7 @@ from tests.harness.task_story import (
 )
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.protocol.task import events as ev
+from tidemark.shared.protocol.task.pace import Pace
 
 TARGET_MS = 1_000
 NAMES = tuple("abcdefghijklmnopqrstuvwxyz")
@@ -182,3 +183,46 @@ def test_F9_an_epoch_that_is_not_known_says_nothing() -> None:
     story = play(task(source=True), begins(4), started(1), committed(1), took(1, 9_000), took(7, 9_000), Room(4))
     assert story.machine.pace.window_rows == 4
     assert story.machine.last_snapshot == Epoch(1)
+
+
+def _sent(pace: Pace, epoch: int, rows: int) -> None:
+    pace.produced(rows, rows, 0)
+    pace.barrier(Epoch(epoch))
+    pace.committed(Epoch(epoch))
+
+
+def test_F9_a_time_that_goes_on_bounds_the_next_and_says_nothing_of_what_an_epoch_costs_without_rows() -> None:
+    """A hundred rows took 6 s; two hundred have taken 6.4 s, and will take 12: no sign that an epoch costs 5.6 s without any."""
+    pace = Pace()
+    pace.begin(5_000, 1_000)
+    _sent(pace, 1, 100)
+    _sent(pace, 2, 200)
+    pace.took(Epoch(1), 6_000, Epoch(2), 6_400)
+    assert pace.window_rows == 83
+    pace.took(Epoch(1), 6_000, Epoch(2), 30_000)
+    assert pace.window_rows == 33
+
+
+def test_F9_a_time_that_is_told_again_counts_once() -> None:
+    """Each start tells the last epoch that ended: what an epoch costs without rows is not forgotten for it."""
+    pace = Pace()
+    pace.begin(5_000, 1_000)
+    _sent(pace, 1, 100)
+    _sent(pace, 2, 200)
+    _sent(pace, 3, 210)
+    pace.took(Epoch(1), 4_500)
+    for _ in range(6):
+        pace.took(Epoch(2), 5_000)
+    pace.took(Epoch(3), 6_000)
+    assert pace.window_rows >= 210
+
+
+def test_F9_fewer_rows_that_took_longer_say_that_something_became_slower() -> None:
+    """Not what an epoch costs without rows: a hundred rows at 36 s let the next have less, though more of them took 12 s before."""
+    pace = Pace()
+    pace.begin(5_000, 1_000)
+    _sent(pace, 1, 200)
+    _sent(pace, 2, 100)
+    pace.took(Epoch(1), 12_000)
+    pace.took(Epoch(2), 36_000)
+    assert pace.window_rows == 13
