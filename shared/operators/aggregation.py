@@ -12,22 +12,20 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tidemark.shared.language.schema import Schema
 from tidemark.shared.language.stages import Unwind
 from tidemark.shared.operators import general_group, typed_group
 from tidemark.shared.operators.base import PART, POS, REST, TS, WEND, WSTART, Out
 from tidemark.shared.operators.batches import (
-    declared_columns,
+    ARROW_TYPES,
     engine_columns,
     one_batch,
     select,
-    typed,
-    typed_fields,
     with_column,
 )
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.dead_letters import Failure, dead_letters
 from tidemark.shared.operators.encoded import encoded
+from tidemark.shared.operators.frame import Frame
 from tidemark.shared.operators.program import through
 from tidemark.shared.operators.sessions import assign_sessions, intervals, sessions_of
 from tidemark.shared.operators.window_plan import ROWS_SCHEMA, WindowPlan
@@ -41,7 +39,7 @@ def partials_of(plan: WindowPlan, rows: pa.RecordBatch, context: TaskContext) ->
     """
     staged = through(plan.before, rows, context)
     if plan.typed is not None:
-        left = staged.batch if _has(staged.batch, plan.schema, plan.typed.inputs) else typed(staged.batch, plan.schema)
+        left = _declared(plan, plan.typed.inputs, staged.batch)
         return typed_group.partials(plan.typed, left, plan.extras), staged.letters, staged.failed
     table, failures = general_group.partials(plan, staged.batch, context.topic)
     if plan.sessions and (failures or _thins(plan, rows, staged.batch)):
@@ -60,10 +58,17 @@ def merged(plan: WindowPlan, table: pa.Table) -> pa.Table:
     return general_group.merge(plan, table)
 
 
-def _has(rows: pa.RecordBatch, schema: Schema, names: AbstractSet[str]) -> bool:
-    """Whether declared fields are columns of their types."""
-    declared = {field.name: field.type for field in typed_fields(schema)}
-    return names <= set(declared_columns(rows)) and all(rows.schema.field(n).type == declared[n] for n in names)
+def _declared(plan: WindowPlan, names: AbstractSet[str], rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Columns of declared fields in their types, and of the rows' windows."""
+    frame = Frame(rows)
+    frame.prepare((name,) for name in names)
+    columns = {name: rows.column(name) for name in (WSTART, WEND, *plan.extras)}
+    for field in plan.schema:
+        if field.name in names:
+            column = frame.at((field.name,))
+            assert column.doubt is None, "documents fit their schema"
+            columns[field.name] = column.values.cast(ARROW_TYPES[field.type])
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
 def _thins(plan: WindowPlan, rows: pa.RecordBatch, left: pa.RecordBatch) -> bool:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.shared.language.schema import FieldTypeName, Schema
+from tidemark.shared.language.schema import FieldTypeName
 from tidemark.shared.language.values import decode_doc, decode_value, encode_doc, encode_docs, parse_json
 from tidemark.shared.model.values import MISSING, Binary, Date, Document, long
 from tidemark.shared.operators.base import ENGINE_PREFIX, RAW, REST
@@ -94,11 +94,6 @@ def user_columns(batch: pa.RecordBatch | pa.Table) -> list[str]:
 def declared_columns(batch: pa.RecordBatch | pa.Table) -> list[str]:
     """The typed columns whose types are more than their batch's (B7), in order."""
     return [name for name in user_columns(batch) if not is_loose(batch.schema.field(name))]
-
-
-def typed_fields(schema: Schema) -> list[pa.Field]:
-    """The Arrow fields of a schema's typed columns."""
-    return [pa.field(f.name, ARROW_TYPES[f.type]) for f in schema.fields if f.type in ARROW_TYPES]
 
 
 def engine_columns(batch: pa.RecordBatch, without: Iterable[str] = ()) -> dict[str, pa.Array]:
@@ -218,20 +213,6 @@ def batch_of(documents: Sequence[Document], engine: Mapping[str, pa.Array] | Non
 def rest_of(documents: Sequence[Document]) -> pa.Array:
     """The REST column of whole documents; null for an empty one."""
     return pa.array([data if data != NO_FIELDS else None for data in encode_docs(documents)], type=pa.binary())
-
-
-def typed(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
-    """An untyped batch with its declared fields in columns (B1); the documents must fit (`tidemark.shared.language.schema.fit`)."""
-    documents = documents_of(batch)
-    columns: dict[str, pa.Array] = {}
-    for field in typed_fields(schema):
-        cells = [d.get(field.name) for d in documents]
-        columns[field.name] = column_of(cells, field.type)
-    names = set(columns)
-    rest = [{n: v for n, v in d.items() if n not in names or v is None} for d in documents]
-    columns[REST] = rest_of(rest)
-    columns.update(engine_columns(batch, (REST, RAW)))
-    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
 def column_of(cells: Sequence[Any], kind: pa.DataType) -> pa.Array:

@@ -18,11 +18,11 @@ import pyarrow as pa
 from tidemark.shared.compiled import documents, tags
 from tidemark.shared.compiled.columns import TAGS, Path, Tagged
 from tidemark.shared.language.schema import Field, Schema, SchemaMismatch, fit
-from tidemark.shared.language.values import ExtendedJsonError, encode_doc, parse_json, render_json
+from tidemark.shared.language.values import ExtendedJsonError, parse_json, render_json
 from tidemark.shared.language.values.instants import parse_iso
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, Document
-from tidemark.shared.operators.base import RAW, REST
-from tidemark.shared.operators.batches import ARROW_TYPES, TIMESTAMP, typed, typed_fields
+from tidemark.shared.operators.base import RAW
+from tidemark.shared.operators.batches import ARROW_TYPES, TIMESTAMP
 from tidemark.shared.operators.read_ahead import read_columns
 
 EXACT_MAX: Final = 2.0**53
@@ -51,14 +51,12 @@ class Decoded:
     rows: Int64s
     """Shape (n,): the record of each row of `batch`."""
     batch: pa.RecordBatch
-    """Typed columns and RAW, or, where a decimal is declared, REST."""
+    """Typed columns and RAW."""
     bad: tuple[Bad, ...]
 
 
 def decode(values: pa.BinaryArray, schema: Schema, ahead: Sequence[Path] = ()) -> Decoded:
     """Decode records; nothing raised for what is wrong with one of them. ahead: undeclared paths to read in the same pass."""
-    if any(f.type not in ARROW_TYPES for f in schema):
-        return _decode_plain(values, schema)
     columns, fits = _columns(values, schema, ahead, trusted=False)
     if bool(fits.all()):
         return Decoded(np.arange(len(values), dtype=np.int64), _batch(columns, values), ())
@@ -94,7 +92,11 @@ def _columns(
     columns: dict[str, pa.Array] = {}
     fits = found.sure
     for field in schema:
-        columns[field.name], own = _fitted(found.columns[field.name,], field)
+        cells = found.columns[field.name,]
+        if field.type == "decimal":  # has no column: the interpreter says what fits, and renders it (DE2)
+            own: Bools | None = np.isin(cells.tags, (*_empty(field), *((tags.OTHER,) if trusted else ())))
+        else:
+            columns[field.name], own = _fitted(cells, field)
         if own is not None:
             fits = fits & own
     columns.update(read_columns({path: found.columns[path] for path in ahead}, values))
@@ -104,7 +106,7 @@ def _columns(
 def _fitted(cells: Tagged, field: Field) -> tuple[pa.Array, Bools | None]:
     """The column of a declared field, as `fit` and `_whole` would make its cells, and which cells fit (None: all do)."""
     assert field.type != "decimal", "decimals have no columns"
-    exact, empty = TAGS[field.type], (tags.MISSING, tags.NULL) if field.optional else ()
+    exact, empty = TAGS[field.type], _empty(field)
     if cells.all(exact, *empty):
         return cells.of(field.type), None
     if field.type in ("string", "bool", "date"):
@@ -113,6 +115,10 @@ def _fitted(cells: Tagged, field: Field) -> tuple[pa.Array, Bools | None]:
     fits = there | np.isin(cells.tags, empty)
     kind = ARROW_TYPES[field.type]
     return pa.array(numbers.astype(kind.to_pandas_dtype()), type=kind, mask=~there), fits
+
+
+def _empty(field: Field) -> tuple[int, ...]:
+    return (tags.MISSING, tags.NULL) if field.optional else ()
 
 
 def _converted(cells: Tagged, field: Field) -> tuple[npt.NDArray[Any], Bools]:
@@ -177,13 +183,3 @@ def _whole(document: Document, schema: Schema) -> Document:
         if f.type in ("int", "long") and type(v := document.get(f.name)) is float and abs(v) < EXACT_MAX and v == int(v)
     }
     return {**document, **changed} if changed else document
-
-
-def _decode_plain(values: pa.BinaryArray, schema: Schema) -> Decoded:
-    """All records the plain way: a decimal is declared, which only the parsed document has."""
-    found = [_one(row, text, schema) for row, text in enumerate(values.to_pylist())]
-    good = [(row, item) for row, item in enumerate(found) if not isinstance(item, Bad)]
-    rest = pa.RecordBatch.from_arrays([pa.array([encode_doc(d) for _, d in good], type=pa.binary())], names=[REST])
-    rows = np.array([row for row, _ in good], dtype=np.int64)
-    batch = typed(rest, schema) if typed_fields(schema) else rest
-    return Decoded(rows, batch, tuple(item for item in found if isinstance(item, Bad)))

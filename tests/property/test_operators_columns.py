@@ -8,9 +8,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.harness.interpreted import evaluate_rows
+from tests.harness.drawn import parse_drawn
+from tests.harness.interpreted import evaluate_rows, typed
 from tidemark.shared.language.apply import Failure, Passed, apply_stages
-from tidemark.shared.language.documents import parse
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems
@@ -20,7 +20,7 @@ from tidemark.shared.language.values import canonical_key, encode_value, to_json
 from tidemark.shared.model.plan import DLQ, OUT
 from tidemark.shared.model.values import MISSING, Document
 from tidemark.shared.operators.base import ARRIVAL, KEY, PART, POS, TS, Out
-from tidemark.shared.operators.batches import batch_of, documents_of, typed, user_columns, with_column
+from tidemark.shared.operators.batches import batch_of, documents_of, user_columns, with_column
 from tidemark.shared.operators.context import NOWHERE
 from tidemark.shared.operators.decode import decode
 from tidemark.shared.operators.event_time import event_times
@@ -78,7 +78,7 @@ stages = st.lists(
 def parsed(given_stages: Sequence[dict[str, Any]], **source: Any) -> tuple[KafkaSource, tuple[Stateless, ...]]:
     """The source and the stages of a document."""
     first = {"$source": {"connectionName": "c", "topic": "t", **source}}
-    found = parse({"pipeline": [first, *given_stages]})
+    found = parse_drawn({"pipeline": [first, *given_stages]})
     assert isinstance(found.source, KafkaSource)
     return found.source, found.pipeline[1:]  # type: ignore[return-value]
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.harness.interpreted import typed
 from tidemark.services.operator.shelved import shelved
 from tidemark.shared.language.expressions.ast import FieldPath
 from tidemark.shared.language.expressions.parse import parse_expression
@@ -27,7 +28,7 @@ from tidemark.shared.operators import frame
 from tidemark.shared.operators import remembered as module
 from tidemark.shared.operators.base import GROUP, KEY, POS, TS, WM, OperatorError
 from tidemark.shared.operators.base import PART as PARTITION
-from tidemark.shared.operators.batches import batch_of, typed
+from tidemark.shared.operators.batches import batch_of
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.dedupe import BUCKET_MS, POSITIONS_A_BUCKET, Distinct, SplitIds
 from tidemark.shared.operators.in_order import InOrder

@@ -9,11 +9,11 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.harness.drawn import parse_drawn
 from tests.property.test_operators_columns import batch_of_records, documents, expressions, names
 from tidemark.shared.language.accumulators.base import OrderKey
 from tidemark.shared.language.accumulators.table import accumulator_input, implementation
 from tidemark.shared.language.apply import Passed, apply_count, apply_group, apply_sort, apply_stage
-from tidemark.shared.language.documents import parse
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate
@@ -51,7 +51,7 @@ def plan_of(key: Any, fields: dict[str, Any]) -> WindowPlan:
     fields = {**fields, "general": {"$stdDevPop": "$i"}}
     window = {"interval": {"size": 1, "unit": "second"}, "pipeline": [{"$group": {"_id": key, **fields}}]}
     source = {"$source": {"connectionName": "c", "topic": "t"}}
-    stage: Stage = parse({"pipeline": [source, {"$tumblingWindow": window}]}).pipeline[1]
+    stage: Stage = parse_drawn({"pipeline": [source, {"$tumblingWindow": window}]}).pipeline[1]
     return WindowPlan(WindowSpec(stage))  # type: ignore[arg-type]
 
 
@@ -159,7 +159,7 @@ def test_stages_on_whole_windows_give_what_they_give_on_lists(
 ) -> None:
     """Window by window the same documents in the same order, and the same rows fail."""
     window = {"interval": {"size": 1, "unit": "second"}, "pipeline": [first, *more]}
-    stage = parse(
+    stage = parse_drawn(
         {"pipeline": [{"$source": {"connectionName": "c", "topic": "t"}}, {"$tumblingWindow": window}]}
     ).pipeline[1]
     plan = WindowPlan(WindowSpec(stage))  # type: ignore[arg-type]

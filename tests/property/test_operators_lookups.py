@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.harness.interpreted import typed
 from tidemark.shared.language.apply import Passed, apply_lookup
 from tidemark.shared.language.apply.lookup import key_of
 from tidemark.shared.language.documents import parse
@@ -18,7 +19,7 @@ from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.tables import Found
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.base import PART, POS, TS
-from tidemark.shared.operators.batches import batch_of, documents_of, typed
+from tidemark.shared.operators.batches import batch_of, documents_of
 from tidemark.shared.operators.lookup import LookupRows
 
 SCALARS: st.SearchStrategy[Any] = st.sampled_from([None, 1, 1.0, 2, "a", "b", True, {"x": 1}])
