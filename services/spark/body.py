@@ -6,13 +6,14 @@ written together as one segment (P1); rows that may be late are few, and judged 
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
+from tidemark.services.spark.trouble import outage_of
 from tidemark.shared.model.checkpoint import BlobRef
 from tidemark.shared.model.formats import SPARK_STATE, Codec
 from tidemark.shared.model.frames import Body, Inline, Segment
@@ -33,6 +34,7 @@ from tidemark.spark_stages.manifest import StageState, StateSegment
 from tidemark.spark_stages.step import SparkResult, SparkStep
 
 _log = structlog.get_logger()
+T = TypeVar("T")
 
 
 class SparkBody:
@@ -74,15 +76,24 @@ class SparkBody:
             self._stepped_now_ms = stored.stepped_now_ms
         if self._state.segments:
             step = await self._made()
-            await self._context.outside.executor.blocking(step.check, self._state.segments)
+            await self._on_spark(lambda: step.check(self._state.segments))
 
     async def _made(self) -> SparkStep:
         """The step: with the first rows, where no state is restored, so that sources read while the session comes up."""
         if self._step is None:
             outside, job = self._context.outside, self._context.assign.job
             root = outside.blobs.uri(job).removesuffix(f"/{job}")
-            self._step = await outside.executor.blocking(self._make, self._plan, root, self._operators)
+            self._step = await self._on_spark(lambda: self._make(self._plan, root, self._operators))
         return self._step
+
+    async def _on_spark(self, work: Callable[[], T]) -> T:
+        """Work that waits for Spark. SparkUnavailable where it is away; whatever else goes wrong is raised as it is."""
+        try:
+            return await self._context.outside.executor.blocking(work)
+        except Exception as error:
+            if (outage := outage_of(error)) is not None:
+                raise outage from error
+            raise
 
     async def close(self) -> None:
         """The session stays: it is the process'."""
@@ -137,9 +148,7 @@ class SparkBody:
         times = Times(self._stepped_ms, self._input_ms, self._stepped_now_ms, now_ms)
         outside.passing("step-running", epoch)
         began_ms = outside.clock.monotonic_ms()
-        result: SparkResult = await outside.executor.blocking(
-            lambda: step(self._state, added, times, prefix, arrived=arrived)
-        )
+        result: SparkResult = await self._on_spark(lambda: step(self._state, added, times, prefix, arrived=arrived))
         self._state = result.state
         self._stepped_ms, self._stepped_now_ms = self._input_ms, times.processing_ms
         self._output_ms = max(self._output_ms, result.output_watermark_ms)
@@ -182,8 +191,7 @@ class SparkBody:
         if not keys:
             return NO_SESSIONS
         step, state = await self._made(), self._state
-        look = self._context.outside.executor.blocking(step.open_sessions, state, added, closed_ms, keys)
-        found = await look
+        found = await self._on_spark(lambda: step.open_sessions(state, added, closed_ms, keys))
         self._counts["sparkJobs"] += 1
         return pa.concat_tables([found, intervals(decode_batch(body.ipc) for body in self._inline)])
 

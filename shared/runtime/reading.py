@@ -83,6 +83,16 @@ async def up_to_now(
                     yield record
 
 
+async def end_of(log: Log, clock: Clock, partition: TopicPartition, settings: RuntimeSettings = _DEFAULT) -> Offset:
+    """Where a partition ends now; outages are waited out."""
+    while True:
+        try:
+            return (await log.end_offsets([partition]))[partition]
+        except LogUnavailable as error:
+            _log.warning("log.away", topic=partition.topic, reason=str(error))
+            await clock.sleep_ms(settings.retry_ms)
+
+
 async def followed(
     log: Log,
     clock: Clock,

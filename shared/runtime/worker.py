@@ -63,7 +63,7 @@ from tidemark.shared.model.messages import (
     WorkerWanted,
 )
 from tidemark.shared.ports.clock import Handle
-from tidemark.shared.ports.log import LogUnavailable, TopicPartition
+from tidemark.shared.ports.log import TopicPartition
 from tidemark.shared.protocol.errors import LocalError
 from tidemark.shared.protocol.task import events as ev
 from tidemark.shared.runtime.assembly import Ways, assemble
@@ -74,7 +74,7 @@ from tidemark.shared.runtime.driver import SourceDriver, Splits, TaskDriver, Zom
 from tidemark.shared.runtime.fencing import Fence
 from tidemark.shared.runtime.measures import Measure, of_task
 from tidemark.shared.runtime.outbox import Outbox, Parcel
-from tidemark.shared.runtime.reading import reading
+from tidemark.shared.runtime.reading import end_of, followed
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.wire.errors import WireError
 from tidemark.shared.wire.messages import decode_command, decode_positions, encode_message
@@ -199,27 +199,18 @@ class Worker:
     # --- commands ---------------------------------------------------------------------------------------------------------
 
     async def _read_commands(self) -> None:
-        topic, settings = TopicPartition(self._outside.topics.commands, 0), self._outside.settings
-        position: Offset | None = None
+        outside, topic = self._outside, TopicPartition(self._outside.topics.commands, 0)
         await self._flow_begun.wait()
-        while True:
-            try:
-                async with reading(self._outside.log) as reader:
-                    if position is None:
-                        position = (await self._outside.log.end_offsets([topic]))[topic]
-                        self._register()
-                    await reader.assign({topic: position})
-                    while True:
-                        for record in await reader.fetch(settings.topic_records_max, settings.fetch_timeout_ms):
-                            position = Offset(record.offset + 1)
-                            if self._fence.admits(record):
-                                await self._command(decode_command(record.value or b"", settings.wire))
-            except LogUnavailable as error:
-                _log.warning("worker.log_away", place=self.place, reason=str(error))
-                await self._outside.clock.sleep_ms(settings.retry_ms)
-            except WireError as error:
-                message = f"topic {topic.topic} partition 0 offset {position}: {error}"
-                raise WireError(message) from error
+        begin = await end_of(outside.log, outside.clock, topic, outside.settings)
+        self._register()
+        async for record in followed(outside.log, outside.clock, topic, outside.settings, begin=begin):
+            if self._fence.admits(record):
+                try:
+                    command = decode_command(record.value or b"", outside.settings.wire)
+                except WireError as error:
+                    message = f"topic {topic.topic} partition 0 offset {record.offset}: {error}"
+                    raise WireError(message) from error
+                await self._command(command)
 
     def _register(self) -> None:
         settings = self._outside.settings
@@ -472,22 +463,11 @@ class Worker:
 
     async def _read_positions(self) -> None:
         """F7, the sender's side. What was told during an outage is read after it: a sender that waits for it is told nothing twice."""
-        flow, settings = TopicPartition(self._outside.topics.flow, 0), self._outside.settings
-        position: Offset | None = None
-        while True:
-            try:
-                async with reading(self._outside.log) as reader:
-                    if position is None:
-                        position = (await self._outside.log.end_offsets([flow]))[flow]
-                        self._flow_begun.set()
-                    await reader.assign({flow: position})
-                    while True:
-                        for record in await reader.fetch(settings.topic_records_max, settings.fetch_timeout_ms):
-                            position = Offset(record.offset + 1)
-                            self._spread_positions(decode_positions(record.value or b"", settings.wire))
-            except LogUnavailable as error:
-                _log.warning("worker.log_away", place=self.place, reason=str(error))
-                await self._outside.clock.sleep_ms(settings.retry_ms)
+        outside, flow = self._outside, TopicPartition(self._outside.topics.flow, 0)
+        begin = await end_of(outside.log, outside.clock, flow, outside.settings)
+        self._flow_begun.set()
+        async for record in followed(outside.log, outside.clock, flow, outside.settings, begin=begin):
+            self._spread_positions(decode_positions(record.value or b"", outside.settings.wire))
 
     def _spread_positions(self, positions: ReadPositions) -> None:
         for hosted in self._tasks.values():

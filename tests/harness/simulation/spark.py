@@ -114,13 +114,16 @@ class SimSpark(SparkService):
         super().__init__(KeptSession("nowhere"), BOUNDS, keeps=True)
         STORES[blobs.authority] = blobs
 
+    def session(self) -> Any:
+        """What steps are asked of."""
+        return InProcess()
+
     def make(self, plan: WindowPlan, root: str, operators: OperatorContext) -> SparkStep:
         """See `SparkService.make`."""
-        session: Any = InProcess()
         named = {
             name: getattr(BOUNDS, name) for name in ("segments_max", "task_rows", "tasks_planned", "large_task_rows")
         }
-        return InProcessStep(session, plan, root, operators, **named)
+        return InProcessStep(self.session(), plan, root, operators, **named)
 
 
 class _Files(fsspec.AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
