@@ -327,7 +327,8 @@ def endure(outage: Outage, away_ms: int, folder: Path) -> Seen:
                 table.execute("CREATE TABLE seen (n BIGINT PRIMARY KEY)")
         of_spark = outage.sink == "spark"
         engine: Literal["spark", "local"] = "spark" if of_spark else "local"
-        settings = RuntimeSettings(engine=engine, state_inline_bytes_max=1)  # so that state goes into blobs
+        # State goes into blobs; and in hours of nothing time is looked at less often.
+        settings = RuntimeSettings(engine=engine, state_inline_bytes_max=1, tick_interval_ms=500, fetch_timeout_ms=2_000)
         async with installed(
             world.clock,
             world.executor,
