@@ -19,8 +19,8 @@ COMPILED := $(VENV)/.readers-compiled
 LOG := .tidemark/setup.log
 
 # Everything that needs neither broker nor Spark runs first, on both cores: most mistakes show there within a minute.
-PURE := not (kafka or spark or postgres or e2e or slow or bench or soak)
-REAL := (kafka or spark or postgres or e2e or slow) and not (bench or soak)
+PURE := not (kafka or spark or postgres or e2e or slow or bench or long)
+REAL := (kafka or spark or postgres or e2e or slow) and not (bench or long)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 # Of `make simulate`.
@@ -137,10 +137,13 @@ bench: setup ## what it carries on this machine, with machine, versions and comm
 bench-peers: setup ## Flink and Kafka Streams beside Tidemark on the same rows (ARGS='--shape map --partitions 4'); fetches 300 MiB; half an hour
 	$(BIN)/python -m tests.harness.bench.peers --json out/bench/peers.json $(ARGS)
 
-.PHONY: soak
-soak: setup ## many kills and pauses, seeded (TIDEMARK_SOAK_FAULTS, TIDEMARK_SOAK_SEED); what struck lies in out/soak/, summed up
-	$(PYTEST) -m soak -s --timeout 0 --ignore tests/outages $(ARGS)
-	$(BIN)/python -m tests.e2e.ledger
+.PHONY: chaos
+chaos: setup ## real processes under kills, pauses, cuts and full disks (MINUTES=60, ARGS='--seed N'); what struck lies in out/chaos/
+	$(BIN)/python -m tests.harness.chaos --minutes $(or $(MINUTES),60) $(ARGS)
+
+.PHONY: long
+long: setup ## tests that take minutes each: memory under a slow target, workers that come and go
+	$(PYTEST) -m long --timeout 0 --ignore tests/outages $(ARGS)
 
 .PHONY: simulate
 simulate: setup ## the whole system on virtual time, with faults; SEEDS=FROM-TO (ARGS='--shrink --trace' shows how a seed fails)
@@ -152,7 +155,7 @@ mutants: setup ## take each rule of the protocol out of the code and see a test 
 
 .PHONY: outages
 outages: setup ## everything a processor needs is away for ten minutes and for three hours of virtual time, one after the other
-	$(PYTEST) -m soak tests/outages $(ARGS)
+	$(PYTEST) -m long tests/outages $(ARGS)
 
 .PHONY: age
 age: setup ## what it costs to lead, restore and list processors that committed each second for a year (COMMITS=31500000 PROCESSORS=50)

@@ -1,14 +1,10 @@
-"""Jobs for runs with faults: a document with its input, run over real processes, and what came out, as a reader sees it."""
+"""A job over real processes: a document with its input, and what came out, as a reader sees it."""
 
-import asyncio
-import contextlib
 import json
-import random
 import shutil
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from zlib import crc32
 
 from tidemark.deploy.pipelines.departures.data import Feed, departures
 from tidemark.services.audit.reading import committed_records
@@ -20,7 +16,6 @@ from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import ProcessorStatus, StopProcessor
 
 Pair = tuple[bytes, bytes]
-_METERS = Path(__file__).with_name("meters.yaml")
 SPREAD = {"source": 2, "operator": 2, "sink": 2}
 
 
@@ -69,68 +64,24 @@ def departures_job(days: int, workers: int = 1, tasks: Mapping[str, int] = SPREA
     )
 
 
-def meters_job(records: int, seed: int, workers: int = 1) -> Job:
-    """Readings of two hundred meters over some hours: out of order, some late, some repeated; each key has state and a timer."""
-    chance = random.Random(seed)
-    order: list[tuple[int, bytes, bytes]] = []
-    for number in range(records):
-        meter = f"m{chance.randrange(200):03d}"
-        delay_ms = chance.choices((chance.randrange(50_000), 400_000), (995, 5))[0]
-        at_ms = max(0, 1_000 * number - delay_ms)
-        reading = {"id": number, "meter": meter, "at": at_ms, "wh": chance.randrange(1_000)}
-        row = crc32(meter.encode()) % 3, meter.encode(), json.dumps(reading).encode()
-        order += [row] * (2 if chance.random() < 0.01 else 1)
-    partitions: list[list[Pair]] = [[], [], []]
-    for partition, key, value in order:
-        partitions[partition].append((key, value))
-    each = {"coordinator": 1, "source": workers, "operator": workers, "sink": workers}
-    name = ProcessorName("meters")
-    topics = ("meters.usage", "meters.late")
-    return Job(name, _METERS.read_text(), "meters", partitions, order, topics, "quiet", each)
-
-
-Beside = Callable[[Installation], Awaitable[None]]
-Hold = Callable[[int], Awaitable[None]]
-
-
 async def run_job(
     job: Job,
     data_dir: Path,
     out: Path,
     *,
     seconds: float = 10.0,
-    environment: Mapping[str, str] | None = None,
-    workers: Mapping[str, int] | None = None,
-    beside: Beside | None = None,
-    hold: Hold | None = None,
 ) -> Ran:
-    """Feed, drain, collect. `beside` runs beside the feed and ends before the drain; `hold` is awaited by the feed (`feed`)."""
+    """Feed, drain, collect."""
     for folder in (data_dir, out):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-    # So few that most meters lie in RocksDB while they are quiet.
-    few = json.dumps({"keys_in_memory": 40})
-    surroundings = {"OUT": str(out.resolve()), "TIDEMARK_RUNTIME": few, **(environment or {})}
-    exactly = {
-        **dict.fromkeys(("coordinator", "source", "operator", "spark", "sink"), 0),
-        **job.workers,
-        **(workers or {}),
-    }
-    async with installation(data_dir, surroundings, exactly) as installed:
+    async with installation(data_dir, {"OUT": str(out.resolve())}, job.workers) as installed:
         for topic, count in ((job.topic, len(job.partitions)), *((topic, 1) for topic in job.topics)):
             await installed.log.create_topic(topic, count, {"retention.ms": "-1"})
         await installed.ensure_started(job.name, job.document, job.tasks)
         await installed.until_running(job.name)
         fed = Fed()
-        feeding = asyncio.create_task(feed(installed.log, job.topic, job.order, len(job.order), seconds, fed, hold))
-        try:
-            if beside is not None:
-                await beside(installed)
-            await feeding
-        finally:
-            feeding.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await feeding
+        await feed(installed.log, job.topic, job.order, len(job.order), seconds, fed)
         until = {f"{job.topic}-{partition}": offset for partition, offset in fed.acked.items()}
         await installed.client.request(StopProcessor(installed.client.unique(), job.name, drain=True, until=until))
         status = await installed.until_ended(job.name)
@@ -146,31 +97,3 @@ async def contents_of(job: Job, installed: Installation, out: Path) -> Contents:
     }
     rows = sorted(json.dumps(row, sort_keys=True, default=str) for row in read_released_rows(str(out / job.folder)))
     return Contents(topics, rows)
-
-
-def same(expected: Contents, found: Contents) -> None:
-    """AssertionError names the first difference, and how many there are."""
-    for topic, values in expected.topics.items():
-        _same(topic, _timeless(values), _timeless(found.topics[topic]))
-    _same("files", expected.rows, found.rows)
-
-
-def _timeless(values: Sequence[bytes]) -> list[str]:
-    """Without the time at which the broker took the source's record: that is another one in each run."""
-    documents = [json.loads(value) for value in values]
-    for document in documents:
-        document.pop("dlqTime", None)
-    return sorted(json.dumps(document, sort_keys=True) for document in documents)
-
-
-def _same(what: str, expected: Sequence[str], found: Sequence[str]) -> None:
-    if list(expected) == list(found):
-        return
-    missing, extra = list(expected), []
-    for item in found:
-        if item in missing:
-            missing.remove(item)
-        else:
-            extra.append(item)
-    message = f"{what}: {len(expected)} expected, {len(found)} found; missing {len(missing)}: {missing[:2]}, besides {extra[:2]}"
-    raise AssertionError(message)

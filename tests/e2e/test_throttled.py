@@ -19,7 +19,7 @@ from tidemark.shared.model.ids import Offset, ProcessorName
 from tidemark.shared.model.messages import StopProcessor
 from tidemark.shared.ports.log import NewRecord, TopicPartition
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 NAME, TOPIC = ProcessorName("throttled"), "readings"
 WORKERS = {"coordinator": 1, "source": 1, "operator": 2, "sink": 1, "spark": 0}
 PARTITIONS, KEYS = 2, 100

@@ -11,7 +11,7 @@ from tidemark.services.cli.installation import Installation, installation
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import CreateProcessor, ProcessorStatus, StartProcessor, StopProcessor
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
 SERVICES = {"coordinator": 1, "source": 1, "sink": 1, "operator": 0, "spark": 0}
 
 

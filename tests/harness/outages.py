@@ -328,7 +328,9 @@ def endure(outage: Outage, away_ms: int, folder: Path) -> Seen:
         of_spark = outage.sink == "spark"
         engine: Literal["spark", "local"] = "spark" if of_spark else "local"
         # State goes into blobs; and in hours of nothing time is looked at less often.
-        settings = RuntimeSettings(engine=engine, state_inline_bytes_max=1, tick_interval_ms=500, fetch_timeout_ms=2_000)
+        settings = RuntimeSettings(
+            engine=engine, state_inline_bytes_max=1, tick_interval_ms=500, fetch_timeout_ms=2_000
+        )
         async with installed(
             world.clock,
             world.executor,

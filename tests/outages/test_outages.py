@@ -30,7 +30,7 @@ def test_C10_an_outage_longer_than_topics_are_kept_is_waited_out(what: str, tmp_
     endure(outages()[what], FIFTEEN_MINUTES_MS, tmp_path)
 
 
-@pytest.mark.soak
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("away_ms", [TEN_MINUTES_MS, THREE_HOURS_MS])
 @pytest.mark.parametrize("what", outages())

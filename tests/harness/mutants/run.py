@@ -24,8 +24,8 @@ from tests.unit.protocol_task.mutations import MUTATIONS
 _FAILED, _NOTHING_COLLECTED = 1, 5
 _NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.egg-info", ".hypothesis")
 _TIMEOUT_S = 240
-_REAL = "not (kafka or spark or postgres or e2e or bench or soak)"
-_ALL = "not (e2e or bench or soak)"
+_REAL = "not (kafka or spark or postgres or e2e or bench or long)"
+_ALL = "not (e2e or bench or long)"
 
 
 class Copy:

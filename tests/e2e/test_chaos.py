@@ -1,0 +1,22 @@
+"""A round of faults on real processes: the short form of `make chaos` (`tests/harness/chaos`)."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.harness.chaos.ledger import entries
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+ROUND = ("--rounds", "1", "--faults", "8", "--striking-s", "20", "--seed", "3")
+
+
+def test_a_round_of_faults_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
+    """Kills, pauses, cuts and a full disk while two jobs run and one is drained: all comes out once, and both audits agree."""
+    command = [sys.executable, "-m", "tests.harness.chaos", *ROUND, "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout[-6_000:]}\n{done.stderr[-6_000:]}"
+    (entry,) = entries(tmp_path)
+    assert (entry.wrong, entry.rounds) == ("", 1)
+    assert len(entry.struck) >= 5
