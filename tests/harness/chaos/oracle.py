@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.harness.chaos.jobs import Job
-from tidemark.services.cli.collect import committed_records
+from tidemark.services.audit.reading import committed_records
 from tidemark.services.sink.connectors.released import read_released_rows
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.ports.log import Log, TopicPartition

@@ -22,8 +22,8 @@ from tidemark.shared.runtime.client import RequestTimeout
 STEADY_PER_S, DRAINED_PER_S = 80.0, 60.0
 DRAIN_AT = 0.8
 """Of the time in which faults strike."""
-SETTLES_S_MAX = 300.0
-"""From the end of all faults until all is as it must be, on a machine that may be busy."""
+SETTLES_S_MAX = 600.0
+"""From the end of all faults until all is as it must be, on a machine that may be busy: a JVM may take minutes there to begin."""
 _RETRY_S = 1.0
 T = TypeVar("T")
 
@@ -201,7 +201,10 @@ class Piece:
         said = "; ".join(
             f"{s.name} is {s.state} {s.reason}, {s.commits} commits, generation {s.generation}" for s in found
         )
-        return f"after {SETTLES_S_MAX:g} s without faults {len(due)} ids of {self._steady.name} are not out; {said}; {self._troubles()}"
+        return (
+            f"after {SETTLES_S_MAX:g} s without faults {len(due)} ids of {self._steady.name} are not out; {said};"
+            f" {self._world.shares()}; {self._troubles()}"
+        )
 
     def _troubles(self) -> str:
         cluster = self._world.cluster

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -154,6 +155,16 @@ class World:
         for _, record in self._orders:
             record.touch()
 
+    def shares(self) -> str:
+        """How much of a core each process has had in its life: tells one that starves from one that waits."""
+        found = []
+        for place, pid in self.cluster.pids().items():
+            with suppress(psutil.NoSuchProcess):
+                for each in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
+                    spent_s, age_s = sum(each.cpu_times()[:2]), time.time() - each.create_time()
+                    found.append(f"{place} {each.name()} {spent_s:.0f} of {age_s:.0f} s")
+        return "processor time: " + ", ".join(found)
+
     def all_struck(self) -> list[Fault]:
         """With those phases that were reached."""
         dead = [fault for fault, record in self._orders if record.exists() and record.stat().st_size]
@@ -171,7 +182,11 @@ async def world(folder: Path, workers: Mapping[str, int], *, disks: bool) -> Asy
     lanes = Lanes([f"{service}-{number}" for service, count in workers.items() for number in range(count)])
     await lanes.open()
     settings = LocalSettings(
-        data_dir=data, port=lanes.main, workers=workers, environment={"TIDEMARK_RUNTIME": '{"keys_in_memory": 5}'}
+        data_dir=data,
+        port=lanes.main,
+        workers=workers,
+        niceness=0,
+        environment={"TIDEMARK_RUNTIME": '{"keys_in_memory": 5}'},
     )
     cluster = ChaosCluster(settings, lanes)
     try:
