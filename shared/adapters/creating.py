@@ -5,8 +5,62 @@ try. What is there tells: the same inode, or the same bytes, are the own attempt
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+
+class Folders:
+    """Folders below a root that survive a loss of power, whoever made them: their maker may have died before they did. Blocks; OSError.
+
+    fsync: False: they survive the process only. folders_max: how many are known to be durable; beyond it all are forced once more.
+    """
+
+    def __init__(self, root: Path, *, fsync: bool, folders_max: int) -> None:
+        self._root = root
+        self._fsync = fsync
+        self._folders_max = folders_max
+        self._durable: dict[Path, int] = {}
+        """Inodes of those whose entries in the folders above this object has forced."""
+
+    def make(self, folder: Path) -> None:
+        """Make it where it is not there, and those above it, each durable in the one above."""
+        found = []
+        while folder != folder.parent and not self._is_durable(folder):
+            found.append(folder)
+            folder = folder.parent
+        if len(self._durable) > self._folders_max:
+            self._durable.clear()
+        for path in reversed(found):
+            path.mkdir(exist_ok=True)
+            # Who has no right to read what lies above the root did not make the root.
+            with suppress(*([PermissionError] if path == self._root else [])):
+                self.force(path.parent)
+            self._durable[path] = path.stat().st_ino
+
+    def keep(self, folder: Path) -> None:
+        """Make the entries of a folder durable, and its own: it may have gone, and been made anew by others, since `make`."""
+        self.make(folder)
+        self.force(folder)
+
+    def force(self, path: Path) -> None:
+        """Make a file, or the entries of a folder, durable."""
+        if not self._fsync:
+            return
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _is_durable(self, folder: Path) -> bool:
+        """What lies above the root is, where it is there."""
+        if not folder.is_relative_to(self._root):
+            return folder.is_dir()
+        try:
+            return self._durable.get(folder) == folder.stat().st_ino
+        except FileNotFoundError:
+            return False
 
 
 def create_object(filesystem: Any, path: str, data: bytes) -> bool:

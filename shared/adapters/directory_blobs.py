@@ -17,7 +17,7 @@ from typing import Final
 import fsspec
 
 from tidemark.shared.adapters.blobs import FsspecBlobs, check_name, digest_of
-from tidemark.shared.adapters.creating import link_file
+from tidemark.shared.adapters.creating import Folders, link_file
 from tidemark.shared.adapters.listing import raise_unless_gone
 from tidemark.shared.adapters.store_settings import BlobSettings
 from tidemark.shared.model.checkpoint import BlobRef
@@ -45,8 +45,7 @@ class DirectoryBlobs(FsspecBlobs):
         self._folder = root.absolute()
         self._temporary = self._folder / _TEMPORARY
         self._swept = False
-        self._durable: set[Path] = set()
-        """Folders whose entries in the folders above were made durable by this process; one that is gone is made anew, durably."""
+        self._folders_made = Folders(self._folder, fsync=fsync, folders_max=settings.folders_kept_max)
 
     def _put(self, name: str, data: bytes) -> BlobRef:
         size, digest = digest_of([data])
@@ -66,9 +65,8 @@ class DirectoryBlobs(FsspecBlobs):
 
     def _link(self, temporary: Path, target: Path) -> None:
         for attempt in range(self._settings.link_tries_max):
-            known = self._known(target.parent)
-            target.parent.mkdir(parents=True, exist_ok=True)
             try:
+                self._folders_made.make(target.parent)
                 if not link_file(temporary, target):
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
             except FileNotFoundError:
@@ -79,31 +77,8 @@ class DirectoryBlobs(FsspecBlobs):
                     raise
                 raise OSError(error.errno, f"{error.strerror} while linking: the store needs hard links") from error
             else:
-                self._make_durable(target.parent, known)
+                self._folders_made.keep(target.parent)
                 return
-
-    def _known(self, folder: Path) -> Path:
-        """The nearest folder at or above this one that is there, and whose own entry is durable; the root at last."""
-        while folder not in (self._folder, folder.parent) and not (folder in self._durable and folder.is_dir()):
-            folder = folder.parent
-        return folder
-
-    def _make_durable(self, folder: Path, known: Path) -> None:
-        """Make a folder's entries durable, and its own entry in each folder above, up to one that is known to be durable."""
-        if not self._fsync:
-            return
-        if len(self._durable) >= self._settings.folders_kept_max:
-            self._durable.clear()
-        while True:
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            if folder in (known, self._folder, folder.parent):
-                return
-            self._durable.add(folder)
-            folder = folder.parent
 
     def note(self, name: str) -> Note:
         """Begin a note: a file that is open, so that a write costs microseconds."""
@@ -150,9 +125,8 @@ class DirectoryBlobs(FsspecBlobs):
             raise BlobError(f"blob {path}: expected a file, found a folder; seal each file in it")
         ref = super()._seal(name)
         if self._fsync:
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-            self._make_durable(path.parent, self._folder)
+            self._folders_made.force(path)
+            self._folders_made.keep(path.parent)
         return ref
 
     def _sweep(self) -> None:

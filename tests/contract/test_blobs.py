@@ -195,11 +195,12 @@ async def test_file_and_folders_are_synced_before_put_returns(
     store = DirectoryBlobs(root, executor)
     await store.put("a/b/c", b"x")
     assert Path(synced[0]).parent == root / ".tmp"
-    assert synced[1:] == [str(root / "a/b"), str(root / "a"), str(root)]
+    assert synced[1:] == [str(tmp_path), str(root), str(root / "a"), str(root / "a/b")]
     synced.clear()
     (root / "a/b/other").write_bytes(b"y")
-    await store.seal("a/b/other")
-    assert synced == [str(root / "a/b/other"), str(root / "a/b"), str(root / "a"), str(root)]
+    await DirectoryBlobs(root, executor).seal("a/b/other")
+    files = [root / "a/b/other", tmp_path, root, root / "a", root / "a/b"]
+    assert synced == [str(path) for path in files]
     synced.clear()
     await DirectoryBlobs(root, executor, fsync=False).put("a/d", b"x")
     assert synced == []

@@ -15,12 +15,14 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final, Protocol
 
-from tidemark.shared.adapters.creating import link_file
+from tidemark.shared.adapters.creating import Folders, link_file
 from tidemark.shared.adapters.listing import raise_unless_gone
 from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 
 TEMPORARY_PREFIX: Final = ".tmp-"
 """Names of files that are being written; no reader looks at them."""
+_FOLDERS_MAX: Final = 10_000
+"""Folders that are known to be durable; with more, all are forced once more."""
 _WAITING_HELPS: Final = frozenset(
     {
         errno.EAGAIN, errno.EBUSY, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOENT, errno.ENOSPC, errno.ESTALE,
@@ -100,6 +102,7 @@ class LocalDestination:
         self._root = Path(root)
         self._attempt = attempt
         self._fsync = fsync
+        self._folders = Folders(self._root, fsync=fsync, folders_max=_FOLDERS_MAX)
         self._settled: dict[str, set[str]] = {}
         """By folder, of those that `settle` was asked for: few."""
         self._temporaries = itertools.count(1)
@@ -109,7 +112,7 @@ class LocalDestination:
     def prepare(self) -> None:
         """Make the root; TargetRefused if this is not possible or it cannot be written to."""
         with _as_target(self.uri("")):
-            self._folder(self._root)
+            self._folders.make(self._root)
             if not os.access(self._root, os.W_OK | os.X_OK):
                 raise TargetRefused(
                     f"{self._root}: no right to write there; change its owner or mode, or the path in $emit"
@@ -129,13 +132,13 @@ class LocalDestination:
         with _as_target(str(final)):
             try:
                 with self._shape:
-                    self._folder(final.parent)
+                    self._folders.make(final.parent)
                     file = temporary.open("xb")
                 self._write(file, data)
                 created = publish(temporary, final)
             finally:
                 temporary.unlink(missing_ok=True)
-            self._force(final.parent)
+            self._folders.keep(final.parent)
         return created
 
     def _write(self, file: BinaryIO, data: bytes) -> None:
@@ -144,26 +147,6 @@ class LocalDestination:
             file.flush()
             if self._fsync:
                 os.fsync(file.fileno())
-
-    def _folder(self, folder: Path) -> None:
-        """Make a folder and those above it, each durable in its parent."""
-        missing = []
-        while not folder.is_dir():
-            missing.append(folder)
-            folder = folder.parent
-        for path in reversed(missing):
-            path.mkdir(exist_ok=True)
-            self._force(path.parent)
-
-    def _force(self, folder: Path) -> None:
-        """Make a file, or the entries of a folder, durable."""
-        if not self._fsync:
-            return
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
     def read(self, name: str) -> bytes | None:
         """See `Destination.read`."""
@@ -212,13 +195,13 @@ class LocalDestination:
         """See `Destination.publish`: a rename, atomic for readers."""
         source, final = self._root / check_name(staged), self._root / check_name(visible)
         with _as_target(str(final)):
-            self._folder(final.parent)
+            self._folders.make(final.parent)
             try:
                 source.rename(final)
             except FileNotFoundError:
                 if not final.is_file():
                     raise
-            self._force(final.parent)
+            self._folders.keep(final.parent)
             self._prune(source.parent)
 
     def settle(self, folder: str) -> None:
@@ -230,9 +213,9 @@ class LocalDestination:
             with os.scandir(path) as entries:
                 files = {entry.name for entry in entries if entry.is_file()}
             for name in sorted(files - self._settled.get(folder, set())):
-                self._force(path / name)
+                self._folders.force(path / name)
             self._settled[folder] = files
-            self._force(path)
+            self._folders.force(path)
 
     def table(self) -> tuple[str, dict[str, str]]:
         """See `Destination.table`."""

@@ -20,9 +20,15 @@ ON_KAFKA = ("tests/contract/test_sinks_kafka.py", *ON_ALL)
 ON_FILES = ("tests/contract/test_sinks_files.py", *ON_ALL)
 ON_EFFECTS = ("tests/integration/test_stable_input.py",)
 ON_TABLES = ("tests/contract/test_sinks_tables.py", "tests/contract/test_deletions.py", *ON_FILES)
+ON_POWER = ("tests/property/test_loss_of_power.py",)
 ON_SQL = ("tests/contract/test_sinks_sql.py", *ON_ALL)
 
 SINKS = (
+    Mutant("S4", "a folder that is there is taken for durable", "shared/adapters/creating.py", "            return self._durable.get(folder) == folder.stat().st_ino", "            return folder.is_dir()", ON_POWER),
+    Mutant("C7", "a folder of blobs that is there is taken for durable", "shared/adapters/creating.py", "            return self._durable.get(folder) == folder.stat().st_ino", "            return folder.is_dir()", ON_POWER),
+    Mutant("S4", "a file is not forced to disk", FOLDER, "            if self._fsync:\n                os.fsync(file.fileno())\n", "", ON_POWER),
+    Mutant("C7", "a blob is not forced to disk", "shared/adapters/directory_blobs.py", "                    os.fsync(file.fileno())\n", "", ON_POWER),
+    Mutant("S4", "the name of a file is not forced to disk", "shared/adapters/creating.py", "        self.make(folder)\n        self.force(folder)\n", "        self.make(folder)\n", ON_POWER),
     Mutant("S1", "the task works before all is released", BODY, "        await self._follow(lambda: all(r.machine.marker >= assign.last for r in self._releases))\n", "", ON_TASK),
     Mutant("S1", "identities of earlier generations are left alone", BODY, "identities = [(assign.vertex, assign.index), *assign.retired]", "identities = [(assign.vertex, assign.index)]", ON_TASK),
     Mutant("S1", "one marker for all identities", SQL, "        query = sa.select(_RELEASED.c.released).where(_RELEASED.c.identity == str(identity))\n", "        query = sa.select(sa.func.max(_RELEASED.c.released))\n", ON_SQL),
@@ -54,7 +60,6 @@ SINKS = (
     Mutant("S3", "records go without their marker", KAFKA, "        await transaction.send_batch(place, [marker_record(marker)])\n", "", ON_KAFKA),
     Mutant("S3", "a commit need not await its sends", TRANSACTIONS, "            await asyncio.wait(self._sent)\n            self._take_answers()\n", "            pass\n", ("tests/contract/test_kafka_trouble.py",), real=True),
     Mutant("S4", "files are not forced to disk", FOLDER, "                os.fsync(file.fileno())", "                pass", ON_FILES),
-    Mutant("S4", "folders are not forced to disk", FOLDER, "            self._force(final.parent)\n        return created", "        return created", ON_FILES),
     Mutant("S4", "a staged file that is gone is released", FILES, "        if size != file.size_bytes:", "        if False:", ON_FILES),
     Mutant("S4", "the summary lags at the end", FILES, "        if due or (row.final and row.epoch == self._marker):", "        if due:", ON_FILES),
     Mutant("S4", "the summary is not rebuilt by who opens", FILES, "        # A predecessor may have died between its last manifest and the summary.\n        self._releases.settle()\n", "", ON_FILES),
