@@ -199,10 +199,14 @@ class SourceTaskBody:
         if not self._taken_since:
             return
         self._taken_since = False
+        now_ms = self._context.outside.clock.monotonic_ms()
         try:
             await self._source.check(self._known)
         except LogUnavailable:
             self._checked_ms = MIN_TIME  # nothing more is read before it answers
+        else:
+            # Behind an outage it is the next read's own look that counts.
+            self._checked_ms = max(self._checked_ms, now_ms) if self._checked_ms > MIN_TIME else MIN_TIME
 
     async def _look_at(self, there: Mapping[SplitId, int]) -> None:
         """What of this task's nobody has told it to read is to be told to the coordinator, where there is more than it was told already."""

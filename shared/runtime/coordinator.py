@@ -52,7 +52,7 @@ from tidemark.shared.runtime.upkeep import Trimmer, Undecided, create, delete
 from tidemark.shared.wire.messages import decode_report, encode_message
 
 _log = structlog.get_logger()
-_TICKS_A_BEAT: Final = 2
+_TICKS_A_BEAT: Final = 4
 """Between what is due, time reaches the machine so often: its time-outs are some beats long."""
 
 Planner = Callable[[str, dict[str, int], Any, Mapping[str, str]], ev.PlannedPipeline]

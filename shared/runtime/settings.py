@@ -58,7 +58,7 @@ class DeathSettings:
 class RuntimeSettings:
     """Of one worker process."""
 
-    heartbeat_interval_ms: int = knob(500)
+    heartbeat_interval_ms: int = knob(1_000)
     heartbeat_timeout_ms: int = knob(5_000)
     """The coordinator gives a silent worker up after this."""
     heartbeat_bytes_max: int = knob(512 * 1024)

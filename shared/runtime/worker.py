@@ -422,7 +422,7 @@ class Worker:
     async def _tick(self) -> None:
         clock, settings = self._outside.clock, self._outside.settings
         while True:
-            await clock.sleep_ms(settings.tick_interval_ms if self._tasks else settings.heartbeat_interval_ms)
+            await clock.sleep_ms(settings.tick_interval_ms if self._tasks else settings.fetch_timeout_ms)
             event = ev.Ticked(clock.now_ms(), clock.monotonic_ms())
             for hosted in self._tasks.values():
                 if hosted.driver is not None and hosted.driver.machine.waits_for(event):
@@ -433,9 +433,7 @@ class Worker:
         flow = TopicPartition(self._outside.topics.flow, 0)
         while True:
             settings = self._outside.settings
-            await self._outside.clock.sleep_ms(
-                settings.flow_interval_ms if self._tasks else settings.heartbeat_interval_ms
-            )
+            await self._outside.clock.sleep_ms(settings.flow_interval_ms if self._tasks else settings.fetch_timeout_ms)
             news = self._unknown_positions()
             if news:
                 self._seq += 1

@@ -10,7 +10,11 @@ import numpy as np
 import pytest
 
 from tests.harness.bench.machine import described
+from tests.harness.bench.ordinary import Case, document, measure, shown
 from tests.harness.bench.rig import Flow, rig
+from tidemark.services.cli.installation import installation, workers_of
+from tidemark.shared.language.documents import parse
+from tidemark.shared.planning import plan_processor
 
 OUT = Path(__file__).resolve().parents[2] / "out" / "bench"
 KILLS = ("source-0", "sink-0", "coordinator-0", "broker")
@@ -37,6 +41,23 @@ async def test_latency(tmp_path: Path) -> None:
                 p50, p99 = np.percentile(delays, [50, 99])
                 figures[f"{name}, epochs of {epoch_ms} ms"] = f"p50 {p50:.1f} ms, p99 {p99:.1f} ms"
     _told("latency", figures)
+
+
+@pytest.mark.bench
+async def test_latency_by_rate_and_partitions(tmp_path: Path) -> None:
+    """Ordinary clients, 10 to 10,000 records a second, 1 to 64 partitions, and the default epoch: each comes out once, as it must be."""
+    cases = [
+        Case(rate=rate, partitions=partitions, epoch_ms=epoch_ms, seconds=10)
+        for partitions, epoch_ms in ((1, 100), (4, 100), (64, 100), (4, None))
+        for rate in (10, 1_000, 10_000)
+    ]
+    plan = plan_processor(parse(document(Case(), "in", "out")))
+    async with installation(tmp_path / "data", {"TIDEMARK_LOG": "json"}, workers_of(plan, {}, 1)) as installed:
+        figures: dict[str, object] = {}
+        for case in (Case(seconds=5, epoch_ms=100), *cases):  # the first is for what has just been loaded
+            found = shown(await measure(installed, case, tmp_path))
+            figures[found.partition(":")[0]] = found.partition(": ")[2]
+    _told("latency_by_rate", figures)
 
 
 @pytest.mark.bench

@@ -24,7 +24,7 @@ from tidemark.services.source.connectors.script import DocumentsSource, ScriptSo
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.language.stages import DataStep, IdleStep, ProcessingTimeStep, ScriptStep, WatermarkStep
 from tidemark.shared.model.ids import Epoch, Offset, SplitId
-from tidemark.shared.model.values import Binary, Date, Long, ObjectId, long
+from tidemark.shared.model.values import Binary, Date, Document, Long, ObjectId, long
 from tidemark.shared.operators.base import RAW, REST, TS
 from tidemark.shared.operators.batches import rest_of
 from tidemark.shared.ports.sink import TargetRefused
@@ -140,7 +140,10 @@ def test_documents_become_columns_of_the_types_on_which_they_agree() -> None:
 
 def test_numbers_are_not_rounded_to_share_a_column() -> None:
     """Whole numbers that a double cannot hold keep their digits, as text beside doubles."""
-    assert table_of_documents([{"x": 2**60 + 1}, {"x": 0.5}]).column("x").to_pylist() == [str(2**60 + 1), "0.5"]
+    documents: list[Document] = [{"x": Long(2**60 + 1)}, {"x": 0.5}]
+    at_once = table_of(pa.RecordBatch.from_pydict({REST: rest_of(documents)}))
+    for table in (table_of_documents(documents), at_once):
+        assert table.column("x").to_pylist() == [str(2**60 + 1), "0.5"]
 
 
 def test_declared_columns_stay_and_undeclared_ones_are_added() -> None:

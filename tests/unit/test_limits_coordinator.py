@@ -211,7 +211,7 @@ def _process(extra: dict[str, Any], runtime: RuntimeSettings, kafka: dict[str, A
             {"heartbeat_timeout_ms": 1_000},
             {},
             {},
-            "heartbeat_timeout_ms=1000 of the coordinator .* heartbeat_interval_ms=500",
+            "heartbeat_timeout_ms=1000 of the coordinator .* heartbeat_interval_ms=1000",
         ),
         ({"lease_ms": 30_000}, {}, {}, "coordinator_silence_ms_max=60000 must be above twice lease_ms=30000"),
         (

@@ -326,7 +326,7 @@ def test_events_are_kept_in_their_topic_as_long_as_is_set() -> None:
             {"runtime": {"wire": WireLimits(message_bytes_max=900_000)}},
             "its 900000 .* wire.message_bytes_max",
         ),
-        (control_settings, {"extra": {"silent_ms_max": 1_000}}, "silent_ms_max=1000 .* heartbeat_interval_ms=500"),
+        (control_settings, {"extra": {"silent_ms_max": 1_000}}, "silent_ms_max=1000 .* heartbeat_interval_ms=1000"),
         (
             control_settings,
             {"extra": {"late_records_min": 0}},

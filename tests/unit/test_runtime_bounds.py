@@ -59,7 +59,7 @@ def test_C12_topics_that_tell_of_now_are_kept_short_by_the_leader() -> None:  # 
                 assert there_now[topic] <= begins[topic] < ends[topic], (
                     "what was told so long before is gone, the rest is not"
                 )
-                lately = (ends[topic] - begins[topic]) * 500  # both beat twice a second
+                lately = (ends[topic] - begins[topic]) * settings.heartbeat_interval_ms  # both beat so often
                 assert lately >= KEPT_MS
 
     run_virtual(main)

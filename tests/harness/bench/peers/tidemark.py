@@ -26,7 +26,7 @@ def document(shape: Shape, source: str, target: str, epoch_ms: int) -> str:
         {"$source": reading}, *shape.stages, {"$emit": {"connectionName": "broker", "topic": target}},
     ]  # fmt: skip
     return json.dumps({
-        "connections": {"broker": {"type": "kafka", "bootstrapServers": "${KAFKA}"}},
+        "connections": {"broker": {"type": "kafka", "bootstrapServers": "${LOCAL_KAFKA}"}},
         "pipeline": stages,
         "options": {"checkpoint": {"interval": {"size": epoch_ms, "unit": "ms"}}},
     })  # fmt: skip
