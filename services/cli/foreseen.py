@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, resolve
 from tidemark.shared.language.problems import DocumentError, join
-from tidemark.shared.language.stages import Compute
+from tidemark.shared.language.stages import SAMPLE_CONNECTION, Compute
 from tidemark.shared.planning import PlanError, plan_processor
 
 LOADING_S_MAX: Final = 60
@@ -44,7 +44,7 @@ def connection_names(processor: Processor) -> set[str]:
     """The connections that stages and the queue of dead letters name."""
     places = [processor.options.dlq, *all_stages(processor.pipeline)]
     names = {getattr(getattr(place, "from_", place), "connection_name", None) for place in places}
-    return {name for name in names if name is not None}
+    return {name for name in names if name not in (None, SAMPLE_CONNECTION)}
 
 
 def named_connections(processor: Processor) -> Mapping[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 
@@ -23,6 +24,7 @@ from tidemark.services.operator.service import OperatorService
 from tidemark.services.sink.connectors.memory import MemorySink, MemoryTarget
 from tidemark.services.sink.service import SinkService
 from tidemark.services.source.connecting import file_source, files_of, own_documents
+from tidemark.services.source.connectors.sample import SampleSource as SampleReadings
 from tidemark.services.source.service import SourceService
 from tidemark.shared.adapters.blobs import MemoryBlobs
 from tidemark.shared.adapters.directory_blobs import DirectoryBlobs
@@ -31,7 +33,14 @@ from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import SimulationStuck, VirtualWorld, run_virtual
 from tidemark.shared.language.documents import Processor
-from tidemark.shared.language.stages import DocumentsSource, FileSource, KafkaSource, ProcessingTimeStep, ScriptSource
+from tidemark.shared.language.stages import (
+    DocumentsSource,
+    FileSource,
+    KafkaSource,
+    ProcessingTimeStep,
+    SampleSource,
+    ScriptSource,
+)
 from tidemark.shared.language.stages import Source as SourceStage
 from tidemark.shared.model.ids import Place, ProcessorName, VertexId, WorkerIncarnation
 from tidemark.shared.model.messages import CreateProcessor, StartProcessor, TaskFailed
@@ -109,6 +118,8 @@ class TryOutSources:
                 if not await source.files():
                     raise CannotTryOut(no_file(stage.path, files_of(self.connections, processor, stage)[1]))
                 return source
+            case SampleSource():
+                return SampleReadings(outside.clock, ends_after=_SAMPLE_ROWS)
             case KafkaSource():
                 raise CannotTryOut(_NO_BROKER.format(path=stage.path))
 
@@ -120,6 +131,8 @@ class TryOutSources:
         """Nothing is open."""
 
 
+_SAMPLE_ROWS: Final = 600
+"""Of a sample stream, which has no end: a minute."""
 _NO_BROKER = (
     "{path}: a topic cannot be tried out without a broker; give documents, script or path, or use `tidemark run`"
 )

@@ -5,6 +5,7 @@ from typing import Any, Final, Protocol
 
 from tidemark.services.source.connectors.files import FileSource, FileSourceSettings
 from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
+from tidemark.services.source.connectors.sample import SampleSource
 from tidemark.services.source.connectors.script import DocumentsSource, ScriptSource
 from tidemark.services.source.settings import SourceSettings
 from tidemark.services.source.steps import ClockNotSettable, looks_at_time
@@ -14,6 +15,7 @@ from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.stages import DocumentsSource as DocumentsStage
 from tidemark.shared.language.stages import FileSource as FileStage
 from tidemark.shared.language.stages import KafkaSource as KafkaStage
+from tidemark.shared.language.stages import SampleSource as SampleStage
 from tidemark.shared.language.stages import ScriptSource as ScriptStage
 from tidemark.shared.language.stages import Source as SourceStage
 from tidemark.shared.ports.clock import Clock
@@ -71,6 +73,8 @@ class RealSources:
                 return KafkaSource(settings, self._connections.log(connection), reader, outside.clock)
             case FileStage():
                 return file_source(self._connections, outside, processor, stage, self._settings)
+            case SampleStage():
+                return SampleSource(outside.clock)
             case DocumentsStage() | ScriptStage():
                 return own_documents(processor, stage, outside.clock)
 

@@ -5,7 +5,14 @@ from tidemark.services.source.connecting import RealSources, SourceConnectors
 from tidemark.services.source.settings import SourceSettings, source_settings
 from tidemark.services.source.steps import Steps, looks_at_time, rows_close, sets_clock
 from tidemark.shared.language.documents import Processor, parse
-from tidemark.shared.language.stages import DocumentsSource, FileSource, KafkaSource, ScriptSource, Source
+from tidemark.shared.language.stages import (
+    DocumentsSource,
+    FileSource,
+    KafkaSource,
+    SampleSource,
+    ScriptSource,
+    Source,
+)
 from tidemark.shared.model.ids import Place
 from tidemark.shared.operators.build import build_chain
 from tidemark.shared.operators.source_front import SourceFront
@@ -60,6 +67,8 @@ def _is_bounded(stage: Source) -> bool:
             return stage.until is not None
         case FileSource():
             return not stage.follow
+        case SampleSource():
+            return False
     return True
 
 

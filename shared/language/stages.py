@@ -141,6 +141,17 @@ class DocumentsSource(SourceBase):
     documents: tuple[Document, ...]
 
 
+SAMPLE_CONNECTION: Final = "sample_stream_solar"
+"""A connection that every installation has: the sample stream."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleSource(SourceBase):
+    """Readings of solar panels, made up: one split that never ends, whose records are a function of their positions."""
+
+    connection_name: str
+
+
 @dataclass(frozen=True, slots=True)
 class DataStep:
     """A document arrives on a partition."""
@@ -181,7 +192,7 @@ class ScriptSource(SourceBase):
     script: tuple[ScriptStep, ...]
 
 
-Source: TypeAlias = KafkaSource | FileSource | DocumentsSource | ScriptSource
+Source: TypeAlias = KafkaSource | FileSource | SampleSource | DocumentsSource | ScriptSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +200,7 @@ class Connection:
     """A connection by name: its type and settings, `${NAME}` references not yet replaced (`documents.connections.resolve`)."""
 
     name: str
-    type: Literal["kafka", "files", "sql", "gateway"]
+    type: Literal["kafka", "files", "sql", "gateway", "sample"]
     settings: Mapping[str, Value] = field(default_factory=dict, repr=False)
 
 

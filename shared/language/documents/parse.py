@@ -24,7 +24,7 @@ from tidemark.shared.language.documents.pipeline import read_pipeline
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.limits import DEFAULTS
 from tidemark.shared.language.problems import DocumentError, InvalidDocument, Problems
-from tidemark.shared.language.stages import Connection, Join, Stage, Union
+from tidemark.shared.language.stages import SAMPLE_CONNECTION, Connection, Join, Stage, Union
 from tidemark.shared.model.ids import ProcessorName
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -171,6 +171,7 @@ _WANTED: Final = {
     "KafkaSource": ("kafka", "gateway"),
     "KafkaEmit": ("kafka",),
     "FileSource": ("files",),
+    "SampleSource": ("sample",),
     "FileEmit": ("files",),
     "Merge": ("sql",),
     "Lookup": ("sql", "files"),
@@ -199,7 +200,7 @@ def _check_connections(pipeline: tuple[Stage, ...], options: Options, known: Kno
 def _check_connection(holder: Any, kind: str, path: str, known: Known, problems: Problems) -> None:
     name = getattr(holder, "connection_name", None)
     wanted = _WANTED.get(kind)
-    if name is None or wanted is None:
+    if name is None or wanted is None or (name == SAMPLE_CONNECTION and kind == "SampleSource"):
         return
     connection = known.connections.get(name)
     if connection is None:

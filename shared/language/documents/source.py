@@ -1,5 +1,6 @@
 """`$source`: which of its kinds is meant is told by its options, then all of them are checked."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from tidemark.shared.language.documents.kinds import (
@@ -39,6 +40,7 @@ from tidemark.shared.language.stages import (
     Perfect,
     PositionHorizon,
     ProcessingTimeStep,
+    SampleSource,
     ScriptSource,
     ScriptStep,
     Source,
@@ -119,9 +121,22 @@ def _position(names: tuple[str, ...], *, time: bool) -> Kind:
     return Kind(read, {"anyOf": [{"enum": list(names)}, {"type": "object"}]})
 
 
+_RESETS: Final = {"smallest": "earliest", "beginning": "earliest", "largest": "latest", "end": "latest"}
+"""Words of Kafka's clients for the same."""
+
+
+def _reset(tree: Any, path: str, scope: Scope) -> str | None:
+    found: str | None = choice("earliest", "latest", *_RESETS).read(tree, path, scope)
+    return None if found is None else _RESETS.get(found, found)
+
+
 _KEY_FORMAT: Final = choice("binData", "string", "json", "int", "long", "double")
 _CONFIG: Final = closed(
-    Option("auto_offset_reset", choice("earliest", "latest"), "where to begin without a checkpoint (default latest)"),
+    Option(
+        "auto_offset_reset",
+        Kind(_reset, {"enum": ["earliest", "latest", *_RESETS]}),
+        "where to begin without a checkpoint: earliest (smallest, beginning) or latest (largest, end; default)",
+    ),
     Option(
         "startAt", _position(("earliest", "latest"), time=True), "earliest, latest, a date, or offsets by partition"
     ),
@@ -175,6 +190,7 @@ _KAFKA: Final = (
     Option("topic", one_or_more(STRING), "a topic, or a list of them", required=True),
     Option("config", _CONFIG, "how the topic is read"),
     Option("until", _position(("latest",), time=False), "latest, or offsets by partition: then the source ends"),
+    Option("partitionCount", integer(1), "accepted and without effect: the brokers know their partitions"),
     *_TIMING,
 )
 _FILES: Final = (
@@ -283,20 +299,45 @@ _SCRIPT: Final = (
     ),
     *_TIMING,
 )
-_KINDS: Final = {"script": _SCRIPT, "documents": _DOCUMENTS, "path": _FILES, "topic": _KAFKA}
+_SAMPLE: Final = (Option("connectionName", STRING, "sample_stream_solar, or a connection of type sample", required=True), *_TIMING)
+_KINDS: Final = {"script": _SCRIPT, "documents": _DOCUMENTS, "path": _FILES, "topic": _KAFKA, "connectionName": _SAMPLE}
+"""By the option that tells; with a connection alone it is a sample stream."""
+_CHANGES: Final = "a change stream of MongoDB is no source here: bring the changes to a topic (a connector for Kafka does), and give topic"
+_ELSEWHERE: Final = {
+    **dict.fromkeys(("db", "coll", "collection", "initialSync"), _CHANGES),
+    "stream": "Kinesis is no source here: bring its records to a topic, and give topic",
+    "cron": "a schedule is no source here: let what keeps the schedule write to a topic, and give topic",
+}
+"""Sources of Atlas' cloud, by an option that tells, and why there are none here."""
+
+
+def _left_out(tree: Any) -> Mapping[str, str]:
+    if type(tree) is not dict or any(name in tree for name in ("script", "documents", "path", "topic")):
+        return {}
+    config = tree.get("config")
+    if type(config) is dict and "fullDocument" in config:
+        return {"config.fullDocument": _CHANGES}
+    return {name: why for name, why in _ELSEWHERE.items() if name in tree}
 
 
 def _read(tree: Any, path: str, scope: Scope) -> Source | None:
+    for name, why in _left_out(tree).items():
+        scope.problems.add(join(path, name), why)
+        return None
     kinds = [name for name in _KINDS if type(tree) is dict and name in tree]
+    if len(kinds) > 1 and kinds[-1] == "connectionName":
+        kinds.pop()
     if len(kinds) > 1:
         scope.problems.add(
             path, f"a source is one of Kafka (topic), files (path), documents or script; found {' and '.join(kinds)}"
         )
         return None
-    if not kinds and (type(tree) is not dict or "connectionName" not in tree):
+    if not kinds:
         scope.problems.add(path, "a source needs topic (Kafka), path (files), documents or script", accepted=_KINDS)
         return None
-    kind = kinds[0] if kinds else "topic"
+    kind = kinds[0]
+    if kind == "connectionName" and not tree.keys() <= {option.name for option in _SAMPLE}:
+        kind = "topic"
     before = len(scope.problems.errors)
     found = read_options(tree, path, scope, _KINDS[kind])
     _check_ids(found, path, scope)
@@ -306,6 +347,8 @@ def _read(tree: Any, path: str, scope: Scope) -> Source | None:
         return ScriptSource(path=path, script=found["script"], **_common(found))
     if kind == "documents":
         return DocumentsSource(path=path, documents=found["documents"], **_common(found))
+    if kind == "connectionName":
+        return SampleSource(path=path, connection_name=found["connectionName"], **_common(found))
     return _files(found, path) if kind == "path" else _kafka(found, path)
 
 

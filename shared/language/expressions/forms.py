@@ -17,6 +17,7 @@ from tidemark.shared.language.expressions.ast import (
     SortArray,
     SortKey,
     Switch,
+    Variable,
 )
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import join
@@ -203,6 +204,18 @@ def _sort_array(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
     return SortArray(source, (SortKey((), from_json(order) == -1),), path)
 
 
+def _expr(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
+    """`$expr`: the expression itself, as queries have it."""
+    return parse(tree, path, scope)
+
+
+def _current_date(tree: Any, path: str, scope: Scope, _: Parse) -> Expr:
+    """`$currentDate`: when the record arrived, as `$$NOW`, so that what is read again gives the same."""
+    if tree not in ({}, []):
+        scope.problems.add(path, f"$currentDate takes no arguments: {{}}, found {tree!r}")
+    return Variable("NOW", ())
+
+
 def _meta(tree: Any, path: str, scope: Scope, _: Parse) -> Expr:
     """`$meta`: what the engine knows about a document, such as its window."""
     if type(tree) is not str or tree not in META_NAMES:
@@ -237,5 +250,7 @@ FORMS: Final[dict[str, Callable[[Any, str, Scope, Parse], Expr]]] = {
     "$reduce": _reduce,
     "$sortArray": _sort_array,
     "$meta": _meta,
+    "$expr": _expr,
+    "$currentDate": _current_date,
     "$getField": _get_field,
 }
