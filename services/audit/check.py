@@ -203,14 +203,22 @@ async def _tables(
     for other in await installed.store.processors():
         document = parse(decode_plan(other.plan).document)
         stages = [stage for stage in all_stages(document.pipeline) if isinstance(stage, Merge)]
-        written = [(_url(document, stage, installed.environment), stage.table) for stage in stages]
+        written = [
+            (_url(document, stage, installed.environment), stage.table)
+            for stage in stages
+            if isinstance(stage.table, str)
+        ]
         writers.append(Writer(other.job, tuple(written)))
     found: dict[VertexId, TableRead | Unread] = {}
     for vertex in plan_processor(processor, engine="local").vertices:
         if not isinstance(vertex.head, WriteHead) or not isinstance(stage := vertex.head.stage, Merge):
             continue
         url = _url(processor, stage, installed.environment)
-        if (count := stages_into(writers, url, stage.table)) > 1:
+        if not isinstance(stage.table, str):
+            found[vertex.id] = Unread(
+                vertex.id, "its tables are named by an expression, which an audit does not follow"
+            )
+        elif (count := stages_into(writers, url, stage.table)) > 1:
             why = f"{count} stages of this installation's processors write into table {stage.table}"
             found[vertex.id] = Unread(vertex.id, why)
         elif "${" in url:

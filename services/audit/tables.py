@@ -27,12 +27,12 @@ from tidemark.services.audit.outputs import Output, Releases
 from tidemark.services.audit.reading import TooMuchHeld
 from tidemark.services.audit.recompute import EpochDone
 from tidemark.services.audit.scratch import Row, filled, folded, rows_of
-from tidemark.services.sink.connectors.sql import MARKERS_TABLE, engine_at, staged_rows
+from tidemark.services.sink.connectors.sql import MARKERS_TABLE, document_of, engine_at, staged_rows
 from tidemark.services.sink.connectors.sqlrows import RowMaker
 from tidemark.services.sink.connectors.sqltable import place_of, target_table
 from tidemark.services.sink.connectors.staging import PartStore, decode_handle
 from tidemark.shared.language.stages import Merge
-from tidemark.shared.language.values import decode_doc, to_json
+from tidemark.shared.language.values import to_json
 from tidemark.shared.model.ids import NO_EPOCH, Epoch, JobId, VertexId
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.encoded import encoded
@@ -88,6 +88,8 @@ class TableRead:
 
 def why_not(stage: Merge) -> str | None:
     """Why a table of this stage is no function of the records; None if it is one."""
+    if not stage.is_constant:
+        return "its table, or what becomes of its rows, is an expression or a pipeline, which an audit does not follow"
     for option, value in (("whenMatched", stage.when_matched), ("whenNotMatched", stage.when_not_matched)):
         if value == "fail":
             return f"{option} is fail: what the table held before decides"
@@ -188,7 +190,7 @@ async def _documents(parts: PartStore, handle: bytes) -> list[Document] | None:
     found: list[Document] = []
     for part in decode_handle(handle, sys.maxsize):  # whatever the sinks' setting is: it is committed
         try:
-            found += [decode_doc(data) for data in staged_rows(await parts.load(part))]
+            found += [document_of(each) for each in staged_rows(await parts.load(part))]
         except TargetRefused:
             return None
         except TargetUnavailable as error:

@@ -23,7 +23,7 @@ from tidemark.services.local.supervisor import CONTROL, TOKEN_FILE
 from tidemark.shared.language.documents import FileDlq, InvalidDocument, KafkaDlq, Processor, parse, resolve
 from tidemark.shared.language.expressions.ast import Literal
 from tidemark.shared.language.problems import DocumentError
-from tidemark.shared.language.stages import FileEmit, KafkaEmit
+from tidemark.shared.language.stages import FileEmit, KafkaEmit, Merge
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import ProcessorStatus, StopProcessor
 from tidemark.shared.planning import plan_processor
@@ -140,6 +140,8 @@ def outputs(processor: Processor) -> list[str]:
                 place = f"topic {topic} of {stage.connection_name}"
             case KafkaEmit():
                 place = f"topics of {stage.connection_name}, by an expression"
+            case Merge() if not isinstance(stage.table, str):
+                place = f"tables of {stage.connection_name}, by an expression"
             case _:
                 place = f"table {stage.table} of {stage.connection_name}"
         found.append(f"results: {place}")

@@ -490,15 +490,29 @@ class FileEmit(StageBase):
     write_options: Mapping[str, Value] = field(default_factory=dict)
 
 
+WhenMatched = Literal["replace", "merge", "keepExisting", "delete", "fail"]
+WhenNotMatched = Literal["insert", "discard", "fail"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge(StageBase):
-    """Rows of a table, found by the fields `on`. `delete` and `fail` on a match as they say."""
+    """Rows of a table, found by the fields `on`. `delete` and `fail` on a match as they say.
+
+    table, when_matched and when_not_matched may be expressions, evaluated on each document. A pipeline in when_matched makes of the row
+    that is there what it becomes; it sees the `let` variables.
+    """
 
     connection_name: str
-    table: str
+    table: str | Expr
     on: tuple[str, ...] = ("_id",)
-    when_matched: Literal["replace", "merge", "keepExisting", "delete", "fail"] = "merge"
-    when_not_matched: Literal["insert", "discard", "fail"] = "insert"
+    let: tuple[tuple[str, Expr], ...] = ()
+    when_matched: "WhenMatched | Expr | tuple[Stateless, ...]" = "merge"
+    when_not_matched: "WhenNotMatched | Expr" = "insert"
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether neither the table nor what becomes of a row hangs on the document."""
+        return all(type(each) is str for each in (self.table, self.when_matched, self.when_not_matched))
 
 
 Sink: TypeAlias = KafkaEmit | FileEmit | Merge

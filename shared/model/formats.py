@@ -78,7 +78,7 @@ CALLS_NOTE: Final = Format("a note of callbacks")
 # Of sinks.
 STAGED_HANDLE: Final = Format("a staged handle")
 STAGED_RECORDS: Final = Format("staged records")
-STAGED_ROWS: Final = Format("staged rows")
+STAGED_ROWS: Final = Format("staged rows", 2, (1, 2))
 FILE_LIST: Final = Format("a list of staged files")
 MANIFEST: Final = Format("a manifest of files")
 VOLUME: Final = Format("a volume of manifests")

@@ -68,7 +68,7 @@ def _essence(what: Compute | Sink | DeadLetterHead) -> Any:
         case FileEmit():
             return ("files", what.connection_name, what.file_path)
         case Merge():
-            return ("table", what.connection_name, what.table)
+            return ("table", what.connection_name, meaning(what.table))
         case DeadLetterHead():
             return ("dlq", meaning(what.queue))
 

@@ -157,7 +157,9 @@ class _Planner:
         return self._sink(stage, ends, last=last)
 
     def _source(self, stage: Source) -> Draft:
-        own = isinstance(stage, ScriptSource | DocumentsSource | SampleSource)  # steps have one order, so one task takes them
+        own = isinstance(
+            stage, ScriptSource | DocumentsSource | SampleSource
+        )  # steps have one order, so one task takes them
         shuffled = stage.record_id is not None and stage.record_id_scope == "source" and self.shuffles_ids
         head, front = ReadHead(stage), FrontSpec(stage, key_groups=self.key_groups if shuffled else 0)
         tasks = 1 if own else None

@@ -19,7 +19,7 @@ from tidemark.services.audit.redrive import Redriven
 from tidemark.services.operator.deaths import _Said
 from tidemark.services.sink.connectors.kafkamarkers import Marker
 from tidemark.services.sink.connectors.manifests import Manifest, Volume, encode_manifest
-from tidemark.services.sink.connectors.sql import _ROWS
+from tidemark.services.sink.connectors.sqlchanges import ROWS, Change
 from tidemark.services.sink.connectors.staging import FILES, Part, StagedFile, decode_handle, encode_handle
 from tidemark.services.source.body import SplitPosition
 from tidemark.services.spark.body import _Stored
@@ -120,7 +120,7 @@ FORMS: Final[dict[Format, Form]] = {
         tuple(types.GenericAlias(tuple, (part, ...)) for part in get_args(Part)), encode_handle, decode_handle
     ),
     formats.STAGED_RECORDS: _coded(formats.STAGED_RECORDS, list[tuple[str, bytes]]),
-    formats.STAGED_ROWS: Form((list[bytes],), _ROWS.encode, _ROWS.decode),
+    formats.STAGED_ROWS: Form((list[bytes], list[Change]), ROWS.encode, ROWS.decode),
     formats.FILE_LIST: Form((tuple[StagedFile, ...],), FILES.encode, FILES.decode),
     formats.MANIFEST: Form((Manifest,), encode_manifest, _manifests.decode),
     formats.VOLUME: Form((Volume,), _volumes.encode, _volumes.decode),

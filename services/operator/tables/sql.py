@@ -12,8 +12,9 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from tidemark.services.operator.tables.sqlvalues import NOTHING, Parameter, cell_reader, parameter_of
+from tidemark.services.operator.tables.sqlvalues import NOTHING, Parameter, parameter_of
 from tidemark.shared.adapters.sql_denied import is_denied
+from tidemark.shared.language.values.cells import cell_reader
 from tidemark.shared.model.tables import Found
 from tidemark.shared.model.values import Document, Value
 from tidemark.shared.ports.clock import Executor
@@ -104,7 +105,9 @@ class SqlTable:
         parameters = {c.name: parameter_of(c, self._engine.dialect.name) for c in table.columns}
         return _Columns(
             table,
-            {"".join(c.name): cell_reader(c) for c in table.columns},  # names are of a type of their own
+            {
+                "".join(c.name): cell_reader(wide=isinstance(c.type, sa.BigInteger)) for c in table.columns
+            },  # names are of a type of their own
             {name: parameter for name, parameter in parameters.items() if parameter is not None},
         )
 

@@ -6,19 +6,16 @@ does not find is lost.
 
 import datetime as dt
 import math
-import uuid
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from tidemark.shared.language.values import ExtendedJsonError, from_json
-from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Binary, Date, Long, Value, long
+from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Date, Long
 
 NOTHING: Final = object()
 """No cell of the column can equal the value."""
-UUID_SUBTYPE: Final = 4
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MS: Final = dt.timedelta(milliseconds=1)
 _YEARS_MS: Final = (
@@ -109,35 +106,3 @@ def parameter_of(column: sa.Column[Any], dialect: str) -> Parameter | None:
 
 
 _TABLES: Final = {"sqlite": _SQLITE, "postgresql": _POSTGRESQL}
-
-
-def value_of(cell: Any) -> Value:
-    """A cell as a value; NULL is null. What has no counterpart is text."""
-    match cell:
-        case None | bool() | float() | str() | Decimal():
-            return cell
-        case int():
-            return cell if type(cell) is int else int(cell)
-        case dt.datetime():
-            moment = cell if cell.tzinfo is not None else cell.replace(tzinfo=dt.UTC)
-            return Date((moment - _EPOCH) // _MS)
-        case dt.date():
-            return Date((dt.datetime(cell.year, cell.month, cell.day, tzinfo=dt.UTC) - _EPOCH) // _MS)
-        case bytes() | memoryview() | bytearray():
-            return Binary(bytes(cell))
-        case uuid.UUID():
-            return Binary(cell.bytes, UUID_SUBTYPE)
-        case dict() | list():
-            try:
-                return from_json(cell)
-            except ExtendedJsonError:
-                return str(cell)
-        case _:
-            return str(cell)
-
-
-def cell_reader(column: sa.Column[Any]) -> Callable[[Any], Value]:
-    """How the cells of a column are read: those of 64 bits are longs, whatever their size."""
-    if isinstance(column.type, sa.BigInteger):
-        return lambda cell: long(cell) if type(cell) is int else value_of(cell)
-    return value_of

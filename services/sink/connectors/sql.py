@@ -6,10 +6,11 @@
 - What the table would refuse is found before staging. What it refuses all the same is permanent, and named by commit and record.
 """
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
@@ -21,23 +22,26 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.schema import CreateTable
 
 from tidemark.services.sink.connectors.markers import check_open, is_due
+from tidemark.services.sink.connectors.sqlchanges import ROWS, Change, NoChange, StagedRow, changes
+from tidemark.services.sink.connectors.sqlpipelines import PipelineWriter
 from tidemark.services.sink.connectors.sqlrows import RowMaker, Rows, documents_array
 from tidemark.services.sink.connectors.sqltable import place_of, target_table
 from tidemark.services.sink.connectors.sqlwrites import MergeWriter, Unwanted
 from tidemark.services.sink.connectors.staging import Part, PartStore, Staging
 from tidemark.shared.adapters.sql_denied import is_denied
 from tidemark.shared.language.stages import Merge
+from tidemark.shared.language.values import decode_doc, encode_doc
 from tidemark.shared.model.checkpoint import MirrorRow
-from tidemark.shared.model.formats import STAGED_ROWS, Codec, FormatError
+from tidemark.shared.model.formats import FormatError
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.positive import check_positive
+from tidemark.shared.model.values import Document
 from tidemark.shared.operators.encoded import encoded
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.sink import Identity, Rejected, TargetDenied, TargetRefused, TargetUnavailable
 
 MARKERS_TABLE: Final = "tidemark_released"
-_ROWS: Final[Codec[list[bytes]]] = Codec(STAGED_ROWS, list[bytes])
 DIALECTS: Final = ("postgresql", "sqlite")
 _RELEASED: Final = sa.Table(
     MARKERS_TABLE,
@@ -62,6 +66,8 @@ class SqlSinkSettings:
     """How long a release waits for a lock, such as a zombie's, before the target counts as away."""
     idle_in_transaction_ms: int = 60_000
     """After so long of silence PostgreSQL ends a release's transaction: a stopped process holds no lock for ever."""
+    tables_max: int = 1000
+    """How many tables an expression in `$merge.into` may name; rows for more go to the dead letters."""
     connections_max: int = 15
     """To one database, of all tasks of the process; who needs one more waits."""
 
@@ -105,8 +111,28 @@ def _roll_back(connection: Any, _record: Any, _state: Any) -> None:
     connection.rollback()
 
 
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A table, and what is done with its rows."""
+
+    stage: Merge
+    maker: RowMaker
+    writer: MergeWriter | PipelineWriter
+
+    def data(self, row: StagedRow) -> bytes:
+        """The encoded fields of a row that are written, or find what is there."""
+        if not isinstance(row, Change) or self.stage.when_not_matched == "insert":
+            return row.document if isinstance(row, Change) else row
+        if self.stage.when_matched in ("replace", "merge"):
+            return row.document
+        return encode_doc({name: value for name, value in decode_doc(row.document).items() if name in self.stage.on})
+
+
 class SqlSink:
-    """`Sink` into one table. `engine` is SQLAlchemy's, synchronous; its work runs on the executor's threads."""
+    """`Sink` into a table, or those that an expression names.
+
+    `engine` is SQLAlchemy's, synchronous; its work runs on the executor's threads.
+    """
 
     def __init__(
         self,
@@ -126,12 +152,12 @@ class SqlSink:
         self._executor = executor
         self._settings = settings or SqlSinkSettings()
         self._staging = Staging(parts)
-        self._held: list[bytes] = []
+        self._held: list[StagedRow] = []
         self._held_bytes = 0
         self._identity: Identity | None = None
         self._marker = Epoch(0)
-        self._maker: RowMaker | None = None
-        self._writer: MergeWriter | None = None
+        self._tables: dict[str, sa.Table] = {}
+        self._targets: dict[tuple[str, str, str], _Target] = {}
 
     async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
         """See `Sink.open`. TargetRefused if the table is not there, or `on` is no unique key of it."""
@@ -142,7 +168,11 @@ class SqlSink:
 
     def _open(self, identity: Identity, restored_from: Epoch, *, joins: bool) -> Epoch:
         with self._errors("opening"):
-            table = target_table(self._engine, self._stage)
+            self._tables, self._targets = {}, {}
+            if self._stage.is_constant:
+                self._target(b"")
+            elif isinstance(self._stage.table, str):
+                self._table(self._stage)
             self._make_markers()
             with self._engine.begin() as connection:
                 marker = self._read_marker(connection, identity)
@@ -157,11 +187,37 @@ class SqlSink:
                         {"released": restored_from},
                     )
                     marker = restored_from
-                self._writer = MergeWriter(connection, table, self._stage)
-        inserts = self._stage.when_not_matched == "insert"
-        self._maker = RowMaker(table, self._stage.on, self._engine.dialect, inserts=inserts)
         self._marker = marker
         return marker
+
+    def _table(self, stage: Merge) -> sa.Table:
+        """The table of a resolved stage. TargetRefused."""
+        name = str(stage.table)
+        if name not in self._tables:
+            if len(self._tables) >= self._settings.tables_max:
+                raise TargetRefused(
+                    f"{place_of(stage)}: the expression has named {len(self._tables)} tables, which is tables_max"
+                )
+            self._tables[name] = target_table(self._engine, stage)
+        return self._tables[name]
+
+    def _target(self, row: StagedRow) -> _Target:
+        """Where a row goes. TargetRefused, TargetUnavailable."""
+        key = (row.table, row.when_matched, row.when_not_matched) if isinstance(row, Change) else ("", "", "")
+        if key not in self._targets:
+            stage = row.resolved(self._stage) if isinstance(row, Change) else self._stage
+            with self._errors(f"looking at {stage.table}"):
+                table = self._table(stage)
+                maker = RowMaker(table, stage.on, self._engine.dialect, inserts=stage.when_not_matched == "insert")
+                with self._engine.begin() as connection:
+                    piped = isinstance(stage.when_matched, tuple)
+                    writer = (
+                        PipelineWriter(connection, table, stage, maker)
+                        if piped
+                        else MergeWriter(connection, table, stage)
+                    )
+            self._targets[key] = _Target(stage, maker, writer)
+        return self._targets[key]
 
     def _make_markers(self) -> None:
         """Make the markers table if it is not there; another task may be making it at the same time."""
@@ -194,22 +250,43 @@ class SqlSink:
         """See `Sink.accept`. After TargetUnavailable nothing of the batch was taken: it may be handed over again."""
         while self._held_bytes >= self._settings.part_bytes_max:
             await self._keep_part()
-        maker = self._maker
-        if maker is None:
+        if self._identity is None:
             raise ValueError("sql sink: accept before open")
-        documents = encoded(batch)
-        misfits = maker.misfits(documents)
-        taken = [data for row, data in enumerate(documents.to_pylist()) if row not in misfits]
+        if self._stage.is_constant:
+            documents = encoded(batch)
+            rows: list[StagedRow | NoChange] = list(documents.to_pylist())
+            misfits: Mapping[int, object] = self._target(b"").maker.misfits(documents)
+        else:
+            rows = changes(self._stage, batch)
+            misfits = await self._executor.blocking(self._misfits, rows)
+        taken = [data for n, data in enumerate(rows) if n not in misfits and not isinstance(data, NoChange)]
         self._held += taken
-        self._held_bytes += sum(map(len, taken))
-        return [Rejected(row, f"{self._stage.path}: {misfit}") for row, misfit in misfits.items()]
+        self._held_bytes += sum(map(_size_of, taken))
+        return [Rejected(row, f"{self._stage.path}: {misfit}") for row, misfit in sorted(misfits.items())]
+
+    def _misfits(self, rows: Sequence[StagedRow | NoChange]) -> dict[int, object]:
+        """What no table takes, by row. TargetUnavailable."""
+        found: dict[int, object] = {}
+        for n, row in enumerate(rows):
+            if isinstance(row, NoChange):
+                found[n] = row
+                continue
+            try:
+                target = self._target(row)
+            except TargetRefused as refused:
+                found[n] = refused
+                continue
+            found |= dict.fromkeys(
+                [n] if (why := target.maker.misfits(documents_array([target.data(row)]))) else [], why.get(0)
+            )
+        return found
 
     async def _keep_part(self) -> None:
         size = count = 0
         while count < len(self._held) and size < self._settings.part_bytes_max:
-            size += len(self._held[count])
+            size += _size_of(self._held[count])
             count += 1
-        await self._staging.keep(_ROWS.encode(self._held[:count]), count)
+        await self._staging.keep(ROWS.encode(self._held[:count]), count)
         self._held = self._held[count:]
         self._held_bytes -= size
 
@@ -309,13 +386,48 @@ class SqlSink:
         return marker
 
     def _write(
-        self, connection: sa.Connection, commit: str, documents: list[bytes], first: int, skipped: list[int] | None
+        self, connection: sa.Connection, commit: str, staged: list[StagedRow], first: int, skipped: list[int] | None
     ) -> None:
-        """Write the documents of a part; `first` is the number of the first of them."""
-        maker = self._maker
-        assert maker is not None
-        with self._errors(f"{commit}, records {first} to {first + len(documents) - 1}"):
-            rows, misfits = maker.rows(documents_array(documents))
+        """Write the rows of a part; `first` is the number of the first of them. Neighbours with one target go together."""
+        for target, run in groupby(staged, key=self._target):
+            rows = list(run)
+            if isinstance(target.writer, PipelineWriter):
+                self._write_through(connection, commit, target.writer, rows, first, skipped)
+            else:
+                self._write_run(connection, commit, target, rows, first, skipped)
+            first += len(rows)
+
+    def _write_through(
+        self,
+        connection: sa.Connection,
+        commit: str,
+        writer: PipelineWriter,
+        staged: Sequence[StagedRow],
+        first: int,
+        skipped: list[int] | None,
+    ) -> None:
+        """Each row by the pipeline of whenMatched; what is refused leaves nothing behind (S6)."""
+        for number, change in enumerate(staged, first):
+            assert isinstance(change, Change), "a pipeline's rows are staged with its variables"
+            try:
+                with self._errors(f"{commit}, record {number}"), connection.begin_nested():
+                    writer.write(connection, change)
+            except TargetRefused:
+                if skipped is None:
+                    raise
+                skipped.append(1)
+
+    def _write_run(
+        self,
+        connection: sa.Connection,
+        commit: str,
+        target: _Target,
+        staged: Sequence[StagedRow],
+        first: int,
+        skipped: list[int] | None,
+    ) -> None:
+        with self._errors(f"{commit}, records {first} to {first + len(staged) - 1}"):
+            rows, misfits = target.maker.rows(documents_array([target.data(each) for each in staged]))
         if misfits and skipped is None:
             number, error = min(misfits.items(), key=lambda item: item[0])
             raise TargetRefused(
@@ -324,14 +436,19 @@ class SqlSink:
         if misfits and skipped is not None:
             skipped += [1] * len(misfits)
         taken = np.setdiff1d(np.arange(rows.size), list(misfits))
-        self._write_rows(connection, commit, rows.taken(taken), (taken + first).tolist(), skipped)
+        assert isinstance(target.writer, MergeWriter)
+        self._write_rows(connection, commit, target.writer, rows.taken(taken), (taken + first).tolist(), skipped)
 
     def _write_rows(
-        self, connection: sa.Connection, commit: str, rows: Rows, numbers: list[int], skipped: list[int] | None
+        self,
+        connection: sa.Connection,
+        commit: str,
+        writer: MergeWriter,
+        rows: Rows,
+        numbers: list[int],
+        skipped: list[int] | None,
     ) -> None:
         """Write rows with these numbers. Of those that are refused together each half is written alone, until it is one row (S6)."""
-        writer = self._writer
-        assert writer is not None
         if not numbers:
             return
         try:
@@ -344,8 +461,8 @@ class SqlSink:
             if not half and skipped is not None:
                 skipped.append(1)
                 return
-            self._write_rows(connection, commit, rows.taken(slice(0, half)), numbers[:half], skipped)
-            self._write_rows(connection, commit, rows.taken(slice(half, None)), numbers[half:], skipped)
+            self._write_rows(connection, commit, writer, rows.taken(slice(0, half)), numbers[:half], skipped)
+            self._write_rows(connection, commit, writer, rows.taken(slice(half, None)), numbers[half:], skipped)
 
     def _check_at_once(self, connection: sa.Connection) -> None:
         """Of a constraint that is looked at with the commit nobody could tell which record it refuses."""
@@ -395,9 +512,18 @@ class SqlSink:
         """Nothing to let go of: the engine is its owner's."""
 
 
-def staged_rows(data: bytes) -> list[bytes]:
-    """The encoded documents of a part, in the order of their release; TargetRefused."""
+def staged_rows(data: bytes) -> list[StagedRow]:
+    """The rows of a part, in the order of their release; TargetRefused."""
     try:
-        return _ROWS.decode(data)
+        return ROWS.decode(data)
     except FormatError as error:
         raise TargetRefused(str(error)) from error
+
+
+def document_of(row: StagedRow) -> Document:
+    """The document of a staged row. CodecError."""
+    return decode_doc(row.document if isinstance(row, Change) else row)
+
+
+def _size_of(row: StagedRow) -> int:
+    return len(row) if isinstance(row, bytes) else len(row.document) + len(row.variables) + len(row.table)

@@ -12,12 +12,13 @@ from tidemark.shared.ports.sink import TargetRefused
 
 def place_of(stage: Merge) -> str:
     """As errors name it."""
-    return f"{stage.path} into {stage.table}"
+    table = stage.table if isinstance(stage.table, str) else "the table that an expression gives"
+    return f"{stage.path} into {table}"
 
 
 def target_table(engine: sa.Engine, stage: Merge) -> sa.Table:
     """The table, reflected. TargetRefused if it is not there, or `on` is no unique key of it."""
-    schema, _, name = stage.table.rpartition(".")
+    schema, _, name = str(stage.table).rpartition(".")
     try:
         table = sa.Table(name, sa.MetaData(), schema=schema or None, autoload_with=engine)
     except exc.NoSuchTableError as error:

@@ -55,6 +55,7 @@ class MergeWriter:
 
     def _write(self, connection: sa.Connection, rows: Rows) -> None:
         matched, unmatched = self._stage.when_matched, self._stage.when_not_matched
+        assert isinstance(matched, str), "pipelines and expressions have been looked at before"
         keys = Keys.of(rows, self._stage.on)
         once = keys.folded(rows, matched)
         if unmatched == "insert" and matched in ("replace", "merge", "keepExisting"):

@@ -41,7 +41,9 @@ def _one_of(*names: str) -> Kind:
 
 _TEXT: Final = _unshown(STRING, "a non-empty string")
 _TABLE: Final = _unshown(DOCUMENT, "an object")
-_TYPE: Final = Option("type", _one_of("kafka", "files", "sql", "gateway", "sample"), "what is at the other end", required=True)
+_TYPE: Final = Option(
+    "type", _one_of("kafka", "files", "sql", "gateway", "sample"), "what is at the other end", required=True
+)
 SETTINGS: Final = {
     "kafka": (
         Option("bootstrapServers", _TEXT, "host:port, separated by commas", required=True),

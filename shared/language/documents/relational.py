@@ -95,7 +95,7 @@ def _lookup_fields(o: Read, path: str, scope: Scope) -> dict[str, Any]:
         scope.problems.add(path, "localField and foreignField stand together or not at all")
     if "localField" not in o and "pipeline" not in o:
         scope.problems.add(path, "needs localField and foreignField, or a pipeline")
-    variables = _let(o.get("let", {}), join(path, "let"), scope)
+    variables = read_let(o.get("let", {}), join(path, "let"), scope)
     inner = scope.bind(*(name for name, _ in variables))
     stages = []
     trees = o.get("pipeline", [])
@@ -118,7 +118,8 @@ def _lookup_fields(o: Read, path: str, scope: Scope) -> dict[str, Any]:
     }
 
 
-def _let(tree: Any, path: str, scope: Scope) -> tuple[tuple[str, Any], ...]:
+def read_let(tree: Any, path: str, scope: Scope) -> tuple[tuple[str, Any], ...]:
+    """The variables of `let`, by name, and their expressions."""
     if type(tree) is not dict:
         scope.problems.add(path, "expected an object of variable: expression")
         return ()

@@ -16,10 +16,13 @@ from tidemark.shared.language.documents.kinds import (
     closed_schema,
     one_or_more,
     read_options,
+    read_stage,
     with_options,
 )
-from tidemark.shared.language.documents.relational import TABLE
-from tidemark.shared.language.expressions.ast import Literal
+from tidemark.shared.language.documents.relational import read_let
+from tidemark.shared.language.documents.stateless import STATELESS
+from tidemark.shared.language.expressions.ast import Call, Expr, Literal
+from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import join
 from tidemark.shared.language.stages import FileEmit, KafkaEmit, Merge, Sink
@@ -101,31 +104,102 @@ def _kafka(o: Read, path: str) -> Sink:
     )
 
 
-def _merge(o: Read, path: str, _: Scope) -> Merge:
+def _computed(tree: Any) -> bool:
+    """Whether a tree is an expression, and no word."""
+    return type(tree) is dict or (type(tree) is str and tree.startswith("$"))
+
+
+def _word_or_expression(*words: str) -> Kind:
+    known = choice(*words)
+
+    def read(tree: Any, path: str, scope: Scope) -> Any:
+        if not _computed(tree):
+            return known.read(tree, path, scope)
+        expr = parse_expression(tree, path, scope)
+        return known.read(expr.value, path, scope) if isinstance(expr, Literal) else expr
+
+    return Kind(read, {"anyOf": [known.schema, EXPRESSION.schema]})
+
+
+_NAME: Final = Kind(
+    lambda tree, path, scope: (
+        parse_expression(tree, path, scope) if _computed(tree) else STRING.read(tree, path, scope)
+    ),
+    {"anyOf": [STRING.schema, EXPRESSION.schema]},
+)
+_INTO: Final = (
+    Option("connectionName", STRING, "the connection", required=True),
+    Option("table", _NAME, "a table, or an expression that gives one"),
+    Option("db", _NAME, "with coll: the table db.coll"),
+    Option("coll", _NAME, "with db: the table db.coll"),
+)
+
+
+def _into(tree: Any, path: str, scope: Scope) -> tuple[str, str | Expr] | None:
+    """The connection, and the table or what gives it."""
+    found = read_options(tree, path, scope, _INTO)
+    parts = [found[name] for name in (["table"] if "table" in found else ["db", "coll"]) if name in found]
+    if "connectionName" not in found:
+        return None
+    if not parts:
+        scope.problems.add(path, "needs table, or coll (and db)", accepted=("table", "db", "coll"))
+        return None
+    if all(type(part) is str for part in parts):
+        return found["connectionName"], ".".join(parts)
+    exprs = [Literal(part) if type(part) is str else part for part in parts]
+    table = exprs[0] if len(exprs) == 1 else Call("$concat", (exprs[0], Literal("."), exprs[1]), path)
+    return found["connectionName"], table
+
+
+_MATCHED: Final = _word_or_expression("replace", "merge", "keepExisting", "delete", "fail")
+_IN_PLACE: Final = {
+    name: STATELESS[name] for name in ("$addFields", "$set", "$project", "$unset", "$replaceRoot", "$replaceWith")
+}
+
+
+def _as_written(tree: Any, path: str, scope: Scope) -> Any:  # noqa: ARG001 - a kind's signature
+    """Read later, when the variables are known."""
+    return tree
+
+
+def _matched(tree: Any, variables: tuple[str, ...], path: str, scope: Scope) -> Any:
+    if type(tree) is not list:
+        return _MATCHED.read(tree, path, scope)
+    inner = scope.bind(*variables)
+    return tuple(read_stage(item, f"{path}[{i}]", inner, _IN_PLACE, {}) for i, item in enumerate(tree))
+
+
+def _merge(o: Read, path: str, scope: Scope) -> Merge:
+    if "let" in o and type(o.get("whenMatched")) is not list:
+        scope.problems.add(join(path, "let"), "are variables of a pipeline in whenMatched, and there is none")
+    let = read_let(o.get("let", {"new": "$$ROOT"}), join(path, "let"), scope)
+    matched = _matched(o.get("whenMatched", "merge"), tuple(n for n, _ in let), join(path, "whenMatched"), scope)
     return Merge(
         path=path,
-        connection_name=o["into"].connection_name,
-        table=o["into"].table,
+        connection_name=o["into"][0],
+        table=o["into"][1],
         on=tuple(".".join(names) for names in o.get("on", (("_id",),))),
-        when_matched=o.get("whenMatched", "merge"),
+        let=let if type(matched) is tuple else (),
+        when_matched=matched,
         when_not_matched=o.get("whenNotMatched", "insert"),
     )
 
 
 _MERGE: Final = (
-    Option("into", TABLE, "the table", required=True),
+    Option("into", Kind(_into, closed_schema(_INTO)), "the table", required=True),
     Option("on", one_or_more(PATH), "the fields that find a row (default _id)"),
+    Option("let", Kind(_as_written, {"type": "object"}), "variables for the pipeline of whenMatched (default {new: $$ROOT})"),
     Option(
         "whenMatched",
-        choice("replace", "merge", "keepExisting", "delete", "fail"),
-        "what becomes of a row that is there (default merge)",
+        Kind(_as_written, {"anyOf": [_MATCHED.schema, {"type": "array"}]}),
+        "what becomes of a row that is there (default merge): a word, an expression that gives one, or a pipeline on the row",
     ),
     Option(
         "whenNotMatched",
-        choice("insert", "discard", "fail"),
-        "what becomes of a document without a row (default insert)",
+        _word_or_expression("insert", "discard", "fail"),
+        "what becomes of a document without a row (default insert): a word, or an expression that gives one",
     ),
-)
+)  # fmt: skip
 
 SINKS: Final[dict[str, StageSpec]] = {
     "$emit": StageSpec(

@@ -299,7 +299,10 @@ _SCRIPT: Final = (
     ),
     *_TIMING,
 )
-_SAMPLE: Final = (Option("connectionName", STRING, "sample_stream_solar, or a connection of type sample", required=True), *_TIMING)
+_SAMPLE: Final = (
+    Option("connectionName", STRING, "sample_stream_solar, or a connection of type sample", required=True),
+    *_TIMING,
+)
 _KINDS: Final = {"script": _SCRIPT, "documents": _DOCUMENTS, "path": _FILES, "topic": _KAFKA, "connectionName": _SAMPLE}
 """By the option that tells; with a connection alone it is a sample stream."""
 _CHANGES: Final = "a change stream of MongoDB is no source here: bring the changes to a topic (a connector for Kafka does), and give topic"

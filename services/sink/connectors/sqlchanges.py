@@ -1,0 +1,104 @@
+"""What a `$merge` whose table or actions hang on the document does with each: worked out before staging, and staged with the document.
+
+So a release needs no metadata of records, and does the same each time (S5).
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final, get_args
+
+import msgspec
+import pyarrow as pa
+
+from tidemark.shared.language.expressions.ast import Expr
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.errors import ExpressionError
+from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.language.stages import Merge, WhenMatched, WhenNotMatched
+from tidemark.shared.language.values import decode_doc, encode_doc, type_name
+from tidemark.shared.model.formats import STAGED_ROWS, Codec
+from tidemark.shared.model.values import MISSING, Date, Document, Value
+from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.operators.rows import environments
+
+PIPELINE: Final = "pipeline"
+"""Staged as whenMatched where the stage has a pipeline, which stands in the document and is not staged."""
+_NOW: Final = "NOW"
+
+
+class Change(msgspec.Struct, frozen=True, array_like=True):
+    """A staged document with what is done with it."""
+
+    document: bytes
+    table: str
+    when_matched: str
+    when_not_matched: str
+    variables: bytes
+    """Of the pipeline in whenMatched, and `$$NOW` as NOW, where there is one; as a document."""
+
+    def resolved(self, stage: Merge) -> Merge:
+        """The stage as it is for this document."""
+        matched: Any = stage.when_matched if self.when_matched == PIPELINE else self.when_matched
+        not_matched: Any = self.when_not_matched
+        return replace(stage, table=self.table, when_matched=matched, when_not_matched=not_matched)
+
+    def environment(self) -> Environment:
+        """What the pipeline sees besides the row."""
+        variables = decode_doc(self.variables)
+        now = variables.pop(_NOW, None)
+        return Environment({}, now=now if isinstance(now, Date) else None, variables=variables)
+
+
+StagedRow = bytes | Change
+"""A document of a stage that does the same with all; or one with what is done with it."""
+ROWS: Final[Codec[list[StagedRow]]] = Codec(STAGED_ROWS, list[StagedRow])
+
+
+class NoChange(Exception):
+    """Why a document cannot be written: what its expressions give is no table, or no action."""
+
+
+def changes(stage: Merge, batch: pa.RecordBatch) -> list[StagedRow | NoChange]:
+    """What is staged for each document; NoChange where an expression fails."""
+    found: list[StagedRow | NoChange] = []
+    for env in environments(batch, documents_of(batch)):
+        try:
+            found.append(_change(stage, env))
+        except ExpressionError as error:
+            found.append(NoChange(str(error)))
+        except NoChange as why:
+            found.append(why)
+    return found
+
+
+def _change(stage: Merge, env: Environment) -> Change:
+    table = _text(stage.table, env, "into", "the name of a table")
+    variables: Document = {}
+    if isinstance(stage.when_matched, tuple):
+        matched = PIPELINE
+        bound: dict[str, Value] = {name: evaluate(expr, env) for name, expr in stage.let}
+        variables = {name: value for name, value in bound.items() if value is not MISSING}
+        if env.now is not None:
+            variables[_NOW] = env.now
+    else:
+        matched = _word(stage.when_matched, env, "whenMatched", get_args(WhenMatched))
+    not_matched = _word(stage.when_not_matched, env, "whenNotMatched", get_args(WhenNotMatched))
+    return Change(encode_doc(env.root), table, matched, not_matched, encode_doc(variables))
+
+
+def _text(what: str | Expr, env: Environment, place: str, expected: str) -> str:
+    value = what if isinstance(what, str) else evaluate(what, env)
+    if type(value) is str and value:
+        return value
+    raise NoChange(f"{place}: expected {expected}, found {_shown(value)}")
+
+
+def _word(what: str | Expr, env: Environment, place: str, words: Sequence[str]) -> str:
+    value = what if isinstance(what, str) else evaluate(what, env)
+    if type(value) is str and value in words:
+        return value
+    raise NoChange(f"{place}: expected one of {', '.join(words)}, found {_shown(value)}")
+
+
+def _shown(value: Value) -> str:
+    return repr(value)[:80] if type(value) is str else f"a value of type {type_name(value)}"
