@@ -15,6 +15,7 @@ import structlog
 
 from tidemark.shared.language.apply.lookup import Wanted
 from tidemark.shared.language.stages import CachedLookup, Lookup
+from tidemark.shared.language.values import encode_doc
 from tidemark.shared.model.tables import Found
 from tidemark.shared.operators.base import Out
 from tidemark.shared.operators.context import TaskContext as OperatorContext
@@ -34,8 +35,11 @@ class _Cache:
     max_entries: int
     rows_max: int
     """Of all answers together."""
-    _answers: OrderedDict[bytes, tuple[int, Sequence[Found]]] = field(default_factory=OrderedDict)
+    bytes_max: int | None = None
+    """Of all answers together, encoded; None: `rows_max` is the only bound."""
+    _answers: OrderedDict[bytes, tuple[int, Sequence[Found], int]] = field(default_factory=OrderedDict)
     _rows: int = 0
+    _bytes: int = 0
 
     def get(self, key: bytes, now_ms: int) -> Sequence[Found] | None:
         """An answer that is not too old; None for none."""
@@ -48,12 +52,20 @@ class _Cache:
     def put(self, key: bytes, found: Sequence[Found], now_ms: int) -> None:
         """Keep an answer, also that there is nothing; the one used longest ago gives way."""
         if key in self._answers:
-            self._rows -= len(self._answers[key][1])
-        self._answers[key] = (now_ms + self.ttl_ms, found)
-        self._answers.move_to_end(key)
+            self._forget(self._answers.pop(key))
+        size = 0 if self.bytes_max is None else len(key) + sum(len(encode_doc(one.document)) for one in found)
+        self._answers[key] = (now_ms + self.ttl_ms, found, size)
         self._rows += len(found)
-        while len(self._answers) > self.max_entries or self._rows > self.rows_max:
-            self._rows -= len(self._answers.popitem(last=False)[1][1])
+        self._bytes += size
+        while len(self._answers) > self.max_entries or self._rows > self.rows_max or self._is_large():
+            self._forget(self._answers.popitem(last=False)[1])
+
+    def _forget(self, answer: tuple[int, Sequence[Found], int]) -> None:
+        self._rows -= len(answer[1])
+        self._bytes -= answer[2]
+
+    def _is_large(self) -> bool:
+        return self.bytes_max is not None and self._bytes > self.bytes_max
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -72,7 +84,7 @@ class Lookups:
         self._rows = LookupRows(stage, context)
         self._cache: _Cache | None = None
         if isinstance(stage, CachedLookup):
-            self._cache = _Cache(stage.ttl_ms, stage.max_entries, settings.kept_rows_max)
+            self._cache = _Cache(stage.ttl_ms, stage.max_entries, settings.kept_rows_max, stage.bytes_max)
         self._counts = {"lookups": 0, "questions": 0, "cached": 0}
 
     async def enrich(self, batch: pa.RecordBatch) -> Sequence[Out]:

@@ -419,10 +419,11 @@ class Lookup(StageBase):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedLookup(Lookup):
-    """A lookup whose answers are kept for `ttl_ms`, at most `max_entries` of them."""
+    """A lookup whose answers are kept for `ttl_ms`, at most `max_entries` of them, and `bytes_max` as they are encoded."""
 
     ttl_ms: int
     max_entries: int = 10_000
+    bytes_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

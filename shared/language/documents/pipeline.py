@@ -7,9 +7,9 @@ from tidemark.shared.language.documents.relational import relational
 from tidemark.shared.language.documents.sinks import SINKS
 from tidemark.shared.language.documents.source import SOURCE
 from tidemark.shared.language.documents.stateless import STATELESS
-from tidemark.shared.language.documents.windows import ONLY_INSIDE, WINDOWS
+from tidemark.shared.language.documents.windows import ONLY_INSIDE, unnested, windows
 from tidemark.shared.language.expressions.scope import Scope
-from tidemark.shared.language.stages import Stage
+from tidemark.shared.language.stages import Stage, Window
 
 STAGES_MAX: Final = 200
 """How many stages one pipeline may have."""
@@ -26,7 +26,7 @@ def read_pipeline(tree: Any, path: str, scope: Scope) -> tuple[Stage, ...]:
     if len(tree) > STAGES_MAX or path.count("pipelines[") + path.count(".from") > NESTING_MAX:
         problems.add(path, f"a pipeline has at most {STAGES_MAX} stages, and nests at most {NESTING_MAX} deep")
         return ()
-    stages = []
+    stages: list[Stage] = []
     for i, item in enumerate(tree):
         place = f"{path}[{i}]"
         name = next(iter(item)) if type(item) is dict and len(item) == 1 else None
@@ -38,7 +38,9 @@ def read_pipeline(tree: Any, path: str, scope: Scope) -> tuple[Stage, ...]:
             )
             continue
         stage = read_stage(item, place, scope, STAGES, _ELSEWHERE)
-        if stage is not None:
+        if isinstance(stage, Window):
+            stages.extend(unnested(stage, scope))
+        elif stage is not None:
             stages.append(stage)
     return tuple(stages)
 
@@ -50,13 +52,16 @@ _ELSEWHERE: Final = {
     "$out": "is not a stage of streams: use $merge or $emit",
     "$facet": "is not a stage of streams: use several processors",
     "$externalFunction": "is not supported: write a $compute",
+    "$iceberg": "is not supported: use $emit with path and format parquet, which writes a Delta table",
+    "$setStreamMeta": "is not supported: compute a field, and project it away in front of the sink",
     "$https": "is not supported: write a $compute or use a $lookup",
 }
+_RELATIONAL: Final = relational(read_pipeline)
 STAGES: Final[dict[str, StageSpec]] = {
     "$source": SOURCE,
     **STATELESS,
-    **WINDOWS,
-    **relational(read_pipeline),
+    **windows({name: _RELATIONAL[name] for name in ("$lookup", "$cachedLookup")}),
+    **_RELATIONAL,
     **SINKS,
 }
 """All stages that stand at the top of a pipeline."""

@@ -82,10 +82,13 @@ _LOOKUP: Final = (
         "stages on what was found: stateless ones, $group, $sort, $limit, $count",
     ),
     Option("as", PATH, "the field that takes the array of what was found", required=True),
+    Option("partitionBy", EXPRESSION, "accepted and without effect: a batch asks once"),
+    Option("parallelism", integer(1), "accepted and without effect: a batch asks once"),
 )
 _CACHED: Final = (
     Option("ttl", duration(least=1), "how long an answer is kept", required=True),
     Option("maxEntries", integer(1, 10_000_000), "how many answers are kept (default 10000)"),
+    Option("maxMemUsageBytes", integer(1), "how many bytes of answers are kept: the ones used longest ago give way"),
     *_LOOKUP,
 )
 
@@ -131,7 +134,13 @@ def read_let(tree: Any, path: str, scope: Scope) -> tuple[tuple[str, Any], ...]:
 
 def _cached(o: Read, path: str, scope: Scope) -> CachedLookup:
     fields = _lookup_fields(o, path, scope)
-    return CachedLookup(path=path, ttl_ms=o["ttl"], max_entries=o.get("maxEntries", 10_000), **fields)
+    return CachedLookup(
+        path=path,
+        ttl_ms=o["ttl"],
+        max_entries=o.get("maxEntries", 10_000),
+        bytes_max=o.get("maxMemUsageBytes"),
+        **fields,
+    )
 
 
 def _class(tree: Any, path: str, scope: Scope) -> str | None:

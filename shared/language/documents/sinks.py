@@ -66,11 +66,25 @@ _FILES: Final = (
 )
 
 
+_COLLECTION: Final = (
+    "a collection of MongoDB is no target here: $merge writes into a table, $emit to a topic or to files"
+)
+_ELSEWHERE: Final = {
+    **dict.fromkeys(("db", "coll", "timeseries"), _COLLECTION),
+    "stream": "Kinesis is no target here: write to a topic",
+}
+"""Targets of Atlas' cloud, by an option that tells, and why there are none here."""
+
+
 def _emit(tree: Any, path: str, scope: Scope) -> Sink | None:
     before = len(scope.problems.errors)
     if type(tree) is dict and "path" in tree:
         o = read_options(tree, path, scope, _FILES)
         return None if len(scope.problems.errors) > before else _files(o, path)
+    for name, why in _ELSEWHERE.items():
+        if type(tree) is dict and "topic" not in tree and name in tree:
+            scope.problems.add(join(path, name), why)
+            return None
     o = read_options(tree, path, scope, _KAFKA)
     topic = o.get("topic")
     if isinstance(topic, Literal) and (type(topic.value) is not str or not topic.value):

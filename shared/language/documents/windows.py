@@ -1,5 +1,7 @@
 """Window stages, and the stages that only stand inside a window."""
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final
 
 from tidemark.shared.language.accumulators.base import Accumulator
@@ -19,7 +21,7 @@ from tidemark.shared.language.documents.kinds import (
     read_stage,
 )
 from tidemark.shared.language.documents.stateless import STATELESS
-from tidemark.shared.language.expressions.ast import Literal, constant, is_bare_name
+from tidemark.shared.language.expressions.ast import Literal, Meta, constant, is_bare_name
 from tidemark.shared.language.expressions.forms import parse_sort_keys
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
@@ -30,10 +32,11 @@ from tidemark.shared.language.stages import (
     Group,
     GroupField,
     HoppingWindow,
-    InnerStage,
     Limit,
+    Lookup,
     SessionWindow,
     Sort,
+    Stage,
     TumblingWindow,
     Window,
 )
@@ -134,24 +137,83 @@ ONLY_INSIDE: Final[dict[str, StageSpec]] = {
 }
 INNER: Final[dict[str, StageSpec]] = {**STATELESS, **ONLY_INSIDE}
 _OUTSIDE: Final = dict.fromkeys(
-    ("$source", "$emit", "$merge", "$tumblingWindow", "$hoppingWindow", "$sessionWindow", "$join", "$union", "$compute", "$lookup",
-     "$cachedLookup"),
+    (
+        "$source",
+        "$emit",
+        "$merge",
+        "$tumblingWindow",
+        "$hoppingWindow",
+        "$sessionWindow",
+        "$join",
+        "$union",
+        "$compute",
+    ),
     "does not belong inside a window's pipeline",
-)  # fmt: skip
+)
 
 
-def _pipeline(tree: Any, path: str, scope: Scope) -> tuple[InnerStage, ...] | None:
-    if type(tree) is not list:
-        scope.problems.add(path, "a window's pipeline is a list of stages")
-        return None
-    stages = [read_stage(item, f"{path}[{i}]", scope, INNER, _OUTSIDE) for i, item in enumerate(tree)]
-    return tuple(stage for stage in stages if stage is not None)
+def _pipeline_of(lookups: Mapping[str, StageSpec]) -> Option:
+    """The option of a window's pipeline; `lookups` stand at one of its ends (`unnested`)."""
+    specs = {**INNER, **lookups}
+
+    def read(tree: Any, path: str, scope: Scope) -> tuple[Any, ...] | None:
+        if type(tree) is not list:
+            scope.problems.add(path, "a window's pipeline is a list of stages")
+            return None
+        stages = [read_stage(item, f"{path}[{i}]", scope, specs, _OUTSIDE) for i, item in enumerate(tree)]
+        return tuple(stage for stage in stages if stage is not None)
+
+    kind = Kind(read, {"type": "array", "items": {"$ref": "#/$defs/innerStage"}})
+    return Option("pipeline", kind, "what is done with a window's documents", required=True)
 
 
-_PIPELINE: Final = Option(
-    "pipeline", Kind(_pipeline, {"type": "array", "items": {"$ref": "#/$defs/innerStage"}}), "what is done with a window's documents",
-    required=True,
-)  # fmt: skip
+def unnested(window: Window, scope: Scope) -> Iterator[Stage]:
+    """The window, and the lookups of its pipeline in front of it and behind: a table is asked for rows, wherever they stand.
+
+    What stands in front of the first stage that gathers documents does to each what it would do in front of the window; what stands
+    behind the last, behind it. A lookup between two of them is noted as an error.
+    """
+    stages: tuple[Any, ...] = window.pipeline
+    gathers = [i for i, stage in enumerate(stages) if isinstance(stage, Group | Sort | Limit | Count)]
+    first, last = (gathers[0], gathers[-1]) if gathers else (len(stages), len(stages) - 1)
+    looks = [i for i, stage in enumerate(stages) if isinstance(stage, Lookup)]
+    front = max((i + 1 for i in looks if i < first), default=0)
+    behind = min((i for i in looks if i > last), default=len(stages)) if gathers else len(stages)
+    for i in looks:
+        if first < i < last:
+            scope.problems.add(
+                stages[i].path,
+                f"{stages[i].name} stands in front of the window's first $group, $sort, $limit or $count, or behind its last",
+            )
+    if front and (why := _why_inside(window, stages[:front])):
+        scope.problems.add(stages[front - 1].path, f"{stages[front - 1].name} {why}; put it in front of the window")
+    yield from stages[:front]
+    yield replace(window, pipeline=stages[front:behind])
+    yield from stages[behind:]
+
+
+def _why_inside(window: Window, stages: Sequence[Stage]) -> str | None:
+    """Why stages do not do the same in front of the window."""
+    if isinstance(window, SessionWindow) and window.partition_by is not None:
+        return "would change documents before partitionBy sees them"
+    for node in nodes_in(stages):
+        if isinstance(node, Meta) and node.names[:1] in ((), ("window",)):
+            return "stands behind what reads the window's metadata"
+    return None
+
+
+def nodes_in(value: Any) -> Iterator[Any]:
+    """All parsed things within a parsed thing."""
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        yield item
+        if is_dataclass(item) and not isinstance(item, type):
+            stack.extend(getattr(item, field.name) for field in fields(item))
+        elif isinstance(item, tuple | list):
+            stack.extend(item)
+
+
 _BOUNDARY: Final = Option(
     "boundary", choice("eventTime", "processingTime"), "which time windows go by (default eventTime)"
 )
@@ -174,9 +236,9 @@ _HOP: Final = Option("hopSize", duration(least=1), "how far apart windows begin"
 _GAP: Final = Option("gap", duration(least=1), "how long after its last document a session ends", required=True)
 _PARTITION: Final = Option("partitionBy", EXPRESSION, "the key of a session; without it all documents share sessions")
 
-_TUMBLING: Final = (_BOUNDARY, _INTERVAL, _OFFSET, _IDLE, _LATENESS, _OUTPUT, _PIPELINE)
-_HOPPING: Final = (_BOUNDARY, _INTERVAL, _HOP, _OFFSET, _IDLE, _LATENESS, _OUTPUT, _PIPELINE)
-_SESSION: Final = (_PARTITION, _GAP, _BOUNDARY, _LATENESS, _OUTPUT, _PIPELINE)
+_TUMBLING: Final = (_BOUNDARY, _INTERVAL, _OFFSET, _IDLE, _LATENESS, _OUTPUT)
+_HOPPING: Final = (_BOUNDARY, _INTERVAL, _HOP, _OFFSET, _IDLE, _LATENESS, _OUTPUT)
+_SESSION: Final = (_PARTITION, _GAP, _BOUNDARY, _LATENESS, _OUTPUT)
 
 
 def _common(o: Read) -> dict[str, Any]:
@@ -227,8 +289,13 @@ def _window(name: str, doc: str, options: tuple[Option, ...]) -> StageSpec:
     return StageSpec(doc, read, closed_schema(options))
 
 
-WINDOWS: Final[dict[str, StageSpec]] = {
-    "$tumblingWindow": _window("$tumblingWindow", "Windows that follow each other.", _TUMBLING),
-    "$hoppingWindow": _window("$hoppingWindow", "Windows that overlap, or leave gaps.", _HOPPING),
-    "$sessionWindow": _window("$sessionWindow", "Windows of activity by key, ended by a gap.", _SESSION),
-}
+def windows(lookups: Mapping[str, StageSpec]) -> dict[str, StageSpec]:
+    """The specs; `lookups` are those of the stages that ask tables."""
+    pipeline = _pipeline_of(lookups)
+    return {
+        "$tumblingWindow": _window("$tumblingWindow", "Windows that follow each other.", (*_TUMBLING, pipeline)),
+        "$hoppingWindow": _window("$hoppingWindow", "Windows that overlap, or leave gaps.", (*_HOPPING, pipeline)),
+        "$sessionWindow": _window(
+            "$sessionWindow", "Windows of activity by key, ended by a gap.", (*_SESSION, pipeline)
+        ),
+    }

@@ -45,6 +45,9 @@ META_NAMES: Final = (
 """What `{$meta: …}` may name."""
 
 
+_OF_CHANGES: Final = frozenset({"stream.source.operationType", "stream.source.db", "stream.source.coll"})
+
+
 def _closed(
     name: str, tree: Any, path: str, scope: Scope, required: tuple[str, ...], optional: tuple[str, ...] = ()
 ) -> bool:
@@ -218,7 +221,9 @@ def _current_date(tree: Any, path: str, scope: Scope, _: Parse) -> Expr:
 
 def _meta(tree: Any, path: str, scope: Scope, _: Parse) -> Expr:
     """`$meta`: what the engine knows about a document, such as its window."""
-    if type(tree) is not str or tree not in META_NAMES:
+    if type(tree) is str and tree in _OF_CHANGES:
+        scope.problems.add(path, f"{tree} is told of change streams of MongoDB, which are no source here")
+    elif type(tree) is not str or tree not in META_NAMES:
         scope.problems.add(path, f"unknown metadata {tree!r}", accepted=META_NAMES, found=str(tree))
         return NULL
     return Meta(tuple(tree.split(".")[1:]))

@@ -1,0 +1,201 @@
+"""Atlas' dialect: what published pipelines write is read, or refused by name with the reason."""
+
+from typing import Any
+
+import pytest
+
+from tidemark.shared.language.documents import InvalidDocument, parse
+from tidemark.shared.language.expressions.ast import Call, FieldPath, Literal, Variable
+from tidemark.shared.language.stages import (
+    AddFields,
+    CachedLookup,
+    KafkaSource,
+    Lookup,
+    Match,
+    Merge,
+    SampleSource,
+    Stage,
+    TumblingWindow,
+    Unset,
+)
+
+TOPIC = {"$source": {"connectionName": "k", "topic": "t"}}
+INLINE: dict[str, Any] = {
+    "from": {"documents": [{"d": 1, "name": "one"}]},
+    "localField": "d",
+    "foreignField": "d",
+    "as": "m",
+}
+SECOND = {"size": 1, "unit": "second"}
+
+
+def stages_of(*trees: Any) -> tuple[Stage, ...]:
+    """The parsed stages of a pipeline."""
+    return parse({"pipeline": list(trees)}).pipeline
+
+
+def errors_of(*trees: Any) -> list[str]:
+    """Its errors, a text each."""
+    with pytest.raises(InvalidDocument) as caught:
+        parse({"pipeline": list(trees)})
+    return [str(error) for error in caught.value.errors]
+
+
+@pytest.mark.parametrize(
+    ("source", "place"),
+    [
+        ({"connectionName": "a", "db": "shop", "coll": "orders"}, "db"),
+        ({"connectionName": "a", "db": "shop", "config": {"fullDocument": "whenAvailable"}}, "config.fullDocument"),
+        ({"connectionName": "a", "coll": "orders", "initialSync": {"enable": True}}, "coll"),
+        ({"connectionName": "a", "config": {"fullDocument": "required"}}, "config.fullDocument"),
+    ],
+)
+def test_a_change_stream_is_refused_by_name(source: dict[str, Any], place: str) -> None:
+    """One error, which says what it is and what to do, in place of one for each option."""
+    (error,) = errors_of({"$source": source})
+    assert error.startswith(
+        f"pipeline[0].$source.{place}: a change stream of MongoDB is no source here: bring the changes to a topic"
+    )
+
+
+@pytest.mark.parametrize(
+    ("stage", "reason"),
+    [
+        ({"$source": {"connectionName": "a", "stream": "clicks"}}, "$source.stream: Kinesis is no source here"),
+        ({"$source": {"cron": "* * * * *"}}, "$source.cron: a schedule is no source here"),
+        ({"$emit": {"connectionName": "a", "db": "d", "coll": "c", "timeseries": {}}}, "$emit.db: a collection of MongoDB is no"),
+        ({"$emit": {"connectionName": "a", "stream": "clicks"}}, "$emit.stream: Kinesis is no target here"),
+        ({"$iceberg": {"connectionName": "a"}}, "$iceberg is not supported: use $emit with path and format parquet"),
+        ({"$setStreamMeta": {"stream.kind": "$kind"}}, "$setStreamMeta is not supported: compute a field"),
+        ({"$https": {"connectionName": "a"}}, "$https is not supported"),
+        ({"$externalFunction": {}}, "$externalFunction is not supported: write a $compute"),
+    ],
+)  # fmt: skip
+def test_what_stays_out_is_refused_by_name(stage: dict[str, Any], reason: str) -> None:
+    """The first error names the stage or option, and the reason or what to use."""
+    trees = [stage] if "$source" in stage else [TOPIC, stage]
+    assert reason in errors_of(*trees)[0]
+
+
+def test_metadata_of_change_streams_is_refused_by_name() -> None:
+    """It would be missing for ever, without a word."""
+    (error,) = errors_of(TOPIC, {"$set": {"a": {"$meta": "stream.source.operationType"}}})
+    assert "is told of change streams of MongoDB, which are no source here" in error
+
+
+def test_a_connection_alone_is_a_sample_stream() -> None:
+    """Atlas' built-in connection needs no entry; another one has to be of type sample."""
+    (stage,) = stages_of({"$source": {"connectionName": "sample_stream_solar"}})
+    assert isinstance(stage, SampleSource)
+    pipeline = [{"$source": {"connectionName": "mine", "timeField": {"$toDate": "$timestamp"}}}]
+    parse({"pipeline": pipeline, "connections": {"mine": {"type": "sample"}}})
+    with pytest.raises(InvalidDocument, match="the connection mine is of type files, expected sample"):
+        parse({"pipeline": pipeline, "connections": {"mine": {"type": "files", "path": "x"}}})
+
+
+def test_a_source_with_an_option_of_a_topic_still_lacks_the_topic() -> None:
+    """A forgotten topic is no sample stream."""
+    assert "$source needs topic" in errors_of({"$source": {"connectionName": "k", "config": {"startAt": "latest"}}})[0]
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("smallest", "earliest"), ("beginning", "earliest"), ("largest", "latest"), ("end", "latest"), ("latest", "latest")],
+)  # fmt: skip
+def test_words_of_clients_for_where_to_begin(word: str, meant: str) -> None:
+    """auto_offset_reset takes the words that Kafka's clients take."""
+    (stage,) = stages_of({"$source": {"connectionName": "k", "topic": "t", "config": {"auto_offset_reset": word}}})
+    assert isinstance(stage, KafkaSource)
+    assert stage.start_at == meant
+
+
+def test_current_date_and_expr_are_expressions() -> None:
+    """$currentDate is the record's arrival, which a repeat does not change; $expr is what it holds."""
+    stage = stages_of(TOPIC, {"$set": {"a": {"$currentDate": {}}, "b": {"$expr": {"$gt": ["$x", 1]}}}})[1]
+    assert isinstance(stage, AddFields)
+    (_, a), (_, b) = stage.fields.fields
+    assert a.expr == Variable("NOW", ())  # type: ignore[union-attr]
+    assert isinstance(b.expr, Call)  # type: ignore[union-attr]
+    assert "$currentDate takes no arguments" in errors_of(TOPIC, {"$set": {"a": {"$currentDate": 1}}})[0]
+
+
+def merge_of(**options: Any) -> Merge:
+    """The parsed $merge."""
+    stage = stages_of(TOPIC, {"$merge": {"into": {"connectionName": "s", "coll": "c"}, **options}})[1]
+    assert isinstance(stage, Merge)
+    return stage
+
+
+def test_merge_into_what_expressions_name() -> None:
+    """Db and coll may be expressions, a field's path alone too; what is constant stays a name."""
+    assert merge_of(into={"connectionName": "s", "db": "d", "coll": "$kind"}).table == Call(
+        "$concat", (Literal("d"), Literal("."), FieldPath(("kind",))), "pipeline[1].$merge.into"
+    )
+    assert merge_of(into={"connectionName": "s", "table": {"$concat": ["a_", "$kind"]}}).is_constant is False
+    assert merge_of(into={"connectionName": "s", "db": "d", "coll": "c"}).table == "d.c"
+
+
+def test_merge_by_expressions_and_pipelines() -> None:
+    """WhenMatched takes a word, an expression or a pipeline with variables; without let it is $$new."""
+    assert merge_of(whenMatched={"$literal": "delete"}).when_matched == "delete"
+    assert merge_of(whenMatched={"$cond": ["$gone", "delete", "merge"]}).is_constant is False
+    assert merge_of(whenNotMatched={"$cond": ["$gone", "discard", "insert"]}).is_constant is False
+    piped = merge_of(whenMatched=[{"$set": {"n": {"$add": ["$n", "$$new.n"]}}}, {"$unset": "x"}])
+    assert isinstance(piped.when_matched, tuple)
+    assert [type(stage) for stage in piped.when_matched] == [AddFields, Unset]
+    assert piped.let == (("new", Variable("ROOT", ())),)
+    assert merge_of(let={"v": "$n"}, whenMatched=[{"$set": {"n": "$$v"}}]).let == (("v", FieldPath(("n",))),)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"whenMatched": "burn"}, "$merge.whenMatched: unknown value 'burn'"),
+        ({"whenMatched": {"$literal": "burn"}}, "$merge.whenMatched: unknown value 'burn'"),
+        ({"whenMatched": [{"$match": {}}]}, "$merge.whenMatched[0].$match: unknown stage $match"),
+        ({"whenMatched": [{"$set": {"a": "$$new"}}], "let": {"v": 1}}, "undefined variable $$new"),
+        ({"let": {"v": 1}}, "$merge.let: are variables of a pipeline in whenMatched, and there is none"),
+        ({"whenNotMatched": [{"$set": {"a": 1}}]}, "$merge.whenNotMatched"),
+    ],
+)
+def test_what_a_merge_cannot_do_is_an_error(options: dict[str, Any], reason: str) -> None:
+    """Each names its place."""
+    error = errors_of(TOPIC, {"$merge": {"into": {"connectionName": "s", "coll": "c"}, **options}})[0]
+    assert reason in error
+
+
+def window(*pipeline: Any) -> dict[str, Any]:
+    """A window with this pipeline."""
+    return {"$tumblingWindow": {"interval": SECOND, "pipeline": list(pipeline)}}
+
+
+GROUP = {"$group": {"_id": "$d", "n": {"$sum": 1}}}
+
+
+def test_a_lookup_in_front_of_what_gathers_stands_in_front_of_the_window() -> None:
+    """With the stages before it, whose places in the document stay what they were."""
+    stages = stages_of(TOPIC, window({"$match": {"a": 1}}, {"$lookup": INLINE}, {"$set": {"b": 1}}, GROUP))[1:]
+    assert [type(stage) for stage in stages] == [Match, Lookup, TumblingWindow]
+    assert stages[1].path == "pipeline[1].$tumblingWindow.pipeline[1].$lookup"
+    assert [stage.name for stage in stages[2].pipeline] == ["$set", "$group"]  # type: ignore[union-attr]
+
+
+def test_a_lookup_behind_what_gathers_stands_behind_the_window() -> None:
+    """With the stages after it."""
+    cached = {"$cachedLookup": {**INLINE, "ttl": SECOND, "maxMemUsageBytes": 1 << 20}}
+    stages = stages_of(TOPIC, window(GROUP, {"$set": {"b": 1}}, cached, {"$unset": "b"}))[1:]
+    assert [type(stage) for stage in stages] == [TumblingWindow, CachedLookup, Unset]
+
+
+def test_a_lookup_between_gathering_stages_is_refused() -> None:
+    """It would ask a table in the middle of a window's step."""
+    (error,) = errors_of(TOPIC, window(GROUP, {"$lookup": INLINE}, {"$sort": {"n": 1}}))
+    assert "$lookup stands in front of the window's first $group, $sort, $limit or $count, or behind its last" in error
+
+
+def test_a_lookup_that_sees_the_window_cannot_stand_in_front_of_it() -> None:
+    """Metadata of the window, and the key of a session, are what they would be inside, or it is an error."""
+    (error,) = errors_of(TOPIC, window({"$set": {"s": {"$meta": "stream.window.start"}}}, {"$lookup": INLINE}, GROUP))
+    assert "$lookup stands behind what reads the window's metadata; put it in front of the window" in error
+    session = {"$sessionWindow": {"gap": SECOND, "partitionBy": "$k", "pipeline": [{"$lookup": INLINE}, GROUP]}}
+    assert "would change documents before partitionBy sees them" in errors_of(TOPIC, session)[0]
