@@ -98,9 +98,8 @@ class _Looks:
     async def table(self, stage: Merge) -> Iterable[str]:
         """The table, its unique key and the columns of the fields that are known to come."""
         connection = self.connections.get(self.processor, stage.connection_name)
-        names = written(
-            self.processor.pipeline[: self.processor.pipeline.index(stage)] if stage in self.processor.pipeline else ()
-        )
+        before = self.processor.pipeline.index(stage) if stage in self.processor.pipeline else 0
+        names = written(self.processor.pipeline[:before]) if stage.is_constant else None
         return await self.executor.blocking(partial(_table, str(connection.settings["url"]), stage, names))
 
     async def lookup(self, stage: Lookup) -> Iterable[str]:
@@ -172,7 +171,7 @@ def _asked(looks: _Looks) -> Iterator[tuple[str, str | None, _Ask]]:
                     stage.connection_name,
                     partial(looks.folder, stage.connection_name, stage.file_path, stage.path),
                 )
-            case Merge():
+            case Merge(table=str()):
                 yield stage.path, stage.connection_name, partial(looks.table, stage)
             case Lookup() if not isinstance(stage.from_, InlineTable):
                 yield join(stage.path, "from"), stage.from_.connection_name, partial(looks.lookup, stage)
