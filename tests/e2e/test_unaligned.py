@@ -5,6 +5,7 @@
 
 import asyncio
 import json
+import random
 import signal
 import statistics
 import sys
@@ -75,8 +76,11 @@ async def run(folder: Path, ahead_bytes: int, timeout_ms: int | None, beside: Be
     async with installation(folder, settings(ahead_bytes), WORKERS) as there:
         await there.log.create_topic("in", PARTITIONS, {"retention.ms": "-1"})
         await there.log.create_topic("out", 1, {"retention.ms": "-1"})
-        junk = "x" * (RECORD_BYTES - 40)
-        records = (json.dumps({"n": n, "meter": meter_of(n), "junk": junk}).encode() for n in range(RECORDS))
+        junk = random.Random(1)  # what is always the same takes no room on an edge
+        records = (
+            json.dumps({"n": n, "meter": meter_of(n), "junk": junk.randbytes(RECORD_BYTES // 2 - 20).hex()}).encode()
+            for n in range(RECORDS)
+        )
         rows = [(n % PARTITIONS, b"", record) for n, record in enumerate(records)]
         await feed(there.log, "in", rows, len(rows), 0.0, Fed())
         await there.ensure_started(NAME, document(timeout_ms), {"source": 1, "operator": 2})
@@ -117,7 +121,7 @@ async def test_rows_in_flight_come_out_once_while_operators_and_sources_die(tmp_
 def _table() -> None:
     quiet()
     for ahead_bytes in (32 << 10, 128 << 10, 512 << 10):
-        for timeout_ms in (None, 500, 0):
+        for timeout_ms in (None, 0):
             with tempfile.TemporaryDirectory() as folder:
                 took = asyncio.run(run(Path(folder), ahead_bytes, timeout_ms))
             found = f"{len(took)} checkpoints, median {statistics.median(took):.0f} ms, longest {max(took)} ms"

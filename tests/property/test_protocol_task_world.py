@@ -33,7 +33,6 @@ SHOWN = (
     ("C3", "one partition is enough"),
     ("C4", "no seek back"),
     ("C4", "a partition is paused"),
-    ("C13", "channels without a barrier go on"),
     ("C13", "what waits counts as taken"),
     ("C13", "every channel is at the snapshot's barrier"),
     ("C5", "an ended barrier blocks"),
