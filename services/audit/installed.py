@@ -8,17 +8,23 @@ from pathlib import Path
 
 from tidemark.services.audit.history import AuditFailed
 from tidemark.services.local.address import BROKER_VARIABLE
-from tidemark.services.local.supervisor import LocalCluster, LocalSettings, is_running, read_environment, read_state
+from tidemark.services.local.supervisor import (
+    LocalCluster,
+    LocalSettings,
+    is_running,
+    open_log,
+    read_environment,
+    read_state,
+)
 from tidemark.shared.adapters.commit_store import SqlCommitStore
 from tidemark.shared.adapters.directory_blobs import DirectoryBlobs
 from tidemark.shared.adapters.executor import AsyncExecutor
-from tidemark.shared.adapters.kafka_log import KafkaLog
-from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.ports.blobs import BlobStore
 from tidemark.shared.ports.commits import CommitStore
 from tidemark.shared.ports.log import Log
+from tidemark.shared.process.values import Values
 from tidemark.shared.runtime.topics import Topics
 
 
@@ -59,9 +65,11 @@ async def local_installation(data_dir: Path) -> AsyncIterator[Installation]:
     else:
         cluster = LocalCluster(LocalSettings(data_dir=data_dir, workers={}))
         bootstrap = await cluster.start()
-    log = KafkaLog(KafkaSettings(bootstrap=bootstrap, client="tidemark-audit"))
+    # Who audits is the owner: all of the environment, and its secrets.
+    values = {**os.environ, **environment, BROKER_VARIABLE: bootstrap}
+    log = open_log(data_dir, bootstrap, "audit", values)
     try:
-        yield Installation(store, blobs, log, {**os.environ, **environment, BROKER_VARIABLE: bootstrap})
+        yield Installation(store, blobs, log, Values(values, tuple(values)))
     finally:
         await log.close()
         await store.close()

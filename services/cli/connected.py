@@ -18,7 +18,6 @@ from tidemark.services.cli.reading import no_file
 from tidemark.services.local.address import BROKER_VARIABLE
 from tidemark.services.operator.connecting import table_of
 from tidemark.services.operator.tables.sql import SqlTable
-from tidemark.services.sink.connecting import place_in
 from tidemark.services.sink.connectors.kafkarecords import Takes
 from tidemark.services.sink.connectors.sql import engine_at
 from tidemark.services.sink.connectors.sqlrows import RowMaker
@@ -41,6 +40,7 @@ from tidemark.shared.ports.log import LogError
 from tidemark.shared.ports.setup import WrongSetup
 from tidemark.shared.ports.sink import TargetDenied, TargetRefused, TargetUnavailable
 from tidemark.shared.ports.tables import TableDenied, TableRefused, TableUnavailable
+from tidemark.shared.process.allowed import OWNER
 from tidemark.shared.process.connections import Connections, filesystem_at
 from tidemark.shared.runtime.settings import LookupSettings
 
@@ -119,13 +119,13 @@ class _Looks:
 
     async def folder(self, connection_name: str | None, path: str, place: str) -> Iterable[str]:
         """A folder that is written to, or the one that it would be made in."""
-        where, config = place_in(self.connections, self.processor, connection_name, path)
+        where, config = self.connections.place_of(self.processor, connection_name, path, place)
         return await self.executor.blocking(partial(_folder, where, config, place))
 
 
 async def refused_by_what_is_there(processor: Processor) -> list[DocumentError]:
     """What is wrong with the outside of a document that is right in itself."""
-    looks = _Looks(processor, Connections("check"), AsyncExecutor(), SystemClock())
+    looks = _Looks(processor, Connections("check", allowed=OWNER, values=os.environ), AsyncExecutor(), SystemClock())
     try:
         found = await asyncio.gather(
             *(_answer(place, ask) for place, name, ask in _asked(looks) if _can_look(processor, name))

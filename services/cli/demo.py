@@ -22,9 +22,9 @@ from tidemark.services.local.address import BROKER_VARIABLE
 from tidemark.services.local.broker_settings import FREE_PORT
 from tidemark.services.local.memory import PeakMemory
 from tidemark.services.sink.connectors.released import read_released
-from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import ProcessorStatus, StopProcessor
+from tidemark.shared.ports.log import Log
 
 NAME = ProcessorName("departures")
 TOPIC, ALERTS, LATE = "departures", "departures.alerts", "departures.late"
@@ -115,7 +115,7 @@ def own_document(file: Path = DOCUMENT) -> str:
     return file.read_text().replace("${KAFKA}", f"${{{BROKER_VARIABLE}}}")
 
 
-async def make_topics(log: KafkaLog, partitions: int) -> None:
+async def make_topics(log: Log, partitions: int) -> None:
     """The topics that the document reads and writes; nothing where they are there."""
     for topic, count in ((TOPIC, partitions), (ALERTS, 1), (LATE, 1)):
         await log.create_topic(topic, count, {"retention.ms": "-1"})
@@ -147,7 +147,7 @@ async def _feed_and_drain(installed: Installation, year: Feed, settings: DemoSet
 
 
 async def collect(
-    log: KafkaLog, out: Path, partitions: int, status: ProcessorStatus, seconds: float | None = None
+    log: Log, out: Path, partitions: int, status: ProcessorStatus, seconds: float | None = None
 ) -> dict[str, Any]:
     """Write the output topics beside the files, as readers of committed records see them; the figures of the run.
 

@@ -16,10 +16,10 @@ from tidemark.services.cli.folders import RUN
 from tidemark.services.cli.remote import find, path_of
 from tidemark.services.cli.saying import finish
 from tidemark.shared.adapters.clock import SystemClock
-from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.model.messages import ProcessorStatus
 from tidemark.shared.ports.log import Log, TopicPartition
-from tidemark.shared.process.settings import kafka_settings, read_settings
+from tidemark.shared.process.settings import read_settings
+from tidemark.shared.process.signing import own_log
 from tidemark.shared.runtime.client import Client
 from tidemark.shared.runtime.topics import Topics
 
@@ -28,10 +28,10 @@ _PLACE = "TIDEMARK_PLACE"
 
 
 @asynccontextmanager
-async def _kafka() -> AsyncIterator[tuple[KafkaLog, Client]]:
+async def _kafka() -> AsyncIterator[tuple[Log, Client]]:
     """The cluster that the environment names. ProcessSettingsError says what is missing."""
     settings = read_settings({_PLACE: "departures", **os.environ})
-    log = KafkaLog(kafka_settings(settings))
+    log = own_log(settings)
     try:
         yield log, Client(log, Topics(settings.prefix), SystemClock(), lambda: uuid.uuid4().hex, settings.runtime)
     finally:

@@ -7,6 +7,7 @@ still where a script sets it, so that processing time is what the script says.
 import asyncio
 import contextlib
 import itertools
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -52,6 +53,7 @@ from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.log import Log, TopicPartition
 from tidemark.shared.ports.sink import Sink as SinkPort
 from tidemark.shared.ports.source import Source
+from tidemark.shared.process.allowed import OWNER
 from tidemark.shared.process.connections import Connections
 from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
@@ -227,8 +229,8 @@ async def _run(what: TryOut, collected: Collected, world: VirtualWorld) -> None:
             unique=lambda: f"{next(numbers):08x}",
         )
         services: list[Service] = [
-            SourceService(TryOutSources(clock, Connections("process"))),
-            OperatorService(Connections("process")),
+            SourceService(TryOutSources(clock, Connections("process", allowed=OWNER, values=os.environ))),
+            OperatorService(Connections("process", allowed=OWNER, values=os.environ)),
             SinkService(collected),
         ]
         if what.service is not None:

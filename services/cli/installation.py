@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,12 +17,11 @@ from tidemark.services.local.broker_settings import FREE_PORT, Port
 from tidemark.services.local.first_start import make_ready
 from tidemark.services.local.supervisor import WORKERS, LocalCluster, LocalSettings
 from tidemark.shared.adapters.clock import SystemClock
-from tidemark.shared.adapters.kafka_log import KafkaLog
-from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.language.documents.load import load
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import CreateProcessor, ModifyProcessor, ProcessorStatus, StartProcessor
 from tidemark.shared.model.plan import PhysicalPlan
+from tidemark.shared.ports.log import Log
 from tidemark.shared.runtime.client import Client, RequestRefused
 from tidemark.shared.runtime.topics import Topics
 
@@ -41,7 +40,7 @@ class Installation:
     """What a command works with."""
 
     cluster: LocalCluster
-    log: KafkaLog
+    log: Log
     client: Client
 
     async def ensure_started(self, name: ProcessorName, document: str, parallelism: Mapping[str, int]) -> Begun:
@@ -116,16 +115,21 @@ async def installation(
     environment: Mapping[str, str],
     workers: Mapping[str, int] | None = None,
     port: int = FREE_PORT,
+    variables: Iterable[str] = (),
 ) -> AsyncIterator[Installation]:
-    """Start everything on this folder; stop it at the end. BrokerError says what stands in the way."""
-    settings = LocalSettings(data_dir=data_dir, environment=dict(environment), port=Port(port))
+    """Start everything on this folder; stop it at the end. BrokerError says what stands in the way.
+
+    variables: of the environment, that documents may name; those given by `environment` are open anyway.
+    """
+    opened = tuple(variables)
+    settings = LocalSettings(data_dir=data_dir, environment=dict(environment), port=Port(port), variables=opened)
     if workers:
         settings = replace(settings, workers={**settings.workers, **workers})
     cluster = LocalCluster(settings)
     await make_ready(Console(stderr=True, soft_wrap=True).print)
     try:
-        bootstrap = await cluster.start()
-        log = KafkaLog(KafkaSettings(bootstrap=bootstrap, client="tidemark-cli"))
+        await cluster.start()
+        log = cluster.open_log("cli")
         wait_ms = cli_settings().ready_ms_max
         client = Client(log, Topics(), SystemClock(), lambda: uuid.uuid4().hex, cluster.runtime(), waits_out_ms=wait_ms)
         try:

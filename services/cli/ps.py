@@ -4,10 +4,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tidemark.services.local.supervisor import is_running, read_environment, read_state
+from tidemark.services.local.supervisor import is_running, open_log, read_environment, read_state
 from tidemark.shared.adapters.clock import SystemClock
-from tidemark.shared.adapters.kafka_log import KafkaLog
-from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.process.settings import read_runtime
 from tidemark.shared.runtime.client import Client
 from tidemark.shared.runtime.topics import Topics
@@ -30,10 +28,10 @@ async def processes(data_dir: Path) -> dict[str, Any]:
         )
         raise NothingRuns(message)
     hosted: dict[str, list[str]] = {}
-    log = KafkaLog(KafkaSettings(bootstrap=str(state["kafka"]), client="tidemark-ps"))
+    environment = {**os.environ, **read_environment(data_dir)}
+    log = open_log(data_dir, str(state["kafka"]), "ps", environment)
     try:
-        runtime = read_runtime({**os.environ, **read_environment(data_dir)})
-        client = Client(log, Topics(), SystemClock(), str, runtime)
+        client = Client(log, Topics(), SystemClock(), str, read_runtime(environment))
         for status in (await client.statuses()).values():
             for vertex, index, place in status.tasks:
                 hosted.setdefault(place, []).append(f"{status.name}: {vertex}/{index}")

@@ -27,6 +27,7 @@ from tidemark.shared.language.stages import FileEmit, KafkaEmit, Merge
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import ProcessorStatus, StopProcessor
 from tidemark.shared.planning import plan_processor
+from tidemark.shared.process.allowed import closed_values
 from tidemark.shared.process.settings import read_runtime
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
@@ -88,7 +89,8 @@ async def installed_for(
     workers = workers_of(plan, parallelism, os.cpu_count() or 1)
     if not (data_dir / STORE).exists():
         await check_surroundings(processor)
-    async with installation(data_dir, {}, {**workers, CONTROL: 1}, port=port) as installed:
+    opened = {name for each in processor.connections.values() for name in closed_values(each.settings, ())}
+    async with installation(data_dir, {}, {**workers, CONTROL: 1}, port=port, variables=opened) as installed:
         await installed.until_there(workers)
         yield installed
 

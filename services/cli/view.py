@@ -19,11 +19,10 @@ from tidemark.services.cli.feed import Fed
 from tidemark.services.cli.installation import Installation
 from tidemark.services.control.stats import late
 from tidemark.shared.adapters.clock import SystemClock
-from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.model.ids import ProcessorName, VertexId
 from tidemark.shared.model.messages import Heartbeat, TaskBeat
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
-from tidemark.shared.ports.log import TopicPartition
+from tidemark.shared.ports.log import Log, TopicPartition
 from tidemark.shared.runtime.reading import followed
 
 _LOOK_S = 0.5
@@ -177,7 +176,7 @@ class View:
             if beat.name == self._name:
                 self.seen.hear(beat)
 
-    async def _follow_alerts(self, log: KafkaLog, topic: str) -> None:
+    async def _follow_alerts(self, log: Log, topic: str) -> None:
         async for record in followed(log, SystemClock(), TopicPartition(topic, 0), committed_only=True):
             self.seen.alert_count += 1
             self.seen.alerts = [*self.seen.alerts, json.loads(record.value or b"{}")][-_ALERTS_SHOWN:]

@@ -4,7 +4,8 @@ What makes this sound, for the library alone does not (each is a rule here):
 - values are taken raw and decoded inside the `try`: an exception in an agent would lose the message;
 - what fails goes to the dead letter topic with its reason, and is answered on the events topic; then the agent goes on. Secrets do not
   lie there: what hides none is kept as it came, what is no JSON is hidden whole, and the letter says where in the topic the command lies;
-- at least once, and every command has an id (its place in the topic, where it brings none): a repeated one is carried out once;
+- at least once, and every command has an id: a repeated one is carried out once;
+- a command is signed with the token of control, has an id, and says until when it counts (`signature.py`);
 - nothing is kept in tables; topics are made before the app starts; the app runs in this process' loop, and its crash or the brokers'
   absence is waited out and told by /readyz, while REST goes on;
 - stopping is bounded: it would hang while the brokers are away.
@@ -22,6 +23,7 @@ import structlog
 from tidemark.services.control.commands import Command, Commands
 from tidemark.services.control.events import Events
 from tidemark.services.control.settings import ControlSettings
+from tidemark.services.control.signature import HEADER, check_expires, check_signature
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.language.redaction import redacted_command
 from tidemark.shared.ports.clock import Clock, Executor, Handle
@@ -45,6 +47,7 @@ class Agents:
     executor: Executor
     commands: Commands
     events: Events
+    token: str = field(repr=False)
     state: str = "starting"
     """For readiness: `running`, or why not."""
     _app: Any = None
@@ -116,7 +119,9 @@ class Agents:
         async def take(stream: Any) -> None:
             async for event in stream.events():
                 message = event.message
-                await self._take(bytes(event.value or b""), f"{message.topic}-{message.partition}-{message.offset}")
+                signed = dict(message.headers or ()).get(HEADER)
+                place = f"{message.topic}-{message.partition}-{message.offset}"
+                await self._take(bytes(event.value or b""), place, None if signed is None else bytes(signed))
 
         app.agent(source, name="commands")(take)
         return app
@@ -136,13 +141,15 @@ class Agents:
 
     # --- a command --------------------------------------------------------------------------------------------------------
 
-    async def _take(self, data: bytes, place: str) -> None:
+    async def _take(self, data: bytes, place: str, signed: bytes | None) -> None:
         """Carry it out, or put it aside with the reason; never raises."""
         request, name = place, ""
         try:
+            check_signature(self.token, self.topics.control_commands, data, signed)
             command = _decoder.decode(data)
             request, name = command.request or place, command.name
-            await self._carry_out(msgspec.structs.replace(command, request=request))
+            check_expires(command.expires, command.request, self.clock.now_ms(), self._settings.commands_valid_ms_max)
+            await self._carry_out(command)
         except Problem as problem:
             reason = f"{problem.place}: expected {problem.expectation}; {problem.finding}"
             await self._put_aside(data, place, request, name, reason)

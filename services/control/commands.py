@@ -44,7 +44,9 @@ Whole: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 class _Command(Struct, frozen=True, tag_field="command", forbid_unknown_fields=True, kw_only=True):
     name: str
     request: str = ""
-    """Id of the request; one is made where there is none."""
+    """Id of the request; one is made where there is none, but for a command by topic, which brings its own."""
+    expires: str = ""
+    """Until when a command by topic counts (`signature.py`)."""
 
 
 class Create(_Command, frozen=True, tag="create"):

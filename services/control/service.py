@@ -20,17 +20,18 @@ from tidemark.services.control.server import application
 from tidemark.services.control.settings import ControlSettings, control_settings
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
-from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.log import Log
 from tidemark.shared.process.listening import Connections
 from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings
+from tidemark.shared.process.signing import own_log
 from tidemark.shared.process.token import read_token
 from tidemark.shared.process.web import UNPACKS
 from tidemark.shared.runtime.client import Client
 from tidemark.shared.runtime.measures import Measure
-from tidemark.shared.runtime.reading import unreadable_measure
+from tidemark.shared.runtime.reading import Unreadable, unreadable_measure
+from tidemark.shared.runtime.sealed_log import SealedLog
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
 
@@ -57,13 +58,20 @@ class ControlService:
         self._settings = settings
         self.events = Events(log, topics, clock, settings)
         runtime = runtime or RuntimeSettings()
-        self.model = ReadModel(log, topics, clock, settings, runtime)
+        unreadable = log.unreadable if isinstance(log, SealedLog) else Unreadable()
+        self.model = ReadModel(log, topics, clock, settings, runtime, unreadable=unreadable)
         self.client = Client(log, topics, clock, lambda: uuid.uuid4().hex, runtime)
         self.commands = Commands(self.client, self.model, settings)
         self.api = Api(self.model, self.commands, settings, clock, executor)
         self.agents: Agents | None = None
+        if settings.commands_valid_ms_max > runtime.topics_kept_ms:
+            message = (
+                f"TIDEMARK_EXTRA: commands_valid_ms_max={settings.commands_valid_ms_max} must not be above topics_kept_ms="
+                f"{runtime.topics_kept_ms} of TIDEMARK_RUNTIME: a copy of a command would be told by nothing"
+            )
+            raise ProcessSettingsError(message)
         if kafka is not None and settings.agents:
-            self.agents = Agents(log, kafka, topics, clock, executor, self.commands, self.events)
+            self.agents = Agents(log, kafka, topics, clock, executor, self.commands, self.events, token)
             self.api.agents_state = partial(getattr, self.agents, "state")
             self.model.on_status = self.events.status
         self._connections = Connections(clock, settings.connections_max, settings.request_wait_ms)
@@ -146,4 +154,4 @@ async def build(settings: ProcessSettings) -> ControlService:
     kafka, runtime = kafka_settings(settings), settings.runtime
     executor = AsyncExecutor(runtime.threads, runtime.calls_waiting_max)
     topics = Topics(settings.prefix)
-    return ControlService(KafkaLog(kafka), topics, SystemClock(), executor, control, token, kafka, runtime)
+    return ControlService(own_log(settings), topics, SystemClock(), executor, control, token, kafka, runtime)

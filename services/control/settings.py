@@ -53,6 +53,8 @@ class ControlSettings:
     """Read of each log file, from its end."""
     agents: bool = knob(True)
     """Take commands from a topic and tell events to another (`agents.py`)."""
+    commands_valid_ms_max: int = 300_000
+    """How far ahead a command by topic may say that it expires: as long as the coordinator surely knows its answer (`topics_kept_ms`)."""
     agents_waiting_max: int = 4_096
     """Commands of the topic that are read and wait; then no more are read."""
     agents_tries_max: int = 60

@@ -1,6 +1,6 @@
 """What the coordinator asks of planning: vertices, edges, task counts; refused in the user's words."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -8,8 +8,11 @@ import pyarrow as pa
 
 from tidemark.shared.computation.bundle import Bundle
 from tidemark.shared.computation.problems import ComputationError
-from tidemark.shared.language.documents import InvalidDocument, Processor, parse, refusals
+from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, parse, refusals
+from tidemark.shared.language.documents.connections import REFERENCE
 from tidemark.shared.language.documents.load import load
+from tidemark.shared.language.problems import DocumentError
+from tidemark.shared.language.stages import Compute
 from tidemark.shared.model.ids import VertexId
 from tidemark.shared.model.messages import KEY_GROUPS, RunningPlan
 from tidemark.shared.model.plan import PhysicalPlan, Vertex
@@ -17,6 +20,7 @@ from tidemark.shared.operators.specs import ComputeSpec, StepSpec
 from tidemark.shared.operators.window_plan import WindowPlan
 from tidemark.shared.planning import Engine, PlanError, StepHead, plan_processor
 from tidemark.shared.planning.names import keep_names, names_of
+from tidemark.shared.process.allowed import ANYBODY, Allowed, NotAllowed, closed_values
 from tidemark.shared.protocol.coordinator.events import PlannedEdge, PlannedPipeline, PlannedVertex
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 from tidemark.shared.runtime.coordinator import PlanRefusal
@@ -35,17 +39,22 @@ def plan_for_coordinator(  # noqa: PLR0913 - a document, what there was, and wha
     document_bytes_max: int = CoordinatorSettings().document_bytes_max,
     code_of: Callable[[Sequence[str]], Bundle] = lambda _: Bundle(),
     prefix: str = "tidemark",
+    allowed: Allowed = ANYBODY,
 ) -> PlannedPipeline:
     """Plan a document, the registry's connections (JSON by name) that its stages name put in. Raises PlanRefusal.
 
     With `previous` its state is kept: vertices that stay keep their names (E3).
-    `code_of`: the code of computations' classes, as it is now (R5). `prefix`: of the installation's own topics.
+    `code_of`: the code of computations' classes, as it is now (R5). `prefix`: of the installation's own topics. `allowed`: what documents
+    may reach.
     """
     try:
+        own = document
         document = document if collects else with_connections(document, connections)
         _check_size(document, document_bytes_max)
         processor = parse(document, known_connections=None if collects else {})
         check_topics(processor, prefix)
+        if not collects:
+            check_reach(processor, own_connections(own), allowed)
         plan = plan_processor(processor, engine=engine, collects=collects)
         if previous is not None:
             plan = _continued(previous, processor, plan, engine, collects=collects)
@@ -103,6 +112,41 @@ def with_connections(document: str, registry: Mapping[str, str]) -> str:
         return document
     found = {name: msgspec.json.decode(registry[name]) for name in sorted(missing)}
     return msgspec.json.encode({**tree, "connections": {**own, **found}}).decode()
+
+
+def own_connections(document: str) -> frozenset[str]:
+    """The names of the connections that a document brings itself."""
+    tree, _ = load(document)
+    own = tree.get("connections") if isinstance(tree, dict) else None
+    return frozenset(map(str, own)) if isinstance(own, dict) else frozenset()
+
+
+def check_reach(processor: Processor, own: Collection[str], allowed: Allowed) -> None:
+    """InvalidDocument for what is known before any value is put in: secrets that a document names itself, places, classes."""
+    found = []
+    for name, connection in processor.connections.items():
+        for value in closed_values(connection.settings, allowed.variables):
+            if name in own:
+                reason = (
+                    f"${{{value}}} is not open to documents: a secret stands in a connection of the registry, which a document names;"
+                    " a variable of the environment is opened by `variables` of TIDEMARK_ALLOW"
+                )
+                found.append(DocumentError(f"connections.{name}", reason))
+        if not REFERENCE.search(msgspec.json.encode(connection.settings, enc_hook=str).decode()):
+            found += _refused(f"connections.{name}", allowed.check_connection, connection)
+    for stage in all_stages(processor.pipeline):
+        if isinstance(stage, Compute):
+            found += _refused(stage.path, allowed.check_class, stage.class_)
+    if found:
+        raise InvalidDocument(found)
+
+
+def _refused(place: str, check: Callable[[Any], None], what: Any) -> list[DocumentError]:
+    try:
+        check(what)
+    except NotAllowed as error:
+        return [DocumentError(place, str(error).removeprefix(f"{place}: "))]
+    return []
 
 
 def _named(tree: Any) -> Iterator[str]:

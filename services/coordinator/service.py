@@ -1,5 +1,6 @@
 """Wiring of the coordinator's process."""
 
+import os
 import uuid
 from dataclasses import replace
 from functools import partial
@@ -7,6 +8,7 @@ from functools import partial
 from tidemark.services.coordinator.planning import plan_for_coordinator
 from tidemark.shared.adapters.commit_store import SqlCommitStore
 from tidemark.shared.computation.bundle import bundle_of
+from tidemark.shared.process.allowed import read_allowed
 from tidemark.shared.process.outside import make_outside
 from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings, settings_of
 from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
@@ -56,6 +58,7 @@ async def build(settings: ProcessSettings) -> CoordinatorDriver:
         document_bytes_max=decisions.document_bytes_max,
         code_of=bundle_of,
         prefix=decisions.topic_prefix,
+        allowed=read_allowed(os.environ),
     )
     store = SqlCommitStore(settings.store, settings.store_config)
     return CoordinatorDriver(settings.place, make_outside(settings), store, planner, machine)

@@ -25,15 +25,17 @@ from tidemark.services.local.logs import bound, last_words
 from tidemark.services.local.tether import tethered
 from tidemark.services.local.vouching import Voucher, runs
 from tidemark.shared.adapters.clock import SystemClock
-from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.model.ids import Place, WorkerIncarnation
 from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.messages import WorkerUnwanted, WorkerWanted
 from tidemark.shared.ports.log import Log, TopicPartition
-from tidemark.shared.process.settings import read_runtime
+from tidemark.shared.process.allowed import Allowed
+from tidemark.shared.process.settings import read_runtime, read_table
+from tidemark.shared.process.signing import FILE_VARIABLE, read_keys, sealed_log
 from tidemark.shared.runtime.fencing import Fence
 from tidemark.shared.runtime.reading import Unreadable, followed
+from tidemark.shared.runtime.sealed_log import SealedLog
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
 from tidemark.shared.wire.messages import decode_command
@@ -43,6 +45,9 @@ SERVICES: Final = ("coordinator", "source", "operator", "spark", "sink")
 WORKERS: Final = ("source", "operator", "spark", "sink")
 _YIELDING: Final = ("operator", "spark", "sink")
 CONTROL: Final = "control"
+ALLOW: Final = "TIDEMARK_ALLOW"
+KEYS_FILE: Final = "signing.keys"
+"""Made with the first start; two lines in it are two keys (`shared/wire/seals.py`)."""
 TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file
 BROKER: Final = "broker"
 _DOUBLINGS_MAX: Final = 16
@@ -67,6 +72,8 @@ class LocalSettings:
     """A worker that hosts nothing for so long goes, but for the last of its service."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Added to every process'."""
+    variables: tuple[str, ...] = ()
+    """Of the environment, that documents' connections may name as `${NAME}`, beside those of `environment` and what earlier runs opened."""
     niceness: int = knob(5)
     """Of operators, Spark and sinks, 0 to 19 as in nice(1): they yield to sources when all cores are busy, for a source works on one core
     while a step, a release and the broker come in bursts on several. Flow control keeps a source from running away from them."""
@@ -110,6 +117,7 @@ class LocalCluster:
         self._broker: LocalBroker | None = None
         self._stop = asyncio.Event()
         self._shared: dict[str, str] = {}
+        self._allow = "{}"
         self._log: Log | None = None
         self._voucher: Voucher | None = None
         self._beside: set[asyncio.Task[None]] = set()
@@ -135,14 +143,14 @@ class LocalCluster:
         self._logs().mkdir(exist_ok=True)
         (self.settings.data_dir / ADDRESS_FILE).unlink(missing_ok=True)
         self._broker = LocalBroker(self._broker_settings)
-        if self.settings.environment:
-            self._environment_file().touch(mode=0o600)  # its owner's alone: passwords may be among it
-            self._environment_file().write_text(json.dumps(dict(self.settings.environment), indent=2))
+        self._allow = self._allowed()
+        self._environment_file().touch(mode=0o600)  # its owner's alone: passwords may be among it
+        self._environment_file().write_text(json.dumps({**self.settings.environment, ALLOW: self._allow}, indent=2))
         await self._broker.start(self._start_beside)
         self._watch(BROKER, self._keep_broker(self._broker))
         self._watch("logs", self._bound_logs())
         if "coordinator" in self.settings.workers:
-            log = self._log = KafkaLog(KafkaSettings(bootstrap=self.bootstrap, client="tidemark-supervisor"))
+            log = self._log = self.open_log("supervisor")
             self._watch("wishes", self._follow_wishes(log))
             self._voucher = Voucher(log, self._topics(), self.runtime(), self._living)
             self._watch("alive", self._voucher.run())
@@ -210,7 +218,7 @@ class LocalCluster:
 
     # --- wishes -----------------------------------------------------------------------------------------------------------
 
-    async def _follow_wishes(self, log: KafkaLog) -> None:
+    async def _follow_wishes(self, log: Log) -> None:
         """A worker is added when the coordinator finds no free slot, and removed when it hosts nothing."""
         topics, runtime, clock = self._topics(), self.runtime(), SystemClock()
         await log.create_topic(topics.commands, 1, topics.plain()[topics.commands])
@@ -225,6 +233,10 @@ class LocalCluster:
                     self._follow_unwish(place, worker)
                 case _:
                     continue
+
+    def open_log(self, client: str) -> SealedLog:
+        """A log of this installation's broker, which seals as its processes do."""
+        return open_log(self.settings.data_dir, self.bootstrap, client, self._outer)
 
     def _living(self) -> tuple[WorkerIncarnation, ...]:
         """Workers whose processes run; one that was stopped (SIGSTOP) does not."""
@@ -349,10 +361,22 @@ class LocalCluster:
             "TIDEMARK_BLOBS": str(data / "blobs"),
             "TIDEMARK_STORE": f"sqlite:///{data / 'coordinator.db'}",
             "TIDEMARK_PLACE": child.place,
+            FILE_VARIABLE: str(data / KEYS_FILE),
             **self._shared,
             **self.settings.environment,
+            ALLOW: self._allow,
             **self._extra(child, data),
         }
+
+    def _allowed(self) -> str:
+        """What documents may reach here: this machine too, but for the installation's folder; variables that its owner has named."""
+        given = read_table(self._outer, ALLOW.removeprefix("TIDEMARK_"))
+        before = read_table(read_environment(self.settings.data_dir), ALLOW.removeprefix("TIDEMARK_"))
+        named = {name for name in self.settings.environment if not name.startswith("TIDEMARK_")}
+        opened = {*Allowed().variables, *named, *self.settings.variables}
+        opened |= {*given.get("variables", ()), *before.get("variables", ())}
+        closed = {*given.get("closed", ()), str(self.settings.data_dir)}
+        return json.dumps({"loopback": True, **given, "variables": sorted(opened), "closed": sorted(closed)})
 
     def _environment_value(self, name: str, default: str) -> str:
         return self.settings.environment.get(name, os.environ.get(name, default))
@@ -438,6 +462,13 @@ def restart_wait_ms(settings: LocalSettings, early_ends: int) -> int:
     if not early_ends:
         return 0
     return min(settings.restart_wait_ms << min(early_ends, _DOUBLINGS_MAX), settings.restart_wait_ms_max)
+
+
+def open_log(data_dir: Path, bootstrap: str, client: str, environment: Mapping[str, str]) -> SealedLog:
+    """A log of the installation on a folder. ProcessSettingsError."""
+    keys = read_keys({**environment, FILE_VARIABLE: str(data_dir / KEYS_FILE)})
+    kafka = KafkaSettings(bootstrap=bootstrap, client=f"tidemark-{client}")
+    return sealed_log(kafka, keys, environment.get("TIDEMARK_PREFIX", "tidemark"))
 
 
 def read_state(data_dir: Path) -> dict[str, Any]:

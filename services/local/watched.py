@@ -13,9 +13,9 @@ from typing import Final
 
 from tidemark.services.local.tether import tethered
 from tidemark.services.local.vouching import Voucher, runs
-from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.process.host import begin
-from tidemark.shared.process.settings import ProcessSettings, kafka_settings
+from tidemark.shared.process.settings import ProcessSettings
+from tidemark.shared.process.signing import own_log
 from tidemark.shared.runtime.topics import Topics
 
 _TELL_S: Final = 3.0
@@ -31,7 +31,7 @@ async def watch(settings: ProcessSettings, environment: Mapping[str, str], progr
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, _pass_on, process, name)
-    log = KafkaLog(kafka_settings(settings))
+    log = own_log(settings)
     voucher = Voucher(
         log, Topics(settings.prefix), settings.runtime, lambda: [settings.incarnation] if runs(process) else []
     )

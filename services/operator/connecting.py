@@ -23,14 +23,15 @@ def table_of(
     if isinstance(stage.from_, InlineTable):
         return HeldTable(stage.from_.documents)
     connection = connections.get(processor, stage.from_.connection_name)
-    config = dict(connection.settings.get("config", {}))
     if connection.type == "sql":
-        engine = engine_of(str(connection.settings["url"]), config, settings.wait_ms_max)
+        options = dict(connection.settings.get("config", {}))
+        engine = engine_of(str(connection.settings["url"]), options, settings.wait_ms_max)
         return SqlTable(engine, stage.from_.table, executor, settings)
     if connection.type != "files":
         raise TableRefused(
             f"{stage.path}.from: connection {connection.name!r} is of type {connection.type}; expected sql or files"
         )
-    root = str(connection.settings["path"]).rstrip("/")
-    filesystem, path = filesystem_at(f"{root}/{stage.from_.table}", f"{stage.path}.from", config)
+    where = f"{stage.path}.from"
+    place, config = connections.place_of(processor, connection.name, stage.from_.table, where)
+    filesystem, path = filesystem_at(place, where, config)
     return FileTable(filesystem, path, executor, clock, settings)

@@ -1,8 +1,7 @@
 """From what stands at the end of a pipeline to a connector: what a sink's tasks write to."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import urlparse
 
 import sqlalchemy as sa
@@ -37,17 +36,6 @@ class SinkConnectors(Protocol):
     async def close(self) -> None:
         """Let go of the clients that tasks share."""
         ...
-
-
-def place_in(
-    connections: Connections, processor: Processor, connection_name: str | None, path: str
-) -> tuple[str, Mapping[str, Any]]:
-    """The path or URL of a folder, below that of its connection if it has one, and the config of its file system."""
-    if connection_name is None:
-        return path, {}
-    settings = connections.get(processor, connection_name).settings
-    root = str(settings["path"])
-    return f"{root.rstrip('/')}/{path}" if root else path, settings.get("config", {})
 
 
 class RealSinks:
@@ -91,7 +79,7 @@ class RealSinks:
         return FileSink(destination, encoding, attempt, outside.executor, settings.files, handle_bytes_max)
 
     def _destination(self, processor: Processor, stage: FileEmit, attempt: str) -> Destination:
-        place, config = place_in(self._connections, processor, stage.connection_name, stage.file_path)
+        place, config = self._connections.place_of(processor, stage.connection_name, stage.file_path, stage.path)
         if urlparse(place).scheme in ("", "file"):
             return LocalDestination(Path(place.removeprefix("file://")), attempt)
         filesystem, path = filesystem_at(place, stage.path, config)

@@ -109,11 +109,8 @@ _DEFAULTS: Final = SourceSettings()
 
 def files_of(connections: Connections, processor: Processor, stage: FileStage) -> tuple[Any, str]:
     """The file system (fsspec's) of a source of files, and the glob in it."""
-    root, config = "", dict[str, Any]()
-    if stage.connection_name is not None:
-        of = connections.get(processor, stage.connection_name).settings
-        root, config = str(of["path"]).rstrip("/") + "/", of.get("config", {})
-    return filesystem_at(root + stage.path_glob, stage.path, config)
+    place, config = connections.place_of(processor, stage.connection_name, stage.path_glob, stage.path)
+    return filesystem_at(place, stage.path, config)
 
 
 def file_source(

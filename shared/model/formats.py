@@ -59,6 +59,7 @@ ANSWER: Final = Format("an answer")
 POSITIONS: Final = Format("read positions")
 SAMPLE: Final = Format("a sample")
 MIRROR_ROW: Final = Format("a mirror row")
+SEAL: Final = Format("a seal")
 # In the store.
 PROCESSOR_ROW: Final = Format("a processor's row")
 DECISIONS: Final = Format("a processor's decisions")
@@ -88,7 +89,7 @@ MARKER: Final = Format("a release marker")
 REDRIVEN: Final = Format("how far dead letters are redriven")
 
 FORMATS: Final = (
-    FRAME, COMMAND, REPORT, STATUS, ANSWER, POSITIONS, SAMPLE, MIRROR_ROW,
+    FRAME, COMMAND, REPORT, STATUS, ANSWER, POSITIONS, SAMPLE, MIRROR_ROW, SEAL,
     PROCESSOR_ROW, DECISIONS, PLAN, MODULES, COMMIT_ROW,
     SPLIT_STANDS, SPLIT_POSITION, SPLIT_STATE, RECORD_IDS, COMPUTATION_STATE, JOIN_STATE, STEP_STATE, SPARK_STATE, CALLS_NOTE,
     STAGED_HANDLE, STAGED_RECORDS, STAGED_ROWS, FILE_LIST, MANIFEST, VOLUME, MARKER, REDRIVEN,

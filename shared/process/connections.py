@@ -12,6 +12,8 @@ from tidemark.shared.language.documents import Processor, resolve
 from tidemark.shared.language.redaction import redacted_line
 from tidemark.shared.language.stages import Connection
 from tidemark.shared.ports.setup import WrongSetup
+from tidemark.shared.process.allowed import Allowed, below, read_allowed
+from tidemark.shared.process.values import Values
 from tidemark.shared.runtime.settings import RuntimeSettings
 
 
@@ -53,19 +55,39 @@ def filesystem_at(place: str, where: str, config: Mapping[str, Any]) -> tuple[An
 class Connections:
     """Kafka clients by address: tasks of one process share them."""
 
-    def __init__(self, place: str, clients_max: int = RuntimeSettings().connections_max) -> None:
-        """`clients_max`: Kafka clusters, or identities at one."""
+    def __init__(
+        self,
+        place: str,
+        clients_max: int = RuntimeSettings().connections_max,
+        allowed: Allowed | None = None,
+        values: Mapping[str, str] | None = None,
+    ) -> None:
+        """`clients_max`: Kafka clusters, or identities at one. `allowed`, `values`: the process' own, else. ProcessSettingsError."""
         self._place = place
+        self._allowed = read_allowed(os.environ) if allowed is None else allowed
+        self._values = Values.of(os.environ, self._allowed) if values is None else values
         self._clients_max = clients_max
         # By all settings, secrets too: who has another password is another client, even under the same name.
         self._logs: dict[KafkaSettings, KafkaLog] = {}
 
     def get(self, processor: Processor, name: str) -> Connection:
-        """The connection, with the environment's values put in. ConnectionMissing; InvalidDocument for a variable that is not set."""
+        """The connection, with its values put in. ConnectionMissing, NotAllowed; InvalidDocument for a name that stands for nothing."""
         if name not in processor.connections:
             message = f"connection {name!r} is not among {sorted(processor.connections)}"
             raise ConnectionMissing(message)
-        return resolve(processor.connections[name], os.environ)
+        connection = resolve(processor.connections[name], self._values)
+        self._allowed.check_connection(connection)
+        return connection
+
+    def place_of(self, processor: Processor, name: str | None, path: str, where: str) -> tuple[str, Mapping[str, Any]]:
+        """A path, below that of a connection if one is named, and the config of its file system. Raises as `get`."""
+        root, config = "", dict[str, Any]()
+        if name is not None:
+            settings = self.get(processor, name).settings
+            root, config = str(settings["path"]), settings.get("config", {})
+        place = below(root, path, where)
+        self._allowed.check_place(place, where)
+        return place, config
 
     def kafka_settings(self, connection: Connection) -> KafkaSettings:
         """Client settings of a Kafka connection."""

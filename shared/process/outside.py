@@ -7,13 +7,13 @@ from tidemark.shared.adapters.blobs import S3Blobs
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.directory_blobs import DirectoryBlobs
 from tidemark.shared.adapters.executor import AsyncExecutor
-from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.store_settings import BlobSettings
 from tidemark.shared.language.patterns import keep_patterns
 from tidemark.shared.ports.blobs import BlobStore
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.process.killing import killing_at
 from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings
+from tidemark.shared.process.signing import own_log
 from tidemark.shared.runtime.context import Outside
 from tidemark.shared.runtime.topics import Topics
 
@@ -35,13 +35,15 @@ def make_outside(settings: ProcessSettings) -> Outside:
     keep_patterns(settings.runtime.patterns_kept_max)
     executor = AsyncExecutor(settings.runtime.threads, settings.runtime.calls_waiting_max)
     passing = {"passing": killing_at(settings.place, settings.kill_at)} if settings.kill_at else {}
+    log = own_log(settings)
     return Outside(
-        log=KafkaLog(kafka),
+        log=log,
         blobs=open_blobs(settings.blobs, executor, settings.blobs_config),
         clock=SystemClock(),
         executor=executor,
         topics=Topics(settings.prefix, settings.runtime.samples_kept_ms),
         settings=settings.runtime,
         unique=lambda: uuid.uuid4().hex,
+        unreadable=log.unreadable,
         **passing,
     )

@@ -18,7 +18,7 @@ from tidemark.shared.model.messages import (
 )
 from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.log import Log, LogRecord, LogUnavailable, NewRecord, Reader, TopicPartition
-from tidemark.shared.runtime.fencing import Fence
+from tidemark.shared.runtime.fencing import Fence, Headers, asked
 from tidemark.shared.runtime.reading import Unreadable, followed, reading, up_to_now
 from tidemark.shared.runtime.registry import Connections, Registry
 from tidemark.shared.runtime.settings import RuntimeSettings
@@ -75,8 +75,9 @@ class Client:
     async def _asked(self, request: Request, timeout_ms: int) -> None:
         answers, fence = TopicPartition(self._topics.answers, 0), Fence()
         async with reading(self._log) as reader:
-            await reader.assign(await self._log.end_offsets([answers]))
-            await self._send(encode_message(request, self._settings.wire))
+            ends = await self._log.end_offsets([answers])
+            await reader.assign(ends)
+            await self._send(encode_message(request, self._settings.wire), asked(ends[answers]))
             deadline_ms = self._clock.monotonic_ms() + timeout_ms
             while self._clock.monotonic_ms() < deadline_ms:
                 for record in await self._fetch(reader):
@@ -95,10 +96,10 @@ class Client:
     async def _fetch(self, reader: Reader) -> list[LogRecord]:
         return await reader.fetch(self._settings.topic_records_max, self._settings.fetch_timeout_ms)
 
-    async def _send(self, data: bytes) -> None:
+    async def _send(self, data: bytes, headers: Headers) -> None:
         writer = await self._log.writer("client")
         try:
-            await (await writer.send(TopicPartition(self._topics.requests, 0), NewRecord(data)))
+            await (await writer.send(TopicPartition(self._topics.requests, 0), NewRecord(data, headers=headers)))
         finally:
             await writer.close()
 

@@ -1,7 +1,7 @@
 """What a service's tasks get from their worker, and what a service brings."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import structlog
@@ -20,6 +20,7 @@ from tidemark.shared.ports.blobs import BlobStore
 from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.log import Log, LogUnavailable
 from tidemark.shared.runtime.body import TaskBody
+from tidemark.shared.runtime.reading import Unreadable
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
 
@@ -60,6 +61,8 @@ class Outside:
     """Names that no other attempt has had or will have."""
     passing: Callable[[Phase, Epoch], None] = _nothing
     """Told when a phase of the protocol is reached, for an epoch: where tests of faults kill the process."""
+    unreadable: Unreadable = field(default_factory=Unreadable)
+    """Where records of the installation's topics are counted that say nothing, or that nobody of it wrote."""
 
 
 async def ensure_topics(outside: Outside) -> None:

@@ -44,7 +44,7 @@ from tidemark.shared.runtime.context import Outside, ensure_topics
 from tidemark.shared.runtime.fencing import Fence, token_of
 from tidemark.shared.runtime.measures import Measure, of_processor
 from tidemark.shared.runtime.mirror import MirrorWriter, read_mirrors
-from tidemark.shared.runtime.reading import Unreadable, key_of, reading, unreadable_measure
+from tidemark.shared.runtime.reading import key_of, reading, unreadable_measure
 from tidemark.shared.runtime.storing import Write, carry_out
 from tidemark.shared.runtime.sweeping import Sweeper, mark_of
 from tidemark.shared.runtime.telling import Doubt, Teller, Told
@@ -108,7 +108,7 @@ class CoordinatorDriver:
         self._store_queue: asyncio.Queue[tuple[int, Write]] = asyncio.Queue(waiting_max)
         self._mirror_queue: asyncio.Queue[tuple[int, do.AppendMirror]] = asyncio.Queue(waiting_max)
         self._wire = outside.settings.wire
-        self._unreadable = Unreadable()
+        self._unreadable = outside.unreadable
         self._read_to_ms = 0
         """R1: what was reported before this has been read: a channel that is slow is not the workers' silence."""
         self._stopped = asyncio.Event()
@@ -232,9 +232,7 @@ class CoordinatorDriver:
             case do.RetractStatus(name):
                 self._teller.tell(self._outside.topics.registry, name.encode(), None)
             case do.Answer(request, name, error):
-                _log.info("coordinator.answer", request=request, processor=name, error=error)
-                answer = encode_message(Answered(request, name, error), self._wire)
-                self._teller.tell(self._outside.topics.answers, None, answer, request=request)
+                self._answer(request, name, error)
             case do.AppendMirror():
                 self._mirror_queue.put_nowait((term, command))
             case do.SpawnWorker(service, there):
@@ -406,6 +404,7 @@ class CoordinatorDriver:
     async def _read_store(self) -> tuple[str, list[ev.StoredProcessor], dict[str, str]] | None:
         """Everything that a leader knows when it begins; None while something is away."""
         try:
+            await self._undecided.learn()
             mark = await mark_of(self._outside)
             return mark, await self._stored(await self._store.processors()), await self._store.connections()
         except (StoreUnavailable, Ambiguous, LogUnavailable) as error:
@@ -465,6 +464,12 @@ class CoordinatorDriver:
                         )  # whoever hears another command knows that somebody leads
                     echo = encode_message(Echo(self._token, beat_ms), self._wire)
                     self._teller.tell(self._outside.topics.reports, None, echo)
+
+    def _answer(self, request: str, name: ProcessorName, error: str) -> None:
+        _log.info("coordinator.answer", request=request, processor=name, error=error)
+        self._undecided.answered(request, error)
+        answer = encode_message(Answered(request, name, error), self._wire)
+        self._teller.tell(self._outside.topics.answers, None, answer, request=request)
 
     async def _read_reports(self) -> None:
         topic = TopicPartition(self._outside.topics.reports, 0)
@@ -596,6 +601,10 @@ class CoordinatorDriver:
                 self._read_to_ms = message.said_ms
         elif isinstance(message, Request):
             self._undecided.heard(message.request, record.offset)
-            self._post(self._term, ev.RequestReceived(self._now(), message))
+            answer = self._undecided.known(message.request, record)
+            if answer is None:
+                self._post(self._term, ev.RequestReceived(self._now(), message))
+            else:
+                self._answer(message.request, message.name, answer)
         else:
             self._post(self._term, ev.ReportReceived(self._now(), message))

@@ -7,13 +7,15 @@ in the order of the log the token says it.
 from dataclasses import dataclass
 from typing import Final
 
-from tidemark.shared.model.ids import LeaderToken
+from tidemark.shared.model.ids import LeaderToken, Offset
 from tidemark.shared.ports.log import LogRecord
 
 HEADER: Final = "tidemark-leader"
 CHANGES_HEADER: Final = "tidemark-changes"
 LEADS_KEY: Final = b""
 """Key of the record with which a term begins in a compacted topic, where what it told last may be gone. No name is empty."""
+ASKED_HEADER: Final = "tidemark-asked"
+"""Of a request: where the answers ended when it was asked."""
 _DIGITS_MAX: Final = 18
 """Of a token: it is a store's 64-bit number."""
 
@@ -36,6 +38,16 @@ def token_of(record: LogRecord) -> LeaderToken:
 def changes_of(record: LogRecord) -> int:
     """How many changes its leader knew the store to have confirmed; 0 where nothing says."""
     return _number(record, CHANGES_HEADER)
+
+
+def asked(answers_end: Offset) -> Headers:
+    """The headers of a request."""
+    return ((ASKED_HEADER, str(answers_end).encode()),)
+
+
+def asked_at(record: LogRecord) -> Offset:
+    """Where the answers ended when a request was asked; 0 where nothing says."""
+    return Offset(_number(record, ASKED_HEADER))
 
 
 def _number(record: LogRecord, header: str) -> int:

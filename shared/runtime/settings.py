@@ -73,6 +73,8 @@ class RuntimeSettings:
     """How long commands, reports, answers and read positions stay in their topics (`upkeep.py`)."""
     garbage_interval_ms: int = 600_000
     """How often the leader looks for blobs and topics of jobs that are gone (`sweeping.py`)."""
+    answers_known_max: int = 10_000
+    """Answers that a coordinator remembers, by which it tells a request that was copied; the oldest gives way."""
     samples_kept_ms: int = 600_000
     """How long samples of output stay in their topic; nothing depends on them."""
     note_interval_ms: int = 1_000

@@ -108,7 +108,7 @@ class Teller:
         outside: Outside,
         store: CommitStore,
         holder: str,
-        answered: Callable[[str], None],
+        answered: Callable[[str, Offset], None],
         on_error: Callable[[BaseException], None],
         on_away: Callable[[], None] = lambda: None,
     ) -> None:
@@ -176,6 +176,5 @@ class Teller:
             await outbox.close()
 
     def _acknowledged(self, parcel: Parcel, offset: Offset) -> None:
-        del offset
         if (request := self._answers.pop(parcel.seq, "")) != "":
-            self._answered(request)
+            self._answered(request, offset)

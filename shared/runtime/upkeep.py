@@ -5,23 +5,31 @@ still while a processor was dropped goes on afterwards; what it made would be no
 
 The topics that tell what is going on now (commands, reports, answers, read positions) have no retention, for no clock of a broker's decides
 what may go: the leader deletes what was written `topics_kept_ms` before. Whoever reads them reads from their ends; a process that stood
-still for so long has stopped its tasks by its own clock, and starts anew. Of requests those go that no leader will have to decide again.
+still for so long has stopped its tasks by its own clock, and starts anew.
+
+Of requests those go that no leader will have to decide again, and one that was copied by whoever reads the topic is carried out no second
+time (F10). Who asks says, under the seal, where the answers ended when it asked: a request with an answer behind that place was answered,
+and one from before the first answer that a leader knows is not taken. No clock has a part in it.
 """
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import structlog
 
 from tidemark.shared.model.ids import JobId, Offset
 from tidemark.shared.ports.blobs import BlobError
-from tidemark.shared.ports.log import Log, LogError, LogUnavailable, TopicPartition
+from tidemark.shared.ports.log import Log, LogError, LogRecord, LogUnavailable, TopicPartition
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator import events as ev
 from tidemark.shared.protocol.coordinator.retention import blob_may_go
 from tidemark.shared.runtime.context import Outside
+from tidemark.shared.runtime.fencing import asked_at
+from tidemark.shared.runtime.reading import up_to_now
 from tidemark.shared.runtime.topics import EDGE_CONFIG, TOLD_CONFIG, Topics
+from tidemark.shared.wire.messages import decode_answer
 
 
 async def create(command: do.CreateTopics, outside: Outside) -> ev.TopicsReady | ev.TopicsFailed:
@@ -113,6 +121,13 @@ class Trimmer:
                 self._seen.append(ends)
 
 
+class Answer(NamedTuple):
+    """Why a request was refused, "" if it was carried out; where the answer lies, once that is known."""
+
+    error: str
+    offset: Offset | None = None
+
+
 class Undecided:
     """Of one coordinator, by request id."""
 
@@ -121,19 +136,57 @@ class Undecided:
         self._offsets: dict[str, Offset] = {}
         self._read = Offset(0)
         self._fewer = asyncio.Event()
+        self._answers: OrderedDict[str, Answer] = OrderedDict()
+        """By request id, `answers_known_max`, the latest last."""
+        self._floor = Offset(0)
+        """All answers from here on are known."""
 
     def begin(self, start: Offset) -> None:
         """A term reads from here: what an earlier one left is read again, or another leader has decided it."""
         self._offsets.clear()
         self._read = start
 
+    async def learn(self) -> None:
+        """What leaders before have answered. LogUnavailable."""
+        answers, settings = TopicPartition(self._outside.topics.answers, 0), self._outside.settings
+        self._answers.clear()
+        self._floor = (await self._outside.log.begin_offsets([answers]))[answers]
+        async for record in up_to_now(self._outside.log, answers, settings, begin=self._floor):
+            told = self._outside.unreadable.read(record, lambda found: decode_answer(found.value or b"", settings.wire))
+            if told is not None:
+                self._keep(told.request, Answer(told.error, record.offset))
+
+    def answered(self, request: str, error: str) -> None:
+        """An answer is told; where it lies is not known yet."""
+        self._keep(request, Answer(error))
+
+    def _keep(self, request: str, answer: Answer) -> None:
+        self._answers[request] = answer
+        self._answers.move_to_end(request)
+        while len(self._answers) > self._outside.settings.answers_known_max:
+            _, first = self._answers.popitem(last=False)
+            if first.offset is not None:
+                self._floor = max(self._floor, Offset(first.offset + 1))
+
+    def known(self, request: str, record: LogRecord) -> str | None:
+        """The answer to a request that is not to be carried out; None for one that is. One that was refused may be asked again."""
+        asked = asked_at(record)
+        answer = self._answers.get(request)
+        if answer is not None and (not answer.error or answer.offset is None or asked <= answer.offset):
+            return answer.error
+        if answer is None and asked < self._floor:
+            return "it is not known any more whether this request was carried out: look, and ask with another id"
+        return None
+
     def heard(self, request: str, offset: Offset) -> None:
         """It has been read."""
         self._offsets[request] = offset
         self._read = Offset(offset + 1)
 
-    def decided(self, request: str) -> None:
-        """It has been answered."""
+    def decided(self, request: str, offset: Offset) -> None:
+        """It has been answered; the broker has the answer at an offset."""
+        if (answer := self._answers.get(request)) is not None:
+            self._answers[request] = answer._replace(offset=offset)
         self._offsets.pop(request, None)
         self._fewer.set()
 

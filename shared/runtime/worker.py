@@ -74,7 +74,7 @@ from tidemark.shared.runtime.driver import SourceDriver, Splits, TaskDriver, Zom
 from tidemark.shared.runtime.fencing import Fence
 from tidemark.shared.runtime.measures import Measure, of_task
 from tidemark.shared.runtime.outbox import Outbox, Parcel
-from tidemark.shared.runtime.reading import end_of, followed
+from tidemark.shared.runtime.reading import end_of, followed, unreadable_measure
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.wire.errors import WireError
 from tidemark.shared.wire.messages import decode_command, decode_positions, encode_message
@@ -181,6 +181,8 @@ class Worker:
         tasks = self._heartbeat().tasks
         yield Measure("tasks", "gauge", "Tasks that this worker hosts", len(tasks))
         yield Measure("slots", "gauge", "Processors of which it hosts tasks at most", self._outside.settings.slots)
+        for topic, count in self._outside.unreadable.counts.items():
+            yield unreadable_measure(topic, count)
         for beat in tasks:
             yield from of_task(beat)
 

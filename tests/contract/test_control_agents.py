@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.topical import DOCUMENT, Topical, topical
+from tests.harness.topical import DOCUMENT, TOKEN, Topical, soon, topical
+from tidemark.services.control.signature import signature
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
@@ -29,14 +30,20 @@ async def test_commands_by_topic_are_carried_out_once_and_answered(there: Topica
 
     What does not decode, is refused or is wrong goes to the dead letters with its reason, and the next command is taken.
     """
-    create = {"command": "create", "name": "p", "request": "r1", "document": DOCUMENT}
+    create = {"command": "create", "name": "p", "request": "r1", "document": DOCUMENT, "expires": soon()}
     bad = json.dumps(
-        {"command": "create", "name": "q", "request": "r2", "document": {"pipeline": [{"$sauce": {}}]}}
+        {
+            "command": "create",
+            "name": "q",
+            "request": "r2",
+            "document": {"pipeline": [{"$sauce": {}}]},
+            "expires": soon(),
+        }
     ).encode()
     for value in (json.dumps(create).encode(), b"\xffno json", bad, json.dumps(create).encode()):
         await there.command(value)
-    await there.command(json.dumps({"command": "start", "name": "nobody", "request": "r3"}).encode())
-    await there.command(json.dumps({"command": "drop", "name": "p", "request": "r4"}).encode())
+    await there.command(json.dumps({"command": "start", "name": "nobody", "request": "r3", "expires": soon()}).encode())
+    await there.command(json.dumps({"command": "drop", "name": "p", "request": "r4", "expires": soon()}).encode())
     answers = await there.events("answer", 6)
     place = f"{there.topics.control_commands}-0-1"
     assert [(a["id"], a["done"]) for a in answers] == [
@@ -69,3 +76,41 @@ async def test_rest_goes_on_when_the_agents_crash(there: Topical) -> None:
         assert answer.status == 200
     assert [(a["id"], a["done"]) for a in await there.events("answer", 1)] == [("r1", True)]
     assert await there.until_agents(lambda state: state == "running")
+
+
+async def test_a_command_counts_by_signature_id_and_time(there: Topical) -> None:
+    """Without the right signature, id or end it is a dead letter that says so.
+
+    A copy of a command that was undone is answered, and not carried out.
+    """
+    topic = there.topics.control_commands
+    whole = {"command": "create", "name": "p", "request": "r1", "document": DOCUMENT, "expires": soon()}
+    value = json.dumps(whole).encode()
+    right = signature(TOKEN, topic, value)
+    for signed in (
+        None,
+        "",
+        right[:-1],
+        signature("another", topic, value),
+        signature(TOKEN, "x", value),
+        signature(TOKEN, topic, b"{}"),
+    ):
+        await there.put(value, signed)
+    for changed in (
+        {"request": ""}, {"expires": ""}, {"expires": "2020-01-01T00:00:00Z"}, {"expires": "2100-01-01T00:00:00Z"},
+        {"expires": soon()[:19]}, {"expires": "soon"},
+    ):  # fmt: skip
+        await there.command(json.dumps({**whole, **changed}).encode())
+    dead = await there.until(there.topics.control_dead_letters, 12)
+    reasons = [dict(record.headers)["reason"].decode() for record in dead]
+    assert [reason.partition(":")[0] for reason in reasons] == ["header tidemark-signature"] * 6 + ["request"] + [
+        "expires"
+    ] * 5
+    assert there.store.rows == {}
+    await there.command(value)
+    await there.command(json.dumps({"command": "drop", "name": "p", "request": "r2", "expires": soon()}).encode())
+    await there.command(value)
+    await there.command(json.dumps({"command": "drop", "name": "nobody", "request": "r3", "expires": soon()}).encode())
+    answers = [a for a in await there.events("answer", 16) if a["id"] in ("r1", "r2", "r3")][-4:]
+    assert [(a["id"], a["done"]) for a in answers] == [("r1", True), ("r2", True), ("r1", True), ("r3", False)]
+    assert there.store.rows == {}

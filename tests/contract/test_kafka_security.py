@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.harness.installation import NAME, installed
+from tests.harness.sealing import KEY
 from tidemark.services.local.broker import LocalBroker
 from tidemark.services.local.broker_settings import LOOPBACK, BrokerSettings, Port, java_arguments
 from tidemark.services.local.jars import ensure_jars
@@ -249,6 +250,7 @@ async def test_commands_by_topic_go_through_a_password_and_tls(guarded: Guarded)
         "TIDEMARK_KAFKA_CONFIG": json.dumps(config),
         "TIDEMARK_PREFIX": topics.prefix,
         "TIDEMARK_PLACE": "control-0",
+        "TIDEMARK_SIGNING_KEYS": KEY,
         "TIDEMARK_TOKEN": "a-token-of-the-tests",
         "TIDEMARK_EXTRA": '{"port": 0}',
     }

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.sealing import KEY, sealed
 from tidemark.services.cli.installation import Installation
 from tidemark.services.local.broker import LocalBroker
 from tidemark.services.local.broker_settings import BrokerSettings
@@ -55,6 +56,7 @@ def container(service: str, bootstrap: str, folder: Path) -> subprocess.Popen[by
         "PYTHONPATH": str(ROOT),
         "TIDEMARK_SERVICE": service,
         "TIDEMARK_PLACE": f"{service}-x",
+        "TIDEMARK_SIGNING_KEYS": KEY,
         "TIDEMARK_KAFKA": bootstrap,
         "TIDEMARK_BLOBS": str(folder / "blobs"),
         "TIDEMARK_STORE": f"sqlite:///{folder / 'coordinator.db'}",
@@ -87,7 +89,7 @@ async def test_R1_a_first_start_on_a_busy_machine_takes_one_generation(tmp_path:
         broker = LocalBroker(BrokerSettings(data_dir=tmp_path / "kafka", start_timeout_s=HOGS_END_AFTER_S))
         stack.callback(broker.kill)
         bootstrap = await broker.start(start_all)
-        log = KafkaLog(KafkaSettings(bootstrap=bootstrap))
+        log = sealed(KafkaLog(KafkaSettings(bootstrap=bootstrap)))
         client = Client(log, Topics(), SystemClock(), lambda: uuid.uuid4().hex, waits_out_ms=HOGS_END_AFTER_S * 1000)
         await client.ready(HOGS_END_AFTER_S * 1000)
         run = Installation(LocalCluster(LocalSettings(data_dir=tmp_path)), log, client)

@@ -167,6 +167,7 @@ OTHER = {
     "shared/protocol/coordinator/checkpoints.py": "the digest of a commit row",
     "shared/protocol/coordinator/splits.py": "a size",
     "shared/adapters/commit_schema.py": "a checksum",
+    "shared/wire/seals.py": "what a seal's MAC is of",
     "shared/computation/bundle.py": "a digest",
     "services/operator/child.py": "between a process and its own child",
     "services/operator/asking.py": "between a process and its own child",

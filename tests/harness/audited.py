@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.harness.installation import NAME, installed
+from tests.harness.sealing import sealed
 from tidemark.services.audit.check import Audited, audit
 from tidemark.services.audit.installed import Installation
 from tidemark.shared.adapters.blobs import MemoryBlobs
@@ -18,7 +19,7 @@ from tidemark.shared.adapters.memory_commit_store import MemoryCommitState, Memo
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.model.ids import Offset
-from tidemark.shared.ports.log import LogRecord, NewRecord, TopicPartition
+from tidemark.shared.ports.log import Log, LogRecord, NewRecord, TopicPartition
 from tidemark.shared.runtime.settings import RuntimeSettings
 
 PER_PART = 60
@@ -94,7 +95,7 @@ class Story:
     store: MemoryCommitState
     blobs: MemoryBlobs
     out: Path
-    log: MemoryLog
+    log: Log
 
     async def audit(self) -> Audited:
         return await audit(NAME, Installation(MemoryCommitStore(self.store), self.blobs, self.log, {}))
@@ -154,7 +155,7 @@ class Saved:
     blobs: dict[str, bytes]
 
 
-async def feed(log: MemoryLog, part: list[dict[str, Any]]) -> None:
+async def feed(log: Log, part: list[dict[str, Any]]) -> None:
     """Readings, the first three of them again at the end."""
     writer = await log.writer("feeder")
     sent = []
@@ -175,7 +176,7 @@ async def finished_run(world: VirtualWorld, out: Path, *, merges: bool = False) 
     if merges:
         make_table(out)
     async with installed(world.clock, world.executor, settings=settings) as it:
-        log = MemoryLog(it.broker)
+        log = sealed(MemoryLog(it.broker))
         await log.create_topic("readings", 2)
         await it.create(made, source=2, operator=2, sink=1 if merges else 2)
         await it.start()
@@ -204,7 +205,7 @@ def run(saved: Saved, then: Callable[[Story], Any]) -> Any:
         for name, data in saved.blobs.items():
             await blobs.put(name, data)
         try:
-            return await then(Story(broker, deepcopy(saved.store), blobs, saved.out, MemoryLog(broker)))
+            return await then(Story(broker, deepcopy(saved.store), blobs, saved.out, sealed(MemoryLog(broker))))
         finally:
             await blobs.close()
 

@@ -59,6 +59,7 @@ from tidemark.shared.wire.messages import (
     encode_message,
     encode_stands,
 )
+from tidemark.shared.wire.seals import SEALS, Seal
 
 FOLDER: Final = Path("tests/golden/formats")
 _INT_MAX: Final = 1000
@@ -102,6 +103,7 @@ FORMS: Final[dict[Format, Form]] = {
     formats.POSITIONS: Form((ReadPositions,), encode_message, decode_positions),
     formats.SAMPLE: Form((Sampled,), encode_message, decode_sample),
     formats.MIRROR_ROW: Form((MirrorRow,), encode_message, decode_mirror_row),
+    formats.SEAL: Form((Seal,), SEALS.encode, SEALS.decode),
     formats.PROCESSOR_ROW: _coded(formats.PROCESSOR_ROW, ProcessorRow),
     formats.DECISIONS: Form((Kept,), encode_kept, decode_kept),
     formats.PLAN: Form((RunningPlan,), encode_plan, decode_plan),

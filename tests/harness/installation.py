@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.harness.raw_log import LogRawReader
+from tests.harness.sealing import sealed
 from tidemark.services.coordinator.planning import plan_for_coordinator
 from tidemark.services.operator.service import OperatorService
 from tidemark.services.sink.connecting import RealSinks
@@ -42,6 +43,7 @@ from tidemark.shared.model.messages import (
 from tidemark.shared.ports.blobs import BlobStore
 from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.source import Source as SourcePort
+from tidemark.shared.process.allowed import OWNER
 from tidemark.shared.process.connections import Connections
 from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
@@ -180,12 +182,13 @@ async def installed(
         return f"{next(numbers):032x}"
 
     of_workers = settings or RuntimeSettings(engine="local")
-    outside = Outside(MemoryLog(broker), blobs, clock, executor, Topics(), of_workers, unique)
+    outside = Outside(sealed(MemoryLog(broker)), blobs, clock, executor, Topics(), of_workers, unique)
     machine = CoordinatorMachine(coordinator or CoordinatorSettings(adopt_wait_ms=100), unique)
-    planner = partial(plan_for_coordinator, of_workers.engine)
+    planner = partial(plan_for_coordinator, of_workers.engine, allowed=OWNER)
 
     def own() -> Outside:
-        return replace(outside, log=MemoryLog(broker))
+        log = sealed(MemoryLog(broker))
+        return replace(outside, log=log, unreadable=log.unreadable)
 
     made: dict[str, Callable[[], Service]] = {
         "source": lambda: SourceService(MemorySources(MemoryConnections("source", MemoryLog(broker)))),

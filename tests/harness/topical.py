@@ -12,12 +12,15 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from aiohttp import ClientSession
 
+from tests.harness.sealing import KEY, sealed
+from tidemark.services.control.signature import HEADER, signature
 from tidemark.services.coordinator.planning import plan_for_coordinator
 from tidemark.shared.adapters.blobs import MemoryBlobs
 from tidemark.shared.adapters.clock import SystemClock
@@ -26,7 +29,8 @@ from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
 from tidemark.shared.model.ids import Offset
-from tidemark.shared.ports.log import LogRecord, NewRecord, TopicPartition
+from tidemark.shared.ports.log import Log, LogRecord, NewRecord, TopicPartition
+from tidemark.shared.process.allowed import OWNER
 from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 from tidemark.shared.runtime.client import Client
@@ -41,11 +45,16 @@ DOCUMENT = {
 }
 
 
+def soon() -> str:
+    """A minute from now."""
+    return datetime.fromtimestamp(SystemClock().now_ms() / 1000 + 60, UTC).isoformat()
+
+
 @dataclass
 class Topical:
     """What a test speaks to."""
 
-    log: KafkaLog
+    log: Log
     topics: Topics
     store: MemoryCommitState
     process: asyncio.subprocess.Process
@@ -63,14 +72,20 @@ class Topical:
             return str(json.loads(await answer.read())["agents"])
 
     async def command(self, value: bytes) -> None:
-        """Onto the topic of commands."""
+        """Onto the topic of commands, signed."""
+        await self.put(value, signature(TOKEN, self.topics.control_commands, value))
+
+    async def put(self, value: bytes, signed: str | None) -> None:
+        """Onto the topic of commands, with this in the header of its signature."""
         writer = await self.log.writer("test")
-        await (await writer.send(TopicPartition(self.topics.control_commands, 0), NewRecord(value)))
+        at = TopicPartition(self.topics.control_commands, 0)
+        headers = () if signed is None else ((HEADER, signed.encode()),)
+        await (await writer.send(at, NewRecord(value, headers=headers)))
         await writer.close()
 
     async def create(self, name: str, request: str) -> None:
         """The command to create a processor."""
-        command = {"command": "create", "name": name, "request": request, "document": DOCUMENT}
+        command = {"command": "create", "name": name, "request": request, "document": DOCUMENT, "expires": soon()}
         await self.command(json.dumps(command).encode())
 
     async def until(self, topic: str, count: int, kind: str = "") -> list[LogRecord]:
@@ -106,14 +121,16 @@ async def topical(kafka: KafkaSettings, folder: Path) -> AsyncIterator[Topical]:
         return uuid.uuid4().hex
 
     runtime = RuntimeSettings(engine="local")
-    outside = Outside(KafkaLog(kafka), MemoryBlobs(executor), clock, executor, topics, runtime, unique)
+    outside = Outside(
+        sealed(KafkaLog(kafka), prefix=topics.prefix), MemoryBlobs(executor), clock, executor, topics, runtime, unique
+    )
     store = MemoryCommitState()
     machine = CoordinatorMachine(CoordinatorSettings(topic_prefix=topics.prefix), unique)
-    planner = partial(plan_for_coordinator, "local")
+    planner = partial(plan_for_coordinator, "local", allowed=OWNER)
     coordinator = CoordinatorDriver("c", outside, MemoryCommitStore(store), planner, machine)
     errors: list[BaseException] = []
     running = executor.spawn(coordinator.run(), "coordinator", errors.append)
-    log = KafkaLog(replace(kafka, client="test"))
+    log = sealed(KafkaLog(replace(kafka, client="test")), prefix=topics.prefix)
     await Client(log, topics, clock, unique).ready(60_000)
     process = await _started(kafka, topics, folder)
     try:
@@ -140,6 +157,7 @@ async def _started(kafka: KafkaSettings, topics: Topics, folder: Path) -> asynci
         "TIDEMARK_KAFKA": kafka.bootstrap,
         "TIDEMARK_PREFIX": topics.prefix,
         "TIDEMARK_PLACE": "control-0",
+        "TIDEMARK_SIGNING_KEYS": KEY,
         "TIDEMARK_TOKEN": TOKEN,
         "TIDEMARK_EXTRA": json.dumps(extra),
     }

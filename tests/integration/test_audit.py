@@ -12,6 +12,7 @@ from msgspec.structs import replace as changed
 
 from tests.harness.audited import PER_PART, READINGS, Saved, Story, document, feed, finished_run, run
 from tests.harness.installation import NAME, installed
+from tests.harness.sealing import sealed
 from tidemark.services.audit.check import Audited, AuditFailed, NotAuditable
 from tidemark.services.cli.process import quiet
 from tidemark.services.sink.connectors.kafkamarkers import decode_marker, marker_record
@@ -484,7 +485,7 @@ def test_a_restore_names_a_snapshot_that_was_changed(tmp_path: Path) -> None:
     async def main(world: VirtualWorld) -> tuple[str, str]:
         settings = RuntimeSettings(engine="local", state_inline_bytes_max=1)
         async with installed(world.clock, world.executor, settings=settings) as it:
-            log = MemoryLog(it.broker)
+            log = sealed(MemoryLog(it.broker))
             await log.create_topic("readings", 2)
             await it.create(document(tmp_path))
             await it.start()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.harness.installation import NAME, installed
+from tests.harness.sealing import sealed
 from tidemark.services.audit.check import Audited, AuditFailed, NotAuditable, audit
 from tidemark.services.audit.installed import Installation
 from tidemark.services.cli.process import quiet
@@ -80,7 +81,7 @@ async def audited(
         },
     }
     async with installed(world.clock, world.executor, settings=RuntimeSettings(engine="local")) as it:
-        log = MemoryLog(it.broker)
+        log = sealed(MemoryLog(it.broker))
         await log.create_topic("in", 2)
         await it.create(document, source=2, sink=2)
         await it.start()

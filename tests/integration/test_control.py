@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from tests.harness.installation import Installed, installed, released
+from tests.harness.sealing import sealed
 from tidemark.services.cli.__main__ import app
 from tidemark.services.cli.process import quiet
 from tidemark.services.control.events import Events
@@ -77,7 +78,7 @@ async def asked(tmp_path: Path) -> AsyncIterator[Asked]:
     async with installed(clock, executor) as there:
         settings = ControlSettings(port=0, engine="local", body_bytes_max=20_000, logs=str(tmp_path), agents=False)
         topics = there.outside.topics
-        service = ControlService(MemoryLog(there.broker), topics, clock, executor, settings, TOKEN)
+        service = ControlService(sealed(MemoryLog(there.broker)), topics, clock, executor, settings, TOKEN)
         running = executor.spawn(service.run(), "control", raise_)
         await service.serving.wait()
         async with ClientSession() as session:
@@ -170,8 +171,8 @@ async def test_no_output_shows_a_secret(asked: Asked, tmp_path: Path) -> None:
     """No answer of a route, no event, no log line, no error of a wrong document has it, of what runs, waits for a target or is refused."""
     there, made = asked.there, document(tmp_path)
     topics = there.outside.topics
-    events = Events(MemoryLog(there.broker), topics, there.clock, ControlSettings())
-    model = ReadModel(MemoryLog(there.broker), topics, there.clock, on_status=events.status)
+    events = Events(sealed(MemoryLog(there.broker)), topics, there.clock, ControlSettings())
+    model = ReadModel(sealed(MemoryLog(there.broker)), topics, there.clock, on_status=events.status)
     away = {"type": "sql", "url": f"postgresql://u:{SECRET}@127.0.0.1:1/d"}
     merge = {"into": {"connectionName": "s", "table": "t"}, "on": ["n"], "whenMatched": "replace"}
     waits = {"connections": {"s": away}, "pipeline": [made["pipeline"][0], {"$merge": merge}]}

@@ -11,6 +11,7 @@ import pytest
 
 from tests.harness.audited import PER_PART, READINGS, document, feed
 from tests.harness.installation import NAME, Installed, installed
+from tests.harness.sealing import sealed
 from tidemark.services.cli.process import quiet
 from tidemark.services.control.events import Events
 from tidemark.services.control.readmodel import ReadModel
@@ -29,7 +30,7 @@ class Telling:
     """The events of a control service; several on one topic are replicas, or one after another."""
 
     def __init__(self, there: Installed, world: VirtualWorld, late_fraction: float) -> None:
-        log, topics = MemoryLog(there.broker), there.outside.topics
+        log, topics = sealed(MemoryLog(there.broker)), there.outside.topics
         settings = ControlSettings(late_fraction_max=late_fraction, late_records_min=PER_PART)
         self.events = Events(log, topics, world.clock, settings)
         self.model = ReadModel(log, topics, world.clock, on_status=self.events.status)
@@ -78,7 +79,7 @@ def test_states_commits_and_too_much_late_data_are_told(tmp_path: Path) -> None:
 
     async def main(world: VirtualWorld) -> None:
         async with installed(world.clock, world.executor) as there:
-            log = MemoryLog(there.broker)
+            log = sealed(MemoryLog(there.broker))
             await log.create_topic("readings", 2)
             telling = Telling(there, world, late_fraction=0.01)
             await telling.begin()
@@ -123,7 +124,7 @@ def test_late_data_within_the_setting_raise_no_alert(tmp_path: Path) -> None:
 
     async def main(world: VirtualWorld) -> None:
         async with installed(world.clock, world.executor) as there:
-            log = MemoryLog(there.broker)
+            log = sealed(MemoryLog(there.broker))
             await log.create_topic("readings", 2)
             telling = Telling(there, world, late_fraction=0.5)
             await telling.begin()
@@ -143,7 +144,7 @@ def test_every_change_of_state_has_an_id_of_its_own(tmp_path: Path) -> None:
 
     async def main(world: VirtualWorld) -> None:
         async with installed(world.clock, world.executor) as there:
-            log = MemoryLog(there.broker)
+            log = sealed(MemoryLog(there.broker))
             await log.create_topic("readings", 2)
             telling = Telling(there, world, late_fraction=0.5)
             await telling.begin()

@@ -11,6 +11,7 @@ from aiohttp import ClientSession
 from typer.testing import CliRunner
 
 from tests.harness.installation import Installed, installed
+from tests.harness.sealing import sealed
 from tidemark.services.cli.__main__ import app
 from tidemark.services.cli.process import quiet
 from tidemark.services.control.service import ControlService
@@ -57,7 +58,7 @@ async def running(tmp_path: Path) -> AsyncIterator[tuple[Installed, str]]:
     settings = RuntimeSettings(engine="local", heartbeat_interval_ms=50)
     async with installed(clock, executor, settings=settings) as there:
         control = ControlSettings(port=0, engine="local", agents=False)
-        service = ControlService(MemoryLog(there.broker), there.outside.topics, clock, executor, control, TOKEN)
+        service = ControlService(sealed(MemoryLog(there.broker)), there.outside.topics, clock, executor, control, TOKEN)
         serving = executor.spawn(service.run(), "control", _raise)
         await service.serving.wait()
         await there.create(document(tmp_path))

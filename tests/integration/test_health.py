@@ -10,6 +10,7 @@ from aiohttp import ClientSession
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.harness.installation import NAME, Installed, installed
+from tests.harness.sealing import sealed
 from tidemark.services.cli.process import quiet
 from tidemark.services.control.service import ControlService
 from tidemark.services.control.settings import ControlSettings
@@ -86,11 +87,17 @@ async def test_control_and_gateway_tell_how_they_are_too(tmp_path: Path) -> None
     async with installed(clock, executor) as there:
         await running(there, tmp_path)
         await there.outside.log.create_topic("t", 1)
+        log = sealed(MemoryLog(there.broker))
         control = ControlService(
-            MemoryLog(there.broker), there.outside.topics, clock, executor, ControlSettings(port=0, agents=False), TOKEN
+            log,
+            there.outside.topics,
+            clock,
+            executor,
+            ControlSettings(port=0, agents=False),
+            TOKEN,
         )
         ingest = GatewaySettings(port=0, batch_bytes_max=100, record_bytes_max=100)
-        gateway = GatewayService(MemoryLog(there.broker), clock, executor, "g", "tidemark", ingest, TOKEN)
+        gateway = GatewayService(sealed(MemoryLog(there.broker)), clock, executor, "g", "tidemark", ingest, TOKEN)
         services: list[ControlService | GatewayService] = [control, gateway]
         handles = [executor.spawn(service.run(), "service", _raise) for service in services]
         servers = [HealthServer(service, SETTINGS) for service in services]

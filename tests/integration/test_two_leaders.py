@@ -10,6 +10,7 @@ import pytest
 
 from tests.harness.installation import NAME, Installed, installed
 from tests.harness.leaders import Leader, another, of_installation
+from tests.harness.sealing import sealed
 from tidemark.services.control.readmodel import ReadModel
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
@@ -44,7 +45,7 @@ def _with_two_leaders(folder: Path, story: Story) -> None:
 
 async def _tell(there: Installed, leader: int, name: str, status: ProcessorStatus | None) -> None:
     """A status, as this leader would write it."""
-    writer = await MemoryLog(there.broker).writer("late")
+    writer = await sealed(MemoryLog(there.broker)).writer("late")
     value = None if status is None else encode_message(status)
     await (await writer.send(REGISTRY, NewRecord(value, name.encode(), signed(LeaderToken(leader)))))
     await writer.close()
@@ -59,7 +60,7 @@ def test_C8_what_a_deposed_leader_had_queued_changes_nothing(tmp_path: Path) -> 
     """Cut off, followed, and back a minute before anybody looks: everybody still reads what its successor said."""
 
     async def story(there: Installed, first: Leader, second: Leader) -> None:
-        model = ReadModel(MemoryLog(there.broker), Topics(), there.clock)
+        model = ReadModel(sealed(MemoryLog(there.broker)), Topics(), there.clock)
         handles = model.start(there.outside.executor, lambda error: pytest.fail(repr(error)))
         first.cut(away=True)
         await second.leads()
@@ -139,7 +140,7 @@ def test_C8_connections_of_a_deposed_leader_are_overwritten(tmp_path: Path) -> N
         del second
         await there.client.put_connection("k", {"type": "kafka", "bootstrapServers": "new:1"})
         topic = TopicPartition(Topics().connections, 0)
-        writer = await MemoryLog(there.broker).writer("late")
+        writer = await sealed(MemoryLog(there.broker)).writer("late")
         assert first.driver._token is not None
         headers = signed(LeaderToken(first.driver._token - 1))
         await (await writer.send(topic, NewRecord(b'{"type": "kafka"}', b"k", headers)))

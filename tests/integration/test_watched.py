@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.harness.sealing import KEY
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
@@ -46,6 +47,7 @@ async def test_R1_a_worker_that_says_nothing_is_vouched_for_until_it_has_ended(
         "TIDEMARK_KAFKA": kafka_broker,
         "TIDEMARK_PREFIX": prefix,
         "TIDEMARK_PLACE": "source-x",
+        "TIDEMARK_SIGNING_KEYS": KEY,
         "TIDEMARK_SERVICE": "source",
         "TIDEMARK_INCARNATION": NAMED,
     }
@@ -85,7 +87,7 @@ async def test_a_signal_reaches_the_watched_process_and_its_status_comes_back(
         sys.executable,
         "-c",
         does,
-        env={**os.environ, **given},
+        env={**os.environ, **given, "TIDEMARK_SIGNING_KEYS": KEY},
         stdout=-1,
     )
     assert watched.stdout is not None

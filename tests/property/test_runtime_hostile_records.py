@@ -1,12 +1,14 @@
 """Whatever bytes lie on an internal topic, whoever reads it goes on: they are counted and skipped, and what comes behind them is read."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import msgspec
 import pytest
 
 from tests.harness.installation import installed
+from tests.harness.sealing import KEYS, sealed
 from tidemark.services.control.readmodel import ReadModel
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
@@ -17,6 +19,7 @@ from tidemark.shared.runtime.fencing import HEADER, Headers, signed, token_of
 from tidemark.shared.runtime.registry import Connections, Registry
 from tidemark.shared.runtime.topics import Topics
 from tidemark.shared.wire.messages import encode_message
+from tidemark.shared.wire.seals import HEADER as SEAL
 
 SEEDS = range(30)
 RECORDS = 40
@@ -85,8 +88,14 @@ def test_a_token_that_is_none_is_nobodys(token: bytes) -> None:
     assert token_of(LogRecord("t", 0, Offset(0), 0, None, None, ((HEADER, token),))) == 0
 
 
+def as_ours(topic: str, records: Iterable[NewRecord]) -> list[NewRecord]:
+    """Sealed, as one of the installation's own processes would write them."""
+    return [replace(r, headers=(*r.headers, (SEAL, KEYS.seal((topic, 0), r.key, r.value, r.headers)))) for r in records]
+
+
+@pytest.mark.parametrize("ours", [False, True], ids=["a stranger's", "sealed"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_services_go_on_behind_what_they_cannot_read(seed: int) -> None:
+def test_services_go_on_behind_what_they_cannot_read(seed: int, ours: bool) -> None:
     """Control's read model, a client and the coordinator, with hostile records on every topic that they follow meanwhile."""
 
     async def story(world: VirtualWorld) -> None:
@@ -95,15 +104,20 @@ def test_services_go_on_behind_what_they_cannot_read(seed: int) -> None:
             broken: list[BaseException] = []
             await there.client.put_connection("zero", {"type": "files", "path": "x"})
             leader = signed(there.store.token)
-            model = ReadModel(MemoryLog(there.broker), topics, world.clock)
+            log = sealed(MemoryLog(there.broker))
+            model = ReadModel(log, topics, world.clock, unreadable=log.unreadable)
             followed = model.start(world.executor, broken.append)
+
+            def written(topic: str) -> list[NewRecord]:
+                return as_ours(topic, hostile(seed, leader)) if ours else list(hostile(seed, leader))
+
             everywhere = (topics.registry, topics.connections, topics.reports, topics.requests, topics.answers)
             for name in ("first", "second"):
                 for topic in everywhere:
-                    there.broker.append(TopicPartition(topic, 0), list(hostile(seed, leader)))
+                    there.broker.append(TopicPartition(topic, 0), written(topic))
                 await there.client.put_connection(name, {"type": "files", "path": "x"})
             for topic in everywhere:
-                there.broker.append(TopicPartition(topic, 0), list(hostile(seed, leader)))
+                there.broker.append(TopicPartition(topic, 0), written(topic))
             await there.client.put_connection("last", {"type": "files", "path": "x"})
             await world.clock.sleep_ms(5_000)
             assert {"first", "second", "last"} <= set(await there.client.connections())

@@ -11,7 +11,11 @@ import yaml
 
 from tidemark.services.control.settings import control_settings
 from tidemark.services.gateway.settings import gateway_settings
+from tidemark.shared.process.allowed import read_allowed
 from tidemark.shared.process.settings import ProcessSettings, read_settings
+from tidemark.shared.process.signing import FILE_VARIABLE
+from tidemark.shared.process.signing import VARIABLE as VARIABLE_OF_KEYS
+from tidemark.shared.process.values import FOLDER_VARIABLE, Values
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -109,6 +113,8 @@ def test_data_survive_in_named_volumes() -> None:
         "/var/lib/tidemark/blobs": "blobs",
         "/var/lib/tidemark/out": "out",
         "/var/lib/tidemark/tokens": "tokens",
+        "/var/lib/tidemark/keys": "keys",
+        "/var/lib/tidemark/gateway": "gateway",
         "/var/lib/tidemark/scratch": "scratch",
     }
     for name in SERVICES:
@@ -147,7 +153,10 @@ class _Asked(dict[str, str]):
 
 def settings_of(service: str, given: Mapping[str, str] | None = None) -> tuple[ProcessSettings, set[str]]:
     environment = _Asked(environment_of(service, given))
-    return read_settings(environment), environment.names
+    settings = read_settings(environment)
+    assert "KAFKA" in Values.of(environment, read_allowed(environment))
+    assert environment.get(FILE_VARIABLE) is not None
+    return settings, environment.names | {VARIABLE_OF_KEYS, FOLDER_VARIABLE}
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -87,6 +87,28 @@ def test_a_pod_is_confined_watched_and_ends_in_good_order(name: str) -> None:
     assert claims <= of_kind("PersistentVolumeClaim").keys()
 
 
+NEEDS: Final = {
+    "coordinator": {"TIDEMARK_STORE", "TIDEMARK_SIGNING_KEYS"},
+    "control": {"TIDEMARK_TOKEN", "TIDEMARK_SIGNING_KEYS"},
+    "gateway": {"TIDEMARK_TOKEN"},
+    **{name: {"TIDEMARK_SIGNING_KEYS"} for name in ("source", "operator", "spark", "sink")},
+}
+
+
+@pytest.mark.parametrize("name", sorted(WORKLOADS))
+def test_a_pod_has_the_secrets_that_its_service_needs(name: str) -> None:
+    """And no others: the store's password is the coordinator's alone, tokens are those of who listens, documents' secrets the workers'."""
+    secrets = of_kind("Secret")
+    named = [source["secretRef"]["name"] for source in container(name)["envFrom"] if "secretRef" in source]
+    given = {variable for secret in named for variable in secrets[secret]["stringData"]}
+    assert given == NEEDS[name] | {"TIDEMARK_KAFKA_CONFIG"}
+    assert not any("secretKeyRef" in str(variable) for variable in container(name)["env"])
+    volumes = WORKLOADS[name]["spec"]["template"]["spec"]["volumes"]
+    mounted = {volume["secret"]["secretName"] for volume in volumes if "secret" in volume}
+    assert mounted == ({"tidemark-connections"} if name in ("source", "operator", "spark", "sink") else set())
+    assert mounted <= secrets.keys()
+
+
 @pytest.mark.parametrize("name", sorted(WORKLOADS))
 def test_a_pod_has_the_settings_that_its_service_takes(name: str) -> None:
     """From the ConfigMap, the Secret and its own; the place is the pod's name."""

@@ -1,8 +1,10 @@
 """Limits of control, gateway and the local mode act, and what cannot work ends them at their start."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from tidemark.services.control.events import Events
 from tidemark.services.control.readmodel import ReadModel
 from tidemark.services.control.service import ControlService
 from tidemark.services.control.settings import ControlSettings, control_settings
+from tidemark.services.control.signature import signature
 from tidemark.services.gateway.service import GatewayService
 from tidemark.services.gateway.settings import GatewaySettings, gateway_settings
 from tidemark.services.local import broker as local_broker
@@ -142,9 +145,11 @@ def test_a_command_of_the_topic_is_tried_so_often() -> None:
         model = ReadModel(log, TOPICS, world.clock, settings)
         commands = _Refusing(Client(log, TOPICS, world.clock, lambda: "u"), model, settings)
         events = Events(log, TOPICS, world.clock, settings)
-        agents = Agents(log, KafkaSettings("k:1"), TOPICS, world.clock, world.executor, commands, events)
+        agents = Agents(log, KafkaSettings("k:1"), TOPICS, world.clock, world.executor, commands, events, "token")
+        expires = datetime.fromtimestamp(world.clock.now_ms() / 1000 + 60, UTC).isoformat()
+        data = json.dumps({"command": "start", "name": "p", "request": "r", "expires": expires}).encode()
         began_ms = world.clock.monotonic_ms()
-        await agents._take(b'{"command": "start", "name": "p"}', "commands-0-0")
+        await agents._take(data, "commands-0-0", signature("token", TOPICS.control_commands, data).encode())
         assert _Refusing.tries == 3
         assert world.clock.monotonic_ms() - began_ms == 2 * settings.retry_ms
         letters = up_to_now(log, TopicPartition(TOPICS.control_dead_letters, 0))

@@ -11,6 +11,7 @@ from typing import IO
 
 import pytest
 
+from tests.harness.sealing import KEY
 from tidemark.services.cli.installation import while_kept
 from tidemark.services.local.address import ADDRESS_FILE
 from tidemark.services.local.broker import BrokerError
@@ -217,6 +218,7 @@ def test_C8_a_coordinator_on_a_file_that_is_no_database_ends_with_a_sentence(tmp
         "TIDEMARK_KAFKA": "127.0.0.1:1",
         "TIDEMARK_BLOBS": str(tmp_path / "blobs"),
         "TIDEMARK_PLACE": "coordinator-0",
+        "TIDEMARK_SIGNING_KEYS": KEY,
     }
     ended = subprocess.run(
         [sys.executable, "-m", "tidemark.services.coordinator"],

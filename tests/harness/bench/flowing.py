@@ -12,9 +12,8 @@ import numpy as np
 
 from tests.harness.bench.events import BEGIN_MS
 from tidemark.shared.adapters.clock import SystemClock
-from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.model.ids import Offset
-from tidemark.shared.ports.log import LogRecord, LogUnavailable, TopicPartition
+from tidemark.shared.ports.log import Log, LogRecord, LogUnavailable, TopicPartition
 from tidemark.shared.runtime.reading import followed, reading
 from tidemark.shared.wire.messages import decode_mirror_row
 
@@ -70,7 +69,7 @@ class Stream:
         batch.close()
         await producer.send_batch(batch, topic, partition=partition)
 
-    async def read(self, log: KafkaLog, topic: str, partitions: int) -> None:
+    async def read(self, log: Log, topic: str, partitions: int) -> None:
         """Until cancelled, over outages of the broker."""
         positions = await log.end_offsets([TopicPartition(topic, p) for p in range(partitions)])
         while True:
@@ -115,7 +114,7 @@ class Commits:
 
     seen: list[tuple[float, int]] = field(default_factory=list)
 
-    async def follow(self, log: KafkaLog, topic: str) -> None:
+    async def follow(self, log: Log, topic: str) -> None:
         """Until cancelled."""
         async for record in followed(log, SystemClock(), TopicPartition(topic, 0)):
             self.seen.append((time.monotonic(), decode_mirror_row(record.value or b"").generation))
@@ -127,7 +126,7 @@ class Commits:
 
 
 async def flowed(
-    bootstrap: str, log: KafkaLog, source: str, target: str, partitions: int, stream: Stream, seconds: float, *,
+    bootstrap: str, log: Log, source: str, target: str, partitions: int, stream: Stream, seconds: float, *,
     beside: Callable[[], Awaitable[None]] | None = None,
     behind: Callable[[], Awaitable[None]] | None = None,
 ) -> None:  # fmt: skip

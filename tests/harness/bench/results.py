@@ -6,15 +6,14 @@ from datetime import datetime
 import numpy as np
 
 from tests.harness.bench.events import BEGIN_MS, MINUTE_MS, Load
-from tidemark.shared.adapters.kafka_log import KafkaLog
-from tidemark.shared.ports.log import TopicPartition
+from tidemark.shared.ports.log import Log, TopicPartition
 
 
 class Inexact(AssertionError):
     """The results are not those of the events: says how many rows differ, and shows one."""
 
 
-async def values_of(log: KafkaLog, topic: str) -> list[bytes]:
+async def values_of(log: Log, topic: str) -> list[bytes]:
     """All committed values of a topic, partition by partition."""
     found: list[bytes] = []
     partitions = [TopicPartition(topic, number) for number in range((await log.list_topics())[topic])]

@@ -25,6 +25,9 @@ ON_GATHERED = ("tests/integration/test_gathered.py",)
 ON_PACED = ("tests/integration/test_paced.py",)
 ON_LOST = ("tests/unit/test_runtime_coordinator.py",)
 
+SEALS, SEALED_LOG, UNDECIDED = "shared/wire/seals.py", "shared/runtime/sealed_log.py", "shared/runtime/upkeep.py"
+ON_SEALS, ON_COPIES = ("tests/unit/test_wire_seals.py",), ("tests/unit/test_runtime_undecided.py",)
+
 RUNTIME = (
     Mutant("F2", "what was unanswered is not sent again", OUTBOX, "            self._unsent.extendleft(parcel for parcel, _ in reversed(given_up))", "            pass", ON_DRIVER),
     Mutant("F2", "what was unanswered is sent in reverse", OUTBOX, "extendleft(parcel for parcel, _ in reversed(given_up))", "extendleft(parcel for parcel, _ in given_up)", ON_DRIVER),
@@ -90,7 +93,16 @@ RUNTIME = (
     Mutant("C8", "how many changes there were is not told before an answer", TELLING, "        if request:\n            self.count()\n", "", ON_LOST),
     Mutant("C8", "how many changes there were is not told", TELLING, "signed(self._token, changes)", "signed(self._token)", ON_LOST),
     Mutant("C8", "requests are decided though the store cannot be asked", COORDINATOR, "self._now() - self._renewed_ms >= self._lease_ms", "False", ON_LEADERS),
-    Mutant("C8", "a request goes before its answer is told", COORDINATOR, "                self._teller.tell(self._outside.topics.answers, None, answer, request=request)", "                self._teller.tell(self._outside.topics.answers, None, answer, request=request)\n                self._undecided.decided(request)", ON_LEADERS),
+    Mutant("C8", "a request goes before its answer is told", COORDINATOR, "        self._teller.tell(self._outside.topics.answers, None, answer, request=request)", "        self._teller.tell(self._outside.topics.answers, None, answer, request=request)\n        self._undecided.decided(request, Offset(0))", ON_LEADERS),
+    Mutant("F10", "a seal is not of its place", SEALS, "_pack((place, key, digest, list(headers)))", "_pack((key, digest, list(headers)))", ON_SEALS),
+    Mutant("F10", "headers are not sealed", SEALS, "_pack((place, key, digest, list(headers)))", "_pack((place, key, digest))", ON_SEALS),
+    Mutant("F10", "any MAC will do", SEALS, "if not hmac.compare_digest(seal.mac, _mac(secret, place, key, value, others)):", "if False:", ON_SEALS),
+    Mutant("F10", "one key alone is taken", SEALS, "{_id(secret): secret for secret in secrets}", "{_id(secret): secret for secret in secrets[:1]}", ON_SEALS),
+    Mutant("F10", "what is not sealed is read", SEALED_LOG, "[record for record in await self._inner.fetch(max_records, timeout_ms) if self._sealing.admits(record)]", "await self._inner.fetch(max_records, timeout_ms)", ON_SEALS),
+    Mutant("F10", "transactions are not sealed", SEALED_LOG, "            records = [self._sealing.sealed(partition, record) for record in records]", "            pass", ON_SEALS),
+    Mutant("F10", "a copied request is carried out", UNDECIDED, "        if answer is not None and (not answer.error or", "        if False and (not answer.error or", ON_COPIES),
+    Mutant("F10", "a refused request is refused for ever", UNDECIDED, "answer.offset is None or asked <= answer.offset):", "True):", ON_COPIES),
+    Mutant("F10", "the next leader knows no answers", UNDECIDED, "                self._keep(told.request, Answer(told.error, record.offset))", "                pass", ON_COPIES),
     Mutant("C8", "the lease runs out while a leader reads", COORDINATOR, "            if await self._store.renew(held, self._lease_ms, now_ms):", "            if self._token is None or await self._store.renew(held, self._lease_ms, now_ms):", ON_LEADERS),
     Mutant("F7", "who is ahead of a full receiver goes on", DRIVER, " and not self.ahead.waits(self.source.output_watermark())", "", ON_BOUNDS),
     Mutant("F7", "who is waited for waits", "shared/runtime/ahead.py", "reached_ms < watermark_ms", "reached_ms <= watermark_ms", ON_BOUNDS),

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from tests.harness.installation import MemoryConnections, MemorySources
+from tests.harness.sealing import sealed
 from tests.harness.simulation.faults import LINKS, Book, Link, LinkFaults, Weather
 from tests.harness.simulation.loop import LIFE, Life, SimLoop
 from tests.harness.simulation.ports import SimBlobs, SimLog, SimStore
@@ -19,6 +20,7 @@ from tidemark.services.source.service import SourceService
 from tidemark.shared.adapters.executor import Spawner
 from tidemark.shared.adapters.virtual import VirtualClock
 from tidemark.shared.model.ids import Epoch, Place, WorkerIncarnation
+from tidemark.shared.process.allowed import OWNER
 from tidemark.shared.process.connections import Connections
 from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
 from tidemark.shared.runtime.context import Outside, Phase, Service
@@ -142,13 +144,22 @@ class SimProcess:
         world = self.world
         blobs = SimBlobs(self, world.objects, self.links["blobs"], world.watcher, f"{world.book.seed}-{self.number}")
         unique = world.unique
+        log = sealed(self.logs[0])
         outside = Outside(
-            self.logs[0], blobs, self.clock, self.executor, Topics(), world.scenario.runtime, unique, self._passing
+            log,
+            blobs,
+            self.clock,
+            self.executor,
+            Topics(),
+            world.scenario.runtime,
+            unique,
+            self._passing,
+            log.unreadable,
         )
         if self.service == "coordinator":
             machine = CoordinatorMachine(world.scenario.coordinator, unique)
             store = SimStore(self, world.store, self.links["store"], world.watcher)
-            planner = partial(plan_for_coordinator, world.scenario.runtime.engine)
+            planner = partial(plan_for_coordinator, world.scenario.runtime.engine, allowed=OWNER)
             self.part = CoordinatorDriver(self.place, outside, store, planner, machine)
         else:
             self.part = Worker(Place(self.place), WorkerIncarnation(unique()), self._service(blobs), outside)

@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
+from tests.harness.sealing import sealed
 from tests.harness.simulation.drawing import LETTERS, NAME
 from tests.harness.simulation.faults import Book, LinkFaults
 from tests.harness.simulation.loop import LIFE, Life
@@ -40,7 +41,7 @@ class _Command:
         store = SimStore(self, world.store, faults("store", world.weather), world.watcher)
         authority = f"{self.book.seed}-user-{number}"
         blobs = SimBlobs(self, world.objects, faults("blobs", world.weather), world.watcher, authority)
-        self._installed = Installation(store, blobs, self._log, {})
+        self._installed = Installation(store, blobs, sealed(self._log), {})
         self.said = ""
 
     @property

@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 
+from tests.harness.sealing import sealed
 from tests.harness.simulation.checks import Checks, ToldBroker
 from tests.harness.simulation.drawing import FOLDER, LETTERS, NAME, OUTPUT, Scenario
 from tests.harness.simulation.faults import CALM, Book, Weather
@@ -55,7 +56,7 @@ class SimWorld:
         self._starts = itertools.count(1)
         self._beside: dict[asyncio.Task[None], None] = {}
         settings = RuntimeSettings(engine="local", fetch_timeout_ms=500)
-        self.client = Client(MemoryLog(self.broker), Topics(), self.clock, self.unique, settings)
+        self.client = Client(sealed(MemoryLog(self.broker)), Topics(), self.clock, self.unique, settings)
 
     def unique(self) -> str:
         """A name that nothing else has."""
