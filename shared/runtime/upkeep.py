@@ -8,7 +8,7 @@ what may go: the leader deletes what was written `topics_kept_ms` before. Whoeve
 still for so long has stopped its tasks by its own clock, and starts anew.
 
 Of requests those go that no leader will have to decide again, and one that was copied by whoever reads the topic is carried out no second
-time (F10). Who asks says, under the seal, where the answers ended when it asked: a request with an answer behind that place was answered,
+time (F10): a leader remembers answers, also those of leaders before. Who asks says, under the seal, where the answers ended when it asked,
 and one from before the first answer that a leader knows is not taken. No clock has a part in it.
 """
 
@@ -169,12 +169,10 @@ class Undecided:
                 self._floor = max(self._floor, Offset(first.offset + 1))
 
     def known(self, request: str, record: LogRecord) -> str | None:
-        """The answer to a request that is not to be carried out; None for one that is. One that was refused may be asked again."""
-        asked = asked_at(record)
-        answer = self._answers.get(request)
-        if answer is not None and (not answer.error or answer.offset is None or asked <= answer.offset):
+        """The answer to a request that is not to be carried out; None for one that is."""
+        if (answer := self._answers.get(request)) is not None:
             return answer.error
-        if answer is None and asked < self._floor:
+        if asked_at(record) < self._floor:
             return "it is not known any more whether this request was carried out: look, and ask with another id"
         return None
 

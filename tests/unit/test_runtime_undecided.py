@@ -96,18 +96,3 @@ def test_F10_a_request_that_was_copied_is_not_carried_out_again(after: int | Non
         assert await stranger.end_offsets([at]) == await sealed(stranger).begin_offsets([at])
 
     run_virtual(story)
-
-
-def test_F10_a_refused_request_may_be_asked_again_under_its_id() -> None:
-    """It was asked behind its answer; a copy of the first try was not."""
-
-    async def story(world: VirtualWorld) -> None:
-        async with installed(world.clock, world.executor, services=()) as there:
-            name = ProcessorName("p")
-            with pytest.raises(RequestRefused, match="no processor"):
-                await there.client.request(DropProcessor("drop", name))
-            await there.client.request(CreateProcessor("create", name, DOCUMENT, {}))
-            await there.client.request(DropProcessor("drop", name))
-            assert await there.client.statuses() == {}
-
-    run_virtual(story)
