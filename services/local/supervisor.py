@@ -50,6 +50,11 @@ KEYS_FILE: Final = "signing.keys"
 """Made with the first start; two lines in it are two keys (`shared/wire/seals.py`)."""
 TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file
 BROKER: Final = "broker"
+_OWN: Final = (
+    "blobs", "kafka", "logs", "scratch", KEYS_FILE, TOKEN_FILE, ADDRESS_FILE, "environment.json", "processes.json",
+    *(f"coordinator.db{more}" for more in ("", "-journal", "-shm", "-wal")),
+)  # fmt: skip
+"""What the installation keeps in its folder, and no document reaches: results may lie beside it."""
 _DOUBLINGS_MAX: Final = 16
 """Doublings of `restart_wait_ms`: past them it is above any `restart_wait_ms_max`."""
 _OWNERS: Final = 0o700
@@ -375,7 +380,7 @@ class LocalCluster:
         named = {name for name in self.settings.environment if not name.startswith("TIDEMARK_")}
         opened = {*Allowed().variables, *named, *self.settings.variables}
         opened |= {*given.get("variables", ()), *before.get("variables", ())}
-        closed = {*given.get("closed", ()), str(self.settings.data_dir)}
+        closed = {*given.get("closed", ()), *(str(self.settings.data_dir / name) for name in _OWN)}
         return json.dumps({"loopback": True, **given, "variables": sorted(opened), "closed": sorted(closed)})
 
     def _environment_value(self, name: str, default: str) -> str:
