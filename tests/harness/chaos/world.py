@@ -20,8 +20,6 @@ from tidemark.services.local.address import BROKER_VARIABLE
 from tidemark.services.local.broker_settings import LOOPBACK
 from tidemark.services.local.supervisor import BROKER, Child, LocalCluster, LocalSettings
 from tidemark.shared.adapters.clock import SystemClock
-from tidemark.shared.adapters.kafka_log import KafkaLog
-from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.runtime.client import Client
 from tidemark.shared.runtime.topics import Topics
 
@@ -190,7 +188,8 @@ async def world(folder: Path, workers: Mapping[str, int], *, disks: bool) -> Asy
     )
     cluster = ChaosCluster(settings, lanes)
     try:
-        log = KafkaLog(KafkaSettings(bootstrap=await cluster.start(), client="chaos"))
+        await cluster.start()
+        log = cluster.open_log("chaos")
         client = Client(
             log, Topics(), SystemClock(), lambda: uuid.uuid4().hex, cluster.runtime(), waits_out_ms=_READY_MS
         )
