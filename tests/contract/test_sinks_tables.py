@@ -105,6 +105,28 @@ async def test_S2_of_two_that_release_one_commit_the_second_changes_nothing(tmp_
     assert found_by_readers(target.root) == [list(range(world.committed_rows))] * 5
 
 
+async def test_S2_a_table_that_has_come_since_begins_where_the_manifests_end(tmp_path: Path) -> None:
+    """A zombie that goes on when there is a table releases nothing again that its successor did, and sets no marker back."""
+    target = FilesWorld(tmp_path, "parquet")
+    world = World(target)
+    task, zombie = Task(world), target.sink()
+    await task.start()
+    await zombie.open(IDENTITY, Epoch(0))
+    for _ in range(2):
+        await task.stage()
+        await task.commit()
+        await task.release()
+    beside = target.sink()
+    await beside.open(Identity(JOB, VertexId("emit"), 1), Epoch(0))
+    assert not await beside.accept(batch_of(range(3)))
+    before = DeltaTable(target.root).version()
+    await zombie.release(*world.commits[0])
+    assert DeltaTable(target.root).version() == before
+    await task.epoch()
+    assert found_by_readers(target.root) == [list(range(world.committed_rows))] * 5
+    assert DeltaTable(target.root).transaction_version(app_of(str(IDENTITY))) == 3
+
+
 async def test_S2_another_history_in_the_table_is_refused(tmp_path: Path) -> None:
     """A marker that is no predecessor of the commit is told with both numbers; nothing is added."""
     target = FilesWorld(tmp_path, "parquet")

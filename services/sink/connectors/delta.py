@@ -140,6 +140,9 @@ class DeltaReleases:
         app = app_of(manifest.identity)
         for _ in range(self._tries_max):
             at = table.transaction_version(app)
+            if at is None and manifest.predecessor is not None:
+                # Read behind the table: who released before there was one has written its manifest, or meets this commit.
+                at = self._manifests.marker(manifest.identity)
             if at is not None and at >= manifest.epoch:
                 break
             if at not in (None, manifest.predecessor):

@@ -24,6 +24,7 @@ ON_POWER = ("tests/property/test_loss_of_power.py",)
 ON_SQL = ("tests/contract/test_sinks_sql.py", *ON_ALL)
 
 SINKS = (
+    Mutant("S2", "a table that has come begins anywhere", DELTA, "                at = self._manifests.marker(manifest.identity)\n", "                pass\n", ON_TABLES),
     Mutant("S4", "a folder that is there is taken for durable", "shared/adapters/creating.py", "            return self._durable.get(folder) == folder.stat().st_ino", "            return folder.is_dir()", ON_POWER),
     Mutant("C7", "a folder of blobs that is there is taken for durable", "shared/adapters/creating.py", "            return self._durable.get(folder) == folder.stat().st_ino", "            return folder.is_dir()", ON_POWER),
     Mutant("S4", "a file is not forced to disk", FOLDER, "            if self._fsync:\n                os.fsync(file.fileno())\n", "", ON_POWER),

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from tests.harness.simulation.drawing import Scenario
 from tests.harness.simulation.faults import CALM, Side, Strike, Weather
-from tests.harness.simulation.writes import LED_BY, RARE, SCARCE, is_possible
+from tests.harness.simulation.writes import LED_BY, RARE, RAREST, SCARCE, is_possible
 
 Kind = Literal[
     "crash", "crash several", "freeze", "cut out", "cut in", "cut off", "broker away", "leader change",
@@ -130,5 +130,6 @@ def _strikes(scenario: Scenario, chooser: random.Random, writes: Sequence[str], 
     found |= dict.fromkeys(chooser.sample(rare, min(RARE_AT_ONCE, len(rare))), 1)
     scarce = [(write, side) for write, side in rare if write.startswith(SCARCE)]
     found |= dict.fromkeys(chooser.sample(scarce, min(SCARCE_AT_ONCE, len(scarce))), 1)
+    found |= {(write, chooser.choice(sides)): 1 for write in RAREST if is_possible(write, scenario)}
     found |= {lead: 1 for write, _ in list(found) for lead in LED_BY.get(write, ())}
     return [Strike(*where, nth, 0 if nth == 1 else chooser.randint(0, calm_ms)) for where, nth in found.items()]

@@ -163,6 +163,18 @@ RARE: Final = frozenset(
 )
 """Which many seeds never come to, or only at the end: each seed waits at several of them."""
 
+RAREST: Final = (
+    "coordinator command HoldInput",
+    "coordinator command TellEnds",
+    "coordinator command TellSplits",
+    "coordinator command WorkerWanted",
+    "sink report TaskFailed",
+    "spark report TaskFailed",
+    "spark topic create",
+    "user txn output",
+)
+"""Which few seeds come to at all: each waits at them, on one side or the other."""
+
 SCARCE: Final = ("spark ", "user ")
 """What writes of services begin with that few seeds have."""
 
