@@ -70,11 +70,22 @@ def _unpacked(data: bytes) -> tuple[WindowPlan, TaskContext]:
 
 
 def carry_out(order: Order, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The order on rows that Spark has read, and, where it can, merged; gives a row of WRITTEN for each segment."""
-    plan, _ = _unpacked(order.plan)
-    seen = [b for b in batches if b.num_rows]
-    if seen:
-        yield from _carried_out(order, pa.Table.from_batches(seen).select(_schema(plan).names).cast(_schema(plan)))
+    """The order on rows that Spark has read and shuffled; gives a row of WRITTEN for each segment."""
+    table = _merging(order, _tables(order, batches))
+    if table is not None:
+        yield from _carried_out(order, table)
+
+
+def merged_alone(order: Order, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Partials that Spark has read, merged before it shuffles them."""
+    table = _merging(order, _tables(order, batches))
+    if table is not None:
+        yield from merged(_unpacked(order.plan)[0], table).to_batches()
+
+
+def _tables(order: Order, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    schema = _schema(_unpacked(order.plan)[0])
+    return (pa.Table.from_batches([b]).select(schema.names).cast(schema) for b in batches if b.num_rows)
 
 
 def carry_out_on(
@@ -115,15 +126,24 @@ def carry_out_told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 
 def _gathered(order: Order, segments: Sequence[StateSegment], above_ms: int, up_to_ms: int) -> pa.Table | None:
-    """The rows of a range. Of partials no more than `rows_max` lie there unmerged, or twice as many as there are groups."""
+    """The rows of a range."""
+    schema = _schema(_unpacked(order.plan)[0])
+
+    def within(table: pa.Table) -> pa.Table:
+        ends = table.column(WEND)
+        return table.filter(pc.and_(pc.greater(ends, above_ms), pc.less_equal(ends, up_to_ms)))
+
+    return _merging(order, (within(_read(order.root, segment, schema)) for segment in segments))
+
+
+def _merging(order: Order, parts: Iterator[pa.Table]) -> pa.Table | None:
+    """All of them. Of partials no more than `rows_max` lie there unmerged, or twice as many as there are groups."""
     plan = _unpacked(order.plan)[0]
     tables: list[pa.Table] = []
     rows = merged_rows = 0
-    for segment in segments:
-        table = _read(order.root, segment, _schema(plan))
-        ends = table.column(WEND)
-        tables.append(table.filter(pc.and_(pc.greater(ends, above_ms), pc.less_equal(ends, up_to_ms))))
-        rows += tables[-1].num_rows
+    for table in parts:
+        tables.append(table)
+        rows += table.num_rows
         if plan.mode != "rows" and rows > max(order.rows_max, 2 * merged_rows):
             tables = [merged(plan, pa.concat_tables(tables))]
             rows = merged_rows = tables[0].num_rows

@@ -3,17 +3,17 @@
     segments of the state + of the epoch ─► where the windows are to close ─► merge by window and key ─► finish ─► segments of output
 
 `SparkStep` holds session and plan, no state. It takes references and gives references; a job runs only when the watermark closes windows
-that some segment may hold, or when the segments have become too many. Without a shuffle where that can be (executing.py); else declared
-fields merge in Spark's own columns, everything else in Arrow, inside the executors, by the same functions as `shared.operators.step` uses.
+that some segment may hold, or when the segments have become too many. Without a shuffle where that can be (executing.py). In either case
+executors merge, in Arrow, by the same functions as `shared.operators.step` uses.
 """
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark code gives it
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -34,6 +34,7 @@ from tidemark.spark_stages.executing import (
     carry_out_on,
     carry_out_told,
     differing,
+    merged_alone,
     packed,
     told,
 )
@@ -267,7 +268,9 @@ class SparkStep:
             return self._gather(order, segments, ranges)
         work = functools.partial(carry_out, order)
         rows = self._read(segments).where((F.col(WEND) > order.above_ms) & (F.col(WEND) <= order.up_to_ms))
-        gathered = rows.transform(self._merged).repartition(SESSION if self.plan.sessions else WEND)
+        if self.plan.mode != "rows":
+            rows = rows.mapInArrow(functools.partial(merged_alone, order), from_arrow_schema(self._schema()))
+        gathered = rows.repartition(SESSION if self.plan.sessions else WEND)
         return [OutputSegment(*row) for row in gathered.mapInArrow(work, WRITTEN_DDL).collect()]
 
     def _gather(
@@ -314,17 +317,6 @@ class SparkStep:
             return [up_to_ms]
         middle = (above_ms + up_to_ms) // 2
         return [*self._halves(within, above_ms, middle), *self._halves(within, middle, up_to_ms)]
-
-    def _merged(self, rows: DataFrame) -> DataFrame:
-        """Partials over declared fields become one row for each window and key, by Spark's own aggregates."""
-        typed = self.plan.typed
-        if typed is None:
-            return rows
-        how = {c.name: c.how for a in typed.aggregates for c in a.columns} | {ROWS: "sum"} | dict(self.plan.extras)
-        merge: dict[str, Callable[[str], Column]] = {"sum": F.sum, "min": F.min, "max": F.max}
-        aggregates = [merge[by](name).alias(name) for name, by in how.items()]
-        grouped = rows.groupBy(*self.plan.window_columns, *self.plan.key_columns).agg(*aggregates)
-        return grouped.select(*self.plan.partial_schema.names)
 
 
 def _rows_between(segments: Iterable[StateSegment], above_ms: int, up_to_ms: int) -> int:
