@@ -42,6 +42,8 @@ class Records:
     """Where the splits stood at the last commit."""
     name: str
     topics: Topics
+    passed: Sequence[Mapping[SplitId, int]] = ()
+    """Where they stood at each commit, if an id counts once over all splits: each decided which record of it counts (DD2)."""
 
 
 def windowed(processor: Processor) -> tuple[Processor, str]:
@@ -118,6 +120,7 @@ def windows_between(
         records.name,
         records.topics,
         admitted=admitted,
+        passed=records.passed,
         collects=True,
     )
     ordinals = partitions_of(records)

@@ -140,6 +140,11 @@ class _World:
             for edge in self.plan.outputs_of(vertex):
                 self.watermarks[edge.id] = chain.output_watermark()
 
+    def flush(self) -> None:
+        """What was held for a barrier goes on, and no window closes: what is admitted would come too late for it."""
+        for vertex, chain in self.chains.items():
+            self.send(vertex, chain.before_barrier())
+
     def counters(self) -> Counter[str]:
         """Sums over the front and the chains."""
         found = Counter(self.front.counters() if self.front is not None else {})
@@ -156,6 +161,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     topic: Topics,
     *,
     admitted: Positions = frozenset(),
+    passed: Sequence[Mapping[SplitId, int]] = (),
     collects: bool = False,
     accepts: Mapping[VertexId, Accept] | None = None,
     code: bytes = b"",
@@ -164,6 +170,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     """Run the document over these records, from barrier to barrier: where each split stood says what an epoch took in.
 
     admitted: records that are in time whatever their watermark (`lateness: split`); an epoch has to cover their windows whole.
+    passed: positions at the barriers on the way, in order: which record of an id counts is decided at each (DD2).
     accepts: by sink vertex, which rows its target would refuse; none where nothing is said.
     code: of its computations, as the plan has it that ran. running: its vertices (`plan_processor`).
     """
@@ -188,6 +195,11 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
         front.assign(
             {s.split: s.ordinal for s in splits if s.split in stands}
         )  # not before: it would hold what came out (W2)
+        for together in passed:
+            for split in splits:
+                if split.split in stands and split.split in together:
+                    _read(world, source, split, places, min(together[split.split], stands[split.split].next))
+            world.flush()
         for split in splits:
             stand = stands.get(split.split)
             if stand is not None:

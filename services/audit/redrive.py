@@ -28,6 +28,7 @@ from tidemark.services.audit.installed import Installation, local_installation
 from tidemark.services.audit.reading import Held, committed_records
 from tidemark.services.audit.recompute import Stand
 from tidemark.shared.language.documents import KafkaDlq, Processor, parse
+from tidemark.shared.language.stages import KafkaSource
 from tidemark.shared.language.values import parse_json, render_json
 from tidemark.shared.model.formats import REDRIVEN, JsonCodec
 from tidemark.shared.model.ids import JobId, ProcessorName, SplitId
@@ -168,4 +169,7 @@ async def _records(row: ProcessorRow, processor: Processor, installed: Installat
         split: Stand(stand.next, "finished" if final or stand.status == "finished" else "active")
         for split, stand in commits[-1].stands.items()
     }
-    return Records(splits, stands, row.name, topics_of(processor))
+    source = processor.source
+    shuffled = isinstance(source, KafkaSource) and source.record_id is not None and source.record_id_scope == "source"
+    passed = [{split: at.next for split, at in commit.stands.items()} for commit in commits if shuffled]
+    return Records(splits, stands, row.name, topics_of(processor), passed)
