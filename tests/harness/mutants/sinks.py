@@ -22,6 +22,8 @@ ON_EFFECTS = ("tests/integration/test_stable_input.py",)
 ON_TABLES = ("tests/contract/test_sinks_tables.py", "tests/contract/test_deletions.py", *ON_FILES)
 ON_POWER = ("tests/property/test_loss_of_power.py",)
 ON_SQL = ("tests/contract/test_sinks_sql.py", *ON_ALL)
+ON_CHANGES = ("tests/contract/test_sinks_sql_changes.py",)
+PIPELINES = "services/sink/connectors/sqlpipelines.py"
 
 SINKS = (
     Mutant("S2", "a table that has come begins anywhere", DELTA, "                at = self._manifests.marker(manifest.identity)\n", "                pass\n", ON_TABLES),
@@ -82,8 +84,10 @@ SINKS = (
     Mutant("S5", "rows and marker are two transactions", SQL, "            if moved.rowcount == 1:\n                return None", "            if moved.rowcount == 1:\n                connection.commit()\n                return None", ON_SQL),
     Mutant("S5", "what a failed commit left open is gone on with", SQL, '    sa.event.listen(engine, "reset", _roll_back)\n', "", ON_SQL),
     Mutant("S5", "a lock is a refusal", SQL, "            return not any(word in str(error.orig).lower() for word in _SQLITE_PASSING)", "            return True", ON_SQL),
-    Mutant("S6", "what the table would refuse is staged", SQL, '            except Misfit as misfit:\n                rejected.append(Rejected(row, f"{self._stage.path}: {misfit}"))\n            else:', "            except Misfit:\n                self._held.append(encode_doc(document))\n            else:", ON_SQL),
-    Mutant("S6", "the record is not named", SQL, "        except _BatchRefused:\n            # Once more, a statement a row, to name the record.\n            await self._transaction(identity, row, parts, one_by_one=True)", "        except _BatchRefused as refused:\n            raise TargetRefused(str(refused)) from refused", ON_SQL),
+    Mutant("S6", "what the table would refuse is staged", SQL, "if n not in misfits and not isinstance(data, NoChange)]", "if not isinstance(data, NoChange)]", ON_SQL),
+    Mutant("S6", "the record is not named", SQL, "            half = len(numbers) // 2", "            half = 0", ON_SQL),
+    Mutant("S6", "a pipeline moves a row to another key", PIPELINES, "        if moved:", "        if False:", ON_CHANGES),
+    Mutant("S6", "a pipeline that fails leaves the row as it is", PIPELINES, "                    raise Unwanted(f\"{path}: {reason}\")", "                    return row", ON_CHANGES),
     Mutant("S6", "records of any size are staged", RECORDS, "        if size_bytes > self._record_bytes_max:", "        if False:", ON_KAFKA),
     Mutant("S6", "runs of records of any size are staged", RECORDS, "return Run(topic, columns) if int(sizes_of(columns).max()) <= self._record_bytes_max else None", "return Run(topic, columns)", ON_KAFKA),
     Mutant("S6", "topics that are not there are staged for", TOPICS, "            if topic not in known and not self._takes.new_topic_partitions:", "            if False:", ON_KAFKA),
