@@ -415,7 +415,7 @@ class SqlSink:
             except TargetRefused:
                 if skipped is None:
                     raise
-                skipped.append(1)
+                skipped += [1]
 
     def _write_run(
         self,

@@ -87,7 +87,7 @@ SINKS = (
     Mutant("S6", "what the table would refuse is staged", SQL, "if n not in misfits and not isinstance(data, NoChange)]", "if not isinstance(data, NoChange)]", ON_SQL),
     Mutant("S6", "the record is not named", SQL, "            half = len(numbers) // 2", "            half = 0", ON_SQL),
     Mutant("S6", "a pipeline moves a row to another key", PIPELINES, "        if moved:", "        if False:", ON_CHANGES),
-    Mutant("S6", "a pipeline that fails leaves the row as it is", PIPELINES, "                    raise Unwanted(f\"{path}: {reason}\")", "                    return row", ON_CHANGES),
+    Mutant("S6", "a pipeline that fails leaves the row as it is", PIPELINES, '                    raise Unwanted(f"{path}: {reason}")', "                    return row", ON_CHANGES),
     Mutant("S6", "records of any size are staged", RECORDS, "        if size_bytes > self._record_bytes_max:", "        if False:", ON_KAFKA),
     Mutant("S6", "runs of records of any size are staged", RECORDS, "return Run(topic, columns) if int(sizes_of(columns).max()) <= self._record_bytes_max else None", "return Run(topic, columns)", ON_KAFKA),
     Mutant("S6", "topics that are not there are staged for", TOPICS, "            if topic not in known and not self._takes.new_topic_partitions:", "            if False:", ON_KAFKA),
