@@ -99,6 +99,6 @@ SINKS = (
     Mutant("S6", "a sink skips without an order", BODY, "        skips = (identity.vertex, identity.index, row.epoch) in self._context.assign.skips", "        skips = True", ON_TASK),
     Mutant("S6", "an order is not obeyed", BODY, "        skips = (identity.vertex, identity.index, row.epoch) in self._context.assign.skips", "        skips = False", ON_TASK),
     Mutant("S6", "an order for one commit is for all", BODY, "        skips = (identity.vertex, identity.index, row.epoch) in self._context.assign.skips", "        skips = bool(self._context.assign.skips)", ON_TASK),
-    Mutant("S6", "a skip leaves the rest out", SQL, "                skipped.append(1)", "                skipped.append(1)\n                break", ON_SQL),
+    Mutant("S6", "a skip leaves the rest out", SQL, "            self._write_rows(connection, commit, writer, rows.taken(slice(half, None)), numbers[half:], skipped)\n", "", ON_SQL),
     Mutant("S6", "a skip passes over the order of commits", "services/sink/connectors/memory.py", "        if is_due(identity, self._target.markers[identity], row, PLACE):\n            for", "        if True:\n            for", ON_ALL),
 )  # fmt: skip
