@@ -7,13 +7,26 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
 
 from tidemark.services.cli import control, departures_commands
 from tidemark.services.cli.folders import DEMO, RUN, chosen
 from tidemark.services.cli.saying import finish, log_to_file
+from tidemark.shared.language.problems import nearest_of
 from tidemark.shared.model.ids import ProcessorName
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
+
+class Nearest(TyperGroup):
+    """Says which command is meant by one that is not there."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """See click. UsageError with the nearest name."""
+        if args and self.get_command(ctx, args[0]) is None and (near := nearest_of(args[0], self.list_commands(ctx))):
+            ctx.fail(f"No such command {args[0]!r}; did you mean {near}?")
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False, cls=Nearest)
 DataDir = Annotated[Path, typer.Option("--data", help="Where broker, state and logs of this machine lie.")]
 KnownDir = Annotated[
     Path | None, typer.Option("--data", help="The same; by default the one of run and demo that was used last.")
@@ -78,6 +91,21 @@ def run_command(
 
     log_to_file(data)
     finish(run(file, data, control.numbers("--tasks", tasks), port))
+
+
+@app.command("up")
+def up_command(
+    data: DataDir = RUN,
+    port: Port = 0,
+    variables: Annotated[
+        list[str], typer.Option("--variable", help="Of the environment, that documents may name; may be repeated.")
+    ] = [],  # noqa: B006 - typer reads it, nothing changes it
+) -> None:
+    """Start an installation that stays, and show its console's address; run uses it, and ends nothing of others when it ends."""
+    from tidemark.services.cli.installation import up
+
+    log_to_file(data)
+    finish(up(data, port, variables))
 
 
 @app.command("process")

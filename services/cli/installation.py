@@ -1,6 +1,9 @@
 """A local installation for the time of a command: broker, processes, a client."""
 
 import asyncio
+import json
+import os
+import signal
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -12,21 +15,37 @@ from rich.console import Console
 
 from tidemark.services.cli.settings import cli_settings
 from tidemark.services.coordinator.planning import tasks_of
+from tidemark.services.local.address import ADDRESS_FILE
 from tidemark.services.local.broker import BrokerError
 from tidemark.services.local.broker_settings import FREE_PORT, Port
 from tidemark.services.local.first_start import make_ready
-from tidemark.services.local.supervisor import WORKERS, LocalCluster, LocalSettings
+from tidemark.services.local.supervisor import (
+    CONTROL,
+    TOKEN_FILE,
+    WORKERS,
+    LocalCluster,
+    LocalSettings,
+    is_running,
+    open_log,
+    read_environment,
+    read_state,
+)
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.language.documents.load import load
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import CreateProcessor, ModifyProcessor, ProcessorStatus, StartProcessor
 from tidemark.shared.model.plan import PhysicalPlan
 from tidemark.shared.ports.log import Log
+from tidemark.shared.process.settings import read_runtime
 from tidemark.shared.runtime.client import Client, RequestRefused
 from tidemark.shared.runtime.topics import Topics
 
 Begun: TypeAlias = Literal["created", "resumed", "changed", "finished"]
 """What a run found: nothing of that name, or one to go on with, with the same document or another, or one that had finished."""
+STAYS_FILE: Final = "stays"
+"""Written by `tidemark up`, while it runs: its process id."""
+_ADDRESS_POLL_S: Final = 0.2
+"""How often a file that tells an address is looked for."""
 _ENDED: Final = ("CREATED", "STOPPED", "FAILED")
 """States from which a processor is started."""
 
@@ -140,6 +159,64 @@ async def installation(
             await log.close()
     finally:
         await cluster.stop()
+
+
+@asynccontextmanager
+async def attached(data_dir: Path) -> AsyncIterator[Installation]:
+    """What `tidemark up` keeps on this folder, to work with; it goes on at the end, and so do its processors."""
+    state = read_state(data_dir)
+    cluster = LocalCluster(LocalSettings(data_dir=data_dir))
+    cluster.bootstrap = str(state["kafka"])  # never started here, so it watches nothing and stops nothing
+    environment = {**os.environ, **read_environment(data_dir)}
+    runtime, log = read_runtime(environment), open_log(data_dir, cluster.bootstrap, "cli", environment)
+    wait_ms = cli_settings().ready_ms_max
+    client = Client(log, Topics(), SystemClock(), lambda: uuid.uuid4().hex, runtime, waits_out_ms=wait_ms)
+    try:
+        await client.ready(wait_ms)
+        yield Installation(cluster, log, client)
+    finally:
+        await log.close()
+
+
+def stays(data_dir: Path) -> bool:
+    """Whether `tidemark up` keeps an installation on this folder now."""
+    try:
+        state = read_state(data_dir)
+        return is_running(state) and (data_dir / STAYS_FILE).read_text() == str(state["supervisor"])
+    except FileNotFoundError:
+        return False
+
+
+async def up(data_dir: Path, port: int, variables: Iterable[str]) -> None:
+    """An installation without a processor, until Ctrl-C or SIGTERM; workers come as processors need them. BrokerError.
+
+    variables: of the environment, that documents may name.
+    """
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+    said = Console(stderr=True, soft_wrap=True)
+    async with installation(data_dir, {}, {**dict.fromkeys(WORKERS, 0), CONTROL: 1}, port=port, variables=variables):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, ended.set)
+        marker = data_dir / STAYS_FILE
+        try:
+            said.print(await console_address(data_dir), highlight=False)
+            marker.write_text(str(os.getpid()))
+            said.print(
+                f"it stays until Ctrl-C; `tidemark run FILE --data {data_dir}` and `tidemark create` use it",
+                highlight=False,
+            )
+            await ended.wait()
+        finally:
+            marker.unlink(missing_ok=True)
+
+
+async def console_address(data_dir: Path) -> str:
+    """Where the control service is, once it is there, and how one gets in."""
+    address = data_dir / ADDRESS_FILE
+    while not address.exists():  # noqa: ASYNC110 - another process writes it
+        await asyncio.sleep(_ADDRESS_POLL_S)
+    url = json.loads(address.read_text())["url"]
+    return f"control: {url} (any name, and as password what is in {data_dir / TOKEN_FILE})"
 
 
 @asynccontextmanager

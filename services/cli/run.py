@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 from collections.abc import AsyncIterator, Mapping
@@ -14,12 +13,21 @@ from rich.console import Console
 from tidemark.services.cli.connected import refused_by_what_is_there
 from tidemark.services.cli.folders import STORE
 from tidemark.services.cli.foreseen import connection_names, refused_by_a_run
-from tidemark.services.cli.installation import Begun, ChangeRefused, Installation, installation, workers_of
+from tidemark.services.cli.installation import (
+    Begun,
+    ChangeRefused,
+    Installation,
+    attached,
+    console_address,
+    installation,
+    stays,
+    workers_of,
+)
 from tidemark.services.cli.reading import read_document
 from tidemark.services.cli.view import View
-from tidemark.services.local.address import ADDRESS_FILE, BROKER_VARIABLE
+from tidemark.services.local.address import BROKER_VARIABLE
 from tidemark.services.local.broker_settings import FREE_PORT
-from tidemark.services.local.supervisor import CONTROL, TOKEN_FILE
+from tidemark.services.local.supervisor import CONTROL
 from tidemark.shared.language.documents import FileDlq, InvalidDocument, KafkaDlq, Processor, parse, resolve
 from tidemark.shared.language.expressions.ast import Literal
 from tidemark.shared.language.problems import DocumentError
@@ -31,8 +39,6 @@ from tidemark.shared.process.allowed import closed_values
 from tidemark.shared.process.settings import read_runtime
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
-_ADDRESS_POLL_S = 0.2
-"""How often a file that tells an address is looked for."""
 _LAST_WORDS_S = 0.6
 """A worker tells what its tasks counted when they end; it is on its way when the processor's end is known."""
 _ANEW = "--data with another folder, or another name in the document, begins anew"
@@ -84,7 +90,14 @@ async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: 
 async def installed_for(
     processor: Processor, data_dir: Path, parallelism: Mapping[str, int], port: int = FREE_PORT
 ) -> AsyncIterator[Installation]:
-    """An installation with the workers that a processor needs, all there. RunFailed; before that, InvalidDocument and PlanError."""
+    """What `tidemark up` keeps, or an installation with the workers that a processor needs, all there.
+
+    RunFailed; before anything starts, InvalidDocument and PlanError.
+    """
+    if stays(data_dir):
+        async with attached(data_dir) as installed:
+            yield installed
+        return
     plan = plan_processor(processor, engine=read_runtime(os.environ).engine)
     workers = workers_of(plan, parallelism, os.cpu_count() or 1)
     if not (data_dir / STORE).exists():
@@ -158,14 +171,7 @@ def outputs(processor: Processor) -> list[str]:
 
 
 async def _tell_address(data_dir: Path) -> None:
-    """Where the control service is, once it is there."""
-    address = data_dir / ADDRESS_FILE
-    while not address.exists():  # noqa: ASYNC110 - another process writes it
-        await asyncio.sleep(_ADDRESS_POLL_S)
-    url = json.loads(address.read_text())["url"]
-    Console(stderr=True, soft_wrap=True).print(
-        f"control: {url} (any name, and as password what is in {data_dir / TOKEN_FILE})"
-    )
+    Console(stderr=True, soft_wrap=True).print(await console_address(data_dir))
 
 
 async def _until_ended_or_interrupted(installed: Installation, name: ProcessorName) -> ProcessorStatus:

@@ -1,0 +1,68 @@
+"""`tidemark up` stays: runs on its folder use it, and end nothing but their own processor."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.kafka]
+_COMMAND = [sys.executable, "-m", "tidemark.services.cli"]
+
+
+def _tidemark(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*_COMMAND, *words], cwd=folder, capture_output=True, text=True, check=False)
+
+
+@contextmanager
+def _begun(folder: Path, said: str, *words: str) -> Iterator["subprocess.Popen[str]"]:
+    """A command that goes on, once it has said something; ended by its signal at the end."""
+    process = subprocess.Popen(
+        [*_COMMAND, *words], cwd=folder, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "300"}
+    )
+    assert process.stderr is not None
+    try:
+        heard = []
+        for line in process.stderr:
+            heard.append(line)
+            if said in line:
+                break
+        else:
+            raise AssertionError("".join(heard))
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
+
+
+def _document(name: str, *, follow: bool) -> str:
+    source = {"path": f"{name}*.json", "format": "json", "follow": follow}
+    return json.dumps(
+        {"name": name, "pipeline": [{"$source": source}, {"$emit": {"path": f"out/{name}", "format": "json"}}]}
+    )
+
+
+def test_a_run_uses_it_and_ends_nothing_of_others(tmp_path: Path) -> None:
+    """One that finishes, and one that is interrupted: another processor runs on, and so does the installation until its own end."""
+    for name in ("stays", "ends", "interrupted"):
+        (tmp_path / f"{name}.yaml").write_text(_document(name, follow=name != "ends"))
+        (tmp_path / f"{name}-1.json").write_text('{"a": 1}\n')
+    with _begun(tmp_path, "it stays until Ctrl-C", "up", "--data", "d") as up:
+        assert _tidemark(tmp_path, "create", "stays.yaml", "--start", "--data", "d").returncode == 0
+        ended = _tidemark(tmp_path, "run", "ends.yaml", "--data", "d")
+        assert ended.returncode == 0, ended.stderr
+        assert "ends: FINISHED" in ended.stderr
+        with _begun(tmp_path, "RUNNING", "run", "interrupted.yaml", "--data", "d") as run:
+            pass
+        assert run.returncode == 0
+        listed = _tidemark(tmp_path, "processors", "--json", "--data", "d")
+        states = {each["name"]: each["state"] for each in json.loads(listed.stdout)["processors"]}
+        assert states == {"stays": "RUNNING", "ends": "FINISHED", "interrupted": "STOPPED"}
+        assert up.poll() is None
+    assert up.returncode == 0
+    assert "does not answer" in _tidemark(tmp_path, "processors", "--data", "d").stderr
