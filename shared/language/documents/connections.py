@@ -1,4 +1,4 @@
-"""Connections: where `${NAME}` stands for a value of the environment, so that documents carry no secrets."""
+"""Connections: where `${NAME}` stands for a variable or a secret (`shared/process/values.py`), so that documents carry none."""
 
 import re
 from collections.abc import Mapping
