@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.harness.installation import NAME, installed
-from tests.harness.sealing import sealed
+from tests.harness.sealing import KEYS, sealed
 from tidemark.services.audit.check import Audited, audit
 from tidemark.services.audit.installed import Installation
 from tidemark.shared.adapters.blobs import MemoryBlobs
@@ -21,6 +21,7 @@ from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.ports.log import Log, LogRecord, NewRecord, TopicPartition
 from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.wire.seals import HEADER
 
 PER_PART = 60
 READINGS: list[dict[str, Any]] = [
@@ -123,12 +124,18 @@ class Story:
         return [s.record for s in stored if s.record is not None]
 
     def rewrite(self, topic: str, offset: int, value: bytes | None) -> None:
-        """A record is another one from now on, at its place; None: it is gone."""
+        """A record is another one from now on, at its place, sealed if it was: whoever did it has the key. None: it is gone."""
         partition = self.broker._topics[topic][0]
         at = offset - partition.start
         entry = partition.stored[at]
         assert entry.record is not None
-        partition.stored[at] = entry._replace(record=None if value is None else replace(entry.record, value=value))
+        if value is None:
+            partition.stored[at] = entry._replace(record=None)
+            return
+        others = tuple(header for header in entry.record.headers if header[0] != HEADER)
+        seal = (HEADER, KEYS.seal((topic, 0), entry.record.key, value, others))
+        headers = others if others == entry.record.headers else (*others, seal)
+        partition.stored[at] = entry._replace(record=replace(entry.record, value=value, headers=headers))
 
     def tampered(self, statement: str) -> None:
         """Run a statement on the table."""
