@@ -13,7 +13,7 @@ from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.model.messages import ProcessorStatus, StartProcessor
 from tidemark.shared.ports.log import NewRecord, TopicPartition
 
-TOPIC, VARIABLE = "t", "TIDEMARK_TEST_ADDRESS"
+TOPIC, VARIABLE = "t", "KAFKA"
 Story = Callable[[Installed], Awaitable[None]]
 
 
