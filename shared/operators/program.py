@@ -56,7 +56,7 @@ from tidemark.shared.operators.cells import column_of
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.frame import Computed as Cells
 from tidemark.shared.operators.frame import Frame
-from tidemark.shared.operators.read_ahead import tree_paths
+from tidemark.shared.operators.paths_ahead import tree_paths
 from tidemark.shared.operators.rows import environments
 
 _Named = dict[str, tuple[pa.Field, pa.Array]]

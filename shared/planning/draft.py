@@ -6,7 +6,7 @@ from tidemark.shared.language.schema import NO_SCHEMA, Schema
 from tidemark.shared.language.stages import Source
 from tidemark.shared.model.ids import VertexId
 from tidemark.shared.model.plan import Service, Vertex
-from tidemark.shared.operators.read_ahead import paths_ahead
+from tidemark.shared.operators.paths_ahead import paths_ahead
 from tidemark.shared.operators.schemas import after
 from tidemark.shared.operators.specs import FrontSpec, OperatorSpec, StatelessSpec
 from tidemark.shared.planning.specs import Head, StepHead

@@ -5,6 +5,7 @@ from tests.harness.mutants.model import Mutant
 
 DRIVER, OUTBOX, WORKER = "shared/runtime/driver.py", "shared/runtime/outbox.py", "shared/runtime/worker.py"
 EXCHANGE, STATE, SETTINGS = "shared/runtime/exchange.py", "shared/runtime/state.py", "shared/runtime/settings.py"
+READING = "shared/runtime/reading.py"
 FRAMES, ARROW = "shared/wire/frames.py", "shared/wire/arrow.py"
 ON_DRIVER = ("tests/unit/test_runtime_driver.py",)
 ON_FAILURES = ("tests/unit/test_runtime_failures.py",)
@@ -46,7 +47,7 @@ RUNTIME = (
     Mutant("F6", "errors of Arrow escape", ARROW, "except (pa.ArrowException, StopIteration, OSError) as error:", "except StopIteration as error:", ON_WIRE),
     Mutant("F7", "nothing is told as read", DRIVER, "                    self.read_offsets[edge] = max(self.read_offsets.get(edge, Offset(0)), Offset(record.offset + 1))\n", "", ON_DRIVER),
     Mutant("F7", "frames are taken though receivers are behind", DRIVER, "            elif self._frames and self.machine.may_read():\n                self._take_frame()", "            elif self._frames:\n                self._take_frame()", ON_DRIVER),
-    Mutant("F7", "what was told in an outage is lost", WORKER, "                    if position is None:\n                        position = (await self._outside.log.end_offsets([flow]))[flow]", "                    if True:\n                        position = (await self._outside.log.end_offsets([flow]))[flow]", ON_WORKER),
+    Mutant("F7", "what was told in an outage is lost", READING, "            await clock.sleep_ms(settings.retry_ms)\n        except OffsetOutOfRange", "            await clock.sleep_ms(settings.retry_ms)\n            position = (await log.end_offsets([partition]))[partition]\n        except OffsetOutOfRange", ON_WORKER),
     Mutant("F7", "positions of other edges count", WORKER, "if position.incarnation in edges:", "if edges:", ON_WORKER),
     Mutant("F7", "W is not checked", SETTINGS, "if work_ms >= checkpoint_timeout_ms:", "if False:", ON_WORKER),
     Mutant("L2", "a zombie's body keeps it from noticing", DRIVER, "            elif self._frames and self.machine.may_read():\n                self._take_frame()", "            elif self._frames and self.machine.may_read() and not self._working:\n                self._take_frame()", ON_DRIVER),
@@ -83,7 +84,7 @@ RUNTIME = (
     Mutant("F6", "a row that no frame holds goes in one", EXCHANGE, "            if len(data) > self._inline_bytes_max:", "            if False:", ON_BOUNDS),
     Mutant("C8", "readers heed a lower token", FENCING, "        if token < self.token:", "        if False:", (*ON_LEADERS, *ON_WORKER)),
     Mutant("C8", "tokens are not told", FENCING, "    told: Headers = ((HEADER, str(token).encode()),)", "    told: Headers = ()", (*ON_LEADERS, *ON_WORKER)),
-    Mutant("C8", "workers obey any leader", WORKER, "                            if self._fence.admits(record):", "                            if True:", ON_WORKER),
+    Mutant("C8", "workers obey any leader", WORKER, "            if self._fence.admits(record):", "            if True:", ON_WORKER),
     Mutant("C8", "the registry takes any leader's word", "shared/runtime/registry.py", "        if not self._fence.admits(record) or record.key in (None, LEADS_KEY):\n            return None", "        if record.key in (None, LEADS_KEY):\n            return None", ON_LEADERS),
     Mutant("C8", "what was overwritten stays so", COORDINATOR, "                    await found(term, [name], overtaken=True)", "                    pass", ON_LEADERS),
     Mutant("C8", "what a dead leader left stays", COORDINATOR, "                await found(term, list(before), overtaken=False)", "                pass", ON_LEADERS),

@@ -127,7 +127,7 @@ TREES = (
     Mutant(
         "P2", "a restore looks at no segment", SPARK,
         where="SparkBody.open",
-        old="await any_context.executor.blocking(step.check, self._state.segments)",
+        old="await self._on_spark(lambda: step.check(self._state.segments))",
         new="pass",
         tests=("tests/unit/test_spark_tasks.py",),
     ),
