@@ -43,6 +43,10 @@ class Folders:
         self.make(folder)
         self.force(folder)
 
+    def gone(self, folder: Path) -> None:
+        """Know no more of a folder that was removed: each commit has one."""
+        self._durable.pop(folder, None)
+
     def force(self, path: Path) -> None:
         """Make a file, or the entries of a folder, durable."""
         if not self._fsync:

@@ -118,6 +118,7 @@ class DirectoryBlobs(FsspecBlobs):
                     folder.rmdir()
                 except OSError:
                     break
+                self._folders_made.gone(folder)
 
     def _seal(self, name: str) -> BlobRef:
         path = Path(self._path(name))

@@ -189,6 +189,7 @@ class LocalDestination:
                     folder.rmdir()
                 except OSError:
                     return
+                self._folders.gone(folder)
                 folder = folder.parent
 
     def publish(self, staged: str, visible: str) -> None:
