@@ -103,7 +103,7 @@ lint: setup ## ruff, its formatter, mypy strict
 .PHONY: test
 test: lint ## all checks and all tests (ARGS='-k name' narrows the tests)
 	$(PYTEST) -m '$(PURE)' -n 2 --dist loadfile $(ARGS)
-	$(PYTEST) -m '$(REAL)' $(ARGS)
+	$(PYTEST) -m '$(REAL)' -n 2 --dist loadfile $(ARGS)
 
 .PHONY: test-fast
 test-fast: setup ## the tests that need neither broker nor Spark
