@@ -149,8 +149,9 @@ class LocalCluster:
         (self.settings.data_dir / ADDRESS_FILE).unlink(missing_ok=True)
         self._broker = LocalBroker(self._broker_settings)
         self._allow = self._allowed()
-        self._environment_file().touch(mode=0o600)  # its owner's alone: passwords may be among it
-        self._environment_file().write_text(json.dumps({**self.settings.environment, ALLOW: self._allow}, indent=2))
+        if self.settings.workers:  # who starts a broker alone, such as an audit, reads what the last run has written
+            self._environment_file().touch(mode=0o600)  # its owner's alone: passwords may be among it
+            self._environment_file().write_text(json.dumps({**self.settings.environment, ALLOW: self._allow}, indent=2))
         await self._broker.start(self._start_beside)
         self._watch(BROKER, self._keep_broker(self._broker))
         self._watch("logs", self._bound_logs())
