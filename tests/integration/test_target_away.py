@@ -1,5 +1,6 @@
 """A target that does not answer: who asks how the processor stands is told what it waits for, from the beginning and while it runs."""
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 from tests.harness.installation import NAME, installed, released
 from tidemark.services.sink.connectors.files import FileSink
+from tidemark.shared.adapters.creating import Folders
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.messages import StartProcessor
@@ -27,10 +29,17 @@ def document(source: Path, target: str) -> dict[str, Any]:
     }
 
 
-def test_a_processor_that_cannot_begin_says_what_its_target_does(tmp_path: Path) -> None:
+def test_a_processor_that_cannot_begin_says_what_its_target_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not only that it is starting; and when the time to restore is over, the reason says it, too."""
     (tmp_path / "in.json").write_text('{"n": 1}\n')
-    away = f"/proc/{os.getpid()}/nothing/here"
+    away = str(tmp_path / "share" / "out")
+
+    def make(_: Folders, folder: Path) -> None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
+
+    monkeypatch.setattr(Folders, "make", make)
     said = f"task emit-1/0 waits, opening: {away}: No such file or directory; it is tried again"
 
     async def main(world: VirtualWorld) -> None:

@@ -154,6 +154,7 @@ def test_types_of_results() -> None:
 def test_system_variables() -> None:
     """`$$NOW` and `$meta` come from the environment, and are missing where it has none."""
     assert run("$$NOW", now=Date(5)) == Date(5)
+    assert run({"$currentDate": {}}, now=Date(5)) == Date(5)
     assert run("$$NOW") is MISSING
     assert run({"$meta": "stream.window.start"}, meta={"window": {"start": Date(7)}}) == Date(7)
     assert run({"$meta": "stream.window.start"}) is MISSING

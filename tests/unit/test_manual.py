@@ -62,7 +62,7 @@ def test_every_block_is_of_a_kind_that_is_run() -> None:
     assert kinds == {"yaml", "python", "sh", "sql"}
 
 
-@pytest.mark.parametrize(("page", "text"), snippets("yaml"))
+@pytest.mark.parametrize(("page", "text"), list(snippets("yaml")))
 def test_documents_and_stages_are_valid(page: str, text: str) -> None:
     """A document can be planned as it stands; stages behind a source, with the connections that pages speak of. Nobody is warned."""
     tree, _ = load(text)
@@ -83,7 +83,7 @@ def test_python_runs(page: str, text: str, tmp_path: Path, monkeypatch: pytest.M
     exec(compile(text, page, "exec"), {"__name__": "manual"})
 
 
-@pytest.mark.parametrize(("page", "text"), snippets("sh"))
+@pytest.mark.parametrize(("page", "text"), list(snippets("sh")))
 def test_commands_are_there(page: str, text: str) -> None:
     """Each has the options that it is called with; `make` has the targets."""
     targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8")))

@@ -33,7 +33,7 @@ def test_all_but_sources_are_said_to_hear_the_same() -> None:
             handles=(),
         )
         outside = SimpleNamespace(settings=SimpleNamespace(limits=TaskLimits()))
-        context: Any = SimpleNamespace(plan=plan, vertex=vertex, outside=outside)
+        context: Any = SimpleNamespace(plan=plan, vertex=vertex, outside=outside, alignment_timeout_ms=None)
         start = _task_start(assign, context)
         said[vertex.id] = {sender: sender in start.sharing for _, sender in start.inputs}
     assert said[VertexId("join-1")] == {VertexId("source-1"): False, VertexId("source-2"): False}
