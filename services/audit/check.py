@@ -28,6 +28,7 @@ from tidemark.services.sink.connecting import stage_of
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, parse, resolve
 from tidemark.shared.language.stages import FileEmit, Join, KafkaEmit, KafkaSource, Lookup, Merge, Union
 from tidemark.shared.model.ids import NO_EPOCH, ProcessorName, SplitId, VertexId
+from tidemark.shared.model.messages import RunningPlan
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.context import Topics as SourceTopics
@@ -48,7 +49,7 @@ async def audit(name: ProcessorName, installed: Installation) -> Audited:
     processor = parse(plan.document)
     tables = await _tables(row, processor, installed)
     try:
-        return await _audited(name, processor, row, installed, tables)
+        return await _audited(row, plan, processor, installed, tables)
     finally:
         for table in tables.values():
             if isinstance(table, TableRead):
@@ -56,14 +57,13 @@ async def audit(name: ProcessorName, installed: Installation) -> Audited:
 
 
 async def _audited(
-    name: ProcessorName,
-    processor: Processor,
     row: ProcessorRow,
+    plan: RunningPlan,
+    processor: Processor,
     installed: Installation,
     tables: Mapping[VertexId, TableRead | Unread],
 ) -> Audited:
-    plan = decode_plan(row.plan)
-    since = plan.since
+    name, since = row.name, plan.since
     commits = await read_history(row, installed.store, installed.blobs, installed.log, installed.topics)
     if not commits:
         message = f"{name} has committed nothing yet; there is nothing to audit"

@@ -38,6 +38,7 @@ from tidemark.shared.model.plan import PhysicalPlan
 from tidemark.shared.ports.log import Log
 from tidemark.shared.process.settings import read_runtime
 from tidemark.shared.runtime.client import Client, RequestRefused
+from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
 
 Begun: TypeAlias = Literal["created", "resumed", "changed", "finished"]
@@ -148,15 +149,8 @@ async def installation(
     await make_ready(Console(stderr=True, soft_wrap=True).print)
     try:
         await cluster.start()
-        log = cluster.open_log("cli")
-        wait_ms = cli_settings().ready_ms_max
-        client = Client(log, Topics(), SystemClock(), lambda: uuid.uuid4().hex, cluster.runtime(), waits_out_ms=wait_ms)
-        try:
-            async with while_kept(cluster):
-                await client.ready(wait_ms)
-                yield Installation(cluster, log, client)
-        finally:
-            await log.close()
+        async with while_kept(cluster), _asking(cluster, cluster.open_log("cli"), cluster.runtime()) as installed:
+            yield installed
     finally:
         await cluster.stop()
 
@@ -168,7 +162,14 @@ async def attached(data_dir: Path) -> AsyncIterator[Installation]:
     cluster = LocalCluster(LocalSettings(data_dir=data_dir))
     cluster.bootstrap = str(state["kafka"])  # never started here, so it watches nothing and stops nothing
     environment = {**os.environ, **read_environment(data_dir)}
-    runtime, log = read_runtime(environment), open_log(data_dir, cluster.bootstrap, "cli", environment)
+    log = open_log(data_dir, cluster.bootstrap, "cli", environment)
+    async with _asking(cluster, log, read_runtime(environment)) as installed:
+        yield installed
+
+
+@asynccontextmanager
+async def _asking(cluster: LocalCluster, log: Log, runtime: RuntimeSettings) -> AsyncIterator[Installation]:
+    """A client that the coordinator answers; the log is closed at the end."""
     wait_ms = cli_settings().ready_ms_max
     client = Client(log, Topics(), SystemClock(), lambda: uuid.uuid4().hex, runtime, waits_out_ms=wait_ms)
     try:

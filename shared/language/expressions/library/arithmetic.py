@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from decimal import ROUND_DOWN, ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tidemark.shared.language.expressions.errors import DIVISION, OVERFLOW, TYPE, VALUE, fail
 from tidemark.shared.language.expressions.registry import ABSENT, named, positional
@@ -28,40 +28,29 @@ from tidemark.shared.language.values.totals import Deviation, Total, quantile
 from tidemark.shared.language.values.types import is_finite, is_integral, is_nan, is_number, type_name
 from tidemark.shared.model.values import INT64_MAX, INT64_MIN, MISSING, Date, Value, long
 
+Gathering = TypeVar("Gathering", Total, Deviation)
+
 
 def _operands(values: tuple[Value, ...]) -> tuple[Value, ...] | list[Any]:
     """One operand that is an array stands for its items; among several, arrays stand for themselves."""
     return values[0] if len(values) == 1 and type(values[0]) is list else values
 
 
-def _total(name: str, doc: str, finish: Callable[[Total], Value]) -> None:
+def _gathered(name: str, doc: str, begin: type[Gathering], finish: Callable[[Gathering], Value]) -> None:
     def apply(*values: Value) -> Value:
-        total = Total()
+        gathered = begin()
         for value in _operands(values):
-            total.add(value)
-        return finish(total)
+            gathered.add(value)
+        return finish(gathered)
 
     apply.__doc__ = doc
     positional(name, 0, None)(apply)
 
 
-_total("$sum", "The sum of the numbers; what is no number is passed over.", Total.sum)
-_total("$avg", "The average of the numbers; null without any.", Total.average)
-
-
-def _deviation(name: str, doc: str, finish: Callable[[Deviation], Value]) -> None:
-    def apply(*values: Value) -> Value:
-        deviation = Deviation()
-        for value in _operands(values):
-            deviation.add(value)
-        return finish(deviation)
-
-    apply.__doc__ = doc
-    positional(name, 0, None)(apply)
-
-
-_deviation("$stdDevPop", "The standard deviation of a population.", Deviation.population)
-_deviation("$stdDevSamp", "The standard deviation of a sample.", Deviation.sample)
+_gathered("$sum", "The sum of the numbers; what is no number is passed over.", Total, Total.sum)
+_gathered("$avg", "The average of the numbers; null without any.", Total, Total.average)
+_gathered("$stdDevPop", "The standard deviation of a population.", Deviation, Deviation.population)
+_gathered("$stdDevSamp", "The standard deviation of a sample.", Deviation, Deviation.sample)
 
 
 @positional("$max", 0, None)
