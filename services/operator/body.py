@@ -22,7 +22,7 @@ from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.operators.base import GROUP, Operator, Out
 from tidemark.shared.operators.build import Chain
 from tidemark.shared.operators.passing import Passing
-from tidemark.shared.runtime.body import Copied
+from tidemark.shared.runtime.body import Copied, ReceivingBody
 from tidemark.shared.runtime.context import TaskContext
 from tidemark.shared.runtime.exchange import load_body
 
@@ -33,7 +33,7 @@ _DEFAULTS: Final = OperatorSettings()
 _NONE: Final = Users()
 
 
-class OperatorBody:
+class OperatorBody(ReceivingBody):
     """Gives rows, watermarks and time to the chain; keeps of a `copy` edge what belongs to its key groups."""
 
     def __init__(

@@ -29,7 +29,7 @@ from tidemark.shared.ports.clock import Handle
 from tidemark.shared.ports.log import LogUnavailable, TopicPartition
 from tidemark.shared.ports.sink import Identity, Sink, TargetRefused, TargetUnavailable
 from tidemark.shared.protocol.release import ReleaseMachine, ReleaseNow
-from tidemark.shared.runtime.body import Copied
+from tidemark.shared.runtime.body import Copied, ReceivingBody
 from tidemark.shared.runtime.context import TaskContext
 from tidemark.shared.runtime.exchange import digest_of, load_body
 from tidemark.shared.runtime.mirror import within
@@ -52,7 +52,7 @@ class _Release:
     machine: ReleaseMachine
 
 
-class SinkBody:
+class SinkBody(ReceivingBody):
     """Its own identity, and those of earlier generations that it takes over until they are retired."""
 
     def __init__(

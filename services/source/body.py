@@ -17,7 +17,6 @@ from tidemark.services.source.settings import SourceSettings
 from tidemark.services.source.steps import Silence, Steps
 from tidemark.shared.model.checkpoint import KnownSplit, SplitStand
 from tidemark.shared.model.formats import SPLIT_POSITION, Codec
-from tidemark.shared.model.frames import Body
 from tidemark.shared.model.held import Hold, SplitHeld
 from tidemark.shared.model.ids import FIRST_OFFSET, Epoch, Offset, SplitId, StatePart, split_part
 from tidemark.shared.model.plan import OUT
@@ -28,7 +27,7 @@ from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.log import LogUnavailable
 from tidemark.shared.ports.source import KnowsOrigins, NotesOffsets, RawBatch, Source, SplitStatus
-from tidemark.shared.runtime.body import Copied, Fetched
+from tidemark.shared.runtime.body import Copied, Fetched, ReadingBody
 from tidemark.shared.runtime.context import TaskContext
 from tidemark.shared.wire.messages import encode_stands
 
@@ -64,7 +63,7 @@ class _Split:
     stands_since_ms: int = 0
 
 
-class SourceTaskBody:
+class SourceTaskBody(ReadingBody):
     """Positions, front and chain move together: only `take` changes what a snapshot holds."""
 
     def __init__(
@@ -219,18 +218,18 @@ class SourceTaskBody:
         self._to_tell = bool(self._found or self._gone) or not self._listed
 
     def found(self) -> tuple[Mapping[SplitId, KnownSplit], Sequence[SplitId]] | None:
-        """See `SourceBody.found`."""
+        """See `ReadingBody.found`."""
         if not self._to_tell:
             return None
         self._to_tell = False
         return self._found, self._gone
 
     def tell_again(self) -> None:
-        """See `SourceBody.tell_again`."""
+        """See `ReadingBody.tell_again`."""
         self._to_tell = bool(self._found or self._gone) or not self._listed
 
     def read(self, splits: Mapping[SplitId, KnownSplit]) -> None:
-        """See `SourceBody.read`."""
+        """See `ReadingBody.read`."""
         new = {split: each for split, each in splits.items() if split not in self._known}
         self._known |= new
         self._unopened |= new
@@ -367,7 +366,7 @@ class SourceTaskBody:
         self._front.on_receivers(split, highest_ms)
 
     def held_rows(self, merge_above: int) -> int:
-        """See `SourceBody.held_rows`."""
+        """See `ReadingBody.held_rows`."""
         return self._chain.held_rows(merge_above)
 
     def held_back(self, monotonic_ms: int) -> None:
@@ -384,7 +383,7 @@ class SourceTaskBody:
                 split.at_end_since_ms += held_ms
 
     async def ends(self, until: Mapping[str, int]) -> Mapping[SplitId, KnownSplit]:
-        """See `SourceBody.ends`."""
+        """See `ReadingBody.ends`."""
         if self._ending is None:
             await self._source.check(self._known)
             await self._look_at(await self._source.splits())
@@ -465,16 +464,6 @@ class SourceTaskBody:
         return self._front.ended() if self._own else self._bounded or self._draining
 
     # --- the machine's commands -------------------------------------------------------------------------------------------
-
-    async def apply(self, tag: str, bodies: Sequence[Body]) -> Sequence[Out]:
-        """A source has no in edges."""
-        message = f"{self._context.task}: {len(bodies)} bodies on input {tag!r} of a source"
-        raise ValueError(message)
-
-    async def advance(self, watermark_ms: int) -> Sequence[Out]:
-        """A source has no input watermark."""
-        message = f"{self._context.task}: input watermark {watermark_ms} for a source"
-        raise ValueError(message)
 
     async def fire(self, now_ms: int) -> Sequence[Out]:
         """Processing time through the chain."""

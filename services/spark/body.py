@@ -26,7 +26,7 @@ from tidemark.shared.operators.context import TaskContext as OperatorContext
 from tidemark.shared.operators.sessions import intervals
 from tidemark.shared.operators.step import Times
 from tidemark.shared.operators.window_plan import SESSION, WindowPlan
-from tidemark.shared.runtime.body import Announced, Copied
+from tidemark.shared.runtime.body import Announced, Copied, ReceivingBody
 from tidemark.shared.runtime.context import TaskContext
 from tidemark.shared.runtime.exchange import blob_name, load_body, parquet_bytes
 from tidemark.shared.wire.arrow import decode_batch
@@ -37,7 +37,7 @@ _log = structlog.get_logger()
 T = TypeVar("T")
 
 
-class SparkBody:
+class SparkBody(ReceivingBody):
     """One stage. Its state is a manifest; only `flush` changes it."""
 
     def __init__(

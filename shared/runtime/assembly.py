@@ -11,10 +11,11 @@ from tidemark.shared.model.messages import Assign
 from tidemark.shared.planning import plan_processor
 from tidemark.shared.planning.alignment import alignment_timeout_ms
 from tidemark.shared.protocol.task.start import TaskStart, start_task
-from tidemark.shared.runtime.body import SourceBody, TaskBody
+from tidemark.shared.runtime.body import TaskBody
 from tidemark.shared.runtime.context import Outside, Service, TaskContext
-from tidemark.shared.runtime.driver import SourceDriver, Splits, TaskDriver, TaskWiring
+from tidemark.shared.runtime.driver import TaskDriver
 from tidemark.shared.runtime.exchange import Exchange, OutEdge
+from tidemark.shared.runtime.site import Splits, TaskWiring
 from tidemark.shared.runtime.state import StateStore, load_parts
 
 
@@ -111,7 +112,7 @@ async def _restored(context: TaskContext, body: TaskBody, ways: Ways) -> TaskDri
         passing=outside.passing,
         gathers=all(plan.vertex(edge.receiver).service == "sink" for edge in outputs),
     )
-    driver = SourceDriver(wiring, machine, body) if isinstance(body, SourceBody) else TaskDriver(wiring, machine, body)
+    driver = TaskDriver(wiring, machine, body)
     parts = await load_parts(outside.blobs, assign.handles, _ownership(context))
     state.restored(assign.handles, parts)
     await driver.open(parts)

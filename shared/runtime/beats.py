@@ -11,7 +11,6 @@ from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.ports.clock import Clock
 from tidemark.shared.protocol.task.machine import TaskMachine
 from tidemark.shared.protocol.watermarks import combined_watermark
-from tidemark.shared.runtime.body import HoldingBody, SourceBody
 from tidemark.shared.runtime.driver import TaskDriver
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.wire.errors import WireError
@@ -43,8 +42,7 @@ def beat_of(
         return beat
     machine = driver.machine
     counted = driver.meter.counters(clock.monotonic_ms(), clock.now_ms())
-    details = dict(driver.body.details()) if isinstance(driver.body, SourceBody) else {}
-    details[WATERMARK] = msgspec.json.encode(_held(driver, clock)).decode()
+    details = {**driver.body.details(), WATERMARK: msgspec.json.encode(_held(driver, clock)).decode()}
     return msgspec.structs.replace(
         beat,
         phase="ended" if machine.ended else phase,
@@ -75,7 +73,7 @@ def _held(driver: TaskDriver, clock: Clock) -> TaskHeld:
     machine = driver.machine
     return TaskHeld(
         since_ms=driver.meter.stands(machine.sender.watermark_ms, clock.now_ms()),
-        holds=tuple(driver.body.holds()) if isinstance(driver.body, HoldingBody) else (),
+        holds=tuple(driver.body.holds()),
         sender=_slowest(machine),
         held_back="receivers"
         if machine.sender.held_back_by_receivers()

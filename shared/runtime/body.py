@@ -1,8 +1,8 @@
 """What a task does with data, as its driver sees it. Each service brings its own body; the driver and the machine are the same for all."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
 from tidemark.shared.model.checkpoint import BlobRef, KnownSplit
 from tidemark.shared.model.frames import Body, Segment
@@ -38,84 +38,73 @@ class Announced:
 Given = Out | Announced
 
 
-class TaskBody(Protocol):
-    """Calls come one at a time, in the order of the machine's commands."""
+class TaskBody(ABC):
+    """What every task does. Calls come one at a time, in the order of the machine's commands."""
 
+    @abstractmethod
     async def open(self, parts: MutableMapping[StatePart, bytes]) -> None:
         """Take the state of the restored checkpoint: all parts that this task owns; {} for none. They may be taken out of the mapping."""
-        ...
 
-    async def apply(self, tag: str, bodies: Sequence[Body]) -> Sequence[Given]:
-        """Rows have come on the input `tag`."""
-        ...
-
-    async def advance(self, watermark_ms: int) -> Sequence[Given]:
-        """The input watermark is now this."""
-        ...
-
+    @abstractmethod
     async def fire(self, now_ms: int) -> Sequence[Given]:
         """Processing time is now this."""
-        ...
 
+    @abstractmethod
     async def flush(self, epoch: Epoch) -> Sequence[Given]:
         """The epoch is complete: give out what is held for batching; a step task runs its step (P1)."""
-        ...
 
+    @abstractmethod
     async def copy(self, epoch: Epoch, committed: Epoch) -> Copied:
         """The snapshot (C6)."""
-        ...
 
+    @abstractmethod
     def output_watermark(self) -> int:
         """ms; W1."""
-        ...
 
+    @abstractmethod
     def next_processing_ms(self) -> int:
         """When `fire` next has something to do, ms; MAX_TIME for never."""
-        ...
 
+    @abstractmethod
     def counters(self) -> Mapping[str, int]:
         """Totals since the task's start, for `stats`."""
-        ...
 
+    @abstractmethod
     async def close(self) -> None:
         """Let go of what is open; nothing becomes visible by it."""
-        ...
-
-
-@runtime_checkable
-class HoldingBody(Protocol):
-    """A body that can say what holds its output watermark below its input's."""
 
     def holds(self) -> Sequence[Hold]:
-        """In the order of the operators; empty if nothing does."""
-        ...
+        """What holds its output watermark below its input's, in the order of the operators."""
+        return ()
+
+    def details(self) -> Mapping[str, str]:
+        """By split, as JSON: where it stands, its watermark, what holds it; for `stats`."""
+        return {}
 
 
-@runtime_checkable
-class BatchingBody(Protocol):
-    """A body that holds rows until the epoch ends."""
+class ReceivingBody(TaskBody):
+    """A task with in edges."""
+
+    @abstractmethod
+    async def apply(self, tag: str, bodies: Sequence[Body]) -> Sequence[Given]:
+        """Rows have come on the input `tag`."""
+
+    @abstractmethod
+    async def advance(self, watermark_ms: int) -> Sequence[Given]:
+        """The input watermark is now this."""
 
     def batching(self) -> bool:
-        """Whether it holds some now."""
-        ...
-
-
-@runtime_checkable
-class FillingBody(Protocol):
-    """A body that keeps rows until the watermark is above them."""
+        """Whether it holds rows until the epoch ends."""
+        return False
 
     def full(self) -> bool:
-        """Whether senders that are ahead in event time should wait."""
-        ...
+        """Whether senders that are ahead in event time should wait, for it keeps rows until the watermark is above them."""
+        return False
 
-
-@runtime_checkable
-class SampledBody(Protocol):
-    """A body that can show what went into it last."""
-
-    def sample(self, limit: int) -> Sequence[bytes]:
-        """The last documents, at most so many, as extended JSON."""
-        ...
+    def sample(self, limit: int) -> Sequence[bytes] | None:
+        """The last documents that went into it, at most so many, as extended JSON; None if it cannot show them."""
+        del limit
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +114,7 @@ class Fetched:
     batches: Sequence[RawBatch]
     statuses: Sequence[SplitStatus]
     paced: bool = False
-    """Nothing more is fetched before `take` and what it asks for are done (`SourceBody.settle_ms`): a script's steps come one by one."""
+    """Nothing more is fetched before `take` and what it asks for are done (`ReadingBody.settle_ms`): a script's steps come one by one."""
     added: Mapping[SplitId, KnownSplit] = field(default_factory=dict)
     """Splits that the task was told to read; they are read from here on."""
 
@@ -162,76 +151,71 @@ class Fetched:
         return Fetched(first, before, added=self.added), Fetched(rest, behind)
 
 
-@runtime_checkable
-class SourceBody(TaskBody, Protocol):
+class ReadingBody(TaskBody):
     """A task that reads from outside instead of edges."""
 
+    @abstractmethod
     def found(self) -> tuple[Mapping[SplitId, KnownSplit], Sequence[SplitId]] | None:
         """Splits that have been found and that the processor's row does not list, and those of the assignment that are gone (I1).
 
         None if there is nothing new to tell. A task owns the splits whose ordinal is its index modulo the tasks.
         """
-        ...
 
+    @abstractmethod
     def tell_again(self) -> None:
         """`found` gives what it gave before: another coordinator leads."""
-        ...
 
+    @abstractmethod
     def read(self, splits: Mapping[SplitId, KnownSplit]) -> None:
         """The processor's row lists these: they are read from now on (I1)."""
-        ...
 
+    @abstractmethod
     async def ends(self, until: Mapping[str, int]) -> Mapping[SplitId, KnownSplit]:
         """All splits with where they end: where they are named, else with what is there now (I3). No `take` before `drain`."""
-        ...
 
+    @abstractmethod
     async def fetch(self) -> Fetched:
         """Read ahead, waiting a little for the first; changes no state that a snapshot holds."""
-        ...
 
+    @abstractmethod
     async def take(self, fetched: Fetched, now_ms: int, monotonic_ms: int) -> Sequence[Given]:
         """Process what was fetched: positions, watermarks and filters move with it (C2)."""
-        ...
 
+    @abstractmethod
     def settle_ms(self) -> int | None:
         """After a `take` of what is paced: not None if a checkpoint has to cover it before more is fetched.
 
         It is asked for after so long, ms: when time that was set has reached every task.
         """
-        ...
 
+    @abstractmethod
     def returned(self) -> Mapping[SplitId, int]:
         """Splits that came back from idleness and wait for `on_receivers`, each with the number of its return."""
-        ...
 
+    @abstractmethod
     def on_receivers(self, split: SplitId, highest_ms: int) -> None:
         """The highest watermark that a receiver reported after it had read the split's return, ms."""
-        ...
 
+    @abstractmethod
     def held_rows(self, merge_above: int) -> int:
         """Rows that are held for the next barrier; beyond `merge_above` those that can be merged are merged before they are counted."""
-        ...
 
+    @abstractmethod
     def held_back(self, monotonic_ms: int) -> None:
         """The task may not read now: this time does not count for idleness (W4)."""
-        ...
 
+    @abstractmethod
     def drain(self, splits: Mapping[SplitId, KnownSplit]) -> None:
         """The input ends where the processor's row says (I3, E2)."""
-        ...
 
+    @abstractmethod
     async def note_committed(self, epoch: Epoch) -> None:
         """This checkpoint is committed: tell lag tools, where the source can. LogError; nothing depends on it."""
-        ...
 
-    def details(self) -> Mapping[str, str]:
-        """By split, as JSON: where it stands, its watermark, what holds it; for `stats`."""
-        ...
-
+    @abstractmethod
     def idle(self) -> bool:
         """All splits are idle, or there is none (W3)."""
-        ...
 
+    @abstractmethod
     def ended(self) -> bool:
         """All splits have ended (E1)."""
-        ...

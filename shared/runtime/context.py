@@ -168,7 +168,7 @@ class Service(Protocol):
         ...
 
     async def build(self, context: TaskContext) -> TaskBody:
-        """The body of a task, not yet opened. A SourceBody for vertices of the service `source`."""
+        """The body of a task, not yet opened. A ReadingBody for vertices of the service `source`."""
         ...
 
     async def close(self) -> None:

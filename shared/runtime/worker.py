@@ -39,13 +39,11 @@ from tidemark.shared.model.messages import (
     CommitHint,
     CoordinatorBeat,
     Deregister,
-    Drain,
     EndsFound,
     Heartbeat,
     HoldInput,
     ReadPosition,
     ReadPositions,
-    ReadSplits,
     Register,
     Released,
     Report,
@@ -57,8 +55,6 @@ from tidemark.shared.model.messages import (
     StopTasks,
     TaskFailed,
     TaskRestored,
-    TellEnds,
-    TellSplits,
     WorkerUnwanted,
     WorkerWanted,
 )
@@ -68,14 +64,15 @@ from tidemark.shared.protocol.errors import LocalError
 from tidemark.shared.protocol.task import events as ev
 from tidemark.shared.runtime.assembly import Ways, assemble
 from tidemark.shared.runtime.beats import beat_of, encoded
-from tidemark.shared.runtime.body import FillingBody, SampledBody
+from tidemark.shared.runtime.body import ReceivingBody
 from tidemark.shared.runtime.context import Outside, Service, ensure_topics
-from tidemark.shared.runtime.driver import SourceDriver, Splits, TaskDriver, ZombieError
+from tidemark.shared.runtime.driver import TaskDriver, ZombieError
 from tidemark.shared.runtime.fencing import Fence
 from tidemark.shared.runtime.measures import Measure, of_task
 from tidemark.shared.runtime.outbox import Outbox, Parcel
 from tidemark.shared.runtime.reading import end_of, followed, unreadable_measure
 from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.site import Splits
 from tidemark.shared.wire.errors import WireError
 from tidemark.shared.wire.messages import decode_command, decode_positions, encode_message
 
@@ -247,11 +244,10 @@ class Worker:
         """Some output documents, to whom it may concern: nothing depends on their arrival."""
         topic = TopicPartition(self._outside.topics.samples, 0)
         for (job, task), hosted in self._tasks.items():
-            if job == sample.job and hosted.driver is not None and isinstance(hosted.driver.body, SampledBody):
-                documents = tuple(hosted.driver.body.sample(sample.limit))
-                data = encode_message(
-                    Sampled(sample.request, task.vertex, task.index, documents), self._outside.settings.wire
-                )
+            body = hosted.driver.body if job == sample.job and hosted.driver is not None else None
+            if isinstance(body, ReceivingBody) and (documents := body.sample(sample.limit)) is not None:
+                sampled = Sampled(sample.request, task.vertex, task.index, tuple(documents))
+                data = encode_message(sampled, self._outside.settings.wire)
                 self._seq += 1
                 self._outbox.send(Parcel(_REPORTS, topic, Seq(self._seq), data))
 
@@ -263,8 +259,7 @@ class Worker:
             case StartSources():
                 hosted.phase = "running"
                 driver.post(ev.SourcesStarted(command.target_ms, command.first_rows))
-                if isinstance(driver, SourceDriver):
-                    driver.start_input()
+                driver.intake.told(command)
             case StartCheckpoint(_, _, epoch, committed, ended, took_ms, late, late_ms, aligned):
                 driver.post(ev.Ticked(self._outside.clock.now_ms(), self._outside.clock.monotonic_ms()))
                 driver.post(ev.EpochTook(ended, took_ms, late, late_ms))
@@ -276,10 +271,8 @@ class Worker:
                 driver.post(ev.CheckpointCommitted(epoch))
             case HoldInput(_, _, held):
                 driver.post(ev.InputHeld(held))
-            case _ if isinstance(driver, SourceDriver):
-                _tell_source(driver, command)
             case _:
-                pass  # a source's
+                driver.intake.told(command)
 
     # --- tasks ------------------------------------------------------------------------------------------------------------
 
@@ -322,8 +315,7 @@ class Worker:
             driver.start()
         _log.info("task.restored", task=str(key[1]), job=assign.job, generation=assign.generation, epoch=assign.last)
         self.report(TaskRestored(self.incarnation, assign.job, assign.generation, assign.vertex, assign.index))
-        if isinstance(driver, SourceDriver):
-            driver.tell_found()
+        driver.intake.restored()
 
     async def _close_tasks(self, keys: Sequence[tuple[JobId, TaskId]]) -> None:
         """Those that are here now: while one is closed, a newer generation's may come to the place of another."""
@@ -477,25 +469,8 @@ class Worker:
             for position in positions.positions:
                 if position.incarnation in edges:
                     edge = edges[position.incarnation]
-                    if isinstance(hosted.driver, SourceDriver):
-                        hosted.driver.heard(edge, position)
+                    hosted.driver.intake.heard(edge, position)
                     hosted.driver.post(ev.ReadUpTo(edge, position.partition, position.offset))
-
-
-def _tell_source(driver: SourceDriver, command: Command) -> None:
-    """What concerns its input."""
-    mine = driver.wiring.task
-    match command:
-        case TellSplits():
-            driver.tell_found(again=True)
-        case ReadSplits(_, _, vertex, index, splits) if (vertex, index) == (mine.vertex, mine.index):
-            driver.read(splits)
-        case TellEnds(_, _, until):
-            driver.tell_ends(until)
-        case Drain(_, _, vertex, index, splits) if (vertex, index) == (mine.vertex, mine.index):
-            driver.drain(splits)
-        case _:
-            pass  # another task's
 
 
 @dataclass(frozen=True, slots=True)
@@ -528,8 +503,8 @@ def _keep_newest(known: dict[Any, Generation], most: int) -> None:
 def _positions_of(driver: TaskDriver, index: int) -> Iterator[tuple[str, ReadPosition]]:
     """What a task has read of each in edge, by the partition's name."""
     machine = driver.machine
-    full = isinstance(driver.body, FillingBody) and driver.body.full()
-    for edge, offset in driver.read_offsets.items():
+    full = isinstance(driver.body, ReceivingBody) and driver.body.full()
+    for edge, offset in driver.intake.read_offsets.items():
         incarnation = driver.wiring.inputs[edge].incarnation
         yield (
             f"{incarnation}/{index}",

@@ -168,7 +168,7 @@ async def _cost(world: VirtualWorld, there: Installed, first: Leader, second: Le
         generations = {name: store.rows[name].generation for name in names}
         for hosted in sinks._tasks.values():
             assert hosted.driver is not None
-            hosted.driver._fail(LogUnavailable("a hiccup"))
+            hosted.driver.site.fail(LogUnavailable("a hiccup"))
         restore_ms = await _until(
             there,
             lambda: all(store.rows[n].generation > generations[n] and store.rows[n].state == "RUNNING" for n in names),

@@ -38,10 +38,11 @@ from tidemark.shared.operators.base import TS, Out
 from tidemark.shared.ports.blobs import BlobStore
 from tidemark.shared.ports.log import LogRecord, NewRecord, TopicPartition
 from tidemark.shared.protocol.task.start import TaskLimits, TaskStart, start_task
-from tidemark.shared.runtime.body import Copied
-from tidemark.shared.runtime.driver import TaskDriver, TaskWiring
+from tidemark.shared.runtime.body import Copied, ReceivingBody, TaskBody
+from tidemark.shared.runtime.driver import TaskDriver
 from tidemark.shared.runtime.exchange import Exchange, OutEdge, load_body
 from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.site import TaskWiring
 from tidemark.shared.runtime.state import StateStore
 from tidemark.shared.wire.arrow import encode_batch
 from tidemark.shared.wire.frames import decode_frame, encode_frame
@@ -73,8 +74,8 @@ class SlowBlobs:
         return getattr(self._inner, name)
 
 
-class WaitingBody:
-    """Passes rows on; stops in a call that the test has named until it is let go."""
+class StandingBody(TaskBody):
+    """Stops in a call that the test has named until it is let go."""
 
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
@@ -98,20 +99,6 @@ class WaitingBody:
 
     async def open(self, parts: Mapping[StatePart, bytes]) -> None: ...
 
-    async def apply(self, tag: str, bodies: Sequence[Body]) -> Sequence[Out]:
-        await self._enter("apply")
-        outs = []
-        for body in bodies:
-            batch = await load_body(self._blobs, body)
-            self.seen += batch.column(TS).to_pylist()
-            outs.append(Out(OUT, "rows", batch))
-        return outs
-
-    async def advance(self, watermark_ms: int) -> Sequence[Out]:
-        await self._enter("advance")
-        self.watermark_ms = watermark_ms
-        return ()
-
     async def fire(self, now_ms: int) -> Sequence[Out]:
         await self._enter("fire")
         return ()
@@ -134,6 +121,24 @@ class WaitingBody:
         return {}
 
     async def close(self) -> None: ...
+
+
+class WaitingBody(StandingBody, ReceivingBody):
+    """Passes rows on."""
+
+    async def apply(self, tag: str, bodies: Sequence[Body]) -> Sequence[Out]:
+        await self._enter("apply")
+        outs = []
+        for body in bodies:
+            batch = await load_body(self._blobs, body)
+            self.seen += batch.column(TS).to_pylist()
+            outs.append(Out(OUT, "rows", batch))
+        return outs
+
+    async def advance(self, watermark_ms: int) -> Sequence[Out]:
+        await self._enter("advance")
+        self.watermark_ms = watermark_ms
+        return ()
 
 
 @dataclass

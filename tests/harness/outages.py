@@ -374,7 +374,7 @@ def _fail_one(there: Installed) -> None:
     assert isinstance(worker, Worker)
     for hosted in worker._tasks.values():
         assert hosted.driver is not None
-        hosted.driver._fail(LogUnavailable("a hiccup"))
+        hosted.driver.site.fail(LogUnavailable("a hiccup"))
 
 
 def _row(number: int) -> str:

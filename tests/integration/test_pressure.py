@@ -22,10 +22,11 @@ from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.log import NewRecord, TopicPartition
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 from tidemark.shared.protocol.task.start import TaskLimits
-from tidemark.shared.runtime.body import TaskBody
+from tidemark.shared.runtime.body import ReceivingBody, TaskBody
 from tidemark.shared.runtime.context import Service, TaskContext
 from tidemark.shared.runtime.coordinator import CoordinatorDriver
 from tidemark.shared.runtime.driver import TaskDriver
+from tidemark.shared.runtime.intake import FrameIntake
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.worker import Worker
 
@@ -68,7 +69,8 @@ class Most:
         sender = driver.machine.sender
         self.unread = max([self.unread, *(partition.unread_bytes for _, _, partition in sender._every())])
         self.uncommitted = max(self.uncommitted, sum(sender.uncommitted_bytes.values()))
-        self.frames = max(self.frames, len(driver._frames))
+        if isinstance(driver.intake, FrameIntake):
+            self.frames = max(self.frames, len(driver.intake._frames))
         self.snapshots = max(self.snapshots, len(driver._epochs_to_store))
         self.outbox = max(self.outbox, driver._outbox.backlog())
 
@@ -98,7 +100,7 @@ class Slowed:
     async def build(self, context: TaskContext) -> TaskBody:
         """Its body, with waits before calls."""
         body = await self._service.build(context)
-        for call in ("apply", "flush"):
+        for call in ("apply", "flush") if isinstance(body, ReceivingBody) else ("flush",):
             setattr(body, call, _waiting(getattr(body, call), context.outside.clock, self._slow(context, call)))
         if isinstance(self._service, SinkService):
             make: Any = body._make  # type: ignore[attr-defined]

@@ -62,7 +62,7 @@ class Story:
         assert isinstance(worker, Worker)
         drivers = [hosted.driver for hosted in worker._tasks.values() if hosted.driver is not None]
         if drivers:
-            drivers[at % len(drivers)]._fail(LogUnavailable("a hiccup"))
+            drivers[at % len(drivers)].site.fail(LogUnavailable("a hiccup"))
 
     async def drain(self) -> None:
         """Ask for it, and do not wait."""

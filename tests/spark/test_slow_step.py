@@ -30,7 +30,7 @@ from tidemark.shared.ports.log import NewRecord, TopicPartition
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 from tidemark.shared.protocol.task.start import TaskLimits
 from tidemark.shared.runtime.coordinator import CoordinatorDriver
-from tidemark.shared.runtime.driver import SourceDriver
+from tidemark.shared.runtime.driver import TaskDriver
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.worker import Worker
 from tidemark.spark_stages.manifest import StageState, StateSegment
@@ -135,16 +135,16 @@ async def fill(there: Installed) -> None:
     await writer.close()
 
 
-def source_of(there: Installed) -> SourceDriver:
+def source_of(there: Installed) -> TaskDriver:
     """The source's driver."""
     worker = there.parts["source"]
     assert isinstance(worker, Worker)
     (driver,) = [hosted.driver for hosted in worker._tasks.values()]
-    assert isinstance(driver, SourceDriver)
+    assert driver is not None
     return driver
 
 
-def position_of(driver: SourceDriver) -> int:
+def position_of(driver: TaskDriver) -> int:
     """How far it has taken its split."""
     assert isinstance(driver.body, SourceTaskBody)
     (split,) = driver.body._own.values()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.driver_stand import WaitingBody
+from tests.harness.driver_stand import StandingBody, WaitingBody
 from tests.harness.worker_stand import JOB, ME, TOPICS, StubService, WorkerStand, working
 from tidemark.shared.adapters.faults import Faults
 from tidemark.shared.adapters.memory_broker import MemoryBroker
@@ -36,7 +36,7 @@ from tidemark.shared.ports.log import LogUnavailable, TopicPartition
 from tidemark.shared.ports.sink import TargetRefused
 from tidemark.shared.protocol.task.events import ReadUpTo
 from tidemark.shared.protocol.task.start import TaskLimits
-from tidemark.shared.runtime.body import Fetched, TaskBody
+from tidemark.shared.runtime.body import Fetched, ReadingBody, TaskBody
 from tidemark.shared.runtime.context import TaskContext
 from tidemark.shared.runtime.driver import ZombieError
 from tidemark.shared.runtime.settings import RuntimeSettings, SettingsError
@@ -352,7 +352,7 @@ def test_L2_a_zombie_only_stops() -> None:
     at_work(story)
 
 
-class Source(WaitingBody):
+class Source(StandingBody, ReadingBody):
     """A source's body that has nothing to give."""
 
     fetched = 0

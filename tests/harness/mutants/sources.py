@@ -9,7 +9,7 @@ ON_TASK = ("tests/contract/test_source_tasks.py",)
 ON_KAFKA = ("tests/contract/test_sources_kafka.py",)
 ON_ALL = ("tests/contract/test_sources_contract.py", *ON_KAFKA, *ON_TASK)
 CURSORS, ON_FILES = "services/source/connectors/filecursors.py", ("tests/contract/test_sources_files.py",)
-DRIVER, ON_WORKER = "shared/runtime/driver.py", ("tests/unit/test_runtime_worker.py",)
+INTAKE, ON_WORKER = "shared/runtime/source_intake.py", ("tests/unit/test_runtime_worker.py",)
 ON_FRONT = ("tests/unit/test_operators_front.py",)
 FILES, DEDUPE, REMEMBERED, ON_IDS = (
     "services/source/connectors/files.py",
@@ -66,8 +66,8 @@ SOURCES = (
     Mutant("I3", "an end in front of what was read", BODY, "        return Offset(max(named, read))", "        return Offset(named)", ON_TASK),
     Mutant("I3", "each asking finds other ends", BODY, "        if self._ending is None:\n", "        if True:\n", ON_TASK),
     Mutant("I3", "a restored task goes on behind the end", BODY, "        self._source.end_at({split: each.end for split, each in splits.items() if each.end is not None})", "        pass", (*ON_TASK, *ON_ALL)),
-    Mutant("I3", "input is taken while the ends are decided", DRIVER, "        waits = self._ending is not None and not self._ends_told\n", "        waits = False\n", ON_WORKER),
-    Mutant("I3", "ends are told beside what is worked on", DRIVER, "            while self._taking:\n                self._taken.clear()\n                await self._taken.wait()\n", "", ON_WORKER),
+    Mutant("I3", "input is taken while the ends are decided", INTAKE, "        waits = self._ending is not None and not self._ends_told\n", "        waits = False\n", ON_WORKER),
+    Mutant("I3", "ends are told beside what is worked on", INTAKE, "            while self._taking:\n                self._taken.clear()\n                await self._taken.wait()\n", "", ON_WORKER),
     Mutant("C6", "a file is read from its beginning again", FILES, "cursor = self._cursor(split, position)\n                await", "cursor = self._cursor(split, 0)\n                await", ON_ALL),
     Mutant("C6", "a partition is read from its beginning again", KAFKA, "_Split(partition, self._ordinal(partition), positions[split])", "_Split(partition, self._ordinal(partition), begins[partition])", ON_ALL),
     Mutant("DD1", "ids are kept for ever", DEDUPE, "    return np.where(ends, MIN_TIME, (highest - span) // (BUCKET_MS if by_time else POSITIONS_A_BUCKET))", "    return np.full(len(highest), MIN_TIME)", ON_IDS),

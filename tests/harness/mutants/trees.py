@@ -3,7 +3,7 @@
 from tests.harness.mutants.model import Mutant
 
 PROCESSOR = "shared/protocol/coordinator/processor.py"
-WORKER, DRIVER, MIRROR = "shared/runtime/worker.py", "shared/runtime/driver.py", "shared/runtime/mirror.py"
+WORKER, FRAMES_IN, MIRROR = "shared/runtime/worker.py", "shared/runtime/intake.py", "shared/runtime/mirror.py"
 SINK, SOURCE, SPARK = "services/sink/body.py", "services/source/body.py", "services/spark/body.py"
 KAFKA, FOLDER = "services/sink/connectors/kafka.py", "services/sink/connectors/destination.py"
 ON_FILES, ON_KAFKA = (
@@ -55,15 +55,15 @@ TREES = (
         tests=("tests/unit/test_runtime_worker.py",),
     ),
     Mutant(
-        "C4", "records fetched before a seek are kept", DRIVER,
-        where="TaskDriver._seek",
+        "C4", "records fetched before a seek are kept", FRAMES_IN,
+        where="FrameIntake.seek",
         old="self._frames = any_filtered",
         new="",
         tests=("tests/unit/test_runtime_driver.py",),
     ),
     Mutant(
-        "C4", "records that a fetch brings behind a seek are kept", DRIVER,
-        where="TaskDriver._read_with",
+        "C4", "records that a fetch brings behind a seek are kept", FRAMES_IN,
+        where="FrameIntake._read_with",
         old="edge not in self._seeks",
         new="True",
         tests=("tests/unit/test_runtime_driver.py",),

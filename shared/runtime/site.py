@@ -1,0 +1,84 @@
+"""What a task's driver and its intake share: what the worker handed in, the machine, and what runs beside."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from tidemark.shared.model.checkpoint import KnownSplit, TaskHandle
+from tidemark.shared.model.ids import EdgeId, Epoch, SplitId, TaskId
+from tidemark.shared.model.messages import EdgeBinding
+from tidemark.shared.ports.clock import Clock, Executor, Handle
+from tidemark.shared.ports.log import Log
+from tidemark.shared.protocol.task.machine import TaskMachine
+from tidemark.shared.runtime.context import Phase
+from tidemark.shared.runtime.exchange import Exchange
+from tidemark.shared.runtime.meter import Meter
+from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.state import StateStore
+
+Splits = Mapping[SplitId, KnownSplit]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskWiring:
+    """What the worker hands to a driver."""
+
+    task: TaskId
+    log: Log
+    clock: Clock
+    executor: Executor
+    settings: RuntimeSettings
+    exchange: Exchange
+    state: StateStore
+    inputs: Mapping[EdgeId, EdgeBinding]
+    tags: Mapping[EdgeId, str]
+    outputs: Mapping[EdgeId, EdgeBinding]
+    on_ack: Callable[[Epoch, TaskHandle], None]
+    on_ask: Callable[[], None]
+    on_found: Callable[[Splits, Sequence[SplitId]], None]
+    on_ends: Callable[[Splits], None]
+    on_failed: Callable[[BaseException], None]
+    passing: Callable[[Phase, Epoch], None]
+    gathers: bool = False
+    """A source's: all that it sends goes to sinks (`Gathered`)."""
+
+
+class TaskSite:
+    """One task of one generation. Whatever escapes an activity of it fails the task, once."""
+
+    def __init__(self, wiring: TaskWiring, machine: TaskMachine) -> None:
+        self.wiring = wiring
+        self.machine = machine
+        self.meter = Meter()
+        self.log = structlog.get_logger().bind(
+            task=str(wiring.task), job=machine.sender.job, generation=machine.sender.generation
+        )
+        self.wake = asyncio.Event()
+        """Something has come that the main loop is to look at."""
+        self.working = False
+        """The body has work to do."""
+        self._handles: list[Handle] = []
+        self._failed = False
+
+    def spawn(self, activity: Coroutine[Any, Any, None], name: str) -> Handle:
+        """Run it beside the main loop until it ends or the task is stopped."""
+        handle = self.wiring.executor.spawn(activity, f"{self.wiring.task} {name}", self.fail)
+        self._handles = [*(known for known in self._handles if not known.done()), handle]
+        return handle
+
+    def fail(self, error: BaseException) -> None:
+        """The task fails with this."""
+        if not self._failed:
+            self._failed = True
+            self.wiring.on_failed(error)
+
+    async def stop(self) -> None:
+        """End all that runs beside; what fails by it fails nobody."""
+        self._failed = True
+        for handle in self._handles:
+            handle.cancel()
+        for handle in self._handles:
+            await handle.join()
