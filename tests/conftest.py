@@ -29,6 +29,13 @@ settings.register_profile("desk", deadline=None, suppress_health_check=[HealthCh
 settings.register_profile("ci", settings.get_profile("desk"), derandomize=True)
 os.environ.setdefault("TIDEMARK_ALLOW", '{"loopback": true}')  # where tests have their brokers and databases
 settings.load_profile("ci" if os.environ.get("CI") else "desk")
+# A traceback with the values of all names in it took seconds to draw, and one is logged for each try of an outage of hours.
+structlog.configure(
+    processors=[
+        structlog.processors.add_log_level,
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 
 @pytest.fixture
@@ -59,10 +66,10 @@ async def fresh_broker(tmp_path: Path) -> AsyncIterator[LocalBroker]:
 def logging_restored() -> Iterator[None]:
     """What a command of this process sends to a file goes nowhere afterwards."""
     root, raises = logging.getLogger(), logging.raiseExceptions
-    before = list(root.handlers)
+    before, configured = list(root.handlers), structlog.get_config()
     yield
     for handler in set(root.handlers) - set(before):
         root.removeHandler(handler)
         handler.close()
     logging.raiseExceptions = raises
-    structlog.reset_defaults()
+    structlog.configure(**configured)

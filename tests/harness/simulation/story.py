@@ -63,7 +63,7 @@ class Verdict:
 @contextmanager
 def quiet() -> Iterator[None]:
     """For many seeds in one process: one thread, no logs, and what is there before them is not looked at each time one is collected."""
-    threads = pa.cpu_count()
+    threads, configured = pa.cpu_count(), structlog.get_config()
     pa.set_cpu_count(1)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     gc.collect()
@@ -72,7 +72,7 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-        structlog.reset_defaults()
+        structlog.configure(**configured)
         pa.set_cpu_count(threads)
 
 
