@@ -205,6 +205,22 @@ def test_C11_unreleased_checkpoints_are_retained() -> None:
     assert world.store.commits[world.row.job][0].epoch >= 6
 
 
+def test_C11_what_waited_for_its_release_goes_behind_it_though_nothing_is_committed_any_more() -> None:
+    """The last commits of a processor came faster than rounds, and were released behind the last one: rows and blobs go all the same."""
+    world = started(CoordinatorSettings(cleanup_interval_ms=500))
+    job = world.row.job
+    world.releasing = False
+    world.pass_ms(2_500)
+    assert len(world.store.commits[job]) > 1
+    world.acking = lambda _task: False  # nothing more is committed
+    world.releasing = True
+    world.pass_ms(3_000)
+    assert [c.epoch for c in world.store.commits[job]] == [world.row.last]
+    rounds = [c for c in world.nodes[0].log if isinstance(c, do.StoreForget | do.DeleteBlobs)]
+    assert isinstance(rounds[-2], do.StoreForget)
+    assert isinstance(rounds[-1], do.DeleteBlobs)
+
+
 def test_C11_named_checkpoints_are_retained() -> None:
     """A checkpoint that a user named stays, and so do its blobs."""
     world = started(CoordinatorSettings(cleanup_interval_ms=500))

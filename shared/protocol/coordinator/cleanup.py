@@ -18,10 +18,10 @@ def clean(p: ProcessorState, now_ms: int) -> None:
         return
     progress = p.cleaned_at != p.row.last
     superfluous = p.superfluous_lineage()
-    if not (progress or p.unwanted_topics() or p.old_jobs() or superfluous):
+    _, forget = retained(p.commits, p.row.last, p.unreleased(), p.kept.named)
+    if not (progress or forget or p.unwanted_topics() or p.old_jobs() or superfluous):
         return
     p.clean_at_ms = now_ms + p.settings.cleanup_interval_ms
-    _, forget = retained(p.commits, p.row.last, p.unreleased(), p.kept.named)
     if forget or superfluous:
         op = p.ctx.op()
         p.cleaning = Cleaning(op, tuple(forget), superfluous)
@@ -37,6 +37,8 @@ def forgotten(p: ProcessorState) -> None:
     assert cleaning is not None
     gone = frozenset(cleaning.forget)
     p.commits = [c for c in p.commits if c.epoch not in gone]
+    if gone:
+        p.cleaned_at = None  # what these rows alone kept goes now: the last commit may stay the last
     p.lineage = [e for e in p.lineage if e.generation not in cleaning.generations]
     cleaning.forget_op = None
     _delete(p, cleaning)

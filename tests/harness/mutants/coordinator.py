@@ -72,6 +72,8 @@ COORDINATOR = (
     Mutant("C11", "checkpoints start though too many wait", RUNNING, "    if p.held:\n        return False  # C11\n", "", ON_RETENTION),
     Mutant("C11", "sources are not held", RUNNING, "        p.tell(HoldInput(p.row.job, p.row.generation, held=held))", "        pass", ON_RETENTION),
     Mutant("C11", "only the last commit is kept", RETENTION, "    stay = {last, *waiting, *named}", "    stay = {last, *named}", ON_RETENTION),
+    Mutant("C11", "what waited for its release goes with a later commit alone", CLEANUP, "progress or forget or p.unwanted", "progress or p.unwanted", ON_RETENTION),
+    Mutant("C11", "blobs of what waited for its release stay", CLEANUP, "    if gone:\n        p.cleaned_at = None", "    if False:\n        p.cleaned_at = None", ON_RETENTION),
     Mutant("C11", "named checkpoints go", RETENTION, "    stay = {last, *waiting, *named}", "    stay = {last, *waiting}", ON_RETENTION),
     Mutant("C12", "listed blobs go", RETENTION, "    if parsed is None or parsed.job != job or name in keep:", "    if parsed is None or parsed.job != job:", ON_RETENTION),
     Mutant("C12", "blobs newer than the last commit go", RETENTION, "    return up_to is None or parsed.epoch <= up_to", "    return True", ON_RETENTION),
