@@ -16,7 +16,6 @@ from tidemark.services.operator.settings import OperatorSettings, operator_setti
 from tidemark.services.operator.shelved import shelved
 from tidemark.services.operator.users import Users
 from tidemark.shared.adapters.children import ForkedChildren
-from tidemark.shared.language.documents import parse
 from tidemark.shared.model.ids import Place
 from tidemark.shared.operators.build import build_chain, build_operator
 from tidemark.shared.operators.computation_keys import Cooling
@@ -63,7 +62,7 @@ class OperatorService:
         lookups = None
         if isinstance(context.vertex.head, LookupHead):
             stage = context.vertex.head.stage
-            processor, settings = parse(context.assign.plan.document), outside.settings.lookup
+            processor, settings = context.processor, outside.settings.lookup
             table = table_of(self._connections, processor, stage, settings, outside.executor, outside.clock)
             lookups = Lookups(stage, table, outside.clock, settings, operators)
         if self._scratch is not None:

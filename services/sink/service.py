@@ -5,7 +5,6 @@ from functools import partial
 from tidemark.services.sink.body import SinkBody
 from tidemark.services.sink.connecting import RealSinks, SinkConnectors
 from tidemark.services.sink.settings import SinkSettings, sink_settings
-from tidemark.shared.language.documents import parse
 from tidemark.shared.model.ids import Place
 from tidemark.shared.planning import DeadLetterHead
 from tidemark.shared.process.allocator import arrow_on_heaps
@@ -28,7 +27,7 @@ class SinkService:
 
     async def build(self, context: TaskContext) -> TaskBody:
         """The body of a `$emit`, a `$merge` or the dead letter queue."""
-        processor = parse(context.assign.plan.document)
+        processor = context.processor
         head = context.vertex.head
         make = partial(self._connectors.make, context, processor, head)
         rejects = not isinstance(head, DeadLetterHead)

@@ -4,7 +4,7 @@ from tidemark.services.source.body import SourceTaskBody
 from tidemark.services.source.connecting import RealSources, SourceConnectors
 from tidemark.services.source.settings import SourceSettings, source_settings
 from tidemark.services.source.steps import Steps, looks_at_time, rows_close, sets_clock
-from tidemark.shared.language.documents import Processor, parse
+from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.stages import (
     DocumentsSource,
     FileSource,
@@ -36,7 +36,7 @@ class SourceService:
 
     async def build(self, context: TaskContext) -> TaskBody:
         """Connector, front, and what is fused behind it."""
-        processor = parse(context.assign.plan.document)
+        processor = context.processor
         front, *behind = context.vertex.chain
         if not isinstance(front, FrontSpec):
             message = f"{context.task}: expected the source's front first in the chain, found {type(front).__name__}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tidemark.shared.language.documents import parse
 from tidemark.shared.model.checkpoint import TaskHandle
@@ -32,10 +33,14 @@ class Ways:
     on_waits: Callable[[str, Wait | None], None]
 
 
+_parsed = lru_cache(maxsize=8)(parse)
+"""A worker has many tasks of few documents."""
+
+
 async def assemble(outside: Outside, service: Service, assign: Assign, ways: Ways) -> TaskDriver:
     """A driver that has restored and stands ready; nothing is read or written yet. Whatever keeps it from that leaves nothing open."""
     settings = outside.settings
-    processor = parse(assign.plan.document)
+    processor = _parsed(assign.plan.document)
     running = assign.plan
     plan = plan_processor(
         processor,
@@ -49,11 +54,11 @@ async def assemble(outside: Outside, service: Service, assign: Assign, ways: Way
     context = TaskContext(
         outside,
         assign,
+        processor,
         plan,
         vertex,
         ways.on_released,
         ways.on_failed,
-        processor.options.limits,
         ways.on_waits,
         alignment_timeout_ms(processor, vertex),
     )

@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 
 import structlog
 
-from tidemark.shared.language.limits import DEFAULTS, Limits
+from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.stages import KafkaSource, KeyFormat
 from tidemark.shared.model.held import Wait
 from tidemark.shared.model.ids import Epoch, TaskId, VertexId
@@ -84,14 +84,14 @@ class TaskContext:
 
     outside: Outside
     assign: Assign
+    processor: Processor
+    """The plan's document."""
     plan: PhysicalPlan
     vertex: Vertex
     released: Callable[[int, Epoch], None]
     """A release identity of this vertex (its index) has its marker at this epoch."""
     fail: Callable[[BaseException], None]
     """Something beside the task's own calls has failed: the task fails with it."""
-    limits: Limits = DEFAULTS
-    """Of the document."""
     waits: Callable[[str, Wait | None], None] = _forget
     """What one activity of the task (its name) waits for, outside of the task; None when it goes on."""
     alignment_timeout_ms: int | None = None
@@ -125,7 +125,7 @@ class TaskContext:
             open_rows_max=settings.open_rows_max,
             unmerged_groups_max=settings.unmerged_groups_max,
             held_groups_max=settings.held_groups_max,
-            letter_bytes_max=self.limits.letter_bytes_max,
+            letter_bytes_max=self.processor.options.limits.letter_bytes_max,
             code=self.assign.plan.code,
         )
 

@@ -100,7 +100,8 @@ class Path:
         tree = json.loads(windowed("events", "results", epoch_ms=100))
         tree["pipeline"].insert(1, {"$match": {"amount": {"$gte": 0}}})
         document = json.dumps(tree)
-        plan = plan_processor(parse(tree))
+        processor = parse(tree)
+        plan = plan_processor(processor)
         vertex, edge = plan.vertices[0], plan.edges[0]
         binding = EdgeBinding(edge.id, Incarnation("i"), "t", 1, 1)
         running = RunningPlan(1, document, {v.id: 1 for v in plan.vertices}, (binding,))
@@ -128,7 +129,7 @@ class Path:
             RuntimeSettings(),
             lambda: "u",
         )
-        context = TaskContext(outside, assign, plan, vertex, lambda _i, _e: None, lambda _e: None)
+        context = TaskContext(outside, assign, processor, plan, vertex, lambda _i, _e: None, lambda _e: None)
         operators = OperatorContext(processor="p", topic="events")
         front, *behind = vertex.chain
         self.body = SourceTaskBody(
