@@ -26,7 +26,7 @@ from tidemark.services.audit.tables import TableRead, Unread, compare, read_tabl
 from tidemark.services.audit.writers import Writer, no_writers, stages_into
 from tidemark.services.sink.connecting import stage_of
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, parse, resolve
-from tidemark.shared.language.stages import FileEmit, Join, KafkaEmit, KafkaSource, Lookup, Merge, Union
+from tidemark.shared.language.stages import Connection, FileEmit, Join, KafkaEmit, KafkaSource, Lookup, Merge, Union
 from tidemark.shared.model.ids import NO_EPOCH, ProcessorName, SplitId, VertexId
 from tidemark.shared.model.messages import RunningPlan
 from tidemark.shared.model.processors import ProcessorRow
@@ -254,7 +254,7 @@ async def _outputs(
             case KafkaEmit() as stage:
                 found[vertex.id] = await topic_output(installed.log, stage, what)
             case FileEmit() as stage:
-                found[vertex.id] = file_output(stage, _root(processor, stage, installed.environment), what)
+                found[vertex.id] = file_output(stage, _connection(processor, stage, installed.environment), what)
             case Merge():
                 table = tables[vertex.id]
                 if isinstance(table, Unread):
@@ -284,10 +284,9 @@ async def _expected(processor: Processor, installed: Installation) -> dict[Verte
     return found
 
 
-def _root(processor: Processor, stage: FileEmit, environment: Mapping[str, str]) -> str:
-    if stage.connection_name is None:
-        return ""
-    return str(resolve(processor.connections[stage.connection_name], environment).settings["path"])
+def _connection(processor: Processor, stage: FileEmit, environment: Mapping[str, str]) -> Connection | None:
+    name = stage.connection_name
+    return None if name is None else resolve(processor.connections[name], environment)
 
 
 # --- the comparison ---------------------------------------------------------------------------------------------------------

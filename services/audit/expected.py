@@ -104,7 +104,7 @@ def expected_in_files(stage: FileEmit) -> Expected:
     encoding = Encoding(stage.format, stage.partition_by, stage.write_options)
     return Expected(
         lambda batch: RowBuffer(encoding).add(batch),
-        table_line(stage.partition_by) if stage.format == "parquet" else line_of_document,
+        table_line(stage.partition_by) if stage.format in ("parquet", "iceberg") else line_of_document,
     )
 
 

@@ -21,7 +21,7 @@ from msgspec import structs
 from tidemark.services.audit.expected import Line, line_of, line_of_record, table_line
 from tidemark.services.audit.history import AuditFailed, Commit, Identity, NotAuditable, Step, released_steps
 from tidemark.services.audit.reading import committed_records, held_records
-from tidemark.services.sink.connectors.deltacolumns import RESCUED
+from tidemark.services.sink.connecting import encoding_of
 from tidemark.services.sink.connectors.destination import Destination, LocalDestination
 from tidemark.services.sink.connectors.kafkamarkers import TOPIC_PREFIX, Marker, WrittenRange, decode_marker, markers_of
 from tidemark.services.sink.connectors.manifests import (
@@ -39,11 +39,13 @@ from tidemark.services.sink.connectors.released import (
     released_files,
     released_manifests,
     small_file_is_gone,
+    table_at,
 )
 from tidemark.services.sink.connectors.staging import FILES, FileList, StagedFile, decode_handle
+from tidemark.services.sink.connectors.tablecolumns import RESCUED
 from tidemark.services.source.connectors.parquetcells import documents_of_batch
 from tidemark.shared.language.expressions.ast import Literal
-from tidemark.shared.language.stages import FileEmit, KafkaEmit
+from tidemark.shared.language.stages import Connection, FileEmit, KafkaEmit
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.formats import FormatError
 from tidemark.shared.model.ids import NO_EPOCH, Epoch, JobId, Offset, VertexId
@@ -254,23 +256,32 @@ def _json_line(record: LogRecord, place: str) -> Line:
 # --- files --------------------------------------------------------------------------------------------------------------------
 
 
-def file_output(stage: FileEmit, root: str, what: Releases) -> Output:
-    """The rows of a file sink. AuditFailed at the first file or manifest that is not as commits and manifests say."""
+def file_output(stage: FileEmit, connection: Connection | None, what: Releases) -> Output:
+    """The rows of a file sink, at a connection with its values put in.
+
+    AuditFailed at the first file or manifest that is not as commits and manifests say.
+    """
+    root = "" if connection is None else str(connection.settings["path"])
     destination = LocalDestination(Path(root) / stage.file_path, "audit")
     output = Output()
     try:
         summary = destination.read(SUMMARY)
-        manifests = released_manifests(destination)
+        table = table_at(destination, encoding_of(stage, connection))
+        if stage.format == "iceberg" and table is not None and table.is_compacted:
+            raise NotAuditable(
+                f"{destination.uri('')}: small files became large ones, and with them went the versions that tell whose rows are whose"
+            )
+        manifests = released_manifests(destination, table=table)
         for identity in what.identities():
             chain = [m for m in manifests if m.identity == str(ReleaseIdentity(what.job, *identity))]
             _as_committed(destination, identity, [m for m in chain if what.known(m.epoch)], what.commits)
             output.released[identity] = Epoch(chain[-1].epoch) if chain else NO_EPOCH
-        if stage.format != "parquet":
+        if stage.format in ("json", "csv"):
             _summarised(destination, summary, manifests, ended=what.ended)
         mixed = [
             Epoch(m.epoch)
             for m in manifests
-            if (m.job, m.vertex) == (what.job, what.vertex) and small_file_is_gone(destination, m)
+            if (m.job, m.vertex) == (what.job, what.vertex) and small_file_is_gone(table, m)
         ]
         if mixed:
             if any(m.files and (m.job, m.vertex) != (what.job, what.vertex) for m in manifests):
@@ -280,9 +291,9 @@ def file_output(stage: FileEmit, root: str, what: Releases) -> Output:
             output.mixed |= set(mixed)
             place = destination.uri("")
             output.lines[max(mixed)] += [
-                (line, place) for rows in large_files(destination) for line in _table_lines(stage, rows)
+                (line, place) for rows in large_files(destination, table) for line in _table_lines(stage, rows)
             ]
-        for released in released_files(destination, job=what.job):
+        for released in released_files(destination, job=what.job, table=table):
             if released.manifest.vertex == what.vertex:
                 epoch = Epoch(released.manifest.epoch)
                 place = destination.uri(released.file.name)
@@ -398,7 +409,7 @@ def _table_lines(stage: FileEmit, table: pa.Table) -> list[Line]:
 
 
 def _file_lines(stage: FileEmit, released: ReleasedFile) -> list[Line]:
-    if stage.format == "parquet":
+    if released.schema is not None:
         return _table_lines(stage, released.table())
     if stage.format == "json":
         return [line_of(json.loads(line)) for line in released.data.split(b"\n") if line]

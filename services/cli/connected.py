@@ -18,6 +18,7 @@ from tidemark.services.cli.reading import no_file
 from tidemark.services.local.address import BROKER_VARIABLE
 from tidemark.services.operator.connecting import table_of
 from tidemark.services.operator.tables.sql import SqlTable
+from tidemark.services.sink.connecting import encoding_of
 from tidemark.services.sink.connectors.kafkarecords import Takes
 from tidemark.services.sink.connectors.sql import engine_at
 from tidemark.services.sink.connectors.sqlrows import RowMaker
@@ -117,6 +118,12 @@ class _Looks:
         finally:
             await table.close()
 
+    async def output(self, stage: FileEmit) -> Iterable[str]:
+        """The folder of files, and of a table the catalog that knows it."""
+        name = stage.connection_name
+        encoding_of(stage, None if name is None else self.connections.get(self.processor, name))
+        return await self.folder(name, stage.file_path, stage.path)
+
     async def folder(self, connection_name: str | None, path: str, place: str) -> Iterable[str]:
         """A folder that is written to, or the one that it would be made in."""
         where, config = self.connections.place_of(self.processor, connection_name, path, place)
@@ -166,11 +173,7 @@ def _asked(looks: _Looks) -> Iterator[tuple[str, str | None, _Ask]]:
                     partial(looks.topic, stage.connection_name, topic, has_key=keyed),
                 )
             case FileEmit():
-                yield (
-                    stage.path,
-                    stage.connection_name,
-                    partial(looks.folder, stage.connection_name, stage.file_path, stage.path),
-                )
+                yield stage.path, stage.connection_name, partial(looks.output, stage)
             case Merge(table=str()):
                 yield stage.path, stage.connection_name, partial(looks.table, stage)
             case Lookup() if not isinstance(stage.from_, InlineTable):

@@ -149,7 +149,7 @@ def outputs(processor: Processor) -> list[str]:
     for stage in processor.sinks:
         match stage:
             case FileEmit():
-                what = "a Delta table" if stage.format == "parquet" else "files"
+                what = {"parquet": "a Delta table", "iceberg": "an Iceberg table"}.get(stage.format, "files")
                 place = f"{what} in {inside(stage.connection_name, stage.file_path)}"
             case KafkaEmit(topic=Literal(value=str() as topic)):
                 place = f"topic {topic} of {stage.connection_name}"

@@ -7,7 +7,7 @@ from urllib.parse import urlparse
 import sqlalchemy as sa
 
 from tidemark.services.sink.connectors.destination import Destination, LocalDestination
-from tidemark.services.sink.connectors.filerows import Encoding
+from tidemark.services.sink.connectors.filerows import Encoding, Table
 from tidemark.services.sink.connectors.files import FileSink
 from tidemark.services.sink.connectors.kafka import KafkaSink
 from tidemark.services.sink.connectors.kafkarecords import Takes
@@ -17,9 +17,10 @@ from tidemark.services.sink.connectors.staging import PartStore
 from tidemark.services.sink.settings import SinkSettings
 from tidemark.shared.language.documents import FileDlq, KafkaDlq, Processor
 from tidemark.shared.language.expressions.ast import Literal
-from tidemark.shared.language.stages import FileEmit, KafkaEmit, Merge, Sink
+from tidemark.shared.language.stages import Connection, FileEmit, KafkaEmit, Merge, Sink
 from tidemark.shared.model.ids import Epoch, VertexId
 from tidemark.shared.planning import DeadLetterHead, Head, WriteHead
+from tidemark.shared.ports.setup import WrongSetup
 from tidemark.shared.ports.sink import Sink as SinkPort
 from tidemark.shared.process.connections import Connections, check_room, filesystem_at
 from tidemark.shared.runtime.context import TaskContext
@@ -73,10 +74,14 @@ class RealSinks:
     def _files(self, context: TaskContext, processor: Processor, stage: FileEmit) -> SinkPort:
         outside = context.outside
         attempt = outside.unique()
-        encoding = Encoding(stage.format, stage.partition_by, stage.write_options)
+        encoding = self._encoding(processor, stage)
         destination, settings = self._destination(processor, stage, attempt), self._settings
         handle_bytes_max = settings.staging.handle_bytes_max
         return FileSink(destination, encoding, attempt, outside.executor, settings.files, handle_bytes_max)
+
+    def _encoding(self, processor: Processor, stage: FileEmit) -> Encoding:
+        name = stage.connection_name
+        return encoding_of(stage, None if name is None else self._connections.get(processor, name))
 
     def _destination(self, processor: Processor, stage: FileEmit, attempt: str) -> Destination:
         place, config = self._connections.place_of(processor, stage.connection_name, stage.file_path, stage.path)
@@ -100,6 +105,19 @@ class RealSinks:
         for engine in self._engines.values():
             engine.dispose()
         await self._connections.close()
+
+
+def encoding_of(stage: FileEmit, connection: Connection | None) -> Encoding:
+    """How a stage's rows become files, at a connection with its values put in. WrongSetup where that does not say what it needs."""
+    table = None
+    if stage.format == "iceberg":
+        if connection is None or "catalog" not in connection.settings:
+            where = stage.path if connection is None else f"connections.{connection.name}"
+            raise WrongSetup(
+                f"{where}: format iceberg needs a connection with a catalog, such as {{type: sql, uri: …}}"
+            )
+        table = Table(stage.file_path, connection.settings["catalog"])
+    return Encoding(stage.format, stage.partition_by, stage.write_options, table)
 
 
 def stage_of(head: Head) -> Sink:

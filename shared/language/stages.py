@@ -118,6 +118,8 @@ class KafkaSource(SourceBase):
 
 
 FileFormat = Literal["json", "csv", "parquet"]
+EmitFormat = Literal["json", "csv", "parquet", "iceberg"]
+"""Of these, parquet is a Delta Lake table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -485,7 +487,7 @@ class FileEmit(StageBase):
     """Immutable files below `path`; `partition_by` makes a folder for each value, `field=value`."""
 
     file_path: str
-    format: FileFormat
+    format: EmitFormat
     connection_name: str | None = None
     partition_by: tuple[str, ...] = ()
     write_options: Mapping[str, Value] = field(default_factory=dict)

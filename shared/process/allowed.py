@@ -66,7 +66,8 @@ class Allowed:
                 self._check_host(_host_of(server.strip()), f"{where}.bootstrapServers")
         if "url" in settings:
             self.check_place(str(settings["url"]), f"{where}.url")
-        for place, text in _texts(settings.get("config", {}), f"{where}.config"):
+        options = [(name, settings[name]) for name in ("config", "catalog") if name in settings]
+        for place, text in (found for name, value in options for found in _texts(value, f"{where}.{name}")):
             name = place.rpartition(".")[2]
             if _URL.match(text):
                 self.check_place(text, place)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.contract.sinks_support import Inline
 from tidemark.services.sink.connectors.destination import LocalDestination, sha256
-from tidemark.services.sink.connectors.filerows import Encoding
+from tidemark.services.sink.connectors.filerows import Encoding, Table
 from tidemark.services.sink.connectors.files import FileSink, FileSinkSettings
 from tidemark.services.sink.connectors.kafka import KafkaSink, KafkaSinkSettings
 from tidemark.services.sink.connectors.kafkamarkers import MarkerReading
@@ -25,7 +25,7 @@ from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems
-from tidemark.shared.language.stages import FileFormat, KafkaEmit, Merge
+from tidemark.shared.language.stages import EmitFormat, KafkaEmit, Merge
 from tidemark.shared.model.checkpoint import BlobRef
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.ports.blobs import BlobUnavailable, Note
@@ -49,10 +49,11 @@ class FilesWorld:
     """Read by manifests. A buffer of one byte: every batch is spilled before the next."""
 
     def __init__(
-        self, root: Path, format_: FileFormat, *, partition_by: tuple[str, ...] = (), handle_bytes_max: int = 65536
+        self, root: Path, format_: EmitFormat, *, partition_by: tuple[str, ...] = (), handle_bytes_max: int = 65536
     ) -> None:
         self.root = root / "out"
-        self.encoding = Encoding(format_, partition_by)
+        catalog = {"type": "sql", "uri": f"sqlite:///{root}/catalog.db"}
+        self.encoding = Encoding(format_, partition_by, table=Table("lake/out", catalog))
         self.settings = FileSinkSettings(buffer_bytes_max=1, handle_bytes_max=handle_bytes_max, volume_manifests=1)
         self.attempts = itertools.count()
         self.executor: Executor = Inline()
@@ -62,7 +63,7 @@ class FilesWorld:
         return FileSink(LocalDestination(self.root, attempt), self.encoding, attempt, self.executor, self.settings)
 
     async def visible(self) -> list[int]:
-        return [int(row["id"]) for row in read_released_rows(str(self.root))]
+        return [int(row["id"]) for row in read_released_rows(str(self.root), encoding=self.encoding)]
 
 
 class ObjectsWorld:

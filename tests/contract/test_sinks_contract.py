@@ -21,6 +21,7 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "memory": lambda _: MemoryWorld(),
     "parquet": lambda path: FilesWorld(path, "parquet"),
     "parquet-by-even": lambda path: FilesWorld(path, "parquet", partition_by=("even",)),
+    "iceberg": lambda path: FilesWorld(path, "iceberg", partition_by=("even",)),
     "json": lambda path: FilesWorld(path, "json"),
     "json-listed": lambda path: FilesWorld(path, "json", handle_bytes_max=1),
     "csv": lambda path: FilesWorld(path, "csv"),

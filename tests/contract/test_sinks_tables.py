@@ -3,7 +3,9 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -11,10 +13,10 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 
 from tests.contract.sinks_support import IDENTITY, JOB, Inline, Task, World, batch_of, row_of
 from tests.contract.sinks_targets import FilesWorld
-from tidemark.services.sink.connectors.delta import DeltaReleases, app_of
 from tidemark.services.sink.connectors.destination import LocalDestination, sha256
 from tidemark.services.sink.connectors.filerows import Encoding
 from tidemark.services.sink.connectors.files import FileSink, FileSinkSettings
@@ -22,23 +24,86 @@ from tidemark.services.sink.connectors.formats import SUFFIXES, parquet_bytes
 from tidemark.services.sink.connectors.manifests import STAGED, Manifest, ManifestStore
 from tidemark.services.sink.connectors.released import read_released, read_released_rows
 from tidemark.services.sink.connectors.staging import StagedFile
-from tidemark.shared.language.stages import FileFormat
+from tidemark.services.sink.connectors.tableformats import table_releases
+from tidemark.services.sink.connectors.tablereleases import CommitConflict, TableReleases, app_of
+from tidemark.shared.language.stages import EmitFormat, FileFormat
 from tidemark.shared.model.ids import Epoch, VertexId
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.batches import batch_of as documents_batch
 from tidemark.shared.ports.sink import Identity, Sink, TargetRefused
 
 
-def found_by_readers(root: Path) -> list[list[int]]:
-    """What each of the usual readers finds, by its own means."""
-    folder = str(root)
-    return [
-        sorted(pd.read_parquet(folder)["id"].tolist()),
-        sorted(ds.dataset(folder, format="parquet").to_table().column("id").to_pylist()),
-        sorted(pq.read_table(folder).column("id").to_pylist()),
-        sorted(DeltaTable(folder).to_pyarrow_table().column("id").to_pylist()),
-        sorted(read_released(folder).column("id").to_pylist()),
+class DeltaLooks:
+    """A table as others see it."""
+
+    def __init__(self, target: FilesWorld) -> None:
+        self.target = target
+
+    def _table(self) -> Any:
+        return DeltaTable(self.target.root)
+
+    def rows(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self._table().to_pyarrow_table().to_pylist()
+        return rows
+
+    def marker(self, identity: Identity) -> int | None:
+        found: int | None = self._table().transaction_version(app_of(str(identity)))
+        return found
+
+    def version(self) -> int:
+        return int(self._table().version())
+
+
+class IcebergLooks(DeltaLooks):
+    def _table(self) -> Any:
+        assert self.target.encoding.table is not None
+        with load_catalog("default", **self.target.encoding.table.catalog) as catalog:
+            return catalog.load_table("lake.out")
+
+    def rows(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self._table().scan().to_arrow().to_pylist()
+        return rows
+
+    def marker(self, identity: Identity) -> int | None:
+        found = self._table().properties.get(app_of(str(identity)))
+        return None if found is None else int(found)
+
+    def version(self) -> int:
+        return len(self._table().metadata.snapshots)
+
+
+LOOKS: dict[EmitFormat, type[DeltaLooks]] = {"parquet": DeltaLooks, "iceberg": IcebergLooks}
+
+
+@pytest.fixture(params=list(LOOKS))
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> FilesWorld:
+    return FilesWorld(tmp_path, request.param)
+
+
+def looks_at(target: FilesWorld) -> DeltaLooks:
+    return LOOKS[target.encoding.format](target)
+
+
+def releases_of(target: FilesWorld) -> TableReleases[Any]:
+    releases = table_releases(LocalDestination(target.root, "x"), target.encoding)
+    assert releases is not None
+    return releases
+
+
+def check_readers(target: FilesWorld, expected: Sequence[int]) -> None:
+    """Each of the usual readers finds these rows, by its own means."""
+    folder = str(target.root)
+    found = [
+        [row["id"] for row in looks_at(target).rows()],
+        read_released(folder, encoding=target.encoding).column("id").to_pylist(),
     ]
+    if target.encoding.format == "parquet":
+        found += [
+            pd.read_parquet(folder)["id"].tolist(),
+            ds.dataset(folder, format="parquet").to_table().column("id").to_pylist(),
+            pq.read_table(folder).column("id").to_pylist(),
+        ]
+    assert [sorted(ids) for ids in found] == [list(expected)] * len(found)
 
 
 async def epoch(sink: Sink, number: int, *groups: Sequence[Document], before: int | None = None) -> None:
@@ -50,9 +115,8 @@ async def epoch(sink: Sink, number: int, *groups: Sequence[Document], before: in
     await sink.release(row_of(number, last, staged), staged)
 
 
-async def test_S4_every_reader_finds_what_is_released_and_nothing_else(tmp_path: Path) -> None:
+async def test_S4_every_reader_finds_what_is_released_and_nothing_else(target: FilesWorld) -> None:
     """pandas, pyarrow and the format's own reader agree at each step: staged output is seen by none, released output by all."""
-    target = FilesWorld(tmp_path, "parquet")
     world = World(target)
     task = Task(world)
     await task.start()
@@ -60,35 +124,32 @@ async def test_S4_every_reader_finds_what_is_released_and_nothing_else(tmp_path:
     for _ in range(3):
         await task.accept()
         await task.stage()
-        assert found_by_readers(target.root) == [list(range(world.committed_rows))] * 5
+        check_readers(target, range(world.committed_rows))
         await task.commit()
         await task.release()
-        assert found_by_readers(target.root) == [list(range(world.committed_rows))] * 5
+        check_readers(target, range(world.committed_rows))
     again = Task(world)
     await again.start()
     await again.epoch()
-    assert found_by_readers(target.root) == [list(range(world.committed_rows))] * 5
+    check_readers(target, range(world.committed_rows))
 
 
-async def test_S2_the_marker_lies_in_the_commit_of_the_table(tmp_path: Path) -> None:
+async def test_S2_the_marker_lies_in_the_commit_of_the_table(target: FilesWorld) -> None:
     """One commit of the table a release, empty ones too, each with the identity's application transaction."""
-    target = FilesWorld(tmp_path, "parquet")
     task = Task(World(target))
     await task.start()
     await task.epoch()
-    versions = DeltaTable(target.root).version()
+    versions = looks_at(target).version()
     await task.epoch()
     await task.stage()
     await task.commit()
     await task.release()
-    table = DeltaTable(target.root)
-    assert table.transaction_version(app_of(str(IDENTITY))) == 3
-    assert table.version() == versions + 2
+    assert looks_at(target).marker(IDENTITY) == 3
+    assert looks_at(target).version() == versions + 2
 
 
-async def test_S2_of_two_that_release_one_commit_the_second_changes_nothing(tmp_path: Path) -> None:
+async def test_S2_of_two_that_release_one_commit_the_second_changes_nothing(target: FilesWorld) -> None:
     """A zombie that looked at the table before its successor committed meets the conflict, and finds the commit released."""
-    target = FilesWorld(tmp_path, "parquet")
     world = World(target)
     task = Task(world)
     await task.start()
@@ -99,15 +160,14 @@ async def test_S2_of_two_that_release_one_commit_the_second_changes_nothing(tmp_
     zombie = target.sink()
     await zombie.open(IDENTITY, world.last)
     await task.release()
-    before = DeltaTable(target.root).version()
+    before = looks_at(target).version()
     await zombie.release(*world.commits[-1])
-    assert DeltaTable(target.root).version() == before
-    assert found_by_readers(target.root) == [list(range(world.committed_rows))] * 5
+    assert looks_at(target).version() == before
+    check_readers(target, range(world.committed_rows))
 
 
-async def test_S2_a_table_that_has_come_since_begins_where_the_manifests_end(tmp_path: Path) -> None:
+async def test_S2_a_table_that_has_come_since_begins_where_the_manifests_end(target: FilesWorld) -> None:
     """A zombie that goes on when there is a table releases nothing again that its successor did, and sets no marker back."""
-    target = FilesWorld(tmp_path, "parquet")
     world = World(target)
     task, zombie = Task(world), target.sink()
     await task.start()
@@ -119,21 +179,20 @@ async def test_S2_a_table_that_has_come_since_begins_where_the_manifests_end(tmp
     beside = target.sink()
     await beside.open(Identity(JOB, VertexId("emit"), 1), Epoch(0))
     assert not await beside.accept(batch_of(range(3)))
-    before = DeltaTable(target.root).version()
+    before = looks_at(target).version()
     await zombie.release(*world.commits[0])
-    assert DeltaTable(target.root).version() == before
+    assert looks_at(target).version() == before
     await task.epoch()
-    assert found_by_readers(target.root) == [list(range(world.committed_rows))] * 5
-    assert DeltaTable(target.root).transaction_version(app_of(str(IDENTITY))) == 3
+    check_readers(target, range(world.committed_rows))
+    assert looks_at(target).marker(IDENTITY) == 3
 
 
-async def test_S2_another_history_in_the_table_is_refused(tmp_path: Path) -> None:
+async def test_S2_another_history_in_the_table_is_refused(target: FilesWorld) -> None:
     """A marker that is no predecessor of the commit is told with both numbers; nothing is added."""
-    target = FilesWorld(tmp_path, "parquet")
     task = Task(World(target))
     await task.start()
     await task.epoch()
-    releases = DeltaReleases(LocalDestination(target.root, "x"))
+    releases = releases_of(target)
     other = Manifest(
         identity=str(IDENTITY),
         job=JOB,
@@ -149,25 +208,23 @@ async def test_S2_another_history_in_the_table_is_refused(tmp_path: Path) -> Non
         releases.publish(other)
 
 
-async def test_columns_are_added_and_what_no_column_takes_is_rescued(tmp_path: Path) -> None:
+async def test_columns_are_added_and_what_no_column_takes_is_rescued(target: FilesWorld) -> None:
     """New fields become columns, null before; other types, nested ones and names the format has not lie in `_rescued_data`."""
-    target = FilesWorld(tmp_path, "parquet")
     sink = target.sink()
     await sink.open(IDENTITY, Epoch(0))
     await epoch(sink, 1, [{"id": 1, "n": 1, "o": {"a": 1}}])
     await epoch(sink, 2, [{"id": 2, "n": "many", "o": {"b": 2}, "new": 0.5}, {"id": 3, "n": 3.0}])
     await epoch(sink, 3, [{"id": 4, "a name": True, "N": 1, "n": 2.5}], [{"id": 5, "z": None}, {"id": 6, "new": 7}])
-    rows = sorted(DeltaTable(target.root).to_pyarrow_table().to_pylist(), key=lambda row: row["id"])
+    rows = sorted(looks_at(target).rows(), key=lambda row: row["id"])
     assert [row["n"] for row in rows] == [1, None, 3, None, None, None]
     assert [row["new"] for row in rows] == [None, 0.5, None, None, None, 7.0]
     rescued = [json.loads(row["_rescued_data"] or "{}") for row in rows]
     assert rescued == [{}, {"n": "many", "o": {"b": 2}}, {}, {"N": 1, "a name": True, "n": 2.5}, {}, {}]
-    assert len(read_released_rows(str(target.root))) == 6
+    assert len(read_released_rows(str(target.root), encoding=target.encoding)) == 6
 
 
-async def test_two_tasks_agree_on_a_columns_type_before_they_stage(tmp_path: Path) -> None:
+async def test_two_tasks_agree_on_a_columns_type_before_they_stage(target: FilesWorld) -> None:
     """Whose rows come first decides, for both; neither fails at its release."""
-    target = FilesWorld(tmp_path, "parquet")
     sinks = []
     for index, value in enumerate(("text", 5)):
         identity = Identity(JOB, VertexId("emit"), index)
@@ -178,28 +235,28 @@ async def test_two_tasks_agree_on_a_columns_type_before_they_stage(tmp_path: Pat
     for identity, sink in reversed(sinks):
         staged = await sink.stage(Epoch(1), Epoch(0))
         await sink.release(row_of(1, 0, staged, identity=identity), staged)
-    rows = DeltaTable(target.root).to_pyarrow_table().to_pylist()
+    rows = looks_at(target).rows()
     assert {row["id"]: row["v"] for row in rows} == {0: "text", 1: "5"}
 
 
-async def test_a_table_is_divided_as_the_document_says(tmp_path: Path) -> None:
+async def test_a_table_is_divided_as_the_document_says(target: FilesWorld) -> None:
     """Any text, blanks and slashes too; null and missing are null; a reader of the folder finds the same."""
-    target = FilesWorld(tmp_path, "parquet", partition_by=("p",))
+    target.encoding = replace(target.encoding, partition_by=("p",))
     sink = target.sink()
     await sink.open(IDENTITY, Epoch(0))
     values = ["plain", "a b/c", "ü%20", "1", True, 5, None]
     await epoch(sink, 1, [{"id": n, "p": value} for n, value in enumerate(values)])
-    rows = {row["id"]: row["p"] for row in DeltaTable(target.root).to_pyarrow_table().to_pylist()}
+    rows = {row["id"]: row["p"] for row in looks_at(target).rows()}
     assert rows == {0: "plain", 1: "a b/c", 2: "ü%20", 3: "1", 4: "true", 5: "5", 6: None}
-    folder = ds.dataset(str(target.root), format="parquet", partitioning="hive").to_table()
-    assert sorted(folder.column("id").to_pylist()) == list(rows)
+    if target.encoding.format == "parquet":
+        folder = ds.dataset(str(target.root), format="parquet", partitioning="hive").to_table()
+        assert sorted(folder.column("id").to_pylist()) == list(rows)
     refused = await sink.accept(documents_batch([{"id": 9, "p": ""}]))
     assert "read as null" in refused[0].reason
 
 
-async def test_C12_small_files_become_large_ones_and_nothing_else_goes(tmp_path: Path) -> None:
+async def test_C12_small_files_become_large_ones_and_nothing_else_goes(target: FilesWorld) -> None:
     """Every reader finds the same rows after it; what another task has made visible and not yet committed stays."""
-    target = FilesWorld(tmp_path, "parquet")
     target.settings = FileSinkSettings(compact_releases=4, buffer_bytes_max=1)
     world = World(target)
     task = Task(world)
@@ -212,11 +269,11 @@ async def test_C12_small_files_become_large_ones_and_nothing_else_goes(tmp_path:
     assert uncommitted.exists()
     uncommitted.unlink()
     assert len(list(target.root.glob("*.parquet"))) < 7
-    assert found_by_readers(target.root) == [list(range(world.committed_rows))] * 5
+    check_readers(target, range(world.committed_rows))
     again = Task(world)
     await again.start()
     await again.epoch()
-    assert found_by_readers(target.root) == [list(range(world.committed_rows))] * 5
+    check_readers(target, range(world.committed_rows))
 
 
 def older_layout(root: Path, files: int = 3, format_: FileFormat = "parquet") -> None:
@@ -259,7 +316,7 @@ async def test_output_of_an_earlier_version_is_converted_once(
     assert await sink.open(IDENTITY, Epoch(3)) == 3
     assert not list(root.glob(f"{STAGED}/**/*.parquet"))
     await epoch(sink, 4, [{"id": 4}])
-    assert found_by_readers(root) == [[1, 2, 3, 4]] * 5
+    check_readers(target, [1, 2, 3, 4])
 
 
 def _fail(*_: object) -> None:
@@ -277,3 +334,50 @@ async def test_json_lines_lie_under_visible_names_once_they_are_released(tmp_pat
     (path,) = tmp_path.glob("*.jsonl")
     assert [json.loads(line)["id"] for line in path.read_text().splitlines()] == [1, 2]
     assert not [p for p in tmp_path.rglob("*.jsonl") if p.parent != tmp_path]
+
+
+async def test_a_point_in_a_name_is_rescued_where_the_format_has_paths(target: FilesWorld) -> None:
+    """Iceberg finds columns by paths: `a.b` beside an object `a` would be two; Delta takes it."""
+    await epoch(await opened(target), 1, [{"id": 1, "a": {"b": 1}, "a.b": 2}])
+    (row,) = looks_at(target).rows()
+    assert row["a"] == {"b": 1}
+    if target.encoding.format == "iceberg":
+        assert json.loads(row["_rescued_data"]) == {"a.b": 2}
+    else:
+        assert row["a.b"] == 2
+
+
+async def test_a_table_that_the_catalog_has_elsewhere_is_refused(tmp_path: Path) -> None:
+    """Files here would not lie where its readers look: both places are named, before anything is staged."""
+    first = FilesWorld(tmp_path, "iceberg")
+    await epoch(await opened(first), 1, [{"id": 1}])
+    second = FilesWorld(tmp_path, "iceberg")
+    second.root = tmp_path / "elsewhere"
+    with pytest.raises(TargetRefused, match=r"elsewhere: the catalog has the table lake\.out in file://.*/out;"):
+        await opened(second)
+
+
+async def opened(target: FilesWorld) -> Sink:
+    sink = target.sink()
+    await sink.open(IDENTITY, Epoch(0))
+    return sink
+
+
+async def test_S2_the_librarys_own_second_try_does_not_pass_the_marker(target: FilesWorld) -> None:
+    """Two handles of one state commit the same epoch: one does, the other meets a conflict, whatever the table's settings allow."""
+    task = Task(World(target))
+    await task.start()
+    await task.epoch()
+    releases = [releases_of(target) for _ in range(2)]
+    tables = [each._open() for each in releases]
+    manifest = Manifest(
+        identity=str(IDENTITY), job=JOB, vertex="emit", index=0, epoch=2, predecessor=1,
+        format="parquet", rows=0, files=(),
+    )  # fmt: skip
+    releases[0]._commit(tables[0], manifest)
+    before = looks_at(target).version()
+    with pytest.raises(CommitConflict):
+        releases[1]._commit(tables[1], manifest)
+    assert looks_at(target).version() == before
+    for each in releases:
+        each.close()

@@ -65,7 +65,7 @@ def test_a_change_stream_is_refused_by_name(source: dict[str, Any], place: str) 
         ({"$source": {"cron": "* * * * *"}}, "$source.cron: a schedule is no source here"),
         ({"$emit": {"connectionName": "a", "db": "d", "coll": "c", "timeseries": {}}}, "$emit.db: a collection of MongoDB is no"),
         ({"$emit": {"connectionName": "a", "stream": "clicks"}}, "$emit.stream: Kinesis is no target here"),
-        ({"$iceberg": {"connectionName": "a"}}, "$iceberg is not supported: use $emit with path and format parquet"),
+        ({"$iceberg": {"connectionName": "a"}}, "$iceberg is not supported: use $emit with path and format iceberg"),
         ({"$setStreamMeta": {"stream.kind": "$kind"}}, "$setStreamMeta is not supported: compute a field"),
         ({"$https": {"connectionName": "a"}}, "$https is not supported"),
         ({"$externalFunction": {}}, "$externalFunction is not supported: write a $compute"),

@@ -14,7 +14,7 @@ import pyarrow as pa
 from tidemark.services.sink.connectors.formats import csv_bytes, jsonl_bytes, parquet_bytes, text_of
 from tidemark.services.sink.connectors.rendered import rendered
 from tidemark.shared.language.expressions.paths import read_path
-from tidemark.shared.language.stages import FileFormat
+from tidemark.shared.language.stages import EmitFormat
 from tidemark.shared.language.values import type_name
 from tidemark.shared.model.values import MISSING, Document
 from tidemark.shared.operators.batches import declared_columns, documents_of
@@ -34,12 +34,22 @@ Key = tuple[str | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Table:
+    """A table by name, folders and all, and how its catalog is reached."""
+
+    name: str
+    catalog: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Encoding:
     """How rows become bytes."""
 
-    format: FileFormat
+    format: EmitFormat
     partition_by: tuple[str, ...] = ()
     options: Mapping[str, Any] | None = None
+    table: "Table | None" = None
+    """Of a table that a catalog knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +113,7 @@ class RowBuffer:
         """Rows without a field, which a file of columns cannot hold where none is declared: whatever else is in the batch."""
         if self._encoding.format == "json" or declared_columns(batch):
             return []
-        name = {"csv": "CSV", "parquet": "Parquet"}[self._encoding.format]
+        name = "CSV" if self._encoding.format == "csv" else "Parquet"
         empty = np.flatnonzero(field_counts(encoded(batch)) == 0).tolist()
         return [Rejected(at, f"{name} has no row without a field") for at in empty]
 
@@ -115,7 +125,7 @@ class RowBuffer:
             if isinstance(value, (list, dict)):
                 return f"partitionBy {field}: expected a plain value, found one of type {type_name(value)}"
             text = None if value is None or value is MISSING else text_of(value)
-            if text == "" and self._encoding.format == "parquet":
+            if text == "" and self._fit is not None:
                 return f"partitionBy {field}: a table has no empty text as a partition: it would be read as null"
             size = len(field) + len(_folder(text)) + 1
             if size > FOLDER_BYTES_MAX:
@@ -135,17 +145,21 @@ class RowBuffer:
                 ),
                 partition=dict(zip(fields, key, strict=True)),
                 rows=sum(len(chunk) for chunk in group),
-                data=self._bytes(group),
+                data=self._bytes(group, key),
             )
             for key, chunks in self._chunks.items()
             for group in _groups(chunks)
         ]
 
-    def _bytes(self, group: Sequence[pa.Table | list[Document]]) -> bytes:
+    def _bytes(self, group: Sequence[pa.Table | list[Document]], key: Key) -> bytes:
         encoding = self._encoding
         options = encoding.options or {}
-        if encoding.format == "parquet":
-            return parquet_bytes(pa.concat_tables(group, promote_options="default"), options)
+        if self._fit is not None:
+            rows = pa.concat_tables(group, promote_options="default")
+            for name, text in zip(encoding.partition_by, key, strict=True) if encoding.format == "iceberg" else ():
+                # This format has what divides it in its files, too.
+                rows = rows.append_column(name, pa.array([text] * rows.num_rows, pa.string()))
+            return parquet_bytes(rows, options)
         if encoding.format == "json":
             return jsonl_bytes(pa.concat_tables(group))
         return csv_bytes([document for chunk in group for document in chunk], options)

@@ -2,7 +2,7 @@
 
 An epoch's rows are written at the destination below `_staged`, under immutable, attempt-unique names. A release gives each file its visible
 name by a rename (a copy on object stores), and then says that it is released: in a table by the commit that adds the files and has the
-marker (`delta`), else by one manifest for each (identity, checkpoint) that is created complete and only if absent. There is no fence: a
+marker (`tablereleases`), else by one manifest for each (identity, checkpoint) that is created complete and only if absent. No fence: a
 zombie can only release a commit that exists, in the same words as its successor, and write files that nothing names.
 
 Which staged files may be removed (C12): a file's label is the last epoch that its writer had staged, or had been restored from. If a
@@ -22,8 +22,6 @@ from functools import partial
 import pyarrow as pa
 import structlog
 
-from tidemark.services.sink.connectors.delta import DeltaReleases
-from tidemark.services.sink.connectors.deltacolumns import DeltaColumns
 from tidemark.services.sink.connectors.destination import Destination, sha256
 from tidemark.services.sink.connectors.filerows import Encoding, Fit, RowBuffer
 from tidemark.services.sink.connectors.formats import SUFFIXES
@@ -47,6 +45,8 @@ from tidemark.services.sink.connectors.staging import (
     decode_handle,
     encode_handle,
 )
+from tidemark.services.sink.connectors.tablecolumns import TableColumns
+from tidemark.services.sink.connectors.tableformats import table_releases
 from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.formats import FormatError
 from tidemark.shared.model.ids import Epoch
@@ -116,16 +116,12 @@ class FileSink:
     def _kind(self, encoding: Encoding) -> tuple[Releases, Fit | None]:
         """Tables for formats with columns, manifests for the others."""
         settings, destination = self._settings, self._destination
-        if encoding.format != "parquet":
+        bounds = {"compact_files": settings.compact_releases, "target_bytes": settings.file_bytes}
+        table = table_releases(destination, encoding, **bounds)
+        if table is None:
             kept, rounds = settings.manifests_kept_max, settings.summary_rounds_max
             return ManifestStore(destination, kept, rounds, settings.volume_manifests), None
-        table = DeltaReleases(
-            destination,
-            encoding.partition_by,
-            compact_files=settings.compact_releases,
-            target_bytes=settings.file_bytes,
-        )
-        return table, DeltaColumns(table.agree, encoding.partition_by).fit
+        return table, TableColumns(table.agree, encoding.partition_by, table.forbidden).fit
 
     async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
         """See `Sink.open`. Nothing is fenced: see the module's text on zombies."""
@@ -324,7 +320,8 @@ class FileSink:
         return self._destination.uri("").rstrip("/")
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """See `Sink.close`."""
+        self._releases.close()
 
 
 def _label(name: str) -> Epoch | None:

@@ -9,11 +9,16 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidemark.shared.language.stages import FileFormat
+from tidemark.shared.language.stages import EmitFormat, FileFormat
 from tidemark.shared.language.values import render_json
 from tidemark.shared.model.values import Binary, Date, Document, Long, ObjectId
 
-SUFFIXES: Final[Mapping[FileFormat, str]] = {"parquet": ".parquet", "json": ".jsonl", "csv": ".csv"}
+SUFFIXES: Final[Mapping[EmitFormat, str]] = {
+    "parquet": ".parquet",
+    "iceberg": ".parquet",
+    "json": ".jsonl",
+    "csv": ".csv",
+}
 
 
 def parquet_bytes(table: pa.Table, options: Mapping[str, Any]) -> bytes:

@@ -178,6 +178,10 @@ class Releases(Protocol):
         """Make the output of an earlier version, which lay below `_staged`, visible; nothing where there is none."""
         ...
 
+    def close(self) -> None:
+        """Let go of clients."""
+        ...
+
 
 class ManifestStore:
     """`Releases` by manifests: those at one destination. They never change, so each is read once, as far as they are kept. Functions block.
@@ -325,6 +329,9 @@ class ManifestStore:
     def settle(self) -> None:
         """See `Releases.settle`."""
         self.summarise()
+
+    def close(self) -> None:
+        """See `Releases.close`."""
 
     def convert(self) -> None:
         """See `Releases.convert`: files get their names, then the manifest names them so."""

@@ -8,18 +8,21 @@ large one the table tells that they did, and what is there instead.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, Final, TypeVar, cast, get_args
 
 import pyarrow as pa
 
-from tidemark.services.sink.connectors.delta import is_compacted, live_files, manifests_in, table_at
 from tidemark.services.sink.connectors.destination import Destination, LocalDestination, sha256
+from tidemark.services.sink.connectors.filerows import Encoding
 from tidemark.services.sink.connectors.formats import rows_of, table_from
 from tidemark.services.sink.connectors.manifests import Manifest, ManifestStore
 from tidemark.services.sink.connectors.staging import StagedFile
+from tidemark.services.sink.connectors.tableformats import table_releases
+from tidemark.services.sink.connectors.tablereleases import ReadTable
 from tidemark.shared.language.stages import FileFormat
 from tidemark.shared.ports.sink import TargetRefused
 
+_DELTA: Final = Encoding("parquet")
 Content = TypeVar("Content", pa.Table, list[dict[str, Any]])
 
 
@@ -45,42 +48,49 @@ class ReleasedFile:
         return _whole(_content(self, table_from), self.partition, self.schema)
 
 
-def read_released(path: str, *, job: str | None = None) -> pa.Table:
-    """All released rows of a local Parquet destination, in the order of identity and epoch.
+def table_at(destination: Destination, encoding: Encoding = _DELTA) -> ReadTable | None:
+    """The table at a destination, for whoever reads it; None if there is none. Raises as `Releases`."""
+    releases = table_releases(destination, encoding)
+    if releases is None:
+        return None
+    try:
+        return releases.read()
+    finally:
+        releases.close()
+
+
+def read_released(path: str, *, job: str | None = None, encoding: Encoding = _DELTA) -> pa.Table:
+    """All released rows of a local table, in the order of identity and epoch.
 
     Args:
         path: the `path` of `$emit`.
         job: only what this job released; None for all.
+        encoding: of the table.
 
     Raises:
         Discrepancy: the first thing that is not as the manifests say.
     """
     destination = LocalDestination(path, "reader")
-    table = table_at(destination)
+    table = table_at(destination, encoding)
+    files = list(released_files(destination, job=job, table=table))
     if table is None:
-        list(released_files(destination, job=job))
         return pa.table({})
-    schema = pa.schema(table.schema())
-    found = [released.table() for released in released_files(destination, job=job)]
-    found += large_files(destination)
-    return pa.concat_tables(found) if found else schema.empty_table()
+    found = [*(released.table() for released in files), *large_files(destination, table)]
+    return pa.concat_tables(found) if found else table.schema.empty_table()
 
 
-def large_files(destination: Destination) -> list[pa.Table]:
+def large_files(destination: Destination, table: ReadTable | None) -> list[pa.Table]:
     """The rows that lie in files which were made of several checkpoints' small ones, if that was done."""
-    table = table_at(destination)
-    if table is None or not is_compacted(table):
+    if table is None or not table.is_compacted:
         return []
-    schema, live = pa.schema(table.schema()), live_files(table)
-    named = {file.name for manifest in manifests_in(table) for file in manifest.files}
-    large = [name for name in sorted(live) if name not in named]
-    return [_whole(table_from(destination.read(name) or b""), live[name], schema) for name in large]
+    named = {file.name for manifest in table.manifests for file in manifest.files}
+    large = [name for name in sorted(table.live) if name not in named]
+    return [_whole(table_from(destination.read(name) or b""), table.live[name], table.schema) for name in large]
 
 
-def small_file_is_gone(destination: Destination, manifest: Manifest) -> bool:
+def small_file_is_gone(table: ReadTable | None, manifest: Manifest) -> bool:
     """Whether files of a manifest have become part of a larger one."""
-    table = table_at(destination)
-    return table is not None and bool({file.name for file in manifest.files} - live_files(table).keys())
+    return table is not None and bool({file.name for file in manifest.files} - table.live.keys())
 
 
 def _whole(rows: pa.Table, partition: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
@@ -94,37 +104,43 @@ def _whole(rows: pa.Table, partition: Mapping[str, Any], schema: pa.Schema) -> p
     return pa.table(columns, schema=schema)
 
 
-def read_released_rows(path: str, *, job: str | None = None) -> list[dict[str, Any]]:
+def read_released_rows(path: str, *, job: str | None = None, encoding: Encoding = _DELTA) -> list[dict[str, Any]]:
     """All released rows of a local destination of any format: JSON lines as JSON, CSV as text. Raises Discrepancy."""
-    rows: list[dict[str, Any]] = read_released(path, job=job).to_pylist()
-    for released in released_files(LocalDestination(path, "reader"), job=job):
-        if released.manifest.format != "parquet":
+    destination = LocalDestination(path, "reader")
+    rows: list[dict[str, Any]] = read_released(path, job=job, encoding=encoding).to_pylist()
+    for released in released_files(destination, job=job, table=table_at(destination, encoding)):
+        if released.schema is None:
             rows += _content(released, _reader_of(released.manifest))
     return rows
 
 
-def released_files(destination: Destination, *, job: str | None = None) -> Iterator[ReleasedFile]:
+def released_files(
+    destination: Destination, *, job: str | None = None, table: ReadTable | None = None
+) -> Iterator[ReleasedFile]:
     """Every released file, checked, in the order of identity and epoch. Raises Discrepancy."""
     seen: set[str] = set()
-    table = table_at(destination)
-    live = {} if table is None else live_files(table)
-    schema = None if table is None else pa.schema(table.schema())
-    compacted = table is not None and is_compacted(table)
-    for manifest in released_manifests(destination, job=job):
+    for manifest in released_manifests(destination, job=job, table=table):
         if manifest.rows != sum(file.rows for file in manifest.files):
             raise Discrepancy(f"{_place(manifest)}: its files' rows do not add up to the {manifest.rows} that it names")
         for file in manifest.files:
             if file.name in seen:
                 raise Discrepancy(f"{_place(manifest)}: {file.name} is released a second time")
             seen.add(file.name)
-            if manifest.format == "parquet" and file.name not in live:
-                if compacted:
-                    continue
-                raise Discrepancy(f"{destination.uri(file.name)}: {_place(manifest)} lists it, but the table does not")
-            yield ReleasedFile(manifest, file, _checked(destination, manifest, file), schema, live.get(file.name, {}))
+            schema, partition = None, dict[str, Any]()
+            if table is not None:
+                schema, partition = table.schema, table.live.get(file.name, {})
+                if file.name not in table.live:
+                    if table.is_compacted:
+                        continue
+                    raise Discrepancy(
+                        f"{destination.uri(file.name)}: {_place(manifest)} lists it, but the table does not"
+                    )
+            yield ReleasedFile(manifest, file, _checked(destination, manifest, file), schema, partition)
 
 
-def released_manifests(destination: Destination, *, job: str | None = None) -> list[Manifest]:
+def released_manifests(
+    destination: Destination, *, job: str | None = None, table: ReadTable | None = None
+) -> list[Manifest]:
     """All manifests in the order of identity and epoch; each names the one before it. Raises Discrepancy."""
     store = ManifestStore(destination)
     try:
@@ -137,17 +153,15 @@ def released_manifests(destination: Destination, *, job: str | None = None) -> l
         found = sorted([*found, *told_twice.values()], key=lambda manifest: (manifest.identity, manifest.epoch))
     except TargetRefused as error:
         raise Discrepancy(str(error)) from error
-    table = table_at(destination)
-    begins: set[str] = set()
+    begins: dict[str, int] = {}
     if table is not None:
-        told = manifests_in(table)
-        # What was before the table, or before its log, is told by nobody any more.
-        begins = {manifest.identity for manifest in told} - {manifest.identity for manifest in found}
-        found = sorted([*found, *told], key=lambda manifest: (manifest.identity, manifest.epoch))
+        # What was before the table, or before its log, may be told by nobody any more.
+        begins = {manifest.identity: manifest.epoch for manifest in reversed(table.manifests)}
+        found = sorted([*found, *table.manifests], key=lambda manifest: (manifest.identity, manifest.epoch))
     for identity, chain in groupby(found, key=lambda manifest: manifest.identity):
         before: int | None = None
         for manifest in chain:
-            if manifest.predecessor != before and not (before is None and identity in begins):
+            if manifest.predecessor != before and begins.get(identity) != manifest.epoch:
                 raise Discrepancy(
                     f"{_place(manifest)}: follows {manifest.predecessor}, but the manifest before it is {before}"
                 )

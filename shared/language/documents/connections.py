@@ -56,6 +56,9 @@ SETTINGS: Final = {
     "files": (
         Option("path", _TEXT, "the folder, or a URL such as s3://bucket/prefix", required=True),
         Option("config", _TABLE, "of the file system: endpoint, key, …"),
+        Option(
+            "catalog", _TABLE, "of Iceberg's tables, as PyIceberg takes it: {type: sql, uri: …}, {type: rest, uri: …}"
+        ),
     ),
     "sql": (
         Option("url", _TEXT, "postgresql://… or sqlite:///…", required=True),

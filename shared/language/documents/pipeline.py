@@ -52,7 +52,7 @@ _ELSEWHERE: Final = {
     "$out": "is not a stage of streams: use $merge or $emit",
     "$facet": "is not a stage of streams: use several processors",
     "$externalFunction": "is not supported: write a $compute",
-    "$iceberg": "is not supported: use $emit with path and format parquet, which writes a Delta table",
+    "$iceberg": "is not supported: use $emit with path and format iceberg",
     "$setStreamMeta": "is not supported: compute a field, and project it away in front of the sink",
     "$https": "is not supported: write a $compute or use a $lookup",
 }

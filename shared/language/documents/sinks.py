@@ -60,7 +60,12 @@ _KAFKA: Final = (
 _FILES: Final = (
     Option("connectionName", STRING, "the connection of the files; without it a local path"),
     Option("path", STRING, "the folder", required=True),
-    Option("format", choice("json", "csv", "parquet"), "json is a document a line", required=True),
+    Option(
+        "format",
+        choice("json", "csv", "parquet", "iceberg"),
+        "json is a document a line, parquet a Delta Lake table, iceberg a table of the connection's `catalog`",
+        required=True,
+    ),
     Option("partitionBy", one_or_more(PATH), "a folder for each value"),
     Option("writeOptions", DOCUMENT, "of the format"),
 )
@@ -80,6 +85,7 @@ def _emit(tree: Any, path: str, scope: Scope) -> Sink | None:
     before = len(scope.problems.errors)
     if type(tree) is dict and "path" in tree:
         o = read_options(tree, path, scope, _FILES)
+        _check_iceberg(o, path, scope)
         return None if len(scope.problems.errors) > before else _files(o, path)
     for name, why in _ELSEWHERE.items():
         if type(tree) is dict and "topic" not in tree and name in tree:
@@ -90,6 +96,21 @@ def _emit(tree: Any, path: str, scope: Scope) -> Sink | None:
     if isinstance(topic, Literal) and (type(topic.value) is not str or not topic.value):
         scope.problems.add(join(path, "topic"), "a topic's name, or an expression that gives one")
     return None if len(scope.problems.errors) > before else _kafka(o, path)
+
+
+def _check_iceberg(o: Read, path: str, scope: Scope) -> None:
+    if o.get("format") != "iceberg":
+        return
+    if "connectionName" not in o:
+        scope.problems.add(path, "format iceberg needs connectionName: a connection of type files that has a catalog")
+    for names in o.get("partitionBy", ()):
+        if len(names) > 1:
+            scope.problems.add(
+                join(path, "partitionBy"),
+                f"a table of Iceberg is divided by its columns: make a field of {'.'.join(names)} with $set",
+            )
+    if not o.get("path", "x").strip("/"):
+        scope.problems.add(join(path, "path"), "names the table: namespace/table")
 
 
 def _files(o: Read, path: str) -> Sink:

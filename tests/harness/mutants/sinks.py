@@ -13,6 +13,8 @@ TOPICS = "services/sink/connectors/kafkatopics.py"
 FILES, MANIFESTS = "services/sink/connectors/files.py", "services/sink/connectors/manifests.py"
 FOLDER, SQL = "services/sink/connectors/destination.py", "services/sink/connectors/sql.py"
 DELTA = "services/sink/connectors/delta.py"
+ICEBERG = "services/sink/connectors/iceberg.py"
+COMMITS = "services/sink/connectors/tablereleases.py"
 RECORDS, TRANSACTIONS = "services/sink/connectors/kafkarecords.py", "shared/adapters/kafka_transactions.py"
 ON_TASK = ("tests/unit/test_sink_tasks.py",)
 ON_ALL = ("tests/contract/test_sinks_contract.py",)
@@ -26,7 +28,7 @@ ON_CHANGES = ("tests/contract/test_sinks_sql_changes.py",)
 PIPELINES = "services/sink/connectors/sqlpipelines.py"
 
 SINKS = (
-    Mutant("S2", "a table that has come begins anywhere", DELTA, "                at = self._manifests.marker(manifest.identity)\n", "                pass\n", ON_TABLES),
+    Mutant("S2", "a table that has come begins anywhere", COMMITS, "                at = self._manifests.marker(manifest.identity)\n", "                pass\n", ON_TABLES),
     Mutant("S4", "a folder that is there is taken for durable", "shared/adapters/creating.py", "            return self._durable.get(folder) == folder.stat().st_ino", "            return folder.is_dir()", ON_POWER),
     Mutant("C7", "a folder of blobs that is there is taken for durable", "shared/adapters/creating.py", "            return self._durable.get(folder) == folder.stat().st_ino", "            return folder.is_dir()", ON_POWER),
     Mutant("S4", "a file is not forced to disk", FOLDER, "            if self._fsync:\n                os.fsync(file.fileno())\n", "", ON_POWER),
@@ -72,8 +74,10 @@ SINKS = (
     Mutant("S4", "what was bound is not deleted", MANIFESTS, "            self.forget([manifest_name(identity, Epoch(m.epoch)) for m in manifests[: begin + count]])\n", "", ON_FILES),
     Mutant("S4", "a folder that cannot be read is empty", FOLDER, ", onerror=raise_unless_gone):", "):", ON_TABLES),
     Mutant("S4", "staged files keep their names", FILES, "                self._destination.publish(file.name, visible_name(file.name))", "                pass", ON_TABLES),
-    Mutant("S2", "a table's commit has no marker", DELTA, ", app_transactions=[Transaction(app_of(manifest.identity), manifest.epoch)]", "", ON_TABLES),
-    Mutant("S2", "a table's marker of another history is taken", DELTA, "            if at not in (None, manifest.predecessor):", "            if False:", ON_TABLES),
+    Mutant("S2", "a table's commit has no marker", DELTA, "                    app_transactions=[Transaction(app_of(manifest.identity), manifest.epoch)],\n", "", ON_TABLES),
+    Mutant("S2", "an Iceberg table's commit has no marker", ICEBERG, ", properties={app_of(manifest.identity): str(manifest.epoch)}", "", ON_TABLES),
+    Mutant("S2", "the table library tries a commit again by itself", ICEBERG, 'TableProperties.COMMIT_NUM_RETRIES: "0"', 'TableProperties.COMMIT_NUM_RETRIES: "4"', ON_TABLES),
+    Mutant("S2", "a table's marker of another history is taken", COMMITS, "            if at not in (None, manifest.predecessor):", "            if False:", ON_TABLES),
     Mutant("C11", "a release that waits keeps the task from staging", BODY, "        stage = partial(sink.stage, epoch, committed)\n", "        while self._releases[0].machine.releasing is not None:\n            await self._context.outside.clock.sleep_ms(10)\n        stage = partial(sink.stage, epoch, committed)\n", ON_TASK),
     Mutant("S4", "the summary misses what came meanwhile", MANIFESTS, "            if self.names() == names:\n                return", "            return", ON_FILES),
     Mutant("C12", "staged files of a later generation are removed", FILES, "label is not None and label < self._restored_from]", "label is not None and label <= self._restored_from]", ON_FILES),

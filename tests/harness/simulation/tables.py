@@ -1,25 +1,26 @@
-"""Delta tables of a simulation: the library writes into a folder of this machine; all around it is the simulation's."""
+"""Tables of a simulation: the library writes into a folder of this machine; all around it is the simulation's."""
 
 import os
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from deltalake import DeltaTable
-from deltalake.transaction import AddAction, RemoveAction
-
-from tidemark.services.sink.connectors.delta import DeltaReleases
-from tidemark.services.sink.connectors.deltacolumns import DeltaColumns
-from tidemark.services.sink.connectors.filerows import Encoding, Fit
+from tidemark.services.sink.connectors.destination import LocalDestination
+from tidemark.services.sink.connectors.filerows import Encoding, Fit, Table
 from tidemark.services.sink.connectors.files import FileSink
+from tidemark.services.sink.connectors.formats import table_from
 from tidemark.services.sink.connectors.manifests import Manifest, Releases
+from tidemark.services.sink.connectors.released import table_at
+from tidemark.services.sink.connectors.tablereleases import TableReleases
+from tidemark.shared.language.stages import EmitFormat
 
 
 class Folder(MutableMapping[str, bytes]):
-    """The files of a folder by name."""
+    """The files of a folder, by name, in which a table of a format lies."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, format_: EmitFormat) -> None:
         self.root = Path(root)
+        self.format = format_
 
     def __getitem__(self, name: str) -> bytes:
         try:
@@ -48,10 +49,18 @@ class Folder(MutableMapping[str, bytes]):
 
     def rows(self) -> list[dict[str, Any]]:
         """Of the table; none if there is no table yet."""
-        if not DeltaTable.is_deltatable(str(self.root)):
-            return []
-        rows: list[dict[str, Any]] = DeltaTable(str(self.root)).to_pyarrow_table().to_pylist()
-        return rows
+        found = table_at(LocalDestination(self.root, "reader"), self.encoding)
+        return [
+            row
+            for name in sorted(found.live if found is not None else ())
+            for row in table_from(self[name]).to_pylist()
+        ]
+
+    @property
+    def encoding(self) -> Encoding:
+        """Of the table: its name and its catalog, where the format has one."""
+        catalog = {"type": "sql", "uri": f"sqlite:///{self.root}/catalog.db"}
+        return Encoding(self.format, table=Table("simulated/table", catalog))
 
 
 @runtime_checkable
@@ -62,30 +71,20 @@ class Commits(Protocol):
     def after_commit(self, manifest: Manifest) -> None: ...
 
 
-class SimDelta(DeltaReleases):
-    """Releases into a table, at whose commits a process may die and an answer get lost."""
-
-    commits: Commits
-
-    def _commit(self, table: DeltaTable, manifest: Manifest, adds: list[AddAction | RemoveAction]) -> None:
-        self.commits.before_commit()
-        super()._commit(table, manifest, adds)
-        self.commits.after_commit(manifest)
-
-
 class SimFileSink(FileSink):
-    """The sink, with such releases."""
+    """The sink; at commits of its table a process may die and an answer get lost."""
 
     def _kind(self, encoding: Encoding) -> tuple[Releases, Fit | None]:
-        if encoding.format != "parquet":
-            return super()._kind(encoding)
-        settings, destination = self._settings, self._destination
-        table = SimDelta(
-            destination,
-            encoding.partition_by,
-            compact_files=settings.compact_releases,
-            target_bytes=settings.file_bytes,
-        )
-        assert isinstance(destination, Commits)
-        table.commits = destination
-        return table, DeltaColumns(table.agree, encoding.partition_by).fit
+        releases, fit = super()._kind(encoding)
+        if isinstance(releases, TableReleases):
+            destination, commit = self._destination, releases._commit
+            assert isinstance(destination, Commits)
+            commits: Commits = destination
+
+            def faulty(table: Any, manifest: Manifest) -> None:
+                commits.before_commit()
+                commit(table, manifest)
+                commits.after_commit(manifest)
+
+            setattr(releases, "_commit", faulty)  # noqa: B010 - of this object alone
+        return releases, fit

@@ -18,7 +18,6 @@ from tests.harness.simulation.ports import Mortal, Watcher, strikes
 from tests.harness.simulation.tables import Folder, SimFileSink
 from tidemark.services.sink.connecting import RealSinks
 from tidemark.services.sink.connectors.destination import Destination
-from tidemark.services.sink.connectors.filerows import Encoding
 from tidemark.services.sink.connectors.files import FileSinkSettings
 from tidemark.services.sink.connectors.manifests import MANIFESTS, STAGED, SUMMARY, VOLUMES, Manifest
 from tidemark.services.sink.connectors.sql import MARKERS_TABLE, SqlSinkSettings, engine_of
@@ -70,7 +69,8 @@ class Targets:
         self._directory = tempfile.TemporaryDirectory(
             prefix="tidemark-simulated-", dir=SHARED_MEMORY if Path(SHARED_MEMORY).is_dir() else None
         )
-        self.folders[root] = Folder(self._directory.name)
+        # Of each format of tables by turns: which one is no part of what a seed draws.
+        self.folders[root] = Folder(self._directory.name, "iceberg" if self.seed % 3 == 0 else "parquet")
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Of the table."""
@@ -238,8 +238,9 @@ class SimSinks(RealSinks):
 
     def _files(self, context: TaskContext, processor: Processor, stage: FileEmit) -> Sink:
         outside, attempt = context.outside, context.outside.unique()
-        encoding = Encoding(stage.format, stage.partition_by, stage.write_options)
         destination, settings = self._destination(processor, stage, attempt), self._settings
+        folder = self._targets.folders[stage.file_path]
+        encoding = folder.encoding if isinstance(folder, Folder) else self._encoding(processor, stage)
         handle_bytes_max = settings.staging.handle_bytes_max
         return SimFileSink(destination, encoding, attempt, outside.executor, settings.files, handle_bytes_max)
 

@@ -1,4 +1,4 @@
-"""Rows as a Delta table takes them: its column types and its names.
+"""Rows as a table takes them: its column types and its names.
 
 A column has the type that its first rows gave it. Numbers go into a column of other numbers where it holds them exactly, and in a column of
 text what is no text is relaxed extended JSON. A value that its column does not take, or that the format has no name for, lies in the column
@@ -16,18 +16,20 @@ from tidemark.shared.language.values import render_json
 from tidemark.shared.model.values import MISSING
 from tidemark.shared.operators.batches import documents_of
 
-_FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
+FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
 """In names of columns, by the format without a mapping of names."""
 RESCUED: Final = "_rescued_data"
 """The column of what no other column takes, named as other writers of such tables name it."""
 Agree = Callable[[pa.Schema], pa.Schema]
 
 
-class DeltaColumns:
+class TableColumns:
     """Fits batches to one table. `agree` adds columns to it and tells all that it has."""
 
-    def __init__(self, agree: Agree, partition_by: tuple[str, ...]) -> None:
+    def __init__(self, agree: Agree, partition_by: tuple[str, ...], forbidden: frozenset[str] = FORBIDDEN) -> None:
+        """`forbidden`: characters that no column's name has."""
         self._agree = agree
+        self._forbidden = forbidden
         self._partition_by = partition_by
         self._known: pa.Schema = pa.schema([])
 
@@ -56,7 +58,7 @@ class DeltaColumns:
 
     def _may_be_named(self, name: str) -> bool:
         twins = [known for known in self._known.names if known != name and known.lower() == name.lower()]
-        return bool(name) and not _FORBIDDEN & set(name) and not twins
+        return bool(name) and not self._forbidden & set(name) and not twins
 
     def _learn(self, schema: pa.Schema) -> None:
         # What divides the table is text, for any row may bring a value of any type.

@@ -1,0 +1,270 @@
+"""Apache Iceberg tables (`tablereleases`): the marker of an identity is a property of the table, set by the commit that adds its files.
+
+A table has the name that its folder has below the connection's (`a/b/counts` is the table `counts` of the namespace `a.b`), and the
+connection's `catalog` says where tables are known. A catalog lets one commit of two that began from one snapshot through, which is all that
+exactly once needs; the library's own repeating of commits is turned off, for it would not look at the marker again.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+import pyarrow as pa
+import pydantic
+import sqlalchemy.exc
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    BadRequestError,
+    CommitFailedException,
+    ForbiddenError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    RESTError,
+    TableAlreadyExistsError,
+    UnauthorizedError,
+    ValidationError,
+)
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.manifest import DataFile, ManifestFile
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.snapshots import Snapshot
+
+from tidemark.services.sink.connectors.destination import Destination
+from tidemark.services.sink.connectors.formats import parquet_bytes, table_from
+from tidemark.services.sink.connectors.manifests import Manifest
+from tidemark.services.sink.connectors.tablecolumns import FORBIDDEN, plain
+from tidemark.services.sink.connectors.tablereleases import (
+    COMPACTED,
+    TOLD,
+    CommitConflict,
+    TableReleases,
+    app_of,
+    told,
+)
+from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
+
+METADATA: Final = "metadata"
+_COMPACTED: Final = f"{TOLD}.state"
+"""A property of tables in which small files became large ones."""
+_PROPERTIES: Final = {
+    TableProperties.MANIFEST_MERGE_ENABLED: "true",
+    TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
+    TableProperties.METADATA_PREVIOUS_VERSIONS_MAX: "100",
+}
+"""Of a table that the sink makes: what is written by a commit does not grow with the number of those before."""
+
+
+class IcebergReleases(TableReleases[Table]):
+    """`Releases` into the Iceberg table of a destination. Functions block."""
+
+    log = METADATA
+    forbidden = FORBIDDEN | {"."}
+
+    def __init__(
+        self,
+        destination: Destination,
+        partition_by: tuple[str, ...] = (),
+        *,
+        name: str,
+        catalog: Mapping[str, Any],
+        **bounds: int,
+    ) -> None:
+        """`name`: of the table, in folders; `catalog`: as the library takes its properties; `bounds`: those of tables."""
+        super().__init__(destination, partition_by, **bounds)
+        parts = [part for part in name.split("/") if part]
+        self._name = (*parts[:-1], parts[-1]) if len(parts) > 1 else ("default", *parts)
+        self._settings = catalog
+        self._catalog: Catalog | None = None
+
+    # --- the table
+
+    def _tables(self) -> Catalog:
+        if self._catalog is None:
+            settings = {name: str(value) for name, value in self._settings.items()}
+            self._catalog = load_catalog(settings.pop("name", "default"), **settings)
+        return self._catalog
+
+    def _open(self) -> Table | None:
+        try:
+            table = self._tables().load_table(self._name)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+        if _path(table.location()) != _path(self._location()):
+            raise TargetRefused(
+                f"{self._place}: the catalog has the table {'.'.join(self._name)} in {table.location()};"
+                " expected it in the folder that $emit names"
+            )
+        return table
+
+    def _location(self) -> str:
+        uri, _ = self._destination.table()
+        return uri if "://" in uri else f"file://{uri}"
+
+    def _update(self, table: Table) -> None:
+        table.refresh()
+
+    def _create(self, schema: pa.Schema) -> None:
+        catalog = self._tables()
+        try:
+            catalog.create_namespace_if_not_exists(self._name[:-1])
+            with (
+                catalog.create_table_transaction(
+                    self._name, schema, location=self._location(), properties=_PROPERTIES
+                ) as made,
+                made.update_spec() as spec,
+            ):
+                for name in self._partition_by:
+                    spec.add_identity(name)
+        except (TableAlreadyExistsError, CommitFailedException):
+            # Another task was faster: what it decided counts.
+            return
+
+    def _schema(self, table: Table) -> pa.Schema:
+        return plain(table.schema().as_arrow().empty_table()).schema.remove_metadata()
+
+    def _add_columns(self, table: Table, schema: pa.Schema) -> None:
+        try:
+            with table.update_schema() as update:
+                update.union_by_name(schema)
+        except CommitFailedException as error:
+            raise CommitConflict(str(error)) from error
+
+    def _marker(self, table: Table, identity: str) -> int | None:
+        found = table.properties.get(app_of(identity))
+        return None if found is None else int(found)
+
+    # --- commits
+
+    def _commit(self, table: Table, manifest: Manifest) -> None:
+        added = [self._file(table, file.name) for file in manifest.files]
+        self._change(table, told(manifest), added, properties={app_of(manifest.identity): str(manifest.epoch)})
+
+    def _file(self, table: Table, name: str) -> DataFile:
+        return parquet_file_to_data_file(table.io, table.metadata, f"{self._location()}/{name}")
+
+    def _change(
+        self,
+        table: Table,
+        words: str,
+        added: Sequence[DataFile],
+        removed: Sequence[DataFile] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """One commit. CommitConflict if the table is not as the handle has it."""
+        _tried_once(table)
+        mapping = table.schema().name_mapping.model_dump_json()
+        try:
+            with table.transaction() as change:
+                change.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping, **(properties or {})})
+                snapshot = change.update_snapshot(snapshot_properties={TOLD: words})
+                with snapshot.overwrite() if removed else snapshot.merge_append() as files:
+                    for file in added:
+                        files.append_data_file(file)
+                    for file in removed:
+                        files.delete_data_file(file)
+        except CommitFailedException as error:
+            raise CommitConflict(str(error)) from error
+
+    # --- upkeep
+
+    def _compact(self, table: Table) -> tuple[int, int]:
+        small = [task.file for task in table.scan().plan_files() if task.file.file_size_in_bytes < self._target_bytes]
+        removed = 0
+        for group in _groups(small, self._target_bytes):
+            rows = [table_from(self._destination.read(self._inside(file.file_path)) or b"") for file in group]
+            data = parquet_bytes(pa.concat_tables(rows, promote_options="default"), {})
+            first = self._inside(group[0].file_path).removesuffix(".parquet")
+            name = f"{first}-{table.metadata.current_snapshot_id}-large.parquet"
+            self._destination.create(name, data)
+            self._change(table, COMPACTED, [self._file(table, name)], group, {_COMPACTED: COMPACTED})
+            table.refresh()
+            removed += len(group)
+        return removed, self._expire(table)
+
+    def _expire(self, table: Table) -> int:
+        """Forget all versions that nothing names any more, and delete what only they need."""
+        named = {ref.snapshot_id for ref in table.metadata.refs.values()}
+        old = [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id not in named]
+        if not old:
+            return 0
+        before = _manifests(table, old)
+        _tried_once(table)
+        try:
+            table.maintenance.expire_snapshots().by_ids([snapshot.snapshot_id for snapshot in old]).commit()
+        except CommitFailedException as error:
+            raise CommitConflict(str(error)) from error
+        table.refresh()
+        kept = _manifests(table, table.metadata.snapshots)
+        only_old = {path: manifest for path, manifest in before.items() if path not in kept}
+        files = {*_files(table, only_old.values())} - {*_files(table, kept.values())}
+        paths = [*files, *only_old, *(snapshot.manifest_list for snapshot in old)]
+        gone = sorted(path for path in map(self._inside, paths) if "://" not in path and not path.startswith("/"))
+        self._destination.delete(gone)
+        return len(gone)
+
+    def _words(self, table: Table) -> list[str | None]:
+        summaries = [snapshot.summary for snapshot in table.metadata.snapshots]
+        found = [None if summary is None else summary.additional_properties.get(TOLD) for summary in summaries]
+        # Versions that compaction made useless are forgotten, its own too.
+        return [*found, table.properties.get(_COMPACTED)]
+
+    def _live(self, table: Table) -> dict[str, dict[str, Any]]:
+        return {self._inside(task.file.file_path): {} for task in table.scan().plan_files()}
+
+    def _inside(self, path: str) -> str:
+        return _path(path).removeprefix(f"{_path(self._location())}/")
+
+    def _in_words(self, error: Exception) -> Exception | None:
+        if isinstance(error, TargetRefused | TargetUnavailable | CommitConflict):
+            return None
+        denied = (BadRequestError, ForbiddenError, UnauthorizedError, ValidationError)
+        broken = (pydantic.ValidationError, ValueError, sqlalchemy.exc.ArgumentError)
+        words: Exception | None = self._said(error, (*denied, *broken), (RESTError, sqlalchemy.exc.SQLAlchemyError))
+        return words
+
+    def close(self) -> None:
+        """See `Releases.close`."""
+        if self._catalog is not None:
+            self._catalog.close()
+
+
+def _tried_once(table: Table) -> None:
+    """Take the library's tries from a handle: a commit that met another is for who knows the marker."""
+    once = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
+    table.metadata = table.metadata.model_copy(update={"properties": once})
+
+
+def _path(uri: str) -> str:
+    return uri.removeprefix("file://").rstrip("/")
+
+
+def _partition(file: DataFile) -> str:
+    return f"{file.spec_id} {file.partition}"
+
+
+def _manifests(table: Table, snapshots: Iterable[Snapshot]) -> dict[str, ManifestFile]:
+    """The manifests of versions by their paths."""
+    return {manifest.manifest_path: manifest for each in snapshots for manifest in each.manifests(table.io)}
+
+
+def _files(table: Table, manifests: Iterable[ManifestFile]) -> Iterator[str]:
+    """The files that manifests list."""
+    for manifest in manifests:
+        for entry in manifest.fetch_manifest_entry(table.io):
+            yield entry.data_file.file_path
+
+
+def _groups(files: Sequence[DataFile], target_bytes: int) -> Iterator[list[DataFile]]:
+    """Files of one partition that become one file: at least two each."""
+    ordered = sorted(files, key=lambda file: (_partition(file), file.file_path))
+    for _, alike in groupby(ordered, key=_partition):
+        group: list[DataFile] = []
+        size = 0
+        for file in alike:
+            if len(group) > 1 and size + file.file_size_in_bytes > target_bytes:
+                yield group
+                group, size = [], 0
+            group.append(file)
+            size += file.file_size_in_bytes
+        if len(group) > 1:
+            yield group

@@ -1,0 +1,326 @@
+"""Releases into a table: one commit of the table a release, with the marker inside (protocol, S2, S4), in any format.
+
+- Two commits of one identity cannot pass each other: the second meets the first as a conflict, reads the marker again, and finds its
+  commit released or another's history.
+- What a manifest says lies in the commit, under `tidemark`: the log of the table tells which file is of which checkpoint.
+- Columns are added when rows with them are accepted, as formats allow (all may be null): so that all tasks agree on a type before
+  anything is staged, and what does not fit is found there (S6).
+- A table needs a column. Until there is one, markers are manifests, as those of other formats.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+import msgspec
+import pyarrow as pa
+import structlog
+from msgspec import structs
+
+from tidemark.services.sink.connectors.destination import Destination, sha256
+from tidemark.services.sink.connectors.formats import parquet_bytes, table_from
+from tidemark.services.sink.connectors.manifests import Manifest, ManifestStore, decode_told, visible_name
+from tidemark.services.sink.connectors.staging import StagedFile
+from tidemark.services.sink.connectors.tablecolumns import FORBIDDEN, exact, plain
+from tidemark.shared.model.ids import Epoch
+from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
+
+TOLD: Final = "tidemark"
+"""The key of a commit's own information under which its manifest lies."""
+COMPACTED: Final = "compacted"
+"""What lies there where small files became large ones."""
+_log = structlog.get_logger()
+Handle = TypeVar("Handle")
+
+
+def app_of(identity: str) -> str:
+    """Under which name a table keeps the marker of an identity."""
+    return f"tidemark.{identity}"
+
+
+def told(manifest: Manifest) -> str:
+    """A manifest as a commit of a table carries it."""
+    return json.dumps(msgspec.to_builtins(manifest), sort_keys=True, separators=(",", ":"))
+
+
+class CommitConflict(Exception):
+    """Others changed the table meanwhile: nothing of this change is in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTable:
+    """A table for who reads it."""
+
+    schema: pa.Schema
+    manifests: list[Manifest]
+    """What its commits say, as far as its log reaches back, in the order of identity and epoch."""
+    live: dict[str, dict[str, Any]]
+    """Its files, relative to its root, with values of their partition that are not in them."""
+    is_compacted: bool
+    """Whether small files became large ones, of several checkpoints."""
+
+
+class TableReleases(ABC, Generic[Handle]):
+    """`Releases` of one sink object into the table at a destination. Functions block.
+
+    tries_max: how often a commit is tried anew because others committed meanwhile. compact_files: releases after which task 0 makes small
+    files into large ones of up to target_bytes; the small ones then go, and with them older versions of the table that need them.
+    """
+
+    forbidden: ClassVar[frozenset[str]] = FORBIDDEN
+    """Characters that no column's name has."""
+    log: ClassVar[str]
+    """The folder in which the format writes what commits are."""
+
+    def __init__(
+        self,
+        destination: Destination,
+        partition_by: tuple[str, ...] = (),
+        *,
+        tries_max: int = 64,
+        compact_files: int = 256,
+        target_bytes: int = 128 << 20,
+    ) -> None:
+        self._destination = destination
+        self._partition_by = partition_by
+        self._tries_max = tries_max
+        self._compact_files = compact_files
+        self._target_bytes = target_bytes
+        self._manifests = ManifestStore(destination)
+        self._releasing: Handle | None = None
+        """The handle of releases; what accepts opens its own, for the two go on side by side."""
+        self._since_compaction = 0
+
+    # --- what a format does; errors are the library's, but for a CommitConflict
+
+    @abstractmethod
+    def _open(self) -> Handle | None:
+        """The table as it is now; None if there is none."""
+
+    @abstractmethod
+    def _update(self, table: Handle) -> None:
+        """Let a handle see later commits."""
+
+    @abstractmethod
+    def _create(self, schema: pa.Schema) -> None:
+        """Make the table; nothing where another was faster."""
+
+    @abstractmethod
+    def _schema(self, table: Handle) -> pa.Schema:
+        """The columns, in the types that `plain` gives."""
+
+    @abstractmethod
+    def _add_columns(self, table: Handle, schema: pa.Schema) -> None:
+        """Add columns that may be null. CommitConflict."""
+
+    @abstractmethod
+    def _marker(self, table: Handle, identity: str) -> int | None:
+        """The marker of an identity in the table."""
+
+    @abstractmethod
+    def _commit(self, table: Handle, manifest: Manifest) -> None:
+        """One commit: the files of a manifest, itself, and the marker. CommitConflict, for any commit since the handle was updated."""
+
+    @abstractmethod
+    def _compact(self, table: Handle) -> tuple[int, int]:
+        """Make small files into large ones, and delete those that no version needs: how many of each."""
+
+    @abstractmethod
+    def _words(self, table: Handle) -> list[str | None]:
+        """What commits say of themselves under `TOLD`, as far back as the log reaches."""
+
+    @abstractmethod
+    def _live(self, table: Handle) -> dict[str, dict[str, Any]]:
+        """The files of the table, relative to its root, with values of their partition that are not in them."""
+
+    @abstractmethod
+    def _in_words(self, error: Exception) -> Exception | None:
+        """A library's error as a sink says it; None for one that is not the library's."""
+
+    def close(self) -> None:
+        """See `Releases.close`."""
+
+    # --- the table
+
+    def _refreshed(self) -> Handle | None:
+        """The table as it is now; None if there is none."""
+        with self._errors():
+            if self._releasing is None:
+                self._releasing = self._open()
+            else:
+                self._update(self._releasing)
+            return self._releasing
+
+    def agree(self, wanted: pa.Schema) -> pa.Schema:
+        """The table's columns, with those of `wanted` that it did not have; the types of the others stay as they are."""
+        with self._errors():
+            for _ in range(self._tries_max):
+                table = self._open()
+                if table is None:
+                    self._create(wanted)
+                    continue
+                known = self._schema(table)
+                new = [field for field in wanted if field.name not in known.names]
+                if not new:
+                    return known
+                try:
+                    self._add_columns(table, pa.schema(new))
+                except CommitConflict:
+                    # Another task was faster: what it decided counts.
+                    continue
+        raise TargetUnavailable(
+            f"{self._place}: {self._tries_max} other changes of the table at once; it is tried again"
+        )
+
+    # --- Releases
+
+    def marker(self, identity: str) -> Epoch | None:
+        """See `Releases.marker`."""
+        table = self._refreshed()
+        found = None if table is None else self._marker(table, identity)
+        if found is None:
+            return self._manifests.marker(identity)
+        self._destination.settle(self.log)
+        return Epoch(found)
+
+    def publish(self, manifest: Manifest) -> None:
+        """See `Releases.publish`."""
+        table = self._refreshed()
+        if table is None:
+            self._manifests.publish(manifest)
+            return
+        for _ in range(self._tries_max):
+            at = self._marker(table, manifest.identity)
+            if at is None and manifest.predecessor is not None:
+                # Read behind the table: who released before there was one has written its manifest, or meets this commit.
+                at = self._manifests.marker(manifest.identity)
+            if at is not None and at >= manifest.epoch:
+                break
+            if at not in (None, manifest.predecessor):
+                raise TargetRefused(
+                    f"{self._place}: expected marker {manifest.predecessor} of {manifest.identity}, found {at}: another history wrote here"
+                )
+            with self._errors():
+                try:
+                    self._commit(table, manifest)
+                except CommitConflict:
+                    _log.info("sink.table_changed", place=self._place, epoch=manifest.epoch)
+                self._update(table)
+        else:
+            raise TargetUnavailable(f"{self._place}: {self._tries_max} other commits at once; it is tried again")
+        self._destination.settle(self.log)
+        self._since_compaction += bool(manifest.files)
+        if manifest.index == 0 and self._since_compaction >= self._compact_files:
+            self.compact()
+
+    def settle(self) -> None:
+        """See `Releases.settle`: the table's log says all; there is no summary."""
+
+    def listed(self, identity: str, marker: Epoch) -> set[str] | None:
+        """See `Releases.listed`: what is released lies elsewhere; unless manifests of an older layout are still to be read."""
+        del identity, marker
+        return None if self._manifests.older() else set()
+
+    def convert(self) -> None:
+        """See `Releases.convert`: each identity's rows become one commit of the table, with its marker; then the older files go."""
+        older: dict[str, list[tuple[str, Manifest]]] = {}
+        for name, manifest in self._manifests.older():
+            older.setdefault(manifest.identity, []).append((name, manifest))
+        for identity, found in older.items():
+            last = max((manifest for _, manifest in found), key=lambda manifest: manifest.epoch)
+            marker = self._manifests.marker(identity) or Epoch(last.epoch)
+            files = [file for _, manifest in found for file in manifest.files]
+            table = self._refreshed()
+            if table is None or self._marker(table, identity) is None:
+                made = tuple(self._rewritten(file) for file in files)
+                rows = sum(file.rows for file in made)
+                self.publish(structs.replace(last, epoch=marker, predecessor=None, rows=rows, files=made))
+            self._destination.delete([file.name for file in files])
+            self._manifests.forget(self._manifests.names(identity))
+
+    def _rewritten(self, file: StagedFile) -> StagedFile:
+        """A file of an earlier version as the table takes it, under a visible name."""
+        data = self._destination.read(file.name)
+        if data is None or sha256(data) != file.digest:
+            raise TargetRefused(
+                f"{self._destination.uri(file.name)}: expected this file with digest {file.digest} to be converted"
+            )
+        table = plain(table_from(data))
+        others = [pa.field(name, pa.string()) for name in self._partition_by if name not in table.column_names]
+        known = self.agree(pa.schema([*table.schema, *others]))
+        try:
+            columns = {
+                name: exact(table.column(name), known.field(name).type)
+                for name in table.column_names
+                if name not in self._partition_by
+            }
+        except pa.ArrowInvalid as error:
+            raise TargetRefused(
+                f"{self._destination.uri(file.name)}: its columns are not those of the other files, which one table must be: {error};"
+                " move the folder away, or name another in $emit"
+            ) from error
+        changed, name = parquet_bytes(pa.table(columns), {}), visible_name(file.name)
+        self._destination.create(name, changed)
+        return structs.replace(file, name=name, size_bytes=len(changed), digest=sha256(changed))
+
+    # --- for readers
+
+    def read(self) -> "ReadTable | None":
+        """The table as it is now; None if there is none."""
+        table = self._refreshed()
+        if table is None:
+            return None
+        with self._errors():
+            words = [text for text in self._words(table) if text is not None]
+            found = [decode_told(f"{self._place}/{self.log}", text) for text in words if text != COMPACTED]
+            ordered = sorted(found, key=lambda manifest: (manifest.identity, manifest.epoch))
+            return ReadTable(self._schema(table), ordered, self._live(table), COMPACTED in words)
+
+    # --- upkeep
+
+    def compact(self) -> None:
+        """Make small files into large ones, and delete the small ones: those that the table's log says are removed, and no others."""
+        self._since_compaction = 0
+        table = self._refreshed()
+        if table is None:
+            return
+        try:
+            with self._errors():
+                removed, deleted = self._compact(table)
+        except (TargetRefused, TargetUnavailable, CommitConflict) as error:
+            # Nothing hangs on it: it is tried again after as many releases.
+            _log.warning("sink.not_compacted", place=self._place, reason=str(error))
+            return
+        finally:
+            self._releasing = None
+        _log.info("sink.compacted", place=self._place, files=removed, deleted=deleted)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """The library's errors in the words of a sink."""
+        try:
+            yield
+        except Exception as error:
+            said = self._in_words(error)
+            if said is None:
+                raise
+            if isinstance(said, TargetUnavailable):
+                self._releasing = None
+            raise said from error
+
+    def _said(self, error: Exception, refused: tuple[type[Exception], ...], away: tuple[type[Exception], ...]) -> Any:
+        """For `_in_words`: errors that time does not mend, and those that it does."""
+        if isinstance(error, PermissionError):
+            return TargetRefused(f"{self._place}: {error}; the sink needs the right to read and write there")
+        if isinstance(error, refused):
+            return TargetRefused(f"{self._place}: {error}")
+        if isinstance(error, (*away, OSError)):
+            return TargetUnavailable(f"{self._place}: {error}; it is tried again")
+        return None
+
+    @property
+    def _place(self) -> str:
+        return self._destination.uri("").rstrip("/")
