@@ -1,35 +1,38 @@
-"""Rows to JSON texts: what stands in a document's own text, or in the compact codec, with some top-level fields from columns.
+"""Rows to JSON texts, or to the compact codec: what stands in documents' own texts, or in the codec, with some fields from columns.
 
-- R1 What is written is, byte for byte, what the interpreter renders (`shared.language.values.render_json`, relaxed) of the documents.
-- R2 Values that nobody touched are copied from the text that they came in: without its spaces, with the escapes and the forms of numbers
-  that R1 wants.
-- R3 A row that this code does not surely render (typed values that it does not know, names that stand twice) is marked; the interpreter
-  renders it.
+- R1 What is written is, byte for byte, what the interpreter makes of the documents: `shared.language.values.render_json`, relaxed, or
+  `encode_doc`.
+- R2 Values that nobody touched are copied from what they came in; of JSON without its spaces, with the escapes and the forms
+  of numbers that R1 wants.
+- R3 A row that this code does not surely write (typed values that it does not know, names that stand twice) is marked; the interpreter
+  writes it.
+
+There is one walk. `codec` says in which form it writes; each of the two compiled functions has it as a constant.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from tidemark.shared.compiled import tags
+from tidemark.shared.compiled import encoding, tags
 from tidemark.shared.compiled.compiling import compiled, part, rare
 from tidemark.shared.compiled.json import first_kind, scalar, typed
 from tidemark.shared.compiled.memory import borrowed, byte_at, copy_bytes, word_at
-from tidemark.shared.compiled.packed import header, is_text
-from tidemark.shared.compiled.scanning import QUOTE, skip_space, string_end
+from tidemark.shared.compiled.packed import header, is_text, skip
+from tidemark.shared.compiled.scanning import QUOTE, copy_string, skip_space, string_end
 from tidemark.shared.compiled.writing import put_all, put_date, put_double, put_text, put_unescaped, put_whole
 
 ASK: Final = 255
 """A cell of which the document says whether it is null or missing; it says nothing else of the field (B1)."""
 ENCODED: Final = 254
 """A cell whose value lies in the compact codec."""
-DEPTH_MAX: Final = 1000
+_DEPTH_MAX: Final = 1000
 """Of values in each other; deeper ones are the interpreter's."""
-NAMES_MAX: Final = 4096
+_NAMES_MAX: Final = 4096
 """Names of objects that are open at a time; more are the interpreter's."""
-_OPEN, _CLOSE, _LIST, _LIST_END, _COMMA, _COLON = (ord(c) for c in "{}[],:")
+_OPEN, _CLOSE, _LIST, _COMMA, _COLON = (ord(c) for c in "{}[,:")
 _TRUE, _FALSE, _NULL = (np.frombuffer(text, dtype=np.uint8) for text in (b"true", b"false", b"null"))
 _NAN, _INFINITY, _MINUS_INFINITY = (
     np.frombuffer(b'{"$numberDouble":"%b"}' % text, dtype=np.uint8) for text in (b"NaN", b"Infinity", b"-Infinity")
@@ -39,7 +42,7 @@ _FRACTION: Final = (1 << 52) - 1
 
 
 @rare
-def _put_cell(out, to, tag, number, text, begin, end, size):
+def _put_text_cell(out, to, tag, number, text, begin, end, size):
     """Write a value of a type that has a form of its own; of a string the characters from begin to end, of OTHER the JSON."""
     if tag == tags.STRING:
         return put_text(out, to, text, begin, end, size)
@@ -62,7 +65,15 @@ def _put_cell(out, to, tag, number, text, begin, end, size):
 
 
 @part
-def known_name(out, begin, end, names, used):
+def _put_cell(codec, out, to, tag, number, text, begin, end, size):
+    """The same, or in the codec; of ENCODED the bytes."""
+    if codec:
+        return encoding.put_cell(out, to, tag, number, text, begin, end)
+    return _put_text_cell(out, to, tag, number, text, begin, end, size)
+
+
+@part
+def _known_name(out, begin, end, names, used):
     """Whether a name, as it was written, is among those of its object from names[used[0]] to names[used[1]]; else it is added.
 
     Names are compared by a number of 64 bits: of two that share one the interpreter finds that they differ.
@@ -76,7 +87,7 @@ def known_name(out, begin, end, names, used):
         found = (found ^ word) * np.uint64(0xD6E8FEB86659FD93)
         found ^= found >> np.uint64(32)
         at += 8
-    if used[1] >= NAMES_MAX:
+    if used[1] >= _NAMES_MAX:
         return True
     same = False
     for i in range(used[0], used[1]):
@@ -90,11 +101,17 @@ def known_name(out, begin, end, names, used):
 
 
 @part
-def _put_string(text, at, end, size, out, to):
+def _put_string(codec, text, at, end, size, out, to):
     """(behind it, behind what was written) of a JSON string that opens at a place; (-1, …) if it is none."""
     close, saved = string_end(text, at + 1, end, size) if at < end and byte_at(text, at) == QUOTE else (-1, 0)
     if close < 0:
         return -1, to
+    if codec:
+        to = encoding.put_string_head(out, to, close - at - 1 - saved)
+        if saved:
+            return close + 1, copy_string(text, at + 1, close, out, to)
+        copy_bytes(out, to, text, at + 1, close - at - 1)
+        return close + 1, to + close - at - 1
     if saved:
         out[to] = QUOTE
         to = put_unescaped(out, to + 1, text, at + 1, close)
@@ -105,73 +122,71 @@ def _put_string(text, at, end, size, out, to):
 
 
 @part
-def _put_name(text, at, end, size, out, to):
-    """(where the value begins, behind the name and its colon) of a field; (-1, …) if it is none."""
-    at, to = _put_string(text, at, end, size, out, to)
+def _put_name(codec, text, at, end, size, out, to):
+    """(where the value begins, behind the name, in a text with its colon) of a field; (-1, …) if it is none."""
+    at, to = _put_string(codec, text, at, end, size, out, to)
     at = skip_space(text, at, end) if at >= 0 else end
     if at >= end or byte_at(text, at) != _COLON:
         return -1, to
-    out[to] = _COLON
-    return skip_space(text, at + 1, end), to + 1
-
-
-@part
-def _put_simple(text, at, end, size, out, to):
-    """(behind it, behind what was written) of a value that is neither object nor array."""
-    if byte_at(text, at) == QUOTE:
-        return _put_string(text, at, end, size, out, to)
-    after, tag, found = scalar(text, at, end, size)
-    return after, _put_cell(out, to, tag, found, text, at, at, size) if after >= 0 else to
-
-
-@part
-def _put_opening(text, at, end, size, out, to):
-    """(behind it, behind what was written, whether that is all of it) of an object or an array."""
-    kind, behind = first_kind(text, at, end, size) if byte_at(text, at) == _OPEN else (np.int64(0), at)
-    if kind:
-        at, tag, found = typed(text, behind, end, size, kind)
-        if at < 0 or tag == tags.OTHER:
-            return -1, to, True
-        return at, _put_cell(out, to, tag, found, text, at, at, size), True
-    out[to] = byte_at(text, at)
-    return at + 1, to + 1, False
+    if not codec:
+        out[to] = _COLON
+        to += 1
+    return skip_space(text, at + 1, end), to
 
 
 @rare
-def _put_value(text, at, end, size, out, to, frames, names, used_before):
-    """(behind it, behind what was written) of the value at a place; (-1, …) where the interpreter has to render it (R3)."""
+def _put_value(codec, text, at, end, size, out, to, frames, names, used_before):
+    """(behind it, behind what was written) of the value at a place; (-1, …) where the interpreter has to write it (R3).
+
+    frames: by depth: the bracket, the names of the object around, where it was begun, and the fields or items so far.
+    """
     depth = 0
-    used = frames[2]
+    used = frames[4]
     used[0] = used[1] = used_before
     while at < end:
         byte = byte_at(text, at)
         done = True
         if byte == _OPEN or byte == _LIST:
-            at, to, done = _put_opening(text, at, end, size, out, to)
-            if at >= 0 and not done:
-                if depth >= DEPTH_MAX:
+            kind, behind = first_kind(text, at, end, size) if byte == _OPEN else (np.int64(0), at)
+            if kind:
+                at, tag, found = typed(text, behind, end, size, kind)
+                if at < 0 or tag == tags.OTHER:
                     return -1, to
-                frames[0, depth], frames[1, depth] = byte, used[0]
+                to = _put_cell(codec, out, to, tag, found, text, at, at, size)
+            else:
+                if depth >= _DEPTH_MAX:
+                    return -1, to
+                frames[0, depth], frames[1, depth], frames[2, depth] = byte, used[0], to
                 used[0] = used[1]
-                depth += 1
-                at = skip_space(text, at, end)
+                out[to] = byte
+                depth, to = depth + 1, to + 1
+                at = skip_space(text, at + 1, end)
                 done = at < end and byte_at(text, at) == byte + 2  # the closing bracket
+                frames[3, depth - 1] = -1 if done else 0
+        elif byte == QUOTE:
+            at, to = _put_string(codec, text, at, end, size, out, to)
         else:
-            at, to = _put_simple(text, at, end, size, out, to)
+            at, tag, found = scalar(text, at, end, size)
+            to = _put_cell(codec, out, to, tag, found, text, at, at, size) if at >= 0 else to
         if at < 0:
             return -1, to
         while done and depth:
+            frames[3, depth - 1] += 1
             at = skip_space(text, at, end)
             if at >= end:
                 return -1, to
             byte = byte_at(text, at)
-            out[to] = byte
-            at, to = at + 1, to + 1
+            at += 1
+            if not codec:
+                out[to] = byte
+                to += 1
             if byte == _COMMA:
                 at = skip_space(text, at, end)
                 done = False
             elif byte == frames[0, depth - 1] + 2:
                 depth -= 1
+                if codec:
+                    to = encoding.put_head(out, frames[2, depth], to, frames[3, depth], frames[0, depth] == _LIST)
                 used[1], used[0] = used[0], frames[1, depth]
             else:
                 return -1, to
@@ -179,8 +194,8 @@ def _put_value(text, at, end, size, out, to, frames, names, used_before):
             return at, to
         if frames[0, depth - 1] == _OPEN:
             begin = to
-            at, to = _put_name(text, at, end, size, out, to)
-            if at < 0 or known_name(out, begin, to, names, used):
+            at, to = _put_name(codec, text, at, end, size, out, to)
+            if at < 0 or _known_name(out, begin, to, names, used):
                 return -1, to
     return -1, to
 
@@ -189,8 +204,8 @@ def _put_value(text, at, end, size, out, to, frames, names, used_before):
 
 
 @rare
-def _put_packed(text, at, end, size, out, to, frames):
-    """As `_put_value`, of an encoded value."""
+def _put_decoded(text, at, end, size, out, to, frames):
+    """As `_put_value`, of an encoded value that is written as JSON."""
     depth = 0
     while at < end:
         tag, found, content, length, count = header(text, at)
@@ -198,13 +213,13 @@ def _put_packed(text, at, end, size, out, to, frames):
             return -1, to
         at = content + length
         if tag == tags.OBJECT or tag == tags.ARRAY:
-            if depth >= DEPTH_MAX:
+            if depth >= _DEPTH_MAX:
                 return -1, to
             frames[0, depth], frames[1, depth] = (_OPEN if tag == tags.OBJECT else _LIST), count
             out[to] = frames[0, depth]
             depth, to = depth + 1, to + 1
         else:
-            to = _put_cell(out, to, tag, found, text, content, at, size)
+            to = _put_text_cell(out, to, tag, found, text, content, at, size)
         opens = (tag == tags.OBJECT or tag == tags.ARRAY) and count > 0
         while depth and frames[1, depth - 1] == 0:
             depth -= 1
@@ -226,12 +241,22 @@ def _put_packed(text, at, end, size, out, to, frames):
     return -1, to
 
 
+@part
+def _put_packed(codec, text, at, end, size, out, to, frames):
+    """As `_put_value`, of an encoded value."""
+    if codec:
+        behind = skip(text, at, end, 1)
+        copy_bytes(out, to, text, at, behind - at)
+        return behind, to + behind - at
+    return _put_decoded(text, at, end, size, out, to, frames)
+
+
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
 @part
-def column_of(out, begin, end, texts, text_ends):
-    """The column whose name, as it is written with its colon, was written; -1 if there is none."""
+def _column_of(out, begin, end, texts, text_ends):
+    """The column whose name, as it is written was written; -1 if there is none."""
     low = 0
     for column in range(len(text_ends)):
         high = text_ends[column]
@@ -246,25 +271,34 @@ def column_of(out, begin, end, texts, text_ends):
 
 
 @part
-def _place(cells, row, column, null, out, mark, to, frames):
+def _place(codec, cells, row, column, null, out, mark, to, frames):
     """What a column says of a field whose name was written from `mark` to `to`; `mark` if nothing. null: what the document has is.
 
-    -1 where the interpreter has to render it (R3).
+    -1 where the interpreter has to write it (R3).
     """
     kinds, numbers, begins, ends, strings = cells
     tag = kinds[column, row]
-    if tag == ENCODED:
-        at, to = _put_packed(strings, begins[column, row], ends[column, row], len(strings), out, to, frames)
+    if tag == ENCODED and not codec:
+        at, to = _put_decoded(strings, begins[column, row], ends[column, row], len(strings), out, to, frames)
         return to if at >= 0 else -1
-    if tag == ASK:
-        return put_all(out, to, _NULL) if null else mark
-    if tag == tags.MISSING:
+    if tag == tags.MISSING or (tag == ASK and not null):
         return mark
-    return _put_cell(out, to, tag, numbers[column, row], strings, begins[column, row], ends[column, row], len(strings))
+    tag = tags.NULL if tag == ASK else tag
+    begin, end = begins[column, row], ends[column, row]
+    return _put_cell(codec, out, to, tag, numbers[column, row], strings, begin, end, len(strings))
 
 
 @part
-def _rest(cells, row, columns, out, to, frames):
+def _comma(codec, out, to, count):
+    """Behind what parts a field from those in front of it."""
+    if codec or not count:
+        return to
+    out[to] = _COMMA
+    return to + 1
+
+
+@part
+def _end(codec, cells, row, columns, out, top, to, count, frames):
     """Write the fields that the document does not have, and its end; as `_place`."""
     texts, text_ends, placed = columns
     low = 0
@@ -272,50 +306,47 @@ def _rest(cells, row, columns, out, to, frames):
         high = text_ends[column]
         tag = cells[0][column, row]
         if not placed[column] and tag != tags.MISSING and tag != ASK:
-            if placed[len(text_ends)]:
-                out[to] = _COMMA
-                to += 1
+            to = _comma(codec, out, to, count)
             copy_bytes(out, to, texts, low, high - low)
-            to = _place(cells, row, column, False, out, to, to + high - low, frames)
+            to = _place(codec, cells, row, column, False, out, to, to + high - low, frames)
             if to < 0:
                 return -1
-            placed[len(text_ends)] = True
+            count += 1
         low = high
+    if codec:
+        return encoding.put_head(out, top, to, count, False)
     out[to] = _CLOSE
     return to + 1
 
 
 @part
-def _json_row(text, at, end, size, cells, row, columns, out, to, frames, names):
+def _json_row(codec, text, at, end, size, cells, row, columns, out, to, frames, names):
     """Behind what was written of a row whose document is JSON; -1 where the interpreter has to (R3)."""
     texts, text_ends, placed = columns
-    at, any_field = skip_space(text, at, end), len(text_ends)
+    at, top, count = skip_space(text, at, end), to, 0
     out[to] = _OPEN
     to += 1
     at = skip_space(text, at + 1, end) if at < end and byte_at(text, at) == _OPEN else end
     if at >= end:
         return -1
-    used = frames[3]
+    used = frames[5]
     used[0] = used[1] = 0
     while byte_at(text, at) != _CLOSE:
         mark = to
-        if placed[any_field]:
-            out[to] = _COMMA
-            to += 1
-        begin = to
-        at, to = _put_name(text, at, end, size, out, to)
-        if at < 0 or at >= end or known_name(out, begin, to, names, used):
+        begin = to = _comma(codec, out, to, count)
+        at, to = _put_name(codec, text, at, end, size, out, to)
+        if at < 0 or at >= end or _known_name(out, begin, to, names, used):
             return -1
-        column, null, value = column_of(out, begin, to, texts, text_ends), byte_at(text, at) == 110, to
-        at, to = _put_value(text, at, end, size, out, to, frames, names, used[1])
+        column, null, value = _column_of(out, begin, to, texts, text_ends), byte_at(text, at) == 110, to
+        at, to = _put_value(codec, text, at, end, size, out, to, frames, names, used[1])
         if at < 0:
             return -1
         if column >= 0:
             placed[column] = True
-            to = _place(cells, row, column, null, out, mark, value, frames)
+            to = _place(codec, cells, row, column, null, out, mark, value, frames)
             if to < 0:
                 return -1
-        placed[any_field] |= to != mark
+        count += to != mark
         at = skip_space(text, at, end)
         if at < end and byte_at(text, at) == _COMMA:
             at = skip_space(text, at + 1, end)
@@ -323,87 +354,92 @@ def _json_row(text, at, end, size, cells, row, columns, out, to, frames, names):
             return -1
         if at >= end:
             return -1
-    return _rest(cells, row, columns, out, to, frames)
+    return _end(codec, cells, row, columns, out, top, to, count, frames)
 
 
 @part
-def _packed_row(text, at, end, size, cells, row, columns, out, to, frames):
+def _packed_row(codec, text, at, end, size, cells, row, columns, out, to, frames):
     """As `_json_row`, of an encoded document; one of no bytes has no fields."""
     texts, text_ends, placed = columns
-    any_field = len(text_ends)
+    top, count = to, 0
     out[to] = _OPEN
     to += 1
-    _, _, at, _, count = header(text, at) if at < end else (0, np.int64(0), at, np.int64(0), np.int64(0))
-    for _ in range(count):
+    _, _, at, _, fields = header(text, at) if at < end else (0, np.int64(0), at, np.int64(0), np.int64(0))
+    for _ in range(fields):
         mark = to
-        if placed[any_field]:
-            out[to] = _COMMA
-            to += 1
-        begin = to
+        begin = to = _comma(codec, out, to, count)
         _, _, content, length, _ = header(text, at)
-        if not is_text(text, content, length):
+        if codec:
+            copy_bytes(out, to, text, at, content + length - at)
+            to += content + length - at
+        elif is_text(text, content, length):
+            to = put_text(out, to, text, content, content + length, size)
+            out[to] = _COLON
+            to += 1
+        else:
             return -1
-        to = put_text(out, to, text, content, content + length, size)
-        out[to] = _COLON
-        at, to = content + length, to + 1
-        column, null, value = column_of(out, begin, to, texts, text_ends), byte_at(text, at) == 0xC0, to
-        at, to = _put_packed(text, at, end, size, out, to, frames)
+        at = content + length
+        column, null, value = _column_of(out, begin, to, texts, text_ends), byte_at(text, at) == encoding.NULL, to
+        at, to = _put_packed(codec, text, at, end, size, out, to, frames)
         if at < 0:
             return -1
         if column >= 0:
             placed[column] = True
-            to = _place(cells, row, column, null, out, mark, value, frames)
+            to = _place(codec, cells, row, column, null, out, mark, value, frames)
             if to < 0:
                 return -1
-        placed[any_field] |= to != mark
-    return _rest(cells, row, columns, out, to, frames)
+        count += to != mark
+    return _end(codec, cells, row, columns, out, top, to, count, frames)
 
 
 def room_to_work(columns: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
-    """What `render` and `encoding.encode` work in, for so many columns (CC5)."""
-    return (
-        np.empty(columns + 1, np.bool_),
-        np.empty((6, DEPTH_MAX + 1), np.int64),
-        np.empty(NAMES_MAX + 1, np.uint64),
-    )
+    """What `render` and `encode` work in, for so many columns (CC5)."""
+    return np.empty(columns, np.bool_), np.empty((6, _DEPTH_MAX + 1), np.int64), np.empty(_NAMES_MAX + 1, np.uint64)
 
 
 _BYTES, _INT64S = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.int64, 1, "C", readonly=True)
 _INT64_ROWS: Final = types.Array(types.int64, 2, "C", readonly=True)
 
 
-@compiled(
-    types.int64(
-        *(_BYTES, _INT64S, types.boolean, _BYTES, _INT64S),
-        *(types.Array(types.uint8, 2, "C", readonly=True), _INT64_ROWS, _INT64_ROWS, _INT64_ROWS, _BYTES),
-        *(types.uint8[::1], types.int64[::1], types.boolean[::1]),
-        *(types.boolean[::1], types.int64[:, ::1], types.uint64[::1]),
-    )
-)
-def render(
-    text, bounds, encoded, texts, text_ends, kinds, numbers, begins, ends, strings, out, offsets, sure,
-    placed, stack, known,
-):  # fmt: skip
+def _writer(*, codec: bool) -> Any:
     """Write the rows one behind the other; how many bytes they take. A row of which `sure` becomes false is empty (R3).
 
-    text, bounds: the documents, JSON or `encoded`. texts, text_ends: the names of k columns, as they are written, with colons. kinds to
-    ends: shape (k, n): what the columns say of the fields: tag, value, and place in `strings` (of a string its characters,
-    of ENCODED the value, of OTHER its JSON). out: with room. offsets: shape (n + 1,), where rows begin. sure: shape (n,). placed, stack,
-    known: to work in, see `room_to_work`.
+    text, bounds: the documents, JSON or `encoded`. texts, text_ends: the names of k columns, as they are written, in JSON with colons.
+    kinds to ends: shape (k, n): what the columns say of the fields: tag, value, and place in `strings` (of a string its characters,
+    of ENCODED the value, of OTHER, which the codec does not have, its JSON). out: with room. offsets: shape (n + 1,), where rows begin.
+    sure: shape (n,). placed, stack, known: to work in, see `room_to_work`.
     """
-    whole, target, frames, names = borrowed(text), borrowed(out), borrowed(stack), borrowed(known)
-    cells = borrowed(kinds), borrowed(numbers), borrowed(begins), borrowed(ends), borrowed(strings)
-    columns = borrowed(texts), borrowed(text_ends), borrowed(placed)
-    to = np.int64(0)
-    for row in range(len(sure)):
-        offsets[row] = to
-        placed[:] = False
-        at, end = bounds[row], bounds[row + 1]
-        if encoded:
-            behind = _packed_row(whole, at, end, len(text), cells, row, columns, target, to, frames)
-        else:
-            behind = _json_row(whole, at, end, len(text), cells, row, columns, target, to, frames, names)
-        sure[row] = behind >= 0
-        to = behind if behind >= 0 else to
-    offsets[len(sure)] = to
-    return to
+
+    @compiled(
+        types.int64(
+            *(_BYTES, _INT64S, types.boolean, _BYTES, _INT64S),
+            *(types.Array(types.uint8, 2, "C", readonly=True), _INT64_ROWS, _INT64_ROWS, _INT64_ROWS, _BYTES),
+            *(types.uint8[::1], types.int64[::1], types.boolean[::1]),
+            *(types.boolean[::1], types.int64[:, ::1], types.uint64[::1]),
+        )
+    )
+    def write(
+        text, bounds, encoded, texts, text_ends, kinds, numbers, begins, ends, strings, out, offsets, sure,
+        placed, stack, known,
+    ):  # fmt: skip
+        whole, target, frames, names = borrowed(text), borrowed(out), borrowed(stack), borrowed(known)
+        cells = borrowed(kinds), borrowed(numbers), borrowed(begins), borrowed(ends), borrowed(strings)
+        columns = borrowed(texts), borrowed(text_ends), borrowed(placed)
+        to = np.int64(0)
+        for row in range(len(sure)):
+            offsets[row] = to
+            placed[:] = False
+            at, end = bounds[row], bounds[row + 1]
+            if encoded:
+                behind = _packed_row(codec, whole, at, end, len(text), cells, row, columns, target, to, frames)
+            else:
+                behind = _json_row(codec, whole, at, end, len(text), cells, row, columns, target, to, frames, names)
+            sure[row] = behind >= 0
+            to = behind if behind >= 0 else to
+        offsets[len(sure)] = to
+        return to
+
+    return write
+
+
+render, encode = _writer(codec=False), _writer(codec=True)

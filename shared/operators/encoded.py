@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.shared.compiled import encoding, rendering, tags
+from tidemark.shared.compiled import rendering, tags
 from tidemark.shared.compiled.documents import buffers
 from tidemark.shared.language.values import encode_docs, encode_value
 from tidemark.shared.model.values import MISSING
@@ -48,7 +48,7 @@ class _Cells:
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """The documents of n rows, and what k columns say of their fields: what `rendering.render` and `encoding.encode` read."""
+    """The documents of n rows, and what k columns say of their fields: what `rendering.render` and `rendering.encode` read."""
 
     text: Bytes
     bounds: Int64s
@@ -103,7 +103,7 @@ def encoded(batch: pa.RecordBatch, without: Sequence[str] = ()) -> pa.BinaryArra
     overlay, count = Overlay.of(batch, encode_value, without), batch.num_rows
     out = np.empty(overlay.room(_GROWTH, _CELL_BYTES) + _CELL_BYTES, np.uint8)
     offsets, sure = np.empty(count + 1, np.int64), np.ones(count, np.bool_)
-    size = encoding.encode(
+    size = rendering.encode(
         overlay.text, overlay.bounds, overlay.encoded, overlay.names, overlay.name_ends, overlay.kinds, overlay.numbers,
         overlay.begins, overlay.ends, overlay.data, out, offsets, sure, *rendering.room_to_work(len(overlay.name_ends)),
     )  # fmt: skip
