@@ -84,6 +84,10 @@ def _call(expr: Call, env: Environment) -> Value:
             args = _deferring(operator.signature, expr.args, env)
         else:
             args = [ABSENT if arg is None else _EVALUATE[type(arg)](arg, env) for arg in expr.args]
+        if guarded := operator.null:
+            for arg in args if guarded >= len(args) else args[:guarded]:
+                if arg is None or arg is MISSING:
+                    return None
         value = operator.function(*args)
         if type(value) is str or type(value) is list:
             env.spend(len(value))

@@ -2,8 +2,9 @@
 
 An eager operator gets its arguments' values in the order of its signature, `ABSENT` for an optional one that was not written. One that
 goes `until_null` gets them up to the first null or missing one, which is all it looks at. A lazy one gets the expressions and the
-environment. `Deferred` arguments are functions without arguments, for they are evaluated only where they are needed. The first line of
-the function's docstring is the operator's documentation.
+environment. `Deferred` arguments are functions without arguments, for they are evaluated only where they are needed. With `null` the
+function is not asked where one of so many leading arguments is null or missing: the result is null. The operator's
+documentation is `doc`, or the first line of the function's docstring.
 """
 
 from collections.abc import Callable
@@ -53,9 +54,12 @@ class Operator:
     function: Callable[..., Any]
     lazy: bool
     until_null: bool
+    null: int
     doc: str
 
 
+ALL: Final = 2**31
+"""As many arguments as there are."""
 OPERATORS: Final[dict[str, Operator]] = {}
 """All operators that take expressions as arguments; forms that bind variables are in `parse`."""
 
@@ -81,28 +85,39 @@ LEFT_OUT: Final[dict[str, str]] = {
 
 
 def positional(
-    name: str, least: int, most: int | None = -1, *, lazy: bool = False, until_null: bool = False
-) -> Callable[[F], F]:
+    name: str, least: int, most: int | None = -1, *,
+    lazy: bool = False, until_null: bool = False, null: int = 0, doc: str = "",
+) -> Callable[[F], F]:  # fmt: skip
     """Declare an operator with positional arguments, `least` to `most` of them (just `least` by default)."""
-    return _declare(name, Positional(least, least if most == -1 else most), lazy=lazy, until_null=until_null)
+    signature = Positional(least, least if most == -1 else most)
+    return _declare(name, signature, lazy=lazy, until_null=until_null, null=null, doc=doc)
 
 
 def named(
-    name: str, required: str, optional: str = "", *, alone: bool = False, order: str = "", deferred: str = ""
-) -> Callable[[F], F]:
+    name: str, required: str, optional: str = "", *,
+    alone: bool = False, order: str = "", deferred: str = "", null: int = 0, doc: str = "",
+) -> Callable[[F], F]:  # fmt: skip
     """Declare an operator with named arguments; names are separated by blanks, required ones first unless `order` is given."""
     names = tuple((order or f"{required} {optional}").split())
-    return _declare(name, Named(names, frozenset(required.split()), alone, frozenset(deferred.split())))
+    return _declare(
+        name, Named(names, frozenset(required.split()), alone, frozenset(deferred.split())), null=null, doc=doc
+    )
 
 
 def _declare(
-    name: str, signature: Positional | Named, *, lazy: bool = False, until_null: bool = False
+    name: str,
+    signature: Positional | Named,
+    *,
+    null: int,
+    doc: str,
+    lazy: bool = False,
+    until_null: bool = False,
 ) -> Callable[[F], F]:
     def register(function: F) -> F:
         assert name not in OPERATORS, f"{name} is declared twice"
-        doc = (function.__doc__ or "").strip().splitlines()
-        assert doc, f"{name} has no documentation"
-        OPERATORS[name] = Operator(name, signature, function, lazy, until_null, doc[0])
+        lines = (doc or function.__doc__ or "").strip().splitlines()
+        assert lines, f"{name} has no documentation"
+        OPERATORS[name] = Operator(name, signature, function, lazy, until_null, null, lines[0])
         return function
 
     return register

@@ -6,7 +6,7 @@ from decimal import ROUND_DOWN, ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal
 from typing import Any, Final, TypeVar
 
 from tidemark.shared.language.expressions.errors import DIVISION, OVERFLOW, TYPE, VALUE, fail
-from tidemark.shared.language.expressions.registry import ABSENT, named, positional
+from tidemark.shared.language.expressions.registry import ABSENT, ALL, named, positional
 from tidemark.shared.language.values.numbers import (
     DEC,
     DECIMAL,
@@ -43,8 +43,7 @@ def _gathered(name: str, doc: str, begin: type[Gathering], finish: Callable[[Gat
             gathered.add(value)
         return finish(gathered)
 
-    apply.__doc__ = doc
-    positional(name, 0, None)(apply)
+    positional(name, 0, None, doc=doc)(apply)
 
 
 _gathered("$sum", "The sum of the numbers; what is no number is passed over.", Total, Total.sum)
@@ -53,18 +52,16 @@ _gathered("$stdDevPop", "The standard deviation of a population.", Deviation, De
 _gathered("$stdDevSamp", "The standard deviation of a sample.", Deviation, Deviation.sample)
 
 
-@positional("$max", 0, None)
-def _max(*values: Value) -> Value:
-    """The greatest operand; null and missing do not count."""
-    items = [value for value in _operands(values) if value is not None and value is not MISSING]
-    return max(items, key=sort_key) if items else None
+def _extreme(name: str, doc: str, best: Callable[..., Value]) -> None:
+    def apply(*values: Value) -> Value:
+        items = [value for value in _operands(values) if value is not None and value is not MISSING]
+        return best(items, key=sort_key) if items else None
+
+    positional(name, 0, None, doc=doc)(apply)
 
 
-@positional("$min", 0, None)
-def _min(*values: Value) -> Value:
-    """The least operand; null and missing do not count."""
-    items = [value for value in _operands(values) if value is not None and value is not MISSING]
-    return min(items, key=sort_key) if items else None
+_extreme("$max", "The greatest operand; null and missing do not count.", max)
+_extreme("$min", "The least operand; null and missing do not count.", min)
 
 
 def _numbers(value: Value) -> list[float]:
@@ -185,11 +182,9 @@ def _multiply(*values: Value) -> Value:
     return total
 
 
-@positional("$subtract", 2)
+@positional("$subtract", 2, null=2)
 def _subtract(left: Value, right: Value) -> Value:
     """Subtracts a number from a number, milliseconds from a date, or a date from a date (giving milliseconds)."""
-    if is_null(left) or is_null(right):
-        return None
     if type(left) is Date:
         if type(right) is Date:
             return whole(int(left) - int(right), LONG)
@@ -199,33 +194,27 @@ def _subtract(left: Value, right: Value) -> Value:
     return subtract(number("$subtract", left), number("$subtract", right))
 
 
-@positional("$divide", 2)
+@positional("$divide", 2, null=2)
 def _divide(left: Value, right: Value) -> Value:
     """Divides; the result is a double, or a decimal if one of them is."""
-    if is_null(left) or is_null(right):
-        return None
     try:
         return divide(number("$divide", left), number("$divide", right))
     except ZeroDivisionError:
         raise fail("$divide by zero", DIVISION) from None
 
 
-@positional("$mod", 2)
+@positional("$mod", 2, null=2)
 def _mod(left: Value, right: Value) -> Value:
     """The remainder; its sign is the dividend's."""
-    if is_null(left) or is_null(right):
-        return None
     try:
         return modulo(number("$mod", left), number("$mod", right))
     except ZeroDivisionError:
         raise fail("$mod by zero", DIVISION) from None
 
 
-@positional("$abs", 1)
+@positional("$abs", 1, null=1)
 def _abs(value: Value) -> Value:
     """The absolute value."""
-    if is_null(value):
-        return None
     wide = width(number("$abs", value))
     if wide <= LONG:
         if value == INT64_MIN:
@@ -236,8 +225,6 @@ def _abs(value: Value) -> Value:
 
 def _rounder(name: str, doc: str, on_double: Callable[[float], float], mode: str) -> None:
     def apply(value: Value) -> Value:
-        if is_null(value):
-            return None
         wide = width(number(name, value))
         if wide <= LONG:
             return value
@@ -247,8 +234,7 @@ def _rounder(name: str, doc: str, on_double: Callable[[float], float], mode: str
         fits = value.is_finite() and value.adjusted() < DECIMAL.prec
         return value.to_integral_value(rounding=mode) if fits else Decimal("NaN")
 
-    apply.__doc__ = doc
-    positional(name, 1)(apply)
+    positional(name, 1, null=1, doc=doc)(apply)
 
 
 _rounder(
@@ -262,8 +248,6 @@ _PLACES: Final = (-20, 100)
 
 
 def _at_place(name: str, value: Value, place: Value, mode: str) -> Value:
-    if is_null(value):
-        return None
     wide = width(number(name, value))
     if is_null(place):
         return None
@@ -284,23 +268,21 @@ def _at_place(name: str, value: Value, place: Value, mode: str) -> Value:
     return float(rounded) if wide == DOUBLE else decimal_of(rounded)
 
 
-@positional("$round", 1, 2)
+@positional("$round", 1, 2, null=1)
 def _round(value: Value, place: Value = ABSENT) -> Value:
     """Rounds at a decimal place, a half to the even neighbour."""
     return _at_place("$round", value, place, ROUND_HALF_EVEN)
 
 
-@positional("$trunc", 1, 2)
+@positional("$trunc", 1, 2, null=1)
 def _trunc(value: Value, place: Value = ABSENT) -> Value:
     """Cuts towards zero at a decimal place."""
     return _at_place("$trunc", value, place, ROUND_DOWN)
 
 
-@positional("$pow", 2)
+@positional("$pow", 2, null=2)
 def _pow(base: Value, exponent: Value) -> Value:
     """A power."""
-    if is_null(base) or is_null(exponent):
-        return None
     wide = max(width(number("$pow", base)), width(number("$pow", exponent)))
     if is_nan(base) or is_nan(exponent):
         return Decimal("NaN") if wide == DEC else math.nan
@@ -324,8 +306,6 @@ def _pow(base: Value, exponent: Value) -> Value:
 def _real(name: str, doc: str, on_double: Callable[[float], float], on_decimal: Callable[[Decimal], Decimal] | None,
           good: Callable[[Any], bool] | None = None, need: str = "") -> None:  # fmt: skip
     def apply(value: Value) -> Value:
-        if is_null(value):
-            return None
         wide = width(number(name, value))
         if is_nan(value):
             return value
@@ -340,8 +320,7 @@ def _real(name: str, doc: str, on_double: Callable[[float], float], on_decimal: 
         except ValueError:
             return math.nan
 
-    apply.__doc__ = doc
-    positional(name, 1)(apply)
+    positional(name, 1, null=1, doc=doc)(apply)
 
 
 def _positive(value: Any) -> bool:
@@ -379,20 +358,16 @@ _real(
 )
 
 
-@positional("$atan2", 2)
+@positional("$atan2", 2, null=2)
 def _atan2(y: Value, x: Value) -> Value:
     """The arc tangent of y / x in its quadrant, in radians."""
-    if is_null(y) or is_null(x):
-        return None
     angle = math.atan2(double_of(number("$atan2", y)), double_of(number("$atan2", x)))
     return decimal_of(angle) if DEC in (width(y), width(x)) else angle
 
 
-@positional("$log", 2)
+@positional("$log", 2, null=2)
 def _log(value: Value, base: Value) -> Value:
     """The logarithm to a base."""
-    if is_null(value) or is_null(base):
-        return None
     operands = number("$log", value), number("$log", base)
     if any(is_nan(operand) for operand in operands):
         return Decimal("NaN") if DEC in (width(value), width(base)) else math.nan
@@ -405,8 +380,6 @@ def _log(value: Value, base: Value) -> Value:
 
 def _bitwise(name: str, doc: str, start: int, combine: Callable[[int, int], int]) -> None:
     def apply(*values: Value) -> Value:
-        if any(is_null(value) for value in values):
-            return None
         result = start
         wide = 0
         for value in values:
@@ -416,8 +389,7 @@ def _bitwise(name: str, doc: str, start: int, combine: Callable[[int, int], int]
             result = combine(result, int(value))
         return long(result) if wide == LONG else result
 
-    apply.__doc__ = doc
-    positional(name, 0, None)(apply)
+    positional(name, 0, None, null=ALL, doc=doc)(apply)
 
 
 _bitwise("$bitAnd", "The bits that all have.", -1, lambda a, b: a & b)
@@ -425,11 +397,9 @@ _bitwise("$bitOr", "The bits that any has.", 0, lambda a, b: a | b)
 _bitwise("$bitXor", "The bits that an odd number has.", 0, lambda a, b: a ^ b)
 
 
-@positional("$bitNot", 1)
+@positional("$bitNot", 1, null=1)
 def _bit_not(value: Value) -> Value:
     """All bits the other way round."""
-    if is_null(value):
-        return None
     if not is_number(value) or width(value) > LONG:
         raise fail(f"$bitNot takes an int or a long, found {type_name(value)}", TYPE)
     return whole(~int(value), width(value))

@@ -51,11 +51,9 @@ def _set_intersection(*values: Value) -> Value:
     return _in_order(result or {})
 
 
-@positional("$setDifference", 2)
+@positional("$setDifference", 2, null=2)
 def _set_difference(left: Value, right: Value) -> Value:
     """The items of the first array that the second does not have, in the order of the first."""
-    if is_null(left) or is_null(right):
-        return None
     without = _keyed("$setDifference", right)
     return [item for key, item in _keyed("$setDifference", left).items() if key not in without]
 
@@ -147,22 +145,20 @@ def _size(value: Value) -> int:
     return len(need_array("$size", value))
 
 
-@positional("$arrayElemAt", 2)
+@positional("$arrayElemAt", 2, null=2)
 def _array_elem_at(value: Value, index: Value) -> Value:
     """The item at an index, from the end if it is negative; missing beyond."""
-    if is_null(value) or is_null(index):
-        return None
     items, at = need_array("$arrayElemAt", value), need_whole("$arrayElemAt", "index", index)
     return items[at] if -len(items) <= at < len(items) else MISSING
 
 
-@positional("$first", 1)
+@positional("$first", 1, null=1)
 def _first(value: Value) -> Value:
     """The first item of an array."""
     return _array_elem_at(value, 0)
 
 
-@positional("$last", 1)
+@positional("$last", 1, null=1)
 def _last(value: Value) -> Value:
     """The last item of an array."""
     return _array_elem_at(value, -1)
@@ -211,10 +207,10 @@ def _concat_arrays(*values: Value) -> Value:
     return result
 
 
-@positional("$reverseArray", 1)
+@positional("$reverseArray", 1, null=1)
 def _reverse_array(value: Value) -> Value:
     """The items from the last to the first."""
-    return None if is_null(value) else need_array("$reverseArray", value)[::-1]
+    return need_array("$reverseArray", value)[::-1]
 
 
 @positional("$in", 2)
@@ -223,11 +219,9 @@ def _in(value: Value, items: Value) -> bool:
     return any(equal(value, item) for item in need_array("$in", items))
 
 
-@positional("$indexOfArray", 2, 4)
+@positional("$indexOfArray", 2, 4, null=1)
 def _index_of_array(value: Value, wanted: Value, start: Value = ABSENT, end: Value = ABSENT) -> Value:
     """The index of the first item equal to a value; -1 for none."""
-    if is_null(value):
-        return None
     items = need_array("$indexOfArray", value)
     first = 0 if start is ABSENT else need_whole("$indexOfArray", "start", start)
     last = len(items) if end is ABSENT else need_whole("$indexOfArray", "end", end)
@@ -253,11 +247,9 @@ def _range(start: Value, end: Value, step: Value = ABSENT) -> list[int]:
     return list(range(first, last, by))
 
 
-@positional("$slice", 2, 3)
+@positional("$slice", 2, 3, null=3)
 def _slice(value: Value, position: Value, count: Value = ABSENT) -> Value:
     """A part of an array: the first n, the last n (negative), or n from a position."""
-    if is_null(value) or is_null(position) or (count is not ABSENT and is_null(count)):
-        return None
     items, at = need_array("$slice", value), need_whole("$slice", "position", position)
     if count is ABSENT:
         return items[:at] if at >= 0 else items[at:]
@@ -288,21 +280,17 @@ def _zip(inputs: Value, longest: Value, defaults: Value) -> Value:
     return [[items[i] if i < len(items) else fill[k] for k, items in enumerate(arrays)] for i in range(size)]
 
 
-@positional("$objectToArray", 1)
+@positional("$objectToArray", 1, null=1)
 def _object_to_array(value: Value) -> Value:
     """A document as an array of {k, v}."""
-    if is_null(value):
-        return None
     if type(value) is not dict:
         raise fail(f"$objectToArray takes a document, found {type_name(value)}", TYPE)
     return [{"k": name, "v": item} for name, item in value.items()]
 
 
-@positional("$arrayToObject", 1)
+@positional("$arrayToObject", 1, null=1)
 def _array_to_object(value: Value) -> Value:
     """An array of {k, v} or [k, v] as a document; the last of equal names counts."""
-    if is_null(value):
-        return None
     result: dict[str, Any] = {}
     if len({type(item) for item in need_array("$arrayToObject", value)}) > 1:
         raise fail("$arrayToObject takes an array of {k, v} or of [k, v], not of both", TYPE)

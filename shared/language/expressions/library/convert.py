@@ -47,11 +47,9 @@ def _is_number(value: Value) -> bool:
     return is_number(value)
 
 
-@positional("$binarySize", 1)
+@positional("$binarySize", 1, null=1)
 def _binary_size(value: Value) -> Value:
     """The bytes of a string or of binary data."""
-    if is_null(value):
-        return None
     if type(value) is str:
         return len(value.encode())
     if type(value) is Binary:
@@ -101,16 +99,19 @@ def _in_range(text: str, number: Any, to: str) -> Any:
     return number
 
 
+@positional("$toInt", 1, null=1)
 def to_int(value: Value) -> Value:
     """An int; fractions are cut."""
     return _whole(value, INT32_MIN, INT32_MAX, "int")
 
 
+@positional("$toLong", 1, null=1)
 def to_long(value: Value) -> Value:
     """A long; of a date its milliseconds."""
     return long(int(value) if type(value) is Date else _whole(value, INT64_MIN, INT64_MAX, "long"))
 
 
+@positional("$toDouble", 1, null=1)
 def to_double(value: Value) -> Value:
     """A double; of a date its milliseconds."""
     if is_number(value):
@@ -138,6 +139,7 @@ def _hexadecimal(text: str) -> float:
         raise fail(f"{text[:60]} is out of the range of double", CONVERSION) from None
 
 
+@positional("$toDecimal", 1, null=1)
 def to_decimal(value: Value) -> Value:
     """A decimal; of a date its milliseconds."""
     if is_number(value):
@@ -154,11 +156,13 @@ def to_decimal(value: Value) -> Value:
     raise _unsupported(value, "decimal")
 
 
+@positional("$toBool", 1, null=1)
 def to_bool(value: Value) -> Value:
     """False for false and zero, true for everything else that is not null."""
     return value if type(value) is bool else not (is_number(value) and value == 0)
 
 
+@positional("$toDate", 1, null=1)
 def to_date(value: Value) -> Value:
     """A date, from a long, double or decimal (ms), an ISO string, an ObjectId or a timestamp; an int is no date."""
     kind = type(value)
@@ -179,6 +183,7 @@ def to_date(value: Value) -> Value:
     raise _unsupported(value, "date")
 
 
+@positional("$toString", 1, null=1)
 def to_string(value: Value) -> Value:
     """A string."""
     if type(value) is bool:
@@ -193,6 +198,7 @@ def to_string(value: Value) -> Value:
     return text
 
 
+@positional("$toObjectId", 1, null=1)
 def to_object_id(value: Value) -> Value:
     """An ObjectId, from 24 hex digits."""
     if type(value) is ObjectId:
@@ -204,6 +210,7 @@ def to_object_id(value: Value) -> Value:
     return ObjectId(bytes.fromhex(value))
 
 
+@positional("$toUUID", 1, null=1)
 def to_uuid(value: Value) -> Value:
     """A UUID as binary data, from its text."""
     if type(value) is Binary and value.subtype == bindata.UUID_SUBTYPE:
@@ -238,25 +245,6 @@ CONVERSIONS: Final[dict[str, Callable[[Value], Value]]] = {
     "array": _same(list, "array"),
     "object": _same(dict, "object"),
 }
-
-
-def _to(name: str, convert: Callable[[Value], Value]) -> None:
-    def apply(value: Value) -> Value:
-        return None if is_null(value) else convert(value)
-
-    apply.__doc__ = convert.__doc__
-    positional(name, 1)(apply)
-
-
-_to("$toInt", to_int)
-_to("$toLong", to_long)
-_to("$toDouble", to_double)
-_to("$toDecimal", to_decimal)
-_to("$toBool", to_bool)
-_to("$toDate", to_date)
-_to("$toString", to_string)
-_to("$toObjectId", to_object_id)
-_to("$toUUID", to_uuid)
 
 
 def target_of(to: Value) -> str | None:

@@ -29,12 +29,9 @@ from tidemark.shared.model.values import INT64_MAX, Timestamp, Value, long
 
 def _part(name: str, doc: str, read: Callable[[Parts], Any]) -> None:
     def apply(date: Value, timezone: Value) -> Value:
-        if is_null(date) or is_null(timezone):
-            return None
         return read(parts_of(instant(name, date), zone_of(timezone)))
 
-    apply.__doc__ = doc
-    named(name, "date", "timezone", alone=True)(apply)
+    named(name, "date", "timezone", alone=True, null=2, doc=doc)(apply)
 
 
 _part("$year", "The year.", lambda p: p.year)
@@ -52,10 +49,6 @@ _part("$second", "The second, 0 to 59.", lambda p: p.second)
 _part("$millisecond", "The millisecond, 0 to 999.", lambda p: p.millisecond)
 
 
-def _any_null(*values: Value) -> bool:
-    return any(is_null(value) for value in values)
-
-
 @named("$dateToString", "date", "format timezone onNull", deferred="onNull")
 def _date_to_string(date: Value, form: Value, timezone: Value, on_null: Deferred | Absent) -> Value:
     """A date as text; without a format as ISO 8601 with milliseconds."""
@@ -63,7 +56,7 @@ def _date_to_string(date: Value, form: Value, timezone: Value, on_null: Deferred
         raise fail(f"the format of $dateToString is a string, found {type_name(form)}", TYPE)
     if is_null(date):
         return None if isinstance(on_null, Absent) else on_null()
-    if _any_null(form, timezone):
+    if is_null(form) or is_null(timezone):
         return None
     zone = zone_of(timezone)
     pattern = form if form is not ABSENT else "%Y-%m-%dT%H:%M:%S.%LZ" if zone is UTC else "%Y-%m-%dT%H:%M:%S.%L"
@@ -80,7 +73,7 @@ def _date_from_string(
     try:
         if type(text) is not str:
             raise fail(f"$dateFromString takes a string, found {type_name(text)}", CONVERSION)
-        if _any_null(form, timezone):
+        if is_null(form) or is_null(timezone):
             return None
         zone = zone_of(timezone)
         if form is ABSENT:
@@ -155,11 +148,9 @@ def _date_from_parts(  # noqa: PLR0913, PLR0917 - the reference's arguments
     return checked(to_utc(zone_of(timezone), days * DAY_MS + ((h * 60 + m) * 60 + s) * 1000 + ms))
 
 
-@named("$dateToParts", "date", "timezone iso8601")
+@named("$dateToParts", "date", "timezone iso8601", null=3)
 def _date_to_parts(date: Value, timezone: Value, iso8601: Value) -> Value:
     """A date's parts as a document, of the calendar or of ISO 8601's weeks."""
-    if _any_null(date, timezone, iso8601):
-        return None
     if iso8601 is not ABSENT and type(iso8601) is not bool:
         raise fail("iso8601 of $dateToParts is true or false", TYPE)
     p = parts_of(instant("$dateToParts", date), zone_of(timezone))
@@ -170,8 +161,6 @@ def _date_to_parts(date: Value, timezone: Value, iso8601: Value) -> Value:
 
 
 def _moved(name: str, date: Value, unit: Value, amount: Value, timezone: Value, sign: int) -> Value:
-    if _any_null(date, unit, amount, timezone):
-        return None
     if not is_integral(amount):
         raise fail(f"the amount of {name} is a whole number, found {type_name(amount)}", TYPE)
     if abs(amount) > _AMOUNT_MAX:
@@ -184,13 +173,13 @@ _AMOUNT_MAX: Final = 2**53
 """Amounts that a double holds exactly."""
 
 
-@named("$dateAdd", "startDate unit amount", "timezone")
+@named("$dateAdd", "startDate unit amount", "timezone", null=4)
 def _date_add(date: Value, unit: Value, amount: Value, timezone: Value) -> Value:
     """A date some units later; months clamp at their last day."""
     return _moved("$dateAdd", date, unit, amount, timezone, 1)
 
 
-@named("$dateSubtract", "startDate unit amount", "timezone")
+@named("$dateSubtract", "startDate unit amount", "timezone", null=4)
 def _date_subtract(date: Value, unit: Value, amount: Value, timezone: Value) -> Value:
     """A date some units earlier; months clamp at their last day."""
     return _moved("$dateSubtract", date, unit, amount, timezone, -1)
@@ -200,10 +189,10 @@ def _week_start(name: str, unit: str, start: Value) -> int:
     return weekday_of(name, start) if unit == "week" and start is not ABSENT else 0
 
 
-@named("$dateDiff", "startDate endDate unit", "timezone startOfWeek")
+@named("$dateDiff", "startDate endDate unit", "timezone startOfWeek", null=4)
 def _date_diff(start: Value, end: Value, unit: Value, timezone: Value, start_of_week: Value) -> Value:
     """How many boundaries of a unit lie between two dates."""
-    if _any_null(start, end, unit, timezone) or (unit == "week" and is_null(start_of_week)):
+    if unit == "week" and is_null(start_of_week):
         return None
     name = unit_of("$dateDiff", unit)
     zone, first = zone_of(timezone), _week_start("$dateDiff", name, start_of_week)
@@ -213,10 +202,10 @@ def _date_diff(start: Value, end: Value, unit: Value, timezone: Value, start_of_
     return long(unit_index(to_ms, name, zone, first) - unit_index(from_ms, name, zone, first))
 
 
-@named("$dateTrunc", "date unit", "binSize timezone startOfWeek")
+@named("$dateTrunc", "date unit", "binSize timezone startOfWeek", null=4)
 def _date_trunc(date: Value, unit: Value, size: Value, timezone: Value, start_of_week: Value) -> Value:
     """The beginning of the unit, or of the bin of several, that a date is in."""
-    if _any_null(date, unit, size, timezone) or (unit == "week" and is_null(start_of_week)):
+    if unit == "week" and is_null(start_of_week):
         return None
     name = unit_of("$dateTrunc", unit)
     if size is not ABSENT and (not is_integral(size) or not 1 <= size <= _AMOUNT_MAX):
@@ -228,14 +217,11 @@ def _date_trunc(date: Value, unit: Value, size: Value, timezone: Value, start_of
 
 def _timestamp(name: str, doc: str, read: Callable[[Timestamp], int]) -> None:
     def apply(value: Value) -> Value:
-        if is_null(value):
-            return None
         if type(value) is not Timestamp:
             raise fail(f"{name} takes a timestamp, found {type_name(value)}", TYPE)
         return long(read(value))
 
-    apply.__doc__ = doc
-    positional(name, 1)(apply)
+    positional(name, 1, null=1, doc=doc)(apply)
 
 
 _timestamp("$tsSecond", "The seconds of a timestamp.", lambda t: t.seconds)

@@ -12,46 +12,21 @@ from tidemark.shared.model.values import MISSING, Value
 Evaluate = Callable[[Any, Environment], Value]
 
 
-@positional("$eq", 2)
-def _eq(left: Value, right: Value) -> bool:
-    """Whether two values are equal; missing is not null."""
-    return equal(left, right)
-
-
-@positional("$ne", 2)
-def _ne(left: Value, right: Value) -> bool:
-    """Whether two values differ."""
-    return not equal(left, right)
-
-
-@positional("$gt", 2)
-def _gt(left: Value, right: Value) -> bool:
-    """Whether the first is greater, in the order over all types."""
-    return compare(left, right) > 0
-
-
-@positional("$gte", 2)
-def _gte(left: Value, right: Value) -> bool:
-    """Whether the first is greater or equal, in the order over all types."""
-    return compare(left, right) >= 0
-
-
-@positional("$lt", 2)
-def _lt(left: Value, right: Value) -> bool:
-    """Whether the first is less, in the order over all types."""
-    return compare(left, right) < 0
-
-
-@positional("$lte", 2)
-def _lte(left: Value, right: Value) -> bool:
-    """Whether the first is less or equal, in the order over all types."""
-    return compare(left, right) <= 0
-
-
-@positional("$cmp", 2)
-def _cmp(left: Value, right: Value) -> int:
-    """-1, 0 or 1: how two values compare."""
-    return compare(left, right)
+positional("$eq", 2, doc="Whether two values are equal; missing is not null.")(equal)
+positional("$ne", 2, doc="Whether two values differ.")(lambda left, right: not equal(left, right))
+positional("$cmp", 2, doc="-1, 0 or 1: how two values compare.")(compare)
+positional("$gt", 2, doc="Whether the first is greater, in the order over all types.")(
+    lambda left, right: compare(left, right) > 0
+)
+positional("$gte", 2, doc="Whether the first is greater or equal, in the order over all types.")(
+    lambda left, right: compare(left, right) >= 0
+)
+positional("$lt", 2, doc="Whether the first is less, in the order over all types.")(
+    lambda left, right: compare(left, right) < 0
+)
+positional("$lte", 2, doc="Whether the first is less or equal, in the order over all types.")(
+    lambda left, right: compare(left, right) <= 0
+)
 
 
 @positional("$and", 0, None, lazy=True)

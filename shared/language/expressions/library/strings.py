@@ -252,11 +252,9 @@ positional("$substrBytes", 3)(_substr_bytes)
 positional("$substr", 3)(_substr_bytes)
 
 
-@positional("$split", 2)
+@positional("$split", 2, null=2)
 def _split(value: Value, delimiter: Value) -> Value:
     """The parts of a string between delimiters."""
-    if is_null(value) or is_null(delimiter):
-        return None
     need_string("$split", value)
     if not need_string("$split", delimiter):
         raise fail("the delimiter of $split is not empty", VALUE)
@@ -265,15 +263,12 @@ def _split(value: Value, delimiter: Value) -> Value:
 
 def _trimmer(name: str, doc: str, trim: Callable[[str, str], str]) -> None:
     def apply(value: Value, chars: Value) -> Value:
-        if is_null(value):
-            return None
         text = need_string(name, value)
         if is_null(chars):
             return None
         return trim(text, BLANKS if chars is ABSENT else need_string(name, chars))
 
-    apply.__doc__ = doc
-    named(name, "input", "chars")(apply)
+    named(name, "input", "chars", null=1, doc=doc)(apply)
 
 
 _trimmer("$trim", "Without blanks, or the given characters, at both ends.", lambda s, c: s.strip(c) if c else s)
@@ -290,11 +285,9 @@ def _bounds(name: str, size: int, start: Value, end: Value) -> tuple[int, int] |
     return None if first > size or first > last else (first, min(last, size))
 
 
-@positional("$indexOfCP", 2, 4)
+@positional("$indexOfCP", 2, 4, null=1)
 def _index_of_cp(value: Value, part: Value, start: Value = ABSENT, end: Value = ABSENT) -> Value:
     """Where a string begins first between start and end, by code points; -1 for nowhere."""
-    if is_null(value):
-        return None
     text, wanted = need_string("$indexOfCP", value), need_string("$indexOfCP", part)
     bounds = _bounds("$indexOfCP", len(text), start, end)
     if bounds is None:
@@ -304,11 +297,9 @@ def _index_of_cp(value: Value, part: Value, start: Value = ABSENT, end: Value = 
     return found if found < bounds[1] or not (text or wanted) else -1
 
 
-@positional("$indexOfBytes", 2, 4)
+@positional("$indexOfBytes", 2, 4, null=1)
 def _index_of_bytes(value: Value, part: Value, start: Value = ABSENT, end: Value = ABSENT) -> Value:
     """Where a string is found first, by UTF-8 bytes; -1 for nowhere."""
-    if is_null(value):
-        return None
     text, wanted = need_string("$indexOfBytes", value).encode(), need_string("$indexOfBytes", part).encode()
     bounds = _bounds("$indexOfBytes", len(text), start, end)
     return -1 if bounds is None else text.find(wanted, *bounds)
