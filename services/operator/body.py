@@ -22,6 +22,7 @@ from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.operators.base import GROUP, Operator, Out
 from tidemark.shared.operators.build import Chain
 from tidemark.shared.operators.passing import Passing
+from tidemark.shared.operators.rows import while_wanted
 from tidemark.shared.runtime.body import Copied, ReceivingBody
 from tidemark.shared.runtime.context import TaskContext
 from tidemark.shared.runtime.exchange import load_body
@@ -55,7 +56,8 @@ class OperatorBody(ReceivingBody):
         plan = context.assign.plan
         self._tasks = plan.tasks[context.assign.vertex]
         self._groups = plan.key_groups
-        self._long = any(not isinstance(operator, Passing) for operator in chain.operators)
+        self._long = any(not isinstance(each, Passing) for each in chain.operators)
+        self._wanted = True
         self._working = threading.Lock()
         self._holds: Sequence[Hold] | None = None
         """Those before the call that is being worked on."""
@@ -101,7 +103,7 @@ class OperatorBody(ReceivingBody):
 
         def work() -> T:
             with self._working:
-                return call(*args)
+                return while_wanted(lambda: self._wanted, call, *args)
 
         self._holds = self._chain.holds()
         try:
@@ -170,6 +172,7 @@ class OperatorBody(ReceivingBody):
 
     async def close(self) -> None:
         """Let go of the lookup's table and of what lies on the disk, and say that it was in good order."""
+        self._wanted = False
         wait_s = self._settings.close_wait_ms / 1000
         idle = await self._context.outside.executor.blocking(self._working.acquire, True, wait_s)
         await self._users.close(self._context.outside.executor, idle=idle)

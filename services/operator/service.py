@@ -16,6 +16,7 @@ from tidemark.services.operator.settings import OperatorSettings, operator_setti
 from tidemark.services.operator.shelved import shelved
 from tidemark.services.operator.users import Users
 from tidemark.shared.adapters.children import ForkedChildren
+from tidemark.shared.language.expressions.ast import loops
 from tidemark.shared.model.ids import Place
 from tidemark.shared.operators.build import build_chain, build_operator
 from tidemark.shared.operators.computation_keys import Cooling
@@ -75,7 +76,9 @@ class OperatorService:
         except BaseException:
             await users.close(outside.executor, idle=True)
             raise
-        return OperatorBody(context, chain, key_by, lookups, users, self._settings)
+        # Where an expression goes through items a row may take seconds.
+        own = replace(self._settings, beside_rows=1) if loops(context.vertex.chain) else self._settings
+        return OperatorBody(context, chain, key_by, lookups, users, own)
 
     async def _users(self, context: TaskContext) -> Users:
         """What stands around the code of users in this task. Where one of its processes has died, it runs apart whatever is set."""

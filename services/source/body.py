@@ -23,6 +23,7 @@ from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.operators.base import Out
 from tidemark.shared.operators.build import Chain
+from tidemark.shared.operators.rows import while_wanted
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.log import LogUnavailable
@@ -112,6 +113,9 @@ class SourceTaskBody(ReadingBody):
         self._held_since_ms: int | None = None
         self._ended_without_splits = False
         self._moved = False
+        self._wanted = True
+        self.always_beside = False
+        """An expression goes through items: a record may take seconds, whatever the last one took."""
         self._record_ms = math.inf
         """What a record of the last batch took; infinite before the first."""
         self._taking = False
@@ -163,7 +167,8 @@ class SourceTaskBody(ReadingBody):
         return own[0] if own and same else -(2**63)
 
     async def close(self) -> None:
-        """Let go of the source."""
+        """Let go of the source; records that are worked on beside are left."""
+        self._wanted = False
         await self._source.close()
 
     # --- input ------------------------------------------------------------------------------------------------------------
@@ -307,7 +312,7 @@ class SourceTaskBody(ReadingBody):
     async def _beside(self, batches: Sequence[RawBatch]) -> list[Out]:
         clock, count = self._context.outside.clock, sum(len(batch.positions) for batch in batches)
         began_ms = clock.monotonic_ms()
-        if count * self._record_ms < self._settings.beside_ms:
+        if not self.always_beside and count * self._record_ms < self._settings.beside_ms:
             outs = self._work(batches)
         else:
             outs = await self._context.outside.executor.blocking(self._work, batches)
@@ -315,7 +320,7 @@ class SourceTaskBody(ReadingBody):
         return outs
 
     def _work(self, batches: Sequence[RawBatch]) -> list[Out]:
-        return self._through(self._front.on_records(*batches))
+        return while_wanted(lambda: self._wanted, lambda: self._through(self._front.on_records(*batches)))
 
     def settle_ms(self) -> int | None:
         """What has moved no watermark and no clock is seen by nobody before the next step, unless rows alone count."""

@@ -5,6 +5,7 @@ from tidemark.services.source.connecting import RealSources, SourceConnectors
 from tidemark.services.source.settings import SourceSettings, source_settings
 from tidemark.services.source.steps import Steps, looks_at_time, rows_close, sets_clock
 from tidemark.shared.language.documents import Processor
+from tidemark.shared.language.expressions.ast import loops
 from tidemark.shared.language.stages import (
     DocumentsSource,
     FileSource,
@@ -44,7 +45,7 @@ class SourceService:
         stage = front.source
         operators = context.operators
         source = await self._connectors.connect(context.outside, processor, stage)
-        return SourceTaskBody(
+        body = SourceTaskBody(
             context,
             source,
             SourceFront(front, operators),
@@ -54,6 +55,8 @@ class SourceService:
             bounded=_is_bounded(stage),
             settings=self._settings,
         )
+        body.always_beside = loops(context.vertex.chain)
+        return body
 
     async def close(self) -> None:
         """Let go of the clients that tasks share."""

@@ -85,6 +85,7 @@ class RawReader:
     async def start(self) -> None:
         """Connect; LogUnavailable if no broker answers."""
         await self._reader.start()
+        self._fetcher._records = {}  # noqa: SLF001 - what unpacks to much is not passed here, but given out in parts
         # The library asks a broker again for other partitions while what came of one lies here, and then for that one when the broker
         # has answered, which may be long. Here it asks for all together, when `_let_fetch` says so.
         self._fetcher._prefetch_backoff = _UNTIL_TAKEN_S  # noqa: SLF001

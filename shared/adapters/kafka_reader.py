@@ -13,6 +13,7 @@ from aiokafka import errors
 
 from tidemark.shared.adapters.kafka_client import KAFKA_ERRORS, Heard, require_topics, stop_consumer, translated
 from tidemark.shared.adapters.kafka_denied import why_not
+from tidemark.shared.adapters.kafka_passing import Fetched
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.ports.log import LogError, LogRecord, LogUnavailable, OffsetOutOfRange, TopicPartition
@@ -62,6 +63,7 @@ class KafkaReader:
         """Connect; LogUnavailable if no broker answers, LogDenied if one refuses."""
         try:
             await self._consumer.start()
+            self._consumer._fetcher._records = Fetched()  # noqa: SLF001
         except BaseException as error:
             await self.close()
             if isinstance(error, KAFKA_ERRORS):

@@ -50,6 +50,19 @@ def unpacked(packed: bytes, codec: int) -> bytes | None:
     return bytes(found)
 
 
+def unpacks_to_more(packed: bytes, codec: int) -> bool:
+    """Whether a batch's records unpack to more than UNPACKED_BYTES_MAX, looked at in parts; no for what cannot be unpacked."""
+    if codec not in _STREAMS or len(packed) * _TIMES_MAX.get(codec, UNPACKED_BYTES_MAX) <= UNPACKED_BYTES_MAX:
+        return False
+    try:
+        stream, count = _stream(packed, codec), 0
+        while count <= UNPACKED_BYTES_MAX and (more := len(stream.read(PART_BYTES))):
+            count += more
+    except (OSError, zlib.error, BatchCut):
+        return False  # the library says what is wrong with it
+    return count > UNPACKED_BYTES_MAX
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """Some records of a batch, in their order."""

@@ -1,8 +1,9 @@
 """Where expressions are interpreted for the rows of a batch, one by one."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from functools import cached_property, partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
@@ -15,6 +16,27 @@ from tidemark.shared.operators.record_keys import shown_key
 from tidemark.shared.operators.window_plan import SESSION_KEY
 
 _META: Final = (WSTART, WEND, SESSION_KEY, PART, POS, SRCKEY, TS, EVENT)
+
+T = TypeVar("T")
+
+
+class Abandoned(Exception):
+    """Rows are left as they are."""
+
+
+_WANTED: Final[ContextVar[Callable[[], bool]]] = ContextVar("wanted", default=lambda: True)
+
+
+def while_wanted(wanted: Callable[[], bool], call: Callable[..., T], *args: Any) -> T:
+    """What the call gives; Abandoned before the next row that is interpreted if it is not wanted any more.
+
+    One document's work has a bound, a batch's is that of many: who stops need not wait for it.
+    """
+    token = _WANTED.set(wanted)
+    try:
+        return call(*args)
+    finally:
+        _WANTED.reset(token)
 
 
 def environments(batch: pa.RecordBatch, documents: Sequence[Document], topic: Topics = None) -> list[Environment]:
@@ -39,8 +61,10 @@ def walk(
     """
     arrivals = batch.column(ARRIVAL).to_pylist() if ARRIVAL in batch.schema.names else [None] * len(documents)
     columns = _Columns(batch)
-    env = Environment({})
+    env, wanted = Environment({}), _WANTED.get()
     for number, (document, arrival, units) in enumerate(zip(documents, arrivals, left, strict=True)):
+        if not wanted():
+            raise Abandoned
         meta = partial(_meta, columns, number, topic)
         env.become(document, None if arrival is None else Date(arrival), meta, units)
         yield env

@@ -10,10 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from aiokafka import codec
+from aiokafka import AIOKafkaProducer, codec
 
 from tidemark.shared.adapters import kafka_batches
 from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.kafka_passing import PASSED
 from tidemark.shared.adapters.kafka_raw import RawPartition, RawReader
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.model.ids import Offset
@@ -255,3 +256,33 @@ async def test_batches_that_come_while_it_gathers_come_together(
     assert len(found) == 3
     await reader.close()
     await writer.close()
+
+
+@pytest.mark.parametrize("compression", ["gzip", "lz4", "zstd"])
+async def test_a_record_stands_in_the_place_of_a_batch_that_unpacks_to_much(
+    settings: KafkaSettings, log: KafkaLog, unique_name: Callable[[str], str], compression: str
+) -> None:
+    """Who reads record by record, as coordinator, workers and control do, gets what lies around such a batch, and never unpacks it."""
+    at = TopicPartition(unique_name("bomb"), 0)
+    await log.create_topic(at.topic, 1)
+    much = 2_000_000_000
+    producer = AIOKafkaProducer(
+        bootstrap_servers=settings.bootstrap, compression_type=compression, max_request_size=much, max_batch_size=much
+    )
+    await producer.start()
+    try:
+        for texts in ([b"before"], [b"x" * 900_000] * 60, [b"behind"]):
+            batch = producer.create_batch()
+            for text in texts:
+                batch.append(key=None, value=text, timestamp=None)
+            await (await producer.send_batch(batch, at.topic, partition=0))
+    finally:
+        await producer.stop()
+    reader = await log.reader()
+    await reader.assign({at: Offset(0)})
+    found = []
+    while reader.position(at) < 62:
+        found += await reader.fetch(100, 500)
+    assert [(r.offset, r.value, [name for name, _ in r.headers]) for r in found] == [
+        (0, b"before", []), (60, b"", [PASSED]), (61, b"behind", []),
+    ]  # fmt: skip

@@ -7,15 +7,19 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from aiokafka.consumer.fetcher import READ_COMMITTED, FetchResult, PartitionRecords
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.structs import TopicPartition
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemark.shared.adapters import kafka_batches, kafka_unpacking
 from tidemark.shared.adapters.kafka_batches import BrokenBatch, PartitionAnswer
+from tidemark.shared.adapters.kafka_passing import PASSED, Fetched
+from tidemark.shared.compiled import kafka
 
 Record = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes]]]
 Row = tuple[int, int, bytes | None, bytes | None]
@@ -234,3 +238,32 @@ def bounded(most: int, part: int) -> Iterator[None]:
         patch.object(kafka_unpacking, "_TIMES_MAX", {}),
     ):
         yield
+
+
+@settings(max_examples=60)
+@given(st.lists(FEW, min_size=1, max_size=5), st.integers(100, 5_000), st.integers(0, 900))
+def test_in_the_place_of_what_unpacks_to_much_stands_a_record(
+    batches: list[tuple[list[Record], int]], most: int, begin: int
+) -> None:
+    """Who reads records one by one gets those of all other batches, and one with the last offset for each that is above the bound."""
+    parts = [built(records, 1000 * i, codec) for i, (records, codec) in enumerate(batches)]
+    begin = min(begin, theirs_next(parts[0]) - 1)  # a broker sends the batch that has it
+    at, expected = TopicPartition("t", 0), list[Row]()
+    for part, (records, codec) in zip(parts, batches, strict=True):
+        large = codec in (1, 3, 4) and len(built(records, 0)) - kafka.HEADER_BYTES > most
+        expected += [(theirs_next(part) - 1, -1, None, b"")] if large else theirs(part)
+    with bounded(most, 64):
+        fetched = Fetched()
+        fetched[at] = FetchResult(at, assignment=None, partition_records=opened(b"".join(parts), at, begin), backoff=0)
+        found = list(fetched[at]._partition_records)
+    shown = [
+        (r.offset, -1, None, b"") if (PASSED in dict(r.headers)) else (r.offset, r.timestamp, r.key, r.value)
+        for r in found
+    ]
+    assert shown == [row for row in expected if row[0] >= begin]
+    assert fetched[at]._partition_records.next_fetch_offset == theirs_next(parts[-1])
+
+
+def opened(data: bytes, at: TopicPartition, begin: int) -> PartitionRecords:
+    """An answer of a broker, as the library is about to read it."""
+    return PartitionRecords(at, MemoryRecords(data), [], begin, None, None, True, READ_COMMITTED)

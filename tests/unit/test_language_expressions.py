@@ -178,6 +178,44 @@ def test_loops_are_bounded_by_their_steps() -> None:
         run(nested)
 
 
+THOUSAND = "$a"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"$add": [{"$multiply": ["$$this", "$n"]}] * 300},
+        {"$eq": [THOUSAND, THOUSAND]},
+        {"$in": [-1, THOUSAND]},
+        {"$sum": THOUSAND},
+        {"$setEquals": [THOUSAND, THOUSAND]},
+        {"$size": [[THOUSAND] * 50]},
+        {"$indexOfCP": ["$s", "z"]},
+        {"$eq": [{"x": {"y": THOUSAND}}, 1]},
+        {"$switch": {"branches": [{"case": "$no", "then": 1}] * 500, "default": 2}},
+        {"$size": "$objects.x.y"},
+        {"$let": {"vars": {"v": THOUSAND}, "in": {"$max": "$$v"}}},
+    ],
+    ids=["wide", "eq", "in", "sum", "sets", "array", "text", "deep", "switch", "path", "let"],
+)
+def test_what_a_step_of_a_loop_reads_and_calls_counts(body: Any) -> None:
+    """A step that makes nothing large, but goes through much, ends by the budget after few of them."""
+    document = {"n": 1, "a": list(range(1000)), "s": "x" * 100_000, "objects": [{"x": {"y": 1}}] * 1000}
+    with pytest.raises(ExpressionError, match="characters and items"):
+        run(
+            {"$reduce": {"input": {"$range": [0, 60_000]}, "initialValue": 0, "in": body}},
+            document,
+            budget=Budget(1_000_000),
+        )
+
+
+def test_values_that_bind_forms_have_made_are_bounded_before_anyone_goes_through_them() -> None:
+    """A value of 2 to the power of 40 parts, each a part of the next, is refused where a loop has made it, not where it is compared."""
+    doubling = {"$reduce": {"input": {"$range": [0, 40]}, "initialValue": [1], "in": ["$$value", "$$value"]}}
+    with pytest.raises(ExpressionError, match="characters and items"):
+        run({"$eq": [doubling, doubling]}, budget=Budget(1_000_000))
+
+
 def test_documents_that_share_parts_are_bounded() -> None:
     """A value that doubles at each level is refused by its full size, which sharing hides."""
     tree: Any = "$$x"

@@ -1,6 +1,7 @@
 """An operator's task works beside its loop: a call that takes long keeps no heartbeat from going out."""
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import SimpleNamespace
@@ -10,15 +11,19 @@ import pytest
 
 from tests.harness.worker_stand import JOB
 from tidemark.services.operator.body import OperatorBody
+from tidemark.services.operator.settings import OperatorSettings
 from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.language.documents import parse
+from tidemark.shared.language.expressions.ast import loops
 from tidemark.shared.model.held import Hold
 from tidemark.shared.model.ids import Epoch, StatePart, VertexId
 from tidemark.shared.model.messages import RunningPlan
 from tidemark.shared.operators.base import Out
-from tidemark.shared.operators.build import Chain
+from tidemark.shared.operators.batches import batch_of
+from tidemark.shared.operators.build import Chain, build_chain
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.join import JoinOperator
-from tidemark.shared.operators.specs import JoinSpec
+from tidemark.shared.operators.specs import JoinSpec, StatelessSpec
 
 SPEC = JoinSpec("pipeline[1].$join", "inner", 0, 0, "right")
 
@@ -56,14 +61,14 @@ class Slow(JoinOperator):
         return super().output_watermark() - 1
 
 
-def body_of(chain: Chain) -> OperatorBody:
+def body_of(chain: Chain, beside_rows: int = 1_000) -> OperatorBody:
     vertex = VertexId("join-1")
     plan = RunningPlan(1, "", {vertex: 1}, ())
     outside = SimpleNamespace(blobs=None, executor=AsyncExecutor(), clock=SimpleNamespace(now_ms=lambda: 0))
     context: Any = SimpleNamespace(
         outside=outside, assign=SimpleNamespace(job=JOB, vertex=vertex, index=0, plan=plan, handles=())
     )
-    return OperatorBody(context, chain, None)
+    return OperatorBody(context, chain, None, settings=OperatorSettings(beside_rows=beside_rows))
 
 
 async def test_the_loop_goes_on_while_a_watermark_is_worked_on() -> None:
@@ -103,3 +108,25 @@ async def test_the_loop_goes_on_whatever_the_chain_is_asked_for(call: Callable[[
     slow.went_on.set()
     await calling
     assert slow.noticed, "the call kept the loop"
+
+
+async def test_who_stops_waits_for_a_document_and_not_for_a_batch() -> None:
+    """The loop goes on while documents with loops are worked on, and after a stop no more of them are begun."""
+    inner = {"$reduce": {"input": {"$range": [0, 100]}, "initialValue": 0, "in": {"$add": ["$$value", "$$this"]}}}
+    nested = {"$reduce": {"input": {"$range": [0, 500]}, "initialValue": "$a", "in": {"$add": ["$$value", inner]}}}
+    stages: Any = parse({"pipeline": [{"$source": {"documents": []}}, {"$addFields": {"b": nested}}]}).pipeline[1:]
+    assert loops(stages)
+    body = body_of(build_chain((StatelessSpec(stages),), TaskContext()), beside_rows=1)
+    rows = batch_of([{"a": i} for i in range(900)])
+    frame: Any = SimpleNamespace(content="rows")
+    taking = asyncio.ensure_future(body._take(rows, frame, ""))
+    await asyncio.to_thread(until_locked, body._working)
+    taking.cancel()
+    await body.close()
+    executor: Any = body._context.outside.executor
+    assert not concurrent.futures.wait(executor._pending, 5).not_done, "rows are still worked on"
+
+
+def until_locked(lock: threading.Lock) -> None:
+    while not lock.locked():
+        pass

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 from tidemark.shared.language.accumulators.base import OrderKey
 from tidemark.shared.language.accumulators.table import accumulator_input, implementation
 from tidemark.shared.language.expressions.ast import Expr
-from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.environment import DEPTH_MAX, Environment
 from tidemark.shared.language.expressions.errors import SIZE, TYPE, VALUE, ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate
 from tidemark.shared.language.expressions.sorting import sort_items
@@ -73,10 +73,6 @@ class ValidationStop:
 
 
 Outcome: TypeAlias = Passed | Discarded | Failure | ValidationStop
-
-
-DEPTH_MAX: Final = 150
-"""How deep a computed value may nest."""
 
 
 def evaluate_bounded(expr: Expr, env: Environment) -> Value:

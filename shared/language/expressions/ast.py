@@ -5,7 +5,7 @@ Every node that can fail at run time carries `path`, its place in the user's doc
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final, TypeAlias
 
 from tidemark.shared.model.values import MISSING, Value
@@ -204,6 +204,15 @@ def walk(expr: Expr) -> Iterator[Expr]:
     yield expr
     for child in children(expr):
         yield from walk(child)
+
+
+def loops(tree: Any) -> bool:
+    """Whether an expression anywhere in stages goes through items: how long it takes, the bytes of a document do not bound."""
+    if isinstance(tree, MapArray | FilterArray | ReduceArray | SortArray):
+        return True
+    if is_dataclass(tree):
+        return any(loops(getattr(tree, each.name)) for each in fields(tree))
+    return isinstance(tree, tuple) and any(map(loops, tree))
 
 
 def fields_used(expr: Expr) -> frozenset[str] | None:

@@ -1,6 +1,6 @@
 """What an expression is evaluated in: the document, the time, variables, metadata, and what it may still spend."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -8,10 +8,16 @@ from tidemark.shared.language.expressions.errors import SIZE, ExpressionError
 from tidemark.shared.model.values import MISSING, Date, Document, Value
 
 RESULT_UNITS_MAX: Final = 16 * 1024 * 1024
-"""Default bound of what one evaluation may produce: characters, array items and fields, steps of loops included."""
+"""Default bound of what one evaluation may produce and do: characters, array items and fields, and what steps of loops take."""
 
-LOOP_STEP_UNITS: Final = 16
+LOOP_STEP_UNITS: Final = 8
 """What an item of `$map`, `$filter`, `$reduce` and `$sortArray` takes: a step of a loop costs more time than a character."""
+CALL_UNITS: Final = 4
+"""What an operator takes inside of a loop, and one for each argument."""
+_TEXT_BITS: Final = 6
+"""Inside of a loop an item that an operator reads takes a unit, a character a 64th."""
+DEPTH_MAX: Final = 150
+"""How deep a computed value may nest."""
 
 _EMPTY: Final[dict[str, Any]] = {}
 Meta: TypeAlias = Document | Callable[[], Document]
@@ -89,6 +95,25 @@ class Environment:
         """The same time, variables and metadata on another document, with the whole budget again."""
         whole = Budget(self.budget.most)
         return Environment(root, now=self.now, meta=self._meta, variables=self.variables, budget=whole)
+
+    def read(self, values: Iterable[Any]) -> None:
+        """Take what it costs to go through values whole: their parts as often as they stand there. ExpressionError beyond the bounds."""
+        left, items, characters = self.budget.left, 0, 0
+        stack: list[tuple[Any, int]] = [(values, 0)]
+        while stack:
+            value, depth = stack.pop()
+            if depth > DEPTH_MAX:
+                raise ExpressionError(f"the result nests more than {DEPTH_MAX} deep", SIZE)
+            items += len(value)
+            if items > left:
+                break
+            for inner in value.values() if type(value) is dict else value:
+                kind = type(inner)
+                if kind is dict or kind is list:
+                    stack.append((inner, depth + 1))
+                elif kind is str:
+                    characters += len(inner)
+        self.spend(items + (characters >> _TEXT_BITS))
 
     def spend(self, units: int) -> None:
         """Take from the budget; ExpressionError when it is used up."""

@@ -24,7 +24,7 @@ from tidemark.shared.language.expressions.ast import (
     Switch,
     Variable,
 )
-from tidemark.shared.language.expressions.environment import LOOP_STEP_UNITS, Environment
+from tidemark.shared.language.expressions.environment import CALL_UNITS, LOOP_STEP_UNITS, Environment
 from tidemark.shared.language.expressions.errors import NO_BRANCH, TYPE, ExpressionError
 from tidemark.shared.language.expressions.library import OPERATORS
 from tidemark.shared.language.expressions.paths import read_path
@@ -43,7 +43,14 @@ def _field_path(expr: FieldPath, env: Environment) -> Value:
     names = expr.names
     if len(names) == 1 and type(env.current) is dict:
         return env.current.get(names[0], MISSING)
-    return read_path(env.current, names)
+    return _along(read_path(env.current, names), env)
+
+
+def _along(value: Value, env: Environment) -> Value:
+    """What a path gives; one of items of an array takes their number inside of a loop."""
+    if env.variables and type(value) is list:
+        env.spend(len(value))
+    return value
 
 
 def _variable(expr: Variable, env: Environment) -> Value:
@@ -56,10 +63,12 @@ def _variable(expr: Variable, env: Environment) -> Value:
         value = env.now if env.now is not None else MISSING
     else:
         value = MISSING
-    return read_path(value, expr.names) if expr.names else value
+    return _along(read_path(value, expr.names), env) if expr.names else value
 
 
 def _object(expr: ObjectExpr, env: Environment) -> Value:
+    if env.variables:
+        env.spend(len(expr.fields))
     result = {}
     for name, item in expr.fields:
         value = _EVALUATE[type(item)](item, env)
@@ -69,6 +78,8 @@ def _object(expr: ObjectExpr, env: Environment) -> Value:
 
 
 def _array(expr: ArrayExpr, env: Environment) -> Value:
+    if env.variables:
+        env.spend(len(expr.items))
     values = [_EVALUATE[type(item)](item, env) for item in expr.items]
     return [None if value is MISSING else value for value in values]
 
@@ -76,6 +87,8 @@ def _array(expr: ArrayExpr, env: Environment) -> Value:
 def _call(expr: Call, env: Environment) -> Value:
     operator = OPERATORS[expr.op]
     try:
+        if env.variables:
+            env.spend(CALL_UNITS + len(expr.args))
         if operator.lazy:
             return operator.function(expr.args, env, evaluate)
         if operator.until_null:
@@ -88,6 +101,8 @@ def _call(expr: Call, env: Environment) -> Value:
             for arg in args if guarded >= len(args) else args[:guarded]:
                 if arg is None or arg is MISSING:
                     return None
+        if env.variables:
+            env.read(args)
         value = operator.function(*args)
         if type(value) is str or type(value) is list:
             env.spend(len(value))
@@ -118,10 +133,19 @@ def _deferring(signature: Named, exprs: tuple[Expr | None, ...], env: Environmen
 
 def _let(expr: Let, env: Environment) -> Value:
     bound = {name: evaluate(item, env) for name, item in expr.variables}
-    return evaluate(expr.body, env.bind(bound))
+    return _bounded(evaluate(expr.body, env.bind(bound)), env)
+
+
+def _bounded(value: Value, env: Environment) -> Value:
+    """What a form that binds variables gives: it may share parts so often that nobody could go through it."""
+    if type(value) is list or type(value) is dict:
+        env.read((value,))
+    return value
 
 
 def _switch(expr: Switch, env: Environment) -> Value:
+    if env.variables:
+        env.spend(len(expr.branches))
     for case, then in expr.branches:
         if truth(evaluate(case, env)):
             return evaluate(then, env)
@@ -146,7 +170,7 @@ def _map(expr: MapArray, env: Environment) -> Value:
     if items is None:
         return None
     values = [evaluate(expr.body, env.bind({expr.variable: item})) for item in items]
-    return [None if value is MISSING else value for value in values]
+    return _bounded([None if value is MISSING else value for value in values], env)
 
 
 def _filter(expr: FilterArray, env: Environment) -> Value:
@@ -173,7 +197,7 @@ def _reduce(expr: ReduceArray, env: Environment) -> Value:
     value = evaluate(expr.initial, env)
     for item in items:
         value = evaluate(expr.body, env.bind({"value": value, "this": item}))
-    return value
+    return _bounded(value, env)
 
 
 def _sort_array(expr: SortArray, env: Environment) -> Value:

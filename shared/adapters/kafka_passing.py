@@ -1,0 +1,75 @@
+"""Batches that unpack to very much, for who reads records one by one: a record stands in the place of one, and it is never unpacked.
+
+The client library unpacks a batch whole before anybody sees its size. Internal topics and markers hold nothing so large; who
+reaches the brokers can write it there. Sources read such batches in parts (`kafka_batches`).
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import structlog
+from aiokafka.record.default_records import DefaultRecord
+
+from tidemark.shared.adapters.kafka_unpacking import UNPACKED_BYTES_MAX, unpacks_to_more
+from tidemark.shared.compiled import kafka
+
+_log = structlog.get_logger()
+PASSED: Final = "passed-batch"
+"""Header of the record that stands for a batch: how many bytes it has, packed."""
+
+
+class Fetched(dict[Any, Any]):
+    """What the library has fetched and not given out, by partition. Takes the place of its own dict, and looks at what comes in."""
+
+    def __setitem__(self, partition: Any, result: Any) -> None:
+        records = getattr(result, "_partition_records", None)
+        if records is not None:
+            records._records = Batches(records._records, partition)  # noqa: SLF001 - no hook of the library comes before it unpacks
+        super().__setitem__(partition, result)
+
+
+class Batches:
+    """The library's batches of one answer, in their order, with a stand-in for each that unpacks to more than UNPACKED_BYTES_MAX."""
+
+    def __init__(self, inner: Any, partition: Any) -> None:
+        self._inner = inner
+        self._partition = partition
+        self.has_next = inner.has_next
+        self.size_in_bytes = inner.size_in_bytes
+        (data, begin) = inner.__reduce__()[2]  # the library shows them to pickle alone
+        view = np.frombuffer(data, dtype=np.uint8)
+        table = np.empty((kafka.walk(view, begin, np.empty((0, kafka.FIELDS), dtype=np.int64)), kafka.FIELDS), np.int64)
+        kafka.walk(view, begin, table)
+        self._data, self._rows = data, iter(table)
+
+    def next_batch(self) -> Any:
+        """The next one, or what stands for it."""
+        batch, row = self._inner.next_batch(), next(self._rows)
+        codec = int(row[kafka.ATTRIBUTES] & kafka.CODEC_MASK)
+        if row[kafka.MAGIC] < kafka.FORMAT or not codec:
+            return batch
+        packed = self._data[row[kafka.BEGIN] + kafka.HEADER_BYTES : row[kafka.END]]
+        if not unpacks_to_more(packed, codec):
+            return batch
+        at, size = self._partition, len(packed)
+        _log.error(
+            "kafka.batch_passed", topic=at.topic, partition=at.partition, offset=batch.base_offset, packed_bytes=size,
+            unpacked_bytes_max=UNPACKED_BYTES_MAX,
+        )  # fmt: skip
+        return _InPlace(batch, int(row[kafka.FIRST_TIME]), size)
+
+
+class _InPlace:
+    """A batch of one record, with the producer, the CRC and the offsets of the one that it stands for."""
+
+    def __init__(self, batch: Any, time_ms: int, packed_bytes: int) -> None:
+        self._batch = batch
+        headers = [(PASSED, str(packed_bytes).encode())]
+        self._records = iter([DefaultRecord(batch.next_offset - 1, time_ms, 0, None, b"", headers)])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batch, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._records
