@@ -434,7 +434,7 @@ class Compute(StageBase):
 
     class_: str
     key: Expr
-    config: Document
+    config: Document = field(default_factory=dict)
     order: Literal["eventTime", "arrival"] = "eventTime"
     limits: Limits = DEFAULTS
     """Of the document."""
@@ -447,9 +447,9 @@ class Join(StageBase):
     from_: "tuple[Stage, ...]"
     left_key: Expr
     right_key: Expr
-    before_ms: int
-    after_ms: int
-    type: Literal["inner", "left", "right", "full"]
+    before_ms: int = 0
+    after_ms: int = 0
+    type: Literal["inner", "left", "right", "full"] = "inner"
     as_: str
 
 

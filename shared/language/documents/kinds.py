@@ -1,11 +1,13 @@
 """Kinds of options: how one is read from the tree, and its JSON Schema. Stages declare their options with these, once.
 
-A kind's `read` notes errors in the scope's problems and then gives None.
+A kind's `read` notes errors in the scope's problems and then gives None. What an option fills of the parsed stage is its own name in snake
+case, of a duration with `_ms`; what is not written has the default that the stage declares.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from keyword import iskeyword
 from typing import Any, Final, TypeAlias
 
 from tidemark.shared.language.expressions.parse import parse_expression
@@ -23,24 +25,41 @@ DURATION_MAX_MS: Final = 2**53
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of option: `read(tree, path, scope)`, and the JSON Schema of what it accepts."""
+    """One kind of option: `read(tree, path, scope)`, the JSON Schema of what it accepts, and the unit that ends its fields' names."""
 
     read: Callable[[Any, str, Scope], Any]
     schema: dict[str, Any]
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of a closed object."""
+    """An option of a closed object. `into`: the field that it fills, where it has another name; None for none."""
 
     name: str
     kind: Kind
     doc: str
     required: bool = False
+    into: str | None = ""
+
+    def fill(self, fields: dict[str, Any], value: Any) -> None:
+        """Set the field; a closed object sets its own."""
+        if isinstance(value, Read):
+            fields |= value.fields
+        elif self.into is not None:
+            name = _CAPITAL.sub(lambda found: f"_{found[0].lower()}", self.name)
+            fields[self.into or name + ("_" if iskeyword(name) else self.kind.unit)] = value
+
+
+_CAPITAL: Final = re.compile(r"[A-Z]")
 
 
 class Read(dict[str, Any]):
-    """The options that were read, by name; `get` gives None for what was not written."""
+    """The options that were read, by name; `get` gives None for what was not written. `fields`: the same by what they fill."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fields: dict[str, Any] = {}
 
 
 def read_options(tree: Any, path: str, scope: Scope, options: Sequence[Option], what: str = "") -> Read:
@@ -59,6 +78,7 @@ def read_options(tree: Any, path: str, scope: Scope, options: Sequence[Option], 
             value = option.kind.read(tree[option.name], join(path, option.name), scope)
             if value is not None:
                 result[option.name] = value
+                option.fill(result.fields, value)
         elif option.required:
             scope.problems.add(path, f"{name} needs {option.name}: {option.doc}")
     return result
@@ -176,7 +196,7 @@ def duration(*, least: int, zero_alone: bool = False, size_name: str = "size") -
         return total
 
     schema = closed_schema(options)
-    return Kind(read, {"anyOf": [schema, {"const": 0}]} if zero_alone else schema)
+    return Kind(read, {"anyOf": [schema, {"const": 0}]} if zero_alone else schema, "_ms")
 
 
 _SHORT: Final = re.compile(r"\s*([0-9]{1,9})\s*([a-z]+)\s*", re.IGNORECASE)
@@ -242,6 +262,11 @@ def read_names(tree: Any, path: str, scope: Scope) -> tuple[str, ...] | None:
 PATH: Final = Kind(read_names, {"type": "string", "minLength": 1})
 
 
+def read_later(tree: Any, path: str, scope: Scope) -> Any:  # noqa: ARG001 - a kind's signature
+    """What is read when what it depends on is known: as it is written."""
+    return tree
+
+
 def one_or_more(kind: Kind) -> Kind:
     """One value, or a list of at least one: read as a tuple."""
 
@@ -256,6 +281,16 @@ def one_or_more(kind: Kind) -> Kind:
         return None if any(v is None for v in values) else tuple(values)
 
     return Kind(read, {"anyOf": [kind.schema, {"type": "array", "items": kind.schema, "minItems": 1}]})
+
+
+def _paths(tree: Any, path: str, scope: Scope) -> tuple[str, ...] | None:
+    found = _SOME_PATHS.read(tree, path, scope)
+    return None if found is None else tuple(map(".".join, found))
+
+
+_SOME_PATHS: Final = one_or_more(PATH)
+PATHS: Final = Kind(_paths, _SOME_PATHS.schema)
+"""One field path or more, with their dots."""
 
 
 def list_of(kind: Kind) -> Kind:
@@ -312,6 +347,11 @@ def with_options(doc: str, options: tuple[Option, ...], build: Callable[[Read, s
         return None if len(scope.problems.errors) > before else build(found, path, scope)
 
     return StageSpec(doc, read, closed_schema(options))
+
+
+def made_of(doc: str, options: tuple[Option, ...], stage: Callable[..., Any]) -> StageSpec:
+    """A stage that is what its options fill."""
+    return with_options(doc, options, lambda found, path, _: stage(path=path, **found.fields))
 
 
 def read_stage(

@@ -40,14 +40,13 @@ RANGES: Final = {
 }
 """By the field of `Limits`."""
 _OPTIONS: Final = tuple(
-    Option(each.name, integer(each.least, each.most), f"{each.doc} (default {getattr(DEFAULTS, field)})")
+    Option(each.name, integer(each.least, each.most), f"{each.doc} (default {getattr(DEFAULTS, field)})", into=field)
     for field, each in RANGES.items()
 )
 
 
 def _read(tree: Any, path: str, scope: Scope) -> Limits:
-    found = read_options(tree, path, scope, _OPTIONS)
-    return Limits(**{field: found[each.name] for field, each in RANGES.items() if each.name in found})
+    return Limits(**read_options(tree, path, scope, _OPTIONS).fields)
 
 
 LIMITS: Final = Kind(_read, closed_schema(_OPTIONS))

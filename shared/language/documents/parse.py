@@ -22,7 +22,6 @@ from tidemark.shared.language.documents.load import Loaded, load_all
 from tidemark.shared.language.documents.model import FileDlq, KafkaDlq, Options, Processor
 from tidemark.shared.language.documents.pipeline import read_pipeline
 from tidemark.shared.language.expressions.scope import Scope
-from tidemark.shared.language.limits import DEFAULTS
 from tidemark.shared.language.problems import DocumentError, InvalidDocument, Problems
 from tidemark.shared.language.stages import SAMPLE_CONNECTION, Connection, Join, Stage, Union
 from tidemark.shared.model.ids import ProcessorName
@@ -45,7 +44,7 @@ _TOPIC_DLQ: Final = (
 )
 _FILE_DLQ: Final = (
     Option("connectionName", STRING, "a files connection; without it a local path"),
-    Option("path", STRING, "the folder", required=True),
+    Option("path", STRING, "the folder", required=True, into="file_path"),
 )
 
 
@@ -67,9 +66,9 @@ def _dlq(tree: Any, path: str, scope: Scope) -> KafkaDlq | FileDlq | None:
         return None
     if type(tree) is dict and "path" in tree:
         o = read_options(tree, path, scope, _FILE_DLQ)
-        return None if len(scope.problems.errors) > before else FileDlq(o["path"], o.get("connectionName"))
+        return None if len(scope.problems.errors) > before else FileDlq(**o.fields)
     o = read_options(tree, path, scope, _TOPIC_DLQ)
-    return None if len(scope.problems.errors) > before else KafkaDlq(o["connectionName"], o["topic"])
+    return None if len(scope.problems.errors) > before else KafkaDlq(**o.fields)
 
 
 _DLQ_SCHEMA: Final = {"oneOf": [closed_schema(_TOPIC_DLQ), closed_schema(_FILE_DLQ)]}
@@ -78,7 +77,7 @@ _OPTIONS: Final = (
     Option(
         "checkpoint",
         closed(
-            Option("interval", duration(least=1), "time between checkpoints"),
+            Option("interval", duration(least=1), "time between checkpoints", into="checkpoint_interval_ms"),
             Option(
                 "alignmentTimeout",
                 duration(least=0),
@@ -98,15 +97,7 @@ _OPTIONS: Final = (
 
 
 def _options(tree: Any, path: str, scope: Scope) -> Options:
-    o = read_options(tree, path, scope, _OPTIONS)
-    return Options(
-        dlq=o.get("dlq"),
-        checkpoint_interval_ms=o.get("checkpoint", {}).get("interval"),
-        alignment_timeout_ms=o.get("checkpoint", {}).get("alignmentTimeout"),
-        lateness=o.get("lateness", "merged"),
-        stream_meta_field_name=o.get("streamMetaFieldName"),
-        limits=o.get("limits", DEFAULTS),
-    )
+    return Options(**read_options(tree, path, scope, _OPTIONS).fields)
 
 
 DOCUMENT_OPTIONS: Final = (

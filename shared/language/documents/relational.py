@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from tidemark.shared.language.documents.kinds import (
@@ -19,6 +20,8 @@ from tidemark.shared.language.documents.kinds import (
     duration,
     integer,
     list_of,
+    made_of,
+    read_later,
     read_options,
     read_stage,
     with_options,
@@ -62,11 +65,6 @@ def _from(tree: Any, path: str, scope: Scope) -> TableRef | InlineTable | None:
     return read_table(tree, path, scope)
 
 
-def _as_written(tree: Any, path: str, scope: Scope) -> Any:  # noqa: ARG001 - a kind's signature
-    """Read later, when what it depends on is known."""
-    return tree
-
-
 TABLE: Final = Kind(read_table, closed_schema(_TABLE))
 _FROM: Final = Option(
     "from", Kind(_from, {"anyOf": [closed_schema(_TABLE), closed_schema(_INLINE)]}), "what to look up in", required=True
@@ -75,25 +73,31 @@ _LOOKUP: Final = (
     _FROM,
     Option("localField", PATH, "the document's field"),
     Option("foreignField", PATH, "the foreign document's field that equals it"),
-    Option("let", Kind(_as_written, {"type": "object"}), "variables for the pipeline"),
+    Option("let", Kind(read_later, {"type": "object"}), "variables for the pipeline", into=None),
     Option(
         "pipeline",
-        Kind(_as_written, {"type": "array"}),
+        Kind(read_later, {"type": "array"}),
         "stages on what was found: stateless ones, $group, $sort, $limit, $count",
+        into=None,
     ),
     Option("as", PATH, "the field that takes the array of what was found", required=True),
-    Option("partitionBy", EXPRESSION, "accepted and without effect: a batch asks once"),
-    Option("parallelism", integer(1), "accepted and without effect: a batch asks once"),
+    Option("partitionBy", EXPRESSION, "accepted and without effect: a batch asks once", into=None),
+    Option("parallelism", integer(1), "accepted and without effect: a batch asks once", into=None),
 )
 _CACHED: Final = (
     Option("ttl", duration(least=1), "how long an answer is kept", required=True),
     Option("maxEntries", integer(1, 10_000_000), "how many answers are kept (default 10000)"),
-    Option("maxMemUsageBytes", integer(1), "how many bytes of answers are kept: the ones used longest ago give way"),
+    Option(
+        "maxMemUsageBytes",
+        integer(1),
+        "how many bytes of answers are kept: the ones used longest ago give way",
+        into="bytes_max",
+    ),
     *_LOOKUP,
 )
 
 
-def _lookup_fields(o: Read, path: str, scope: Scope) -> dict[str, Any]:
+def _looked_up(made: type[Lookup], o: Read, path: str, scope: Scope) -> Lookup:
     if ("localField" in o) != ("foreignField" in o):
         scope.problems.add(path, "localField and foreignField stand together or not at all")
     if "localField" not in o and "pipeline" not in o:
@@ -110,15 +114,7 @@ def _lookup_fields(o: Read, path: str, scope: Scope) -> dict[str, Any]:
         stage = read_stage(tree, f"{place}[{i}]", inner, INNER, _OUTSIDE)
         if stage is not None:
             stages.append(stage)
-    return {
-        "from_": o["from"],
-        "as_": o["as"],
-        "local_field": o.get("localField"),
-        "foreign_field": o.get("foreignField"),
-        "let": variables,
-        "pipeline": tuple(stages),
-        "limits": scope.limits,
-    }
+    return made(path=path, let=variables, pipeline=tuple(stages), limits=scope.limits, **o.fields)
 
 
 def read_let(tree: Any, path: str, scope: Scope) -> tuple[tuple[str, Any], ...]:
@@ -130,17 +126,6 @@ def read_let(tree: Any, path: str, scope: Scope) -> tuple[tuple[str, Any], ...]:
     for name in bad:
         scope.problems.add(join(path, name), f"{name!r} is no name for a variable")
     return tuple((name, EXPRESSION.read(item, join(path, name), scope)) for name, item in tree.items())
-
-
-def _cached(o: Read, path: str, scope: Scope) -> CachedLookup:
-    fields = _lookup_fields(o, path, scope)
-    return CachedLookup(
-        path=path,
-        ttl_ms=o["ttl"],
-        max_entries=o.get("maxEntries", 10_000),
-        bytes_max=o.get("maxMemUsageBytes"),
-        **fields,
-    )
 
 
 def _class(tree: Any, path: str, scope: Scope) -> str | None:
@@ -183,16 +168,7 @@ def _join_spec(read_pipeline: ReadPipeline) -> StageSpec:
     def build(o: Read, path: str, scope: Scope) -> Join | None:
         if "." in o["as"] or o["as"].startswith("$"):
             scope.problems.add(join(path, "as"), "a top-level field name, without dots and $")
-        return Join(
-            path=path,
-            from_=o["from"],
-            left_key=o["leftKey"],
-            right_key=o["rightKey"],
-            before_ms=o["within"].get("before", 0),
-            after_ms=o["within"].get("after", 0),
-            type=o.get("type", "inner"),
-            as_=o["as"],
-        )
+        return Join(path=path, **o.fields)
 
     return with_options("Pairs documents of two streams that are near in time.", options, build)
 
@@ -200,31 +176,20 @@ def _join_spec(read_pipeline: ReadPipeline) -> StageSpec:
 def _union_spec(read_pipeline: ReadPipeline) -> StageSpec:
     kind = Kind(read_pipeline, {"$ref": "#/$defs/pipeline"})
     pipelines = Option("pipelines", list_of(kind), "each starts with $source", required=True)
-    return with_options(
-        "Other streams flow into this one.", (pipelines,), lambda o, path, _: Union(path=path, pipelines=o["pipelines"])
-    )
+    return made_of("Other streams flow into this one.", (pipelines,), Union)
 
 
 def relational(read_pipeline: ReadPipeline) -> dict[str, StageSpec]:
     """The specs; `read_pipeline` reads a whole pipeline that starts with a source."""
     return {
-        "$lookup": with_options(
-            "Adds what a table has about a document.",
-            _LOOKUP,
-            lambda o, path, scope: Lookup(path=path, **_lookup_fields(o, path, scope)),
+        "$lookup": with_options("Adds what a table has about a document.", _LOOKUP, partial(_looked_up, Lookup)),
+        "$cachedLookup": with_options(
+            "A $lookup that keeps answers for a while.", _CACHED, partial(_looked_up, CachedLookup)
         ),
-        "$cachedLookup": with_options("A $lookup that keeps answers for a while.", _CACHED, _cached),
         "$compute": with_options(
             "A computation of the user's, with state and timers by key.",
             _COMPUTE,
-            lambda o, path, scope: Compute(
-                path=path,
-                class_=o["class"],
-                key=o["key"],
-                config=o.get("config", {}),
-                order=o.get("order", "eventTime"),
-                limits=scope.limits,
-            ),
+            lambda o, path, scope: Compute(path=path, limits=scope.limits, **o.fields),
         ),
         "$join": _join_spec(read_pipeline),
         "$union": _union_spec(read_pipeline),

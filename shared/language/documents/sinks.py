@@ -5,7 +5,7 @@ from typing import Any, Final
 from tidemark.shared.language.documents.kinds import (
     DOCUMENT,
     EXPRESSION,
-    PATH,
+    PATHS,
     STRING,
     Kind,
     Option,
@@ -14,7 +14,7 @@ from tidemark.shared.language.documents.kinds import (
     choice,
     closed,
     closed_schema,
-    one_or_more,
+    read_later,
     read_options,
     read_stage,
     with_options,
@@ -50,7 +50,7 @@ _CONFIG: Final = closed(
         "compression_type", choice("none", "gzip", "snappy", "lz4", "zstd"), "compression of batches (default none)"
     ),
     Option("tombstoneWhen", EXPRESSION, "where it is true the record has no value"),
-    Option("acks", _ACKS, "accepted and without effect: output always waits for all replicas"),
+    Option("acks", _ACKS, "accepted and without effect: output always waits for all replicas", into=None),
 )
 _KAFKA: Final = (
     Option("connectionName", STRING, "the connection to write to", required=True),
@@ -59,14 +59,14 @@ _KAFKA: Final = (
 )
 _FILES: Final = (
     Option("connectionName", STRING, "the connection of the files; without it a local path"),
-    Option("path", STRING, "the folder", required=True),
+    Option("path", STRING, "the folder", required=True, into="file_path"),
     Option(
         "format",
         choice("json", "csv", "parquet", "iceberg"),
         "json is a document a line, parquet a Delta Lake table, iceberg a table of the connection's `catalog`",
         required=True,
     ),
-    Option("partitionBy", one_or_more(PATH), "a folder for each value"),
+    Option("partitionBy", PATHS, "a folder for each value"),
     Option("writeOptions", DOCUMENT, "of the format"),
 )
 
@@ -86,7 +86,7 @@ def _emit(tree: Any, path: str, scope: Scope) -> Sink | None:
     if type(tree) is dict and "path" in tree:
         o = read_options(tree, path, scope, _FILES)
         _check_iceberg(o, path, scope)
-        return None if len(scope.problems.errors) > before else _files(o, path)
+        return None if len(scope.problems.errors) > before else FileEmit(path=path, **o.fields)
     for name, why in _ELSEWHERE.items():
         if type(tree) is dict and "topic" not in tree and name in tree:
             scope.problems.add(join(path, name), why)
@@ -95,7 +95,7 @@ def _emit(tree: Any, path: str, scope: Scope) -> Sink | None:
     topic = o.get("topic")
     if isinstance(topic, Literal) and (type(topic.value) is not str or not topic.value):
         scope.problems.add(join(path, "topic"), "a topic's name, or an expression that gives one")
-    return None if len(scope.problems.errors) > before else _kafka(o, path)
+    return None if len(scope.problems.errors) > before else KafkaEmit(path=path, **o.fields)
 
 
 def _check_iceberg(o: Read, path: str, scope: Scope) -> None:
@@ -103,40 +103,14 @@ def _check_iceberg(o: Read, path: str, scope: Scope) -> None:
         return
     if "connectionName" not in o:
         scope.problems.add(path, "format iceberg needs connectionName: a connection of type files that has a catalog")
-    for names in o.get("partitionBy", ()):
-        if len(names) > 1:
+    for name in o.get("partitionBy", ()):
+        if "." in name:
             scope.problems.add(
                 join(path, "partitionBy"),
-                f"a table of Iceberg is divided by its columns: make a field of {'.'.join(names)} with $set",
+                f"a table of Iceberg is divided by its columns: make a field of {name} with $set",
             )
     if not o.get("path", "x").strip("/"):
         scope.problems.add(join(path, "path"), "names the table: namespace/table")
-
-
-def _files(o: Read, path: str) -> Sink:
-    return FileEmit(
-        path=path,
-        file_path=o["path"],
-        format=o["format"],
-        connection_name=o.get("connectionName"),
-        partition_by=tuple(".".join(names) for names in o.get("partitionBy", ())),
-        write_options=o.get("writeOptions", {}),
-    )
-
-
-def _kafka(o: Read, path: str) -> Sink:
-    config = o.get("config", {})
-    return KafkaEmit(
-        path=path,
-        connection_name=o["connectionName"],
-        topic=o["topic"],
-        key=config.get("key"),
-        key_format=config.get("keyFormat", "json"),
-        headers=config.get("headers"),
-        output_format=config.get("outputFormat", "relaxedJson"),
-        compression_type=config.get("compression_type", "none"),
-        tombstone_when=config.get("tombstoneWhen"),
-    )
 
 
 def _computed(tree: Any) -> bool:
@@ -192,11 +166,6 @@ _IN_PLACE: Final = {
 }
 
 
-def _as_written(tree: Any, path: str, scope: Scope) -> Any:  # noqa: ARG001 - a kind's signature
-    """Read later, when the variables are known."""
-    return tree
-
-
 def _matched(tree: Any, variables: tuple[str, ...], path: str, scope: Scope) -> Any:
     if type(tree) is not list:
         return _MATCHED.read(tree, path, scope)
@@ -209,25 +178,20 @@ def _merge(o: Read, path: str, scope: Scope) -> Merge:
         scope.problems.add(join(path, "let"), "are variables of a pipeline in whenMatched, and there is none")
     let = read_let(o.get("let", {"new": "$$ROOT"}), join(path, "let"), scope)
     matched = _matched(o.get("whenMatched", "merge"), tuple(n for n, _ in let), join(path, "whenMatched"), scope)
-    return Merge(
-        path=path,
-        connection_name=o["into"][0],
-        table=o["into"][1],
-        on=tuple(".".join(names) for names in o.get("on", (("_id",),))),
-        let=let if type(matched) is tuple else (),
-        when_matched=matched,
-        when_not_matched=o.get("whenNotMatched", "insert"),
-    )
+    name, table = o["into"]
+    let = let if type(matched) is tuple else ()
+    return Merge(path=path, connection_name=name, table=table, let=let, when_matched=matched, **o.fields)
 
 
 _MERGE: Final = (
-    Option("into", Kind(_into, closed_schema(_INTO)), "the table", required=True),
-    Option("on", one_or_more(PATH), "the fields that find a row (default _id)"),
-    Option("let", Kind(_as_written, {"type": "object"}), "variables for the pipeline of whenMatched (default {new: $$ROOT})"),
+    Option("into", Kind(_into, closed_schema(_INTO)), "the table", required=True, into=None),
+    Option("on", PATHS, "the fields that find a row (default _id)"),
+    Option("let", Kind(read_later, {"type": "object"}), "variables for the pipeline of whenMatched (default {new: $$ROOT})", into=None),
     Option(
         "whenMatched",
-        Kind(_as_written, {"anyOf": [_MATCHED.schema, {"type": "array"}]}),
+        Kind(read_later, {"anyOf": [_MATCHED.schema, {"type": "array"}]}),
         "what becomes of a row that is there (default merge): a word, an expression that gives one, or a pipeline on the row",
+        into=None,
     ),
     Option(
         "whenNotMatched",

@@ -1,6 +1,6 @@
 """`$source`: which of its kinds is meant is told by its options, then all of them are checked."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tidemark.shared.language.documents.kinds import (
@@ -27,7 +27,7 @@ from tidemark.shared.language.expressions.ast import Expr, Literal, constant
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import join
-from tidemark.shared.language.schema import FIELD_TYPES, NO_SCHEMA, parse_schema
+from tidemark.shared.language.schema import FIELD_TYPES, parse_schema
 from tidemark.shared.language.stages import (
     BoundedDisorder,
     DataStep,
@@ -53,17 +53,21 @@ from tidemark.shared.language.stages import (
 from tidemark.shared.model.values import INT64_MAX, Date
 
 _STRATEGIES: Final = {
-    "maxSeen": (),
+    "maxSeen": (MaxSeen, ()),
     "boundedDisorder": (
-        Option("maxDelay", duration(least=0), "how far behind the highest time data may come", required=True),
+        BoundedDisorder,
+        (Option("maxDelay", duration(least=0), "how far behind the highest time data may come", required=True),),
     ),
     "percentile": (
-        Option("lateFraction", fraction(), "at most this fraction may come late", required=True),
-        Option("window", duration(least=1), "over how much event time the fraction is taken", required=True),
+        Percentile,
+        (
+            Option("lateFraction", fraction(), "at most this fraction may come late", required=True),
+            Option("window", duration(least=1), "over how much event time the fraction is taken", required=True),
+        ),
     ),
-    "perfect": (),
+    "perfect": (Perfect, ()),
 }
-_STRATEGY: Final = Option("strategy", choice(*_STRATEGIES), "how the watermark is made", required=True)
+_STRATEGY: Final = Option("strategy", choice(*_STRATEGIES), "how the watermark is made", required=True, into=None)
 
 
 def _watermark(tree: Any, path: str, scope: Scope) -> Watermark | None:
@@ -72,18 +76,13 @@ def _watermark(tree: Any, path: str, scope: Scope) -> Watermark | None:
         return None
     before = len(scope.problems.errors)
     strategy = tree["strategy"]
-    found = read_options(tree, path, scope, (_STRATEGY, *_STRATEGIES[strategy]), f"the watermark strategy {strategy}")
-    if len(scope.problems.errors) > before:
-        return None
-    if strategy == "boundedDisorder":
-        return BoundedDisorder(found["maxDelay"])
-    if strategy == "percentile":
-        return Percentile(found["lateFraction"], found["window"])
-    return Perfect() if strategy == "perfect" else MaxSeen()
+    made, options = _STRATEGIES[strategy]
+    found = read_options(tree, path, scope, (_STRATEGY, *options), f"the watermark strategy {strategy}")
+    return None if len(scope.problems.errors) > before else made(**found.fields)
 
 
 _WATERMARK: Final = Kind(
-    _watermark, {"oneOf": [closed_schema((_STRATEGY, *options)) for options in _STRATEGIES.values()]}
+    _watermark, {"oneOf": [closed_schema((_STRATEGY, *options)) for _, options in _STRATEGIES.values()]}
 )
 
 
@@ -136,6 +135,7 @@ _CONFIG: Final = closed(
         "auto_offset_reset",
         Kind(_reset, {"enum": ["earliest", "latest", *_RESETS]}),
         "where to begin without a checkpoint: earliest (smallest, beginning) or latest (largest, end; default)",
+        into="start_at",
     ),
     Option(
         "startAt", _position(("earliest", "latest"), time=True), "earliest, latest, a date, or offsets by partition"
@@ -144,8 +144,10 @@ _CONFIG: Final = closed(
     Option(
         "keyFormatError", choice("dlq", "passThrough"), "what becomes of a key that is not of that format (default dlq)"
     ),
-    Option("group_id", STRING, "accepted and without effect: positions are part of the checkpoint"),
-    Option("enable_auto_commit", BOOLEAN, "accepted and without effect: positions are part of the checkpoint"),
+    Option("group_id", STRING, "accepted and without effect: positions are part of the checkpoint", into=None),
+    Option(
+        "enable_auto_commit", BOOLEAN, "accepted and without effect: positions are part of the checkpoint", into=None
+    ),
 )
 
 _SCHEMA: Final = Kind(
@@ -187,15 +189,15 @@ _TIMING: Final = (
 _CONNECTION: Final = Option("connectionName", STRING, "the connection to read from", required=True)
 _KAFKA: Final = (
     _CONNECTION,
-    Option("topic", one_or_more(STRING), "a topic, or a list of them", required=True),
+    Option("topic", one_or_more(STRING), "a topic, or a list of them", required=True, into="topics"),
     Option("config", _CONFIG, "how the topic is read"),
     Option("until", _position(("latest",), time=False), "latest, or offsets by partition: then the source ends"),
-    Option("partitionCount", integer(1), "accepted and without effect: the brokers know their partitions"),
+    Option("partitionCount", integer(1), "accepted and without effect: the brokers know their partitions", into=None),
     *_TIMING,
 )
 _FILES: Final = (
     Option("connectionName", STRING, "the connection of the files; without it a local path"),
-    Option("path", STRING, "a glob", required=True),
+    Option("path", STRING, "a glob", required=True, into="path_glob"),
     Option("format", choice("json", "csv", "parquet"), "json is a document a line", required=True),
     Option("ordered", BOOLEAN, "one file after the other, by name (default), or each a split of its own"),
     Option("follow", BOOLEAN, "the directory grows: go on looking for files (default false)"),
@@ -205,7 +207,7 @@ _DOCUMENTS: Final = (Option("documents", list_of(DOCUMENT), "the documents", req
 
 
 def _check_ids(found: Read, path: str, scope: Scope) -> None:
-    """Positions are of one split, and say nothing of another."""
+    """Positions are of one split, and say nothing of another: repeats are looked for within it."""
     at = join(path, "recordIdHorizon")
     if isinstance(found.get("recordIdHorizon"), PositionHorizon):
         if found.get("recordIdScope") == "source":
@@ -213,6 +215,7 @@ def _check_ids(found: Read, path: str, scope: Scope) -> None:
                 at, "positions are counted in one split, and recordIdScope is source: give {size, unit} of event time"
             )
         elif "recordIdScope" not in found:
+            found.fields["record_id_scope"] = "split"
             scope.problems.warn(
                 at,
                 "repeats are looked for within each split, whose positions these are: say recordIdScope: split",
@@ -220,46 +223,6 @@ def _check_ids(found: Read, path: str, scope: Scope) -> None:
     for name in ("recordIdHorizon", "recordIdScope"):
         if name in found and "recordId" not in found:
             scope.problems.warn(join(path, name), "without recordId it has no effect")
-
-
-def _common(found: Read) -> dict[str, Any]:
-    horizon = found.get("recordIdHorizon")
-    return {
-        "time_field": found.get("timeField"),
-        "schema": found.get("schema", NO_SCHEMA),
-        "record_id": found.get("recordId"),
-        "record_id_horizon": horizon,
-        "record_id_scope": found.get("recordIdScope", "split" if isinstance(horizon, PositionHorizon) else "source"),
-        "watermark": found.get("watermark", MaxSeen()),
-        "partition_idle_timeout_ms": found.get("partitionIdleTimeout"),
-        "max_event_time_jump_ms": found.get("maxEventTimeJump"),
-    }
-
-
-def _kafka(found: Read, path: str) -> Source:
-    config = found.get("config", {})
-    return KafkaSource(
-        path=path,
-        connection_name=found["connectionName"],
-        topics=found["topic"],
-        start_at=config.get("startAt", config.get("auto_offset_reset", "latest")),
-        until=found.get("until"),
-        key_format=config.get("keyFormat", "binData"),
-        key_format_error=config.get("keyFormatError", "dlq"),
-        **_common(found),
-    )
-
-
-def _files(found: Read, path: str) -> Source:
-    return FileSource(
-        path=path,
-        path_glob=found["path"],
-        format=found["format"],
-        connection_name=found.get("connectionName"),
-        ordered=found.get("ordered", True),
-        follow=found.get("follow", False),
-        **_common(found),
-    )
 
 
 _STEP_PARTITION: Final = Option("partition", integer(0, 10_000), "0 by default")
@@ -303,7 +266,13 @@ _SAMPLE: Final = (
     Option("connectionName", STRING, "sample_stream_solar, or a connection of type sample", required=True),
     *_TIMING,
 )
-_KINDS: Final = {"script": _SCRIPT, "documents": _DOCUMENTS, "path": _FILES, "topic": _KAFKA, "connectionName": _SAMPLE}
+_KINDS: Final[dict[str, tuple[Callable[..., Source], tuple[Option, ...]]]] = {
+    "script": (ScriptSource, _SCRIPT),
+    "documents": (DocumentsSource, _DOCUMENTS),
+    "path": (FileSource, _FILES),
+    "topic": (KafkaSource, _KAFKA),
+    "connectionName": (SampleSource, _SAMPLE),
+}
 """By the option that tells; with a connection alone it is a sample stream."""
 _CHANGES: Final = "a change stream of MongoDB is no source here: bring the changes to a topic (a connector for Kafka does), and give topic"
 _ELSEWHERE: Final = {
@@ -342,21 +311,14 @@ def _read(tree: Any, path: str, scope: Scope) -> Source | None:
     if kind == "connectionName" and not tree.keys() <= {option.name for option in _SAMPLE}:
         kind = "topic"
     before = len(scope.problems.errors)
-    found = read_options(tree, path, scope, _KINDS[kind])
+    made, options = _KINDS[kind]
+    found = read_options(tree, path, scope, options)
     _check_ids(found, path, scope)
-    if len(scope.problems.errors) > before:
-        return None
-    if kind == "script":
-        return ScriptSource(path=path, script=found["script"], **_common(found))
-    if kind == "documents":
-        return DocumentsSource(path=path, documents=found["documents"], **_common(found))
-    if kind == "connectionName":
-        return SampleSource(path=path, connection_name=found["connectionName"], **_common(found))
-    return _files(found, path) if kind == "path" else _kafka(found, path)
+    return None if len(scope.problems.errors) > before else made(path=path, **found.fields)
 
 
 SOURCE: Final = StageSpec(
     "Where documents come from, their event time and watermark.",
     _read,
-    {"oneOf": [closed_schema(options) for options in _KINDS.values()]},
+    {"oneOf": [closed_schema(options) for _, options in _KINDS.values()]},
 )

@@ -8,9 +8,9 @@ from tidemark.shared.language.documents.kinds import (
     PREDICATE,
     Kind,
     Option,
-    Read,
     StageSpec,
     choice,
+    made_of,
     read_names,
     with_options,
 )
@@ -67,7 +67,7 @@ def _array_path(tree: Any, path: str, scope: Scope) -> tuple[str, ...] | None:
     return read_names(tree[1:], path, scope)
 
 
-_UNWIND: Final = with_options(
+_UNWIND: Final = made_of(
     "One document for each item of an array.",
     (
         Option(
@@ -75,16 +75,12 @@ _UNWIND: Final = with_options(
             Kind(_array_path, {"type": "string", "pattern": r"^\$[^$]"}),
             "the array's path, with a leading $",
             required=True,
+            into="names",
         ),
         Option("includeArrayIndex", Kind(read_names, {"type": "string"}), "a field for the item's index"),
         Option("preserveNullAndEmptyArrays", BOOLEAN, "keep documents without items (default false)"),
     ),
-    lambda o, path, _: Unwind(
-        path=path,
-        names=o["path"],
-        include_array_index=o.get("includeArrayIndex"),
-        preserve_null_and_empty_arrays=o.get("preserveNullAndEmptyArrays", False),
-    ),
+    Unwind,
 )
 
 
@@ -94,10 +90,6 @@ def _unwind(tree: Any, path: str, scope: Scope) -> Any:
 
 def _redact(tree: Any, path: str, scope: Scope) -> Redact:
     return Redact(path=path, expr=parse_expression(tree, path, scope.bind(*REDACT_VARIABLES)))
-
-
-def _validate(o: Read, path: str, _: Scope) -> Validate:
-    return Validate(path=path, validator=o["validator"], validation_action=o.get("validationAction", "discard"))
 
 
 _FIELDS: Final = {"type": "object", "minProperties": 1, "additionalProperties": EXPRESSION.schema}
@@ -124,12 +116,12 @@ STATELESS: Final[dict[str, StageSpec]] = {
     ),
     "$unwind": StageSpec(_UNWIND.doc, _unwind, {"anyOf": [{"type": "string"}, dict(_UNWIND.schema)]}),
     "$redact": StageSpec("Keeps, prunes or descends into documents by their content.", _redact, EXPRESSION.schema),
-    "$validate": with_options(
+    "$validate": made_of(
         "Checks documents, and says what becomes of those that are wrong.",
         (
             Option("validator", PREDICATE, "a query or $jsonSchema", required=True),
             Option("validationAction", choice("discard", "dlq", "error"), "what becomes of them (default discard)"),
         ),
-        _validate,
+        Validate,
     ),
 }

@@ -1,6 +1,6 @@
 """Window stages, and the stages that only stand inside a window."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final
 
@@ -11,7 +11,6 @@ from tidemark.shared.language.documents.kinds import (
     EXPRESSION,
     Kind,
     Option,
-    Read,
     StageSpec,
     choice,
     closed_schema,
@@ -27,7 +26,6 @@ from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import join
 from tidemark.shared.language.stages import (
-    DEFAULT_LATENESS_MS,
     Count,
     Group,
     GroupField,
@@ -241,39 +239,12 @@ _HOPPING: Final = (_BOUNDARY, _INTERVAL, _HOP, _OFFSET, _IDLE, _LATENESS, _OUTPU
 _SESSION: Final = (_PARTITION, _GAP, _BOUNDARY, _LATENESS, _OUTPUT)
 
 
-def _common(o: Read) -> dict[str, Any]:
-    boundary = o.get("boundary", "eventTime")
-    lateness = o.get("allowedLateness", DEFAULT_LATENESS_MS if boundary == "eventTime" else 0)
-    return {
-        "boundary": boundary,
-        "allowed_lateness_ms": lateness,
-        "output_time": o.get("outputTime", "end"),
-        "pipeline": o["pipeline"],
-    }
-
-
-def _fixed(o: Read) -> dict[str, Any]:
-    return {
-        "interval_ms": o["interval"],
-        "offset_ms": o.get("offset", 0),
-        "idle_timeout_ms": o.get("idleTimeout"),
-        **_common(o),
-    }
-
-
-def _build(name: str, o: Read, path: str) -> Window:
-    if name == "$tumblingWindow":
-        return TumblingWindow(path=path, **_fixed(o))
-    if name == "$hoppingWindow":
-        return HoppingWindow(path=path, hop_size_ms=o["hopSize"], **_fixed(o))
-    return SessionWindow(path=path, gap_ms=o["gap"], partition_by=o.get("partitionBy"), **_common(o))
-
-
-def _window(name: str, doc: str, options: tuple[Option, ...]) -> StageSpec:
+def _window(made: Callable[..., Window], doc: str, options: tuple[Option, ...]) -> StageSpec:
     def read(tree: Any, path: str, scope: Scope) -> Window | None:
         before = len(scope.problems.errors)
         found = read_options(tree, path, scope, options)
         if type(tree) is dict and tree.get("boundary") == "processingTime":
+            found.fields["allowed_lateness_ms"] = 0
             for banned in ("allowedLateness", "idleTimeout"):
                 if banned in tree:
                     scope.problems.add(join(path, banned), f"{banned} cannot be set where boundary is processingTime")
@@ -284,7 +255,7 @@ def _window(name: str, doc: str, options: tuple[Option, ...]) -> StageSpec:
                 f"the interval has more than {most} hops: every document would be in as many windows; "
                 "take a longer hop, windows of windows, or a larger options.limits.windowsPerDocument",
             )
-        return None if len(scope.problems.errors) > before else _build(name, found, path)
+        return None if len(scope.problems.errors) > before else made(path=path, **found.fields)
 
     return StageSpec(doc, read, closed_schema(options))
 
@@ -293,9 +264,7 @@ def windows(lookups: Mapping[str, StageSpec]) -> dict[str, StageSpec]:
     """The specs; `lookups` are those of the stages that ask tables."""
     pipeline = _pipeline_of(lookups)
     return {
-        "$tumblingWindow": _window("$tumblingWindow", "Windows that follow each other.", (*_TUMBLING, pipeline)),
-        "$hoppingWindow": _window("$hoppingWindow", "Windows that overlap, or leave gaps.", (*_HOPPING, pipeline)),
-        "$sessionWindow": _window(
-            "$sessionWindow", "Windows of activity by key, ended by a gap.", (*_SESSION, pipeline)
-        ),
+        "$tumblingWindow": _window(TumblingWindow, "Windows that follow each other.", (*_TUMBLING, pipeline)),
+        "$hoppingWindow": _window(HoppingWindow, "Windows that overlap, or leave gaps.", (*_HOPPING, pipeline)),
+        "$sessionWindow": _window(SessionWindow, "Windows of activity by key, ended by a gap.", (*_SESSION, pipeline)),
     }
