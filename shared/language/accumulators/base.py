@@ -7,12 +7,15 @@
 - A3 A state belongs to its caller: `add` and `merge` may change the states they are given, which are used no more.
 """
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from tidemark.shared.language.expressions.ast import Expr, SortKey
 from tidemark.shared.language.expressions.errors import SIZE, ExpressionError
 from tidemark.shared.language.limits import DEFAULTS, Limits
+from tidemark.shared.language.values.codec import decode_value, encode_value
 from tidemark.shared.model.values import Value
 
 
@@ -42,55 +45,54 @@ OrderKey: TypeAlias = tuple[int, int, int]
 S = TypeVar("S")
 
 
-class Implementation(Protocol[S]):
-    """How one accumulator works.
+class Implementation(ABC, Generic[S]):
+    """How one accumulator works. `ordered`: the order keys matter. `empty`: makes the state of nothing."""
 
-    combinable: a state is smaller than the rows in it, so that it pays to send states. ordered: the order keys matter.
-    """
-
-    combinable: bool
-    ordered: bool
+    ordered: ClassVar[bool] = False
+    empty: Callable[[], S]
 
     def init(self) -> S:
         """The state of nothing."""
-        ...
+        return self.empty()
 
+    @abstractmethod
     def add(self, state: S, value: Value, order_key: OrderKey) -> S:
         """A state and one more value, as `accumulator_input` gave it, MISSING included. ExpressionError for what cannot be added."""
-        ...
 
+    @abstractmethod
     def merge(self, left: S, right: S) -> S:
         """One state of two."""
-        ...
 
+    @abstractmethod
     def finish(self, state: S) -> Value:
         """The accumulator's value."""
-        ...
 
     def encode(self, state: S) -> bytes:
         """The bytes of a state."""
-        ...
+        return encode_value(state)
 
     def decode(self, data: bytes) -> S:
         """The state of these bytes."""
-        ...
+        state: S = decode_value(data)
+        return state
 
 
 AnyImplementation: TypeAlias = Implementation[Any]
 
 
-class Ordered(Generic[S]):
-    """Defaults of accumulators for which order counts."""
+class Kept(Implementation[list[S]]):
+    """What is kept of all that was added, cut to that by `keep`."""
 
-    combinable = True
-    ordered = True
+    empty = list
 
+    @abstractmethod
+    def keep(self, state: list[S]) -> list[S]:
+        """What is kept of it."""
 
-class Unordered(Generic[S]):
-    """Defaults of accumulators for which only what was added counts."""
-
-    combinable = True
-    ordered = False
+    def merge(self, left: list[S], right: list[S]) -> list[S]:
+        """What is kept of both."""
+        left.extend(right)
+        return self.keep(left)
 
 
 class TooManyValues(ExpressionError):

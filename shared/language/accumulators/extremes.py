@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from tidemark.shared.language.accumulators.base import AnyImplementation, Ordered, OrderKey, Unordered
+from tidemark.shared.language.accumulators.base import AnyImplementation, Implementation, Kept, OrderKey
 from tidemark.shared.language.expressions.ast import SortKey
 from tidemark.shared.language.expressions.sorting import values_at
 from tidemark.shared.language.values.codec import decode_value, encode_value
@@ -54,18 +54,16 @@ def _by_both(row: Row) -> tuple[Any, ...]:
     return (row[0], row[1])
 
 
-class Top(Ordered[list[Row]]):
+class Top(Kept[Row]):
     """The first n rows of the sort, or the last n, in the order of the sort."""
+
+    ordered = True
 
     def __init__(self, n: int, keys: tuple[SortKey, ...], *, bottom: bool, alone: bool) -> None:
         self._n = n
         self._keys = keys
         self._bottom = bottom
         self._alone = alone
-
-    def init(self) -> list[Row]:
-        """None yet."""
-        return []
 
     def add(self, state: list[Row], value: Value, order_key: OrderKey) -> list[Row]:
         """Keeps `[sort values, output]` if it is among the n."""
@@ -74,9 +72,10 @@ class Top(Ordered[list[Row]]):
         if len(state) >= self._n and not self._bottom and not _by_both(row) < _by_both(state[-1]):
             return state
         state.append(row)
-        return self._cut(state)
+        return self.keep(state)
 
-    def _cut(self, state: list[Row]) -> list[Row]:
+    def keep(self, state: list[Row]) -> list[Row]:
+        """The n at one end."""
         if len(state) > 1:
             state.sort(key=_by_both)
             if self._bottom:
@@ -84,11 +83,6 @@ class Top(Ordered[list[Row]]):
             else:
                 del state[self._n :]
         return state
-
-    def merge(self, left: list[Row], right: list[Row]) -> list[Row]:
-        """The n of both."""
-        left.extend(right)
-        return self._cut(left)
 
     def finish(self, state: list[Row]) -> Value:
         """The output, or the array of outputs."""
@@ -112,15 +106,13 @@ State: TypeAlias = tuple[int, Any] | None
 """n and the state of the accumulator with that n; None before the first document."""
 
 
-class Counted:
+class Counted(Implementation[State]):
     """An accumulator that `add` is given `[n, value]` for."""
-
-    combinable = True
 
     def __init__(self, of: Callable[[int], AnyImplementation]) -> None:
         """`of`: the accumulator with an n."""
         self._of = of
-        self.ordered = of(1).ordered
+        self.ordered = of(1).ordered  # type: ignore[misc]
 
     def init(self) -> State:
         """None yet."""
@@ -157,17 +149,13 @@ def _key(value: Value) -> tuple[Any, ...]:
     return (sort_key(value), encode_value(value))
 
 
-class Extremes(Unordered[list[Any]]):
+class Extremes(Kept[Any]):
     """The n least (or greatest) values, in order; one and not an array where `alone`."""
 
     def __init__(self, n: int, *, greatest: bool, alone: bool) -> None:
         self.most = n
         self.greatest = greatest
         self._alone = alone
-
-    def init(self) -> list[Any]:
-        """None yet."""
-        return []
 
     def add(self, state: list[Any], value: Value, order_key: OrderKey) -> list[Any]:
         """Keeps the value if it is among the n."""
@@ -178,9 +166,10 @@ class Extremes(Unordered[list[Any]]):
             if (new < last) if self.greatest else (new > last):
                 return state
         state.append(value)
-        return self._cut(state)
+        return self.keep(state)
 
-    def _cut(self, state: list[Any]) -> list[Any]:
+    def keep(self, state: list[Any]) -> list[Any]:
+        """The n first."""
         if len(state) > 1:
             if self.greatest:  # equal ones by encoding, ascending, whichever way the values go
                 state.sort(key=encode_value)
@@ -190,23 +179,8 @@ class Extremes(Unordered[list[Any]]):
             del state[self.most :]
         return state
 
-    def merge(self, left: list[Any], right: list[Any]) -> list[Any]:
-        """The n of both."""
-        left.extend(right)
-        return self._cut(left)
-
     def finish(self, state: list[Any]) -> Value:
         """The value, null without any; or the array."""
         if self._alone:
             return state[0] if state else None
         return list(state)
-
-    def encode(self, state: list[Any]) -> bytes:
-        """The values."""
-        return encode_value(state)
-
-    def decode(self, data: bytes) -> list[Any]:
-        """The values."""
-        values = decode_value(data)
-        assert isinstance(values, list)
-        return values

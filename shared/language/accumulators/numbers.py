@@ -3,11 +3,11 @@
 import struct
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
-from tidemark.shared.language.accumulators.base import OrderKey, Unordered
+from tidemark.shared.language.accumulators.base import Implementation, OrderKey
 from tidemark.shared.language.values.codec import CodecError, decode_value, encode_value
 from tidemark.shared.language.values.totals import ZERO, Deviation, Total
 from tidemark.shared.model.values import INT32_MAX, Binary, Value, long
@@ -23,6 +23,7 @@ def unpack_int(data: bytes) -> int:
     return int.from_bytes(data, "big", signed=True)
 
 
+G = TypeVar("G", Total, Deviation)
 _PACK: Final = msgspec.msgpack.encode
 _UNPACK: Final = msgspec.msgpack.decode
 _LONG: Final = struct.Struct(">q")
@@ -42,29 +43,31 @@ def _untagged(value: bytes | int) -> int:
     return value if isinstance(value, int) else int(_LONG.unpack(value[1:])[0])
 
 
-class TotalOf(Unordered[Total]):
-    """`$sum` and `$avg`."""
+class _Exact(Implementation[G]):
+    """What states themselves add and merge."""
 
-    def __init__(self, finish: Callable[[Total], Value]) -> None:
-        self._finish = finish
+    def __init__(self, finish: Callable[[G], Value]) -> None:
+        self._finish: Callable[[G], Value] = finish
 
-    def init(self) -> Total:
-        """Nothing."""
-        return Total()
-
-    def add(self, state: Total, value: Value, order_key: OrderKey) -> Total:
+    def add(self, state: G, value: Value, order_key: OrderKey) -> G:
         """Numbers are added; the rest is passed over."""
         state.add(value)
         return state
 
-    def merge(self, left: Total, right: Total) -> Total:
+    def merge(self, left: G, right: G) -> G:
         """Both together."""
         left.merge(right)
         return left
 
-    def finish(self, state: Total) -> Value:
-        """The sum or the average."""
+    def finish(self, state: G) -> Value:
+        """The sum, the average, or the deviation."""
         return self._finish(state)
+
+
+class TotalOf(_Exact[Total]):
+    """`$sum` and `$avg`."""
+
+    empty = Total
 
     def encode(self, state: Total) -> bytes:
         """A list of the fields, as the codec has it."""
@@ -85,29 +88,10 @@ class TotalOf(Unordered[Total]):
             raise CodecError(f"no total: {e}") from e
 
 
-class DeviationOf(Unordered[Deviation]):
+class DeviationOf(_Exact[Deviation]):
     """`$stdDevPop` and `$stdDevSamp`."""
 
-    def __init__(self, finish: Callable[[Deviation], Value]) -> None:
-        self._finish = finish
-
-    def init(self) -> Deviation:
-        """Nothing."""
-        return Deviation()
-
-    def add(self, state: Deviation, value: Value, order_key: OrderKey) -> Deviation:
-        """Numbers are added; the rest is passed over."""
-        state.add(value)
-        return state
-
-    def merge(self, left: Deviation, right: Deviation) -> Deviation:
-        """Both together."""
-        left.merge(right)
-        return left
-
-    def finish(self, state: Deviation) -> Value:
-        """The deviation."""
-        return self._finish(state)
+    empty = Deviation
 
     def encode(self, state: Deviation) -> bytes:
         """A list of the fields."""
@@ -119,12 +103,10 @@ class DeviationOf(Unordered[Deviation]):
         return Deviation(int(count), unpack_int(units), unpack_int(squares), special)
 
 
-class Count(Unordered[int]):
+class Count(Implementation[int]):
     """`$count`: how many were added."""
 
-    def init(self) -> int:
-        """None."""
-        return 0
+    empty = int
 
     def add(self, state: int, value: Value, order_key: OrderKey) -> int:
         """One more, whatever it is."""
@@ -137,11 +119,3 @@ class Count(Unordered[int]):
     def finish(self, state: int) -> Value:
         """An int, or a long beyond 32 bits."""
         return state
-
-    def encode(self, state: int) -> bytes:
-        """The number."""
-        return encode_value(state)
-
-    def decode(self, data: bytes) -> int:
-        """The number."""
-        return int(decode_value(data))

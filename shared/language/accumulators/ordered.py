@@ -1,8 +1,9 @@
 """Accumulators that go by the order key: `$first`, `$last` and their N forms, `$push`, `$addToSet`, `$mergeObjects`."""
 
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from tidemark.shared.language.accumulators.base import Ordered, OrderKey, bounded
+from tidemark.shared.language.accumulators.base import Implementation, Kept, OrderKey, bounded
 from tidemark.shared.language.expressions.errors import TYPE, ExpressionError
 from tidemark.shared.language.limits import DEFAULTS
 from tidemark.shared.language.values.codec import decode_value, encode_value
@@ -17,27 +18,37 @@ def _by_order(entry: Entry) -> OrderKey:
     return entry[0]
 
 
-def pack_entries(entries: list[Entry]) -> bytes:
+def pack_entries(entries: Iterable[Entry]) -> bytes:
     """Order keys and values."""
     return encode_value([[list(key), value] for key, value in entries])
 
 
 def unpack_entries(data: bytes) -> list[Entry]:
     """Order keys and values again."""
-    return [((int(key[0]), int(key[1]), int(key[2])), value) for key, value in decode_value(data)]
+    return [(_key_of(key), value) for key, value in decode_value(data)]
 
 
-class Ends(Ordered[list[Entry]]):
+class Entries(Kept[Entry]):
+    """Values with their order keys."""
+
+    ordered = True
+
+    def encode(self, state: list[Entry]) -> bytes:
+        """Keys and values."""
+        return pack_entries(state)
+
+    def decode(self, data: bytes) -> list[Entry]:
+        """Keys and values again."""
+        return unpack_entries(data)
+
+
+class Ends(Entries):
     """`$first`, `$firstN`, `$last`, `$lastN`: the n at one end, in order; a missing value is null."""
 
     def __init__(self, n: int, *, last: bool, alone: bool) -> None:
         self._n = n
         self._last = last
         self._alone = alone
-
-    def init(self) -> list[Entry]:
-        """None yet."""
-        return []
 
     def add(self, state: list[Entry], value: Value, order_key: OrderKey) -> list[Entry]:
         """Keeps the value if it is among the n."""
@@ -46,9 +57,10 @@ class Ends(Ordered[list[Entry]]):
             if (order_key < far) if self._last else (order_key >= far):
                 return state
         state.append((order_key, None if value is MISSING else value))
-        return self._cut(state)
+        return self.keep(state)
 
-    def _cut(self, state: list[Entry]) -> list[Entry]:
+    def keep(self, state: list[Entry]) -> list[Entry]:
+        """The n at one end."""
         if len(state) > 1:
             state.sort(key=_by_order)
             if self._last:
@@ -57,38 +69,20 @@ class Ends(Ordered[list[Entry]]):
                 del state[self._n :]
         return state
 
-    def merge(self, left: list[Entry], right: list[Entry]) -> list[Entry]:
-        """The n of both."""
-        left.extend(right)
-        return self._cut(left)
-
     def finish(self, state: list[Entry]) -> Value:
         """The value, or the array."""
         if self._alone:
             return state[0][1] if state else None
         return [value for _, value in state]
 
-    def encode(self, state: list[Entry]) -> bytes:
-        """Keys and values."""
-        return pack_entries(state)
 
-    def decode(self, data: bytes) -> list[Entry]:
-        """Keys and values again."""
-        return unpack_entries(data)
+class Push(Entries):
+    """`$push`: all values in order; missing ones are left out."""
 
-
-class Push(Ordered[list[Entry]]):
-    """`$push`: all values in order; missing ones are left out. A state is as large as its rows: it does not pay to combine."""
-
-    combinable = False
     name = "$push"
 
     def __init__(self, values_max: int = DEFAULTS.group_values_max) -> None:
         self._values_max = values_max
-
-    def init(self) -> list[Entry]:
-        """None yet."""
-        return []
 
     def add(self, state: list[Entry], value: Value, order_key: OrderKey) -> list[Entry]:
         """One more."""
@@ -97,23 +91,14 @@ class Push(Ordered[list[Entry]]):
             bounded(len(state), self._values_max, self.name)
         return state
 
-    def merge(self, left: list[Entry], right: list[Entry]) -> list[Entry]:
-        """All of both."""
-        left.extend(right)
-        bounded(len(left), self._values_max, self.name)
-        return left
+    def keep(self, state: list[Entry]) -> list[Entry]:
+        """All."""
+        bounded(len(state), self._values_max, self.name)
+        return state
 
     def finish(self, state: list[Entry]) -> Value:
         """The array."""
         return [value for _, value in sorted(state, key=_by_order)]
-
-    def encode(self, state: list[Entry]) -> bytes:
-        """Keys and values."""
-        return pack_entries(state)
-
-    def decode(self, data: bytes) -> list[Entry]:
-        """Keys and values again."""
-        return unpack_entries(data)
 
 
 class ConcatArrays(Push):
@@ -136,17 +121,15 @@ def _items(name: str, value: Value) -> list[Value]:
     return value
 
 
-class AddToSet(Ordered[dict[bytes, Entry]]):
+class AddToSet(Implementation[dict[bytes, Entry]]):
     """`$addToSet`: of equal values the first, in the order of the first; missing ones are left out, null is a value."""
 
+    ordered = True
+    empty = dict
     name = "$addToSet"
 
     def __init__(self, values_max: int = DEFAULTS.group_values_max) -> None:
         self._values_max = values_max
-
-    def init(self) -> dict[bytes, Entry]:
-        """None yet."""
-        return {}
 
     def add(self, state: dict[bytes, Entry], value: Value, order_key: OrderKey) -> dict[bytes, Entry]:
         """Keeps the value if it is new, or earlier than its equal."""
@@ -174,7 +157,7 @@ class AddToSet(Ordered[dict[bytes, Entry]]):
 
     def encode(self, state: dict[bytes, Entry]) -> bytes:
         """Keys and values."""
-        return pack_entries(list(state.values()))
+        return pack_entries(state.values())
 
     def decode(self, data: bytes) -> dict[bytes, Entry]:
         """Keys and values again."""
@@ -197,15 +180,14 @@ FieldEntry: TypeAlias = tuple[OrderKey, OrderKey, Any]
 """When a field was first and last seen, and its last value."""
 
 
-class MergeObjects(Ordered[dict[str, FieldEntry]]):
+class MergeObjects(Implementation[dict[str, FieldEntry]]):
     """`$mergeObjects`: documents put together, later ones win; null and missing are passed over."""
+
+    ordered = True
+    empty = dict
 
     def __init__(self, values_max: int = DEFAULTS.group_values_max) -> None:
         self._values_max = values_max
-
-    def init(self) -> dict[str, FieldEntry]:
-        """No fields."""
-        return {}
 
     def add(self, state: dict[str, FieldEntry], value: Value, order_key: OrderKey) -> dict[str, FieldEntry]:
         """The fields of one more."""

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tidemark.shared.language.accumulators.base import OrderKey, Unordered
+from tidemark.shared.language.accumulators.base import Implementation, OrderKey
 from tidemark.shared.language.values.codec import decode_value, encode_value
 from tidemark.shared.language.values.keys import canonical_key
 from tidemark.shared.language.values.types import is_number
@@ -90,16 +90,14 @@ class Quantiles:
         return value
 
 
-class Percentiles(Unordered[Quantiles]):
+class Percentiles(Implementation[Quantiles]):
     """`$percentile`, and `$median` (one value, not an array)."""
+
+    empty = Quantiles
 
     def __init__(self, points: tuple[float, ...], *, alone: bool) -> None:
         self._points = points
         self._alone = alone
-
-    def init(self) -> Quantiles:
-        """No numbers."""
-        return Quantiles()
 
     def add(self, state: Quantiles, value: Value, order_key: OrderKey) -> Quantiles:
         """Numbers count, as doubles; NaN and the rest do not."""
@@ -184,12 +182,10 @@ def hash_of(value: Value) -> int:
     return int.from_bytes(hashlib.blake2b(canonical_key(value), digest_size=8).digest(), "big")
 
 
-class ApproxCountDistinct(Unordered[Distinct]):
+class ApproxCountDistinct(Implementation[Distinct]):
     """`$approxCountDistinct`: how many different values; missing does not count."""
 
-    def init(self) -> Distinct:
-        """None."""
-        return Distinct()
+    empty = Distinct
 
     def add(self, state: Distinct, value: Value, order_key: OrderKey) -> Distinct:
         """One more value."""
