@@ -24,7 +24,7 @@ from tidemark.shared.model.formats import FormatError
 from tidemark.shared.model.frames import Content
 from tidemark.shared.model.held import Why
 from tidemark.shared.model.ids import StatePart
-from tidemark.shared.operators.base import OperatorError, Out
+from tidemark.shared.operators.base import Operator, OperatorError, Out
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.specs import ComputeSpec
 from tidemark.shared.ports.children import Child, ChildEnded, Children
@@ -46,11 +46,10 @@ class ComputationEnded(ComputationError):
     """The process of a computation has ended: which stage, how, and in what."""
 
 
-class ComputeApart:
+class ComputeApart(Operator):
     """One task's share of a `$compute`, in a child. Calls come one at a time, and block."""
 
-    kind: Final = "ComputeOperator"
-    """As the state's parts are named, wherever the operator runs."""
+    kind = "ComputeOperator"
 
     def __init__(self, spec: ComputeSpec, child: Child, deaths: Deaths, settings: OperatorSettings) -> None:
         self._spec = spec
@@ -80,10 +79,6 @@ class ComputeApart:
         if now_ms < self._standing.processing_ms:
             return ()
         return self._ask(Question("time", self._deaths.watching, now_ms))[0]
-
-    def before_barrier(self) -> Sequence[Out]:
-        """Nothing is held for batching."""
-        return ()
 
     def output_watermark(self) -> int:
         """As of the last call, ms."""

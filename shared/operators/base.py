@@ -6,9 +6,10 @@ document a row (`shared.language`'s codec), explicit nulls of declared fields to
 engine's and never reach a user's output.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 import pyarrow as pa
 
@@ -16,6 +17,7 @@ from tidemark.shared.model.frames import Content
 from tidemark.shared.model.held import Why
 from tidemark.shared.model.ids import StatePart
 from tidemark.shared.model.plan import Port
+from tidemark.shared.model.time import MAX_TIME
 
 TS: Final = "__ts"
 """int64: event time, ms."""
@@ -71,79 +73,63 @@ class Out:
     batch: pa.RecordBatch
 
 
-@runtime_checkable
-class Holding(Protocol):
-    """An operator that can say why its output watermark is below what it was given."""
+class Operator(ABC):
+    """One operator of one task. Calls come one at a time; time comes in as arguments; nothing else is read.
 
-    def held_by(self) -> tuple[str, Why]:
-        """(stage, reason)."""
-        ...
+    What is not abstract here is that of an operator that keeps nothing, and does nothing by processing time.
+    """
 
+    @property
+    def kind(self) -> str:
+        """With what the names of the state's parts begin; another class that stands for this one has the same."""
+        return type(self).__name__
 
-@runtime_checkable
-class Filling(Protocol):
-    """An operator that keeps rows until the watermark is above them."""
-
-    def full(self) -> bool:
-        """Whether so much of its bound is taken that who is ahead in event time should wait."""
-        ...
-
-
-@runtime_checkable
-class Gathering(Protocol):
-    """An operator that holds rows for the next barrier."""
-
-    def held_rows(self, merge_above: int) -> int:
-        """How many; beyond `merge_above` those that can be merged are merged before they are counted."""
-        ...
-
-
-@runtime_checkable
-class Kinded(Protocol):
-    """An operator that stands for one of another kind, whose state it keeps."""
-
-    kind: str
-    """The other's name, with which the state's parts begin."""
-
-
-class Operator(Protocol):
-    """One operator of one task. Calls come one at a time; time comes in as arguments; nothing else is read."""
-
+    @abstractmethod
     def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
         """Rows have come on the input `tag` (plan.Edge.tag)."""
-        ...
 
+    @abstractmethod
     def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
         """The input watermark is now this (it never falls): fire what it lets fire. MAX_TIME at the end of input (E1)."""
-        ...
 
     def on_processing_time(self, now_ms: int) -> Sequence[Out]:
         """Processing time is now this (W5: it never falls)."""
-        ...
+        return ()
 
     def before_barrier(self) -> Sequence[Out]:
         """Give out what is only held for batching (partial aggregates) so that the snapshot need not hold it."""
-        ...
+        return ()
 
+    @abstractmethod
     def output_watermark(self) -> int:
         """min(input watermark − allowedLateness, holds), ms: what follows from here is at or above it (W1)."""
-        ...
+
+    def held_by(self) -> tuple[str, Why]:
+        """(stage, reason): why the output watermark is below what it was given."""
+        return type(self).__name__, "operator"
+
+    def held_rows(self, merge_above: int) -> int:
+        """Rows that are held for the next barrier; beyond `merge_above` those that can be merged are merged before they are counted."""
+        return 0
+
+    def full(self) -> bool:
+        """Whether so much is taken of the bound of rows that wait for the watermark that who is ahead in event time should wait."""
+        return False
 
     def next_processing_time(self) -> int:
         """When `on_processing_time` next has something to do, ms; MAX_TIME for never."""
-        ...
+        return MAX_TIME
 
     def snapshot(self) -> Mapping[StatePart, bytes | None]:
         """State parts that changed since the last `snapshot` (or `restore`), None for one that is gone; never changes behaviour."""
-        ...
+        return {}
 
-    def restore(self, parts: MutableMapping[StatePart, bytes]) -> None:
+    def restore(self, parts: MutableMapping[StatePart, bytes]) -> None:  # noqa: B027 - without state there is nothing to do
         """Become what these parts say; called once, before anything else. They may be taken out of the mapping."""
-        ...
 
     def counters(self) -> Mapping[str, int]:
         """Totals since the task's start, by name: late, duplicates, dead letters, …; for `stats`."""
-        ...
+        return {}
 
 
 class OperatorError(Exception):

@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 import pyarrow as pa
 
 from tidemark.shared.model.frames import Content
-from tidemark.shared.model.held import Hold, Why
+from tidemark.shared.model.held import Hold
 from tidemark.shared.model.ids import StatePart
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MIN_TIME
-from tidemark.shared.operators.base import Filling, Gathering, Holding, Kinded, Operator, OperatorError, Out
+from tidemark.shared.operators.base import Operator, OperatorError, Out
 from tidemark.shared.operators.compute import ComputeOperator
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.dedupe import Distinct
@@ -37,8 +36,6 @@ from tidemark.shared.operators.specs import (
 )
 from tidemark.shared.operators.step_operator import StepOperator
 
-_OTHER: Final[Why] = "operator"
-
 
 @dataclass(slots=True)
 class Chain:
@@ -52,7 +49,7 @@ class Chain:
 
     def __post_init__(self) -> None:
         self._seen = [MIN_TIME] * (len(self.operators) + 1)
-        kinds = [o.kind if isinstance(o, Kinded) else type(o).__name__ for o in self.operators]
+        kinds = [operator.kind for operator in self.operators]
         self._names = [f"{kind}-{kinds[:i].count(kind)}|" for i, kind in enumerate(kinds)]
 
     def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
@@ -113,17 +110,16 @@ class Chain:
         for operator, given_ms in zip(self.operators, self._seen, strict=False):
             reached_ms = operator.output_watermark()
             if reached_ms < given_ms:
-                stage, why = operator.held_by() if isinstance(operator, Holding) else (type(operator).__name__, _OTHER)
-                found.append(Hold(stage, why, given_ms, reached_ms))
+                found.append(Hold(*operator.held_by(), given_ms, reached_ms))
         return found
 
     def held_rows(self, merge_above: int) -> int:
         """What operators hold for the next barrier."""
-        return sum(o.held_rows(merge_above) for o in self.operators if isinstance(o, Gathering))
+        return sum(operator.held_rows(merge_above) for operator in self.operators)
 
     def full(self) -> bool:
         """Whether an operator is."""
-        return any(isinstance(operator, Filling) and operator.full() for operator in self.operators)
+        return any(operator.full() for operator in self.operators)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from tidemark.shared.model.ids import KeyGroup, StatePart, key_group_part
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MIN_TIME, minus
 from tidemark.shared.model.values import Date
-from tidemark.shared.operators.base import ARRIVAL, KEY, NO_SPLIT, PART, POS, TS, WM, OperatorError, Out
+from tidemark.shared.operators.base import ARRIVAL, KEY, NO_SPLIT, PART, POS, TS, WM, Operator, OperatorError, Out
 from tidemark.shared.operators.batches import batch_of, documents_of
 from tidemark.shared.operators.computation import Applied, KeyedComputation, Row
 from tidemark.shared.operators.computation import Failure as CallbackFailure
@@ -29,7 +29,7 @@ from tidemark.shared.operators.specs import ComputeSpec
 _FAILED = "ComputationFailed"
 
 
-class ComputeOperator:
+class ComputeOperator(Operator):
     """One task's share of a `$compute`. Its rows carry KEY (`KeyBySpec` before the shuffle)."""
 
     def __init__(self, spec: ComputeSpec, context: TaskContext) -> None:
@@ -73,10 +73,6 @@ class ComputeOperator:
         """Fire the processing-time timers that it has reached."""
         self._now_ms = max(self._now_ms, now_ms)
         return self._outs(self._keyed.on_processing_time(now_ms))
-
-    def before_barrier(self) -> Sequence[Out]:
-        """Nothing is held for batching."""
-        return ()
 
     def output_watermark(self) -> int:
         """See `KeyedComputation.output_watermark`, ms."""

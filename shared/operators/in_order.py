@@ -12,7 +12,7 @@ Rules:
   then in order among those that were given out together.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -75,10 +75,6 @@ class InOrder(Passing):
         """Rows that wait."""
         del merge_above
         return sum(batch.num_rows for batch in self._held)
-
-    def counters(self) -> Mapping[str, int]:
-        """Nothing is counted."""
-        return {}
 
     def _given(self) -> Sequence[Out]:
         held, self._held, self._held_bytes = self._held, [], 0

@@ -28,10 +28,11 @@ import pyarrow.compute as pc
 from tidemark.shared.compiled import joining
 from tidemark.shared.language.values import encode_value
 from tidemark.shared.model.formats import JOIN_STATE, Codec, FormatError
+from tidemark.shared.model.frames import Content
 from tidemark.shared.model.held import Why
 from tidemark.shared.model.ids import KeyGroup, StatePart, key_group_part
 from tidemark.shared.model.plan import OUT
-from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.operators.base import (
     ARRIVAL,
     GROUP,
@@ -42,6 +43,7 @@ from tidemark.shared.operators.base import (
     REST,
     TS,
     WM,
+    Operator,
     OperatorError,
     Out,
 )
@@ -59,7 +61,7 @@ _CODEC: Final[Codec[RowsSnapshot]] = Codec(JOIN_STATE, RowsSnapshot)
 """Of a key group."""
 
 
-class JoinOperator:
+class JoinOperator(Operator):
     """One task's share of a `$join`: an `Operator` whose rows carry KEY and GROUP, on the inputs `left` and `right`."""
 
     def __init__(self, spec: JoinSpec, context: TaskContext = NOWHERE) -> None:
@@ -74,7 +76,7 @@ class JoinOperator:
 
     # --- events -----------------------------------------------------------------------------------------------------------
 
-    def on_batch(self, batch: pa.RecordBatch, content: str, tag: str) -> Sequence[Out]:
+    def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
         """Rows of one side wait (J2), late ones become dead letters (J1)."""
         del content
         side = _SIDES[tag]
@@ -108,15 +110,6 @@ class JoinOperator:
         self._dirty.update(map(KeyGroup, found.groups.tolist()))
         return outs
 
-    def on_processing_time(self, now_ms: int) -> Sequence[Out]:
-        """Nothing depends on it."""
-        del now_ms
-        return ()
-
-    def before_barrier(self) -> Sequence[Out]:
-        """Nothing is held for batching."""
-        return ()
-
     def output_watermark(self) -> int:
         """J4, ms."""
         return min(self._watermark_ms, self._rows.hold_ms())
@@ -128,10 +121,6 @@ class JoinOperator:
     def full(self) -> bool:
         """J7: half of what may be kept is."""
         return 2 * self._rows.size_bytes > self._context.join_bytes_max
-
-    def next_processing_time(self) -> int:
-        """Never."""
-        return MAX_TIME
 
     def counters(self) -> Mapping[str, int]:
         """Totals since the task's start, and what is kept now."""

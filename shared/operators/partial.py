@@ -23,11 +23,10 @@ import pyarrow as pa
 from tidemark.shared.language.stages import SessionWindow
 from tidemark.shared.model.frames import Content
 from tidemark.shared.model.held import Why
-from tidemark.shared.model.ids import StatePart
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.aggregation import merged, partials_of, travelling
-from tidemark.shared.operators.base import AWAY, WEND, WSTART, Out
+from tidemark.shared.operators.base import AWAY, WEND, WSTART, Operator, Out
 from tidemark.shared.operators.batches import one_batch, select
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.dead_letters import dead_letters
@@ -40,8 +39,8 @@ Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(slots=True)
-class PartialAggregate:
-    """One task's partial aggregation for one window. An `Operator`."""
+class PartialAggregate(Operator):
+    """One task's partial aggregation for one window; before a barrier it gives out all that it holds, and keeps nothing."""
 
     spec: PartialSpec
     context: TaskContext = NOWHERE
@@ -89,11 +88,6 @@ class PartialAggregate:
             self._sent_ms = watermark_ms
         return ()
 
-    def on_processing_time(self, now_ms: int) -> Sequence[Out]:
-        """Nothing depends on it."""
-        del now_ms
-        return ()
-
     def before_barrier(self) -> Sequence[Out]:
         """Give out what is held (PA4)."""
         outs = [Out(OUT, "partials", one_batch(self._merged()))] if self._held else []
@@ -114,18 +108,6 @@ class PartialAggregate:
         if self._held_rows > max(merge_above, self._compact_rows):
             self._merge_held()
         return self._held_rows
-
-    def next_processing_time(self) -> int:
-        """Never."""
-        return MAX_TIME
-
-    def snapshot(self) -> Mapping[StatePart, bytes | None]:
-        """Nothing: `before_barrier` has given out what was held."""
-        return {}
-
-    def restore(self, parts: Mapping[StatePart, bytes]) -> None:
-        """Nothing is stored."""
-        del parts
 
     def counters(self) -> Mapping[str, int]:
         """Totals since the task's start."""

@@ -5,17 +5,16 @@ their partitions alike, so their order keys would tie. The number of the stream 
 pipeline without a union is as it was. People are shown `base.place_of` it.
 """
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
 from tidemark.shared.model.frames import Content
-from tidemark.shared.model.ids import StatePart
 from tidemark.shared.model.plan import OUT
-from tidemark.shared.model.time import MAX_TIME, MIN_TIME
-from tidemark.shared.operators.base import GROUP, KEY, PLACE, PLACE_BITS, POS, OperatorError, Out
+from tidemark.shared.model.time import MIN_TIME
+from tidemark.shared.operators.base import GROUP, KEY, PLACE, PLACE_BITS, POS, Operator, OperatorError, Out
 from tidemark.shared.operators.batches import int64s, select, with_column
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.dead_letters import dead_letters
@@ -26,40 +25,19 @@ from tidemark.shared.operators.program import through
 from tidemark.shared.operators.specs import BranchSpec, KeyBySpec, StatelessSpec, TapSpec
 
 
-class Passing:
-    """All of an `Operator` but `on_batch` and `counters`."""
+class Passing(Operator):
+    """The watermark passes as it is: what a stage drops moves it too (D4)."""
 
     _watermark_ms: int = MIN_TIME
 
     def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
-        """Passed on as it is: what a stage drops moves it too (D4)."""
+        """Passed on."""
         self._watermark_ms = watermark_ms
-        return ()
-
-    def on_processing_time(self, now_ms: int) -> Sequence[Out]:
-        """Nothing waits."""
-        del now_ms
-        return ()
-
-    def before_barrier(self) -> Sequence[Out]:
-        """Nothing is held."""
         return ()
 
     def output_watermark(self) -> int:
         """The input watermark, ms."""
         return self._watermark_ms
-
-    def next_processing_time(self) -> int:
-        """Never."""
-        return MAX_TIME
-
-    def snapshot(self) -> Mapping[StatePart, bytes | None]:
-        """No state."""
-        return {}
-
-    def restore(self, parts: MutableMapping[StatePart, bytes]) -> None:
-        """No state."""
-        del parts
 
 
 @dataclass
@@ -128,10 +106,6 @@ class Tap(Passing):
         staged = through(self._stages, batch, self._context)
         return (Out(self._port, content, staged.batch), Out(OUT, content, batch), *staged.letters)
 
-    def counters(self) -> Mapping[str, int]:
-        """Nothing is counted."""
-        return {}
-
 
 BRANCHES_MAX: Final = 2**11
 """Streams that may flow together."""
@@ -151,7 +125,3 @@ class Branch(Passing):
         if POS in batch.schema.names:
             batch = with_column(batch, POS, pa.array((int64s(batch.column(POS)) & PLACE) | self._mark))
         return (Out(OUT, content, batch),)
-
-    def counters(self) -> Mapping[str, int]:
-        """Nothing is counted."""
-        return {}

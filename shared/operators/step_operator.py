@@ -17,7 +17,7 @@ from tidemark.shared.model.frames import Content
 from tidemark.shared.model.held import Why
 from tidemark.shared.model.ids import TASK_PART, StatePart
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
-from tidemark.shared.operators.base import MAX_OPEN, MIN_OPEN, WSTART, OperatorError, Out
+from tidemark.shared.operators.base import MAX_OPEN, MIN_OPEN, WSTART, Operator, OperatorError, Out
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.specs import StepSpec
 from tidemark.shared.operators.step import EpochInput, Step, StepState, Times
@@ -59,7 +59,7 @@ _CODEC: Final[Codec[StoredStep]] = Codec(STEP_STATE, StoredStep)
 
 
 @dataclass(slots=True)
-class StepOperator:
+class StepOperator(Operator):
     """An `Operator`."""
 
     spec: StepSpec
