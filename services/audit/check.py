@@ -20,7 +20,7 @@ from tidemark.services.audit.input import unread
 from tidemark.services.audit.installed import Installation, local_installation
 from tidemark.services.audit.outputs import Output, Releases, file_output, topic_output
 from tidemark.services.audit.reading import held_records
-from tidemark.services.audit.recompute import EpochDone, SplitRecords, Stand, recompute
+from tidemark.services.audit.recompute import Recomputed, SplitRecords, Stand, recompute
 from tidemark.services.audit.report import Audited, AuditedEpoch
 from tidemark.services.audit.tables import TableRead, Unread, compare, read_table, table_output
 from tidemark.services.audit.writers import Writer, no_writers, stages_into
@@ -93,15 +93,20 @@ async def _audited(
         processor, splits, stands, name, topics_of(processor), accepts=accepts, code=plan.code, running=plan.tasks
     )
     by_epoch = _is_function_of_positions(processor)
+    whole = [f"{table.vertex}: {table.why}" for table in tables.values() if isinstance(table, Unread)]
     for vertex, output in outputs.items():
         line = expected[vertex].line if vertex in expected else line_of_document
-        _same(vertex, done, output, commits, line, by_epoch=by_epoch)
+        whys = done.reasons(vertex)
+        whole += [f"{vertex}: {why}" for why in whys]
+        if vertex not in done.chance:
+            _same(vertex, done, output, commits, line, by_epoch=by_epoch, others=bool(whys))
     for table in read:
-        compare(table, done, outputs[table.vertex], commits, by_epoch=by_epoch)
-    whole = [f"{table.vertex}: {table.why}" for table in tables.values() if isinstance(table, Unread)]
+        if table.vertex not in done.chance:
+            compare(table, done.epochs, outputs[table.vertex], commits, by_epoch=by_epoch)
     unchecked = (*whole, *(why for table in read for why in table.unchecked))
     notes = tuple(note for table in read for note in table.notes)
-    return Audited(_account(done, outputs, commits), unchecked, notes, left)
+    vouched = {vertex: output for vertex, output in outputs.items() if not done.reasons(vertex)}
+    return Audited(_account(done, outputs, vouched, commits), unchecked, notes, left)
 
 
 def topics_of(processor: Processor) -> SourceTopics:
@@ -294,38 +299,46 @@ def _connection(processor: Processor, stage: FileEmit, environment: Mapping[str,
 
 def _same(
     vertex: VertexId,
-    done: Sequence[EpochDone],
+    done: Recomputed,
     output: Output,
     commits: Sequence[Commit],
     line: Callable[[Document], Line],
     *,
     by_epoch: bool,
+    others: bool,
 ) -> None:
-    """Both as multisets, epoch by epoch, or as a whole. AuditFailed names the first document that is missing, repeated or altered."""
-    complete = [e for e, commit in zip(done, commits, strict=True) if output.complete(commit, vertex)]
+    """Both as multisets, epoch by epoch, or as a whole. AuditFailed names the first document that is missing, repeated or altered.
+
+    others: documents that no record decides may be there besides.
+    """
+    complete = [e for e, commit in zip(done.epochs, commits, strict=True) if output.complete(commit, vertex)]
     if not by_epoch and (output.gone or output.untold):
         return
     if by_epoch:
         for epoch in complete:
             if epoch.epoch not in {*output.gone, *output.untold, *output.mixed}:
                 found = output.lines.get(epoch.epoch, [])
-                _match(f"epoch {epoch.epoch}, {vertex}", [line(d) for d in epoch.outputs.get(vertex, [])], found)
+                expected = [line(d) for d in done.certain(epoch, vertex)]
+                _match(f"epoch {epoch.epoch}, {vertex}", expected, found, others=others)
         if output.mixed:
             together = [epoch for epoch in complete if epoch.epoch in output.mixed]
-            expected = [line(d) for epoch in together for d in epoch.outputs.get(vertex, [])]
+            expected = [line(d) for epoch in together for d in done.certain(epoch, vertex)]
             found = [item for epoch in together for item in output.lines.get(epoch.epoch, [])]
-            _match(f"epochs up to {max(output.mixed)} that lie in files together, {vertex}", expected, found)
+            where = f"epochs up to {max(output.mixed)} that lie in files together, {vertex}"
+            _match(where, expected, found, others=others)
         return
-    expected = [line(d) for epoch in complete for d in epoch.outputs.get(vertex, [])]
+    expected = [line(d) for epoch in complete for d in done.certain(epoch, vertex)]
     found = [item for epoch in complete for item in output.lines.get(epoch.epoch, [])]
-    _match(f"epochs up to {complete[-1].epoch if complete else 0}, {vertex}", expected, found)
+    _match(f"epochs up to {complete[-1].epoch if complete else 0}, {vertex}", expected, found, others=others)
 
 
-def _match(where: str, expected: Sequence[Line], found: Sequence[tuple[Line, str]]) -> None:
+def _match(where: str, expected: Sequence[Line], found: Sequence[tuple[Line, str]], *, others: bool) -> None:
     left = Counter(expected)
     sizes = f"expected {len(expected)} documents, found {len(found)}"
     for line, place in found:
         if left[line] == 0:
+            if others:
+                continue
             times = sum(1 for other, _ in found if other == line)
             why = f"is there {times} times" if times > 1 else "does not follow from the epoch's input"
             absent = next(
@@ -345,13 +358,13 @@ def _match(where: str, expected: Sequence[Line], found: Sequence[tuple[Line, str
 
 
 def _account(
-    done: Sequence[EpochDone], outputs: Mapping[VertexId, Output], commits: Sequence[Commit]
+    done: Recomputed, outputs: Mapping[VertexId, Output], vouched: Mapping[VertexId, Output], commits: Sequence[Commit]
 ) -> tuple[AuditedEpoch, ...]:
-    """Each input record once: counted, late, repeated, or a dead letter for another reason."""
+    """Each input record once: counted, late, repeated, or a dead letter for another reason. vouched: outputs that were compared whole."""
     epochs = []
     before: dict[SplitId, int] = {}
-    for epoch, commit in zip(done, commits, strict=True):
-        late, dead = _letters(epoch.outputs.get(VertexId("dlq"), []))
+    for epoch, commit in zip(done.epochs, commits, strict=True):
+        late, dead = _letters(done.certain(epoch, VertexId("dlq")))
         taken = {s: (before.get(s, int(stand.begin)), int(stand.next)) for s, stand in sorted(commit.stands.items())}
         before.update({split: end for split, (_, end) in taken.items()})
         epochs.append(
@@ -364,7 +377,7 @@ def _account(
                 late=late,
                 duplicates=epoch.duplicates,
                 dead_letters=dead,
-                outputs={vertex: len(output.lines.get(epoch.epoch, [])) for vertex, output in outputs.items()},
+                outputs={vertex: len(output.lines.get(epoch.epoch, [])) for vertex, output in vouched.items()},
                 released=all(output.complete(commit, vertex) for vertex, output in outputs.items()),
                 gone=tuple(output.gone[epoch.epoch] for output in outputs.values() if epoch.epoch in output.gone),
             )

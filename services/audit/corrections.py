@@ -125,7 +125,7 @@ def windows_between(
     )
     ordinals = partitions_of(records)
     found = []
-    for epoch in done:
+    for epoch in done.epochs:
         rows: Rows = defaultdict(list)
         late: list[Document] = []
         for vertex, documents in epoch.outputs.items():

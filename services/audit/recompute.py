@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from tidemark.services.audit.chance import by_chance, judged_on_arrival, may_be_late
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.model.ids import NO_EPOCH, Epoch, SplitId, VertexId
 from tidemark.shared.model.plan import OUT, PhysicalPlan
@@ -64,8 +65,29 @@ class EpochDone:
 
     epoch: Epoch
     outputs: dict[VertexId, list[Document]] = field(default_factory=lambda: defaultdict(list))
+    senders: dict[VertexId, list[VertexId]] = field(default_factory=lambda: defaultdict(list))
+    """The vertex that each of these documents came from."""
     records: int = 0
     duplicates: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputed:
+    """Of a run over all records."""
+
+    epochs: list[EpochDone]
+    chance: Mapping[VertexId, str]
+    """Vertices whose output hangs on more than the records, each with the reason."""
+
+    def reasons(self, sink: VertexId) -> list[str]:
+        """Why documents of a sink hang on more than the records; none where all are compared."""
+        senders = {sender for epoch in self.epochs for sender in epoch.senders.get(sink, ())}
+        return sorted({self.chance[vertex] for vertex in (sink, *senders) if vertex in self.chance})
+
+    def certain(self, epoch: EpochDone, sink: VertexId) -> list[Document]:
+        """What must have come out, whatever the moment decided."""
+        pairs = zip(epoch.outputs.get(sink, ()), epoch.senders.get(sink, ()), strict=True)
+        return [document for document, sender in pairs if sender not in self.chance]
 
 
 @dataclass(slots=True)
@@ -78,6 +100,8 @@ class _World:
     done: EpochDone = field(default_factory=lambda: EpochDone(NO_EPOCH))
     admitted: Positions = frozenset()
     accepts: Mapping[VertexId, Accept] = field(default_factory=dict)
+    late: set[VertexId] = field(default_factory=set)
+    """Vertices to which a record may have come too late, by the pace of other splits."""
 
     def build(self) -> None:
         for vertex in self.plan.vertices:
@@ -93,16 +117,20 @@ class _World:
                 if edge.port != out.port:
                     continue
                 if edge.receiver not in self.chains:
-                    self._arrive(edge.receiver, out.batch)
+                    self._arrive(sender, edge.receiver, out.batch)
                 else:
+                    if judged_on_arrival(self.plan.vertex(edge.receiver)) and may_be_late(out.batch):
+                        self.late.add(edge.receiver)
                     self.send(edge.receiver, self.chains[edge.receiver].on_batch(out.batch, out.content, edge.tag))
 
-    def _arrive(self, sink: VertexId, batch: pa.RecordBatch) -> None:
+    def _arrive(self, sender: VertexId, sink: VertexId, batch: pa.RecordBatch) -> None:
         """What the target would refuse goes to the dead letters, as a sink's task sends it (S6)."""
         accept = self.accepts.get(sink)
         rejected = accept(batch) if accept is not None else ()
         rows = {r.row for r in rejected}
-        self.done.outputs[sink] += [d for row, d in enumerate(documents_of(batch)) if row not in rows]
+        taken = [d for row, d in enumerate(documents_of(batch)) if row not in rows]
+        self.done.outputs[sink] += taken
+        self.done.senders[sink] += [sender] * len(taken)
         failures = [Failure(r.row, r.reason, WOULD_REFUSE) for r in rejected]
         if failures:
             self.send(sink, dead_letters(batch, failures, self.plan.vertex(sink).label, self.context))
@@ -166,7 +194,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     accepts: Mapping[VertexId, Accept] | None = None,
     code: bytes = b"",
     running: Collection[VertexId] | None = None,
-) -> list[EpochDone]:
+) -> Recomputed:
     """Run the document over these records, from barrier to barrier: where each split stood says what an epoch took in.
 
     admitted: records that are in time whatever their watermark (`lateness: split`); an epoch has to cover their windows whole.
@@ -210,7 +238,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
         world.done.records = counters["records"] - before["records"]
         world.done.duplicates = counters["duplicates"] - before["duplicates"]
         done.append(world.done)
-    return done
+    return Recomputed(done, by_chance(plan, processor, len(splits), world.chains, world.late))
 
 
 def _read(world: _World, source: VertexId, split: SplitRecords, places: dict[SplitId, int], until: int) -> None:

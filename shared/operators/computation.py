@@ -204,6 +204,10 @@ class KeyedComputation:
         """By processing time: timers."""
         self._count = 0
         self.counters = Counters()
+        self.timed = False
+        """`order: arrival`: a timer of event time was set; it fires between records as they happen to come."""
+        self.clocked = False
+        """A timer of processing time was set."""
 
     # --- in -------------------------------------------------------------------------------------------------
 
@@ -468,8 +472,11 @@ class KeyedComputation:
 
     def _note(self, key: Key) -> None:
         """Remember when this key next has something to apply."""
-        self._due.note(key.data, key.hold_ms())
-        self._clock_due.note(key.data, key.clock_ms())
+        hold_ms, clock_ms = key.hold_ms(), key.clock_ms()
+        self._due.note(key.data, hold_ms)
+        self._clock_due.note(key.data, clock_ms)
+        self.timed |= not self._by_event_time and (hold_ms is not None or self.counters.timers_fired > 0)
+        self.clocked |= clock_ms is not None
 
     def _due_keys(self, watermark_ms: int) -> Iterator[Key]:
         """The keys that have something to apply below this watermark, in the order of their bytes; each is noted anew before the next."""

@@ -45,7 +45,7 @@ class ComputeOperator(Operator):
             computation = load_computation(stage.class_, stage.config, context.code)
         except ComputationError as e:
             raise type(e)(f"{stage.path}: {e}") from e
-        self._keyed = KeyedComputation(
+        self.keyed = KeyedComputation(
             computation,
             order=stage.order,
             groups=spec.key_groups,
@@ -63,24 +63,24 @@ class ComputeOperator(Operator):
     def on_batch(self, batch: pa.RecordBatch, content: str, tag: str) -> Sequence[Out]:
         """Rows have come; with `order: arrival` they are applied at once."""
         del content, tag
-        return self._outs(self._keyed.on_records(self._rows(batch)))
+        return self._outs(self.keyed.on_records(self._rows(batch)))
 
     def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
         """Apply what it lets be applied; MAX_TIME ends the input."""
-        return self._outs(self._keyed.on_watermark(watermark_ms))
+        return self._outs(self.keyed.on_watermark(watermark_ms))
 
     def on_processing_time(self, now_ms: int) -> Sequence[Out]:
         """Fire the processing-time timers that it has reached."""
         self._now_ms = max(self._now_ms, now_ms)
-        return self._outs(self._keyed.on_processing_time(now_ms))
+        return self._outs(self.keyed.on_processing_time(now_ms))
 
     def output_watermark(self) -> int:
         """See `KeyedComputation.output_watermark`, ms."""
-        return self._keyed.output_watermark()
+        return self.keyed.output_watermark()
 
     def full(self) -> bool:
         """See `KeyedComputation.full`."""
-        return self._keyed.full()
+        return self.keyed.full()
 
     def held_by(self) -> tuple[str, Why]:
         """See `KeyedComputation.hold`."""
@@ -88,21 +88,21 @@ class ComputeOperator(Operator):
 
     def next_processing_time(self) -> int:
         """See `KeyedComputation.next_processing_time`, ms."""
-        return self._keyed.next_processing_time()
+        return self.keyed.next_processing_time()
 
     # --- state ------------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Mapping[StatePart, bytes | None]:
         """Key groups that changed."""
-        return {key_group_part(group): data for group, data in self._keyed.snapshot_groups().items()}
+        return {key_group_part(group): data for group, data in self.keyed.snapshot_groups().items()}
 
     def restore(self, parts: MutableMapping[StatePart, bytes]) -> None:
         """The key groups of this task. The input watermark follows as the first `on_watermark` of the new generation."""
-        self._keyed.restore({KeyGroup(int(part.partition(":")[2])): parts.pop(part) for part in list(parts)})
+        self.keyed.restore({KeyGroup(int(part.partition(":")[2])): parts.pop(part) for part in list(parts)})
 
     def counters(self) -> Mapping[str, int]:
         """Totals since the task's start."""
-        counts = self._keyed.counters
+        counts = self.keyed.counters
         return {
             "records": counts.records,
             "late": counts.late,

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tidemark.shared.computation import Computation, Document, NoConfig, NoState, Record, Timers
+from tidemark.shared.computation import Computation, Document, NoConfig, NoState, Record, Timer, Timers
+from tidemark.shared.computation.records import Domain
 
 ROUNDS = 1_500
 """Of a hash: about a millisecond."""
@@ -81,3 +82,39 @@ class Draws(Computation[NoState, NoConfig]):
     def process(self, record: Record, state: NoState, timers: Timers) -> Iterator[Document]:
         """The same, with its number."""
         yield {**record.value, "answer": next(self.DRAWN)}
+
+
+@dataclass(frozen=True, slots=True)
+class OfDomain:
+    """Which time timers go by."""
+
+    domain: Domain = "event"
+
+
+class Ticks(Computation[Seen, OfDomain]):
+    """Says after a while how many records a key has had by then."""
+
+    State = Seen
+    Config = OfDomain
+
+    def process(self, record: Record, state: Seen, timers: Timers) -> None:
+        """One more."""
+        state.count += 1
+        timers.set(f"t{state.count}", record.timestamp + 2_000, self.config.domain)
+
+    def on_timer(self, timer: Timer, state: Seen, timers: Timers) -> Iterator[Document]:
+        """So many."""
+        yield {"timer": timer.name, "seen": state.count}
+
+
+class Refuses(Computation[Seen, NoConfig]):
+    """Takes no record whose id is a multiple of seven, and says how many it has taken."""
+
+    State = Seen
+
+    def process(self, record: Record, state: Seen, timers: Timers) -> Iterator[Document]:
+        """One more."""
+        if record.value["id"] % 7 == 0:
+            raise ValueError(f"after {state.count}")
+        state.count += 1
+        yield {**record.value, "seen": state.count}

@@ -39,6 +39,8 @@ from tidemark.shared.runtime.topics import Topics
 from tidemark.shared.runtime.worker import Worker
 
 TARGETS = {"files": FileSink, "kafka": KafkaSink, "sql": SqlSink}
+HOURS_MS = 3_600_000
+"""From here on checkpoints and looks at time come less often: a second of a processor that goes on costs 5 ms of a core."""
 BACK_MS_MAX = 180_000
 """Longer than the longest wait between two tries, and a generation."""
 LOG: Sequence[Operation] = ("admin", "offsets", "fetch", "send", "init", "txn", "commit", "abort")
@@ -256,8 +258,8 @@ def _named(what: str, name: str) -> str:
     return what if name == what else f"{what}: {name}"
 
 
-def document(folder: Path, sink: str) -> dict[str, Any]:
-    """From a file that grows to a target of this kind, by way of an operator that keeps state."""
+def document(folder: Path, sink: str, interval_ms: int) -> dict[str, Any]:
+    """From a file that grows to a target of this kind, by way of an operator that keeps state; a checkpoint each `interval_ms`."""
     source = {
         "$source": {
             "path": str(folder / "in.json"),
@@ -286,7 +288,7 @@ def document(folder: Path, sink: str) -> dict[str, Any]:
             "t": {"type": "sql", "url": f"sqlite:///{folder / 'table.db'}"},
         },
         "pipeline": [source, *middle, ends[sink if sink in ends else "kafka"]],
-        "options": {"checkpoint": {"interval": {"size": 1_000, "unit": "ms"}}},
+        "options": {"checkpoint": {"interval": {"size": interval_ms, "unit": "ms"}}},
     }
 
 
@@ -328,8 +330,15 @@ def endure(outage: Outage, away_ms: int, folder: Path) -> Seen:
         of_spark = outage.sink == "spark"
         engine: Literal["spark", "local"] = "spark" if of_spark else "local"
         # State goes into blobs; and in hours of nothing time is looked at less often.
+        rare = 10 if away_ms >= HOURS_MS else 1
         settings = RuntimeSettings(
-            engine=engine, state_inline_bytes_max=1, tick_interval_ms=500, fetch_timeout_ms=2_000
+            engine=engine,
+            state_inline_bytes_max=1,
+            tick_interval_ms=500 * rare,
+            fetch_timeout_ms=2_000,
+            origins_interval_ms=1_000 * rare,
+            flow_interval_ms=100 * rare,
+            flow_silence_ms_max=1_000 * rare,
         )
         async with installed(
             world.clock,
@@ -340,7 +349,7 @@ def endure(outage: Outage, away_ms: int, folder: Path) -> Seen:
             folder=folder / "blobs" if of_spark or outage.what.startswith("full: blobs") else None,
         ) as there:
             there.broker.create_topic("out", 1)
-            await there.create(document(folder, outage.sink))
+            await there.create(document(folder, outage.sink, interval_ms=1_000 * rare))
             await there.start()
             await there.committed()
             with outage.cut(folder):

@@ -137,8 +137,7 @@ def drawn(chance: random.Random, number: int, out: Path) -> Job:
     targets = chance.sample(["topic", "files", "table"], chance.randint(1, 3))
     if middle == "window" and "table" in targets:
         targets = ["topic", "files"]
-    # By arrival, records of several partitions are numbered by chance, and no audit can say the same.
-    order = chance.choice(["arrival", "eventTime"]) if partitions == 1 else "eventTime"
+    order = chance.choice(["arrival", "eventTime"])
     made: dict[str, list[dict[str, Any]]] = {
         "plain": [{"$addFields": {"twice": {"$concat": ["$id", "$id"]}}}],
         "marks": [{"$compute": {"class": "tests.harness.computations:Marks", "key": "$k", "order": order}}],

@@ -1,0 +1,97 @@
+"""Which outputs no record decides: what the order of arrival, the clock, or the pace of other splits had a part in is not noted anywhere.
+
+An audit makes no statement about them; a computation again would give another of the possible results. What stands in front of such a stage
+is compared as ever, and so are the dead letters that come from there.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from tidemark.shared.language.documents import Processor
+from tidemark.shared.language.stages import SessionWindow, Window
+from tidemark.shared.model.ids import VertexId
+from tidemark.shared.model.plan import PhysicalPlan, Vertex
+from tidemark.shared.operators.base import TS, WM
+from tidemark.shared.operators.batches import int64s
+from tidemark.shared.operators.build import Chain
+from tidemark.shared.operators.compute import ComputeOperator
+from tidemark.shared.operators.specs import ComputeSpec, InOrderSpec, StepSpec
+from tidemark.shared.planning import DeadLetterHead
+
+_NOT_NOTED: Final = "which is not noted"
+
+
+def judged_on_arrival(vertex: Vertex) -> bool:
+    """Whether it is the watermark at a record's arrival that says if it is late (A4)."""
+    return any(
+        isinstance(spec, ComputeSpec)
+        and spec.stage.order == "eventTime"
+        and not (spec.lateness == "split" and spec.from_source)
+        for spec in vertex.chain
+    )
+
+
+def may_be_late(batch: Any) -> bool:
+    """Whether a row is behind its own split's watermark: no other can make it late."""
+    names = batch.schema.names
+    return WM in names and bool((int64s(batch.column(TS)) < int64s(batch.column(WM))).any())
+
+
+def by_chance(
+    plan: PhysicalPlan, processor: Processor, splits: int, chains: Mapping[VertexId, Chain], late: Collection[VertexId]
+) -> dict[VertexId, str]:
+    """The vertices of whose output the records alone do not decide, each with the reason.
+
+    chains: as they are behind all records. late: vertices that records may have come to too late, by the pace of other splits.
+    """
+    found: dict[VertexId, str] = {}
+    source, letters = plan.vertices[0].id, _letters(plan)
+    aligned = processor.options.alignment_timeout_ms is None
+    for vertex in plan.vertices:
+        senders = [edge.sender for edge in plan.inputs_of(vertex.id)]
+        before = [found[sender] for sender in senders if sender in found]
+        if before and (vertex.id not in letters or len(before) == len(senders)):
+            found[vertex.id] = before[0]
+            continue
+        one_channel = splits == 1 and senders == [source]
+        for place, spec in enumerate(vertex.chain):
+            in_order = aligned and any(isinstance(other, InOrderSpec) for other in vertex.chain[:place])
+            why = _why(spec, in_order=in_order or one_channel)
+            if why is None and isinstance(spec, ComputeSpec):
+                why = _of_timers(spec, chains[vertex.id])
+                if why is None and vertex.id in late:
+                    why = f"{spec.stage.path}: how far other splits were when a record came decided whether it was late, {_NOT_NOTED}"
+            if why is not None:
+                found.setdefault(vertex.id, why)
+    return found
+
+
+def _letters(plan: PhysicalPlan) -> set[VertexId]:
+    return {vertex.id for vertex in plan.vertices if isinstance(vertex.head, DeadLetterHead)}
+
+
+def _why(spec: Any, *, in_order: bool) -> str | None:
+    """in_order: rows come in an order that positions decide."""
+    match spec:
+        case ComputeSpec() if spec.stage.order == "arrival" and not in_order:
+            return f"{spec.stage.path}: records of several splits or tasks are applied in the order of their arrival, {_NOT_NOTED}"
+        case StepSpec():
+            return _of_window(spec.window.stage)
+    return None
+
+
+def _of_window(stage: Window) -> str | None:
+    if stage.boundary == "processingTime":
+        return f"{stage.path}: its windows go by processing time: which record fell into which is not noted"
+    if not isinstance(stage, SessionWindow) and stage.idle_timeout_ms:
+        return f"{stage.path}.idleTimeout: when nothing came decided when windows closed, {_NOT_NOTED}"
+    return None
+
+
+def _of_timers(spec: ComputeSpec, chain: Chain) -> str | None:
+    computations = [operator for operator in chain.operators if isinstance(operator, ComputeOperator)]
+    if any(operator.keyed.clocked for operator in computations):
+        return f"{spec.stage.path}: its timers of processing time fired when the clock said so, {_NOT_NOTED}"
+    if spec.stage.order == "arrival" and any(operator.keyed.timed for operator in computations):
+        return f"{spec.stage.path}: with order arrival its timers fire between records as these arrive, {_NOT_NOTED}"
+    return None

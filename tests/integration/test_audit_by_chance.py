@@ -1,0 +1,180 @@
+"""An audit accuses no processor of what the moment decided: the order of arrival, the clock, how far another split was when a row came.
+
+It says of which outputs it makes no statement, and why; all others are compared as ever.
+"""
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.installation import NAME, installed
+from tests.harness.sealing import sealed
+from tidemark.services.audit.check import Audited, AuditFailed, audit
+from tidemark.services.audit.installed import Installation
+from tidemark.services.cli.process import quiet
+from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.ports.log import NewRecord, TopicPartition
+from tidemark.shared.runtime.settings import RuntimeSettings
+
+COUNT = 60
+MARKS = "tests.harness.computations:Marks"
+TICKS = "tests.harness.computations:Ticks"
+SECOND = {"size": 1, "unit": "second"}
+SUMS = [{"$group": {"_id": "$k", "n": {"$sum": 1}}}]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet() -> None:
+    quiet(logging.CRITICAL)
+
+
+def _compute(class_: str, **more: Any) -> dict[str, Any]:
+    return {"$compute": {"class": class_, "key": "$k", **more}}
+
+
+def _window(**more: Any) -> dict[str, Any]:
+    return {"$tumblingWindow": {"interval": SECOND, "pipeline": SUMS, **more}}
+
+
+def _records(parts: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Partition and record: times rise in each partition but for every tenth, which is late behind them."""
+    for n in range(COUNT):
+        late_ms = 40_000 if n % 10 == 9 else 0
+        yield n % parts, {"id": n, "k": "a", "at": 1_000_000 + 1_000 * n - late_ms, "bad": n % 20 == 0}
+
+
+async def audited(
+    world: VirtualWorld,
+    out: Path,
+    stages: list[dict[str, Any]],
+    *,
+    parts: int,
+    source: dict[str, Any],
+    options: dict[str, Any],
+    forged: str = "",
+) -> Audited:
+    """Records one after the other, of every partition in turn, through these stages; the audit of what came out.
+
+    forged: a topic to which somebody adds a record.
+    """
+    document: dict[str, Any] = {
+        "connections": {
+            "broker": {"type": "kafka", "bootstrapServers": "memory"},
+            "out": {"type": "files", "path": str(out)},
+        },
+        "pipeline": [
+            {
+                "$source": {
+                    "connectionName": "broker",
+                    "topic": "in",
+                    "config": {"auto_offset_reset": "earliest"},
+                    "timeField": {"$toDate": {"$toLong": {"$cond": ["$bad", "no time", "$at"]}}},
+                    **source,
+                }
+            },
+            {"$emit": {"connectionName": "out", "path": "raw", "format": "json"}},
+            *stages,
+            {"$emit": {"connectionName": "broker", "topic": "results"}},
+        ],
+        "options": {
+            "dlq": {"connectionName": "broker", "topic": "late"},
+            "checkpoint": {"interval": SECOND},
+            "lateness": "split",
+            **options,
+        },
+    }
+    async with installed(world.clock, world.executor, settings=RuntimeSettings(engine="local")) as it:
+        log = sealed(MemoryLog(it.broker))
+        await log.create_topic("in", parts)
+        await log.create_topic("results", 1)
+        await it.create(document, source=parts)
+        await it.start()
+        writer = await log.writer("feeder")
+        for part, record in _records(parts):
+            await (await writer.send(TopicPartition("in", part), NewRecord(json.dumps(record).encode())))
+            await world.clock.sleep_ms(130)
+        await it.committed()
+        await it.stop(drain=True)
+        if forged:
+            await (await writer.send(TopicPartition(forged, 0), NewRecord(b'{"forged": 1}')))
+        await writer.close()
+        return await audit(NAME, Installation(MemoryCommitStore(it.store), it.memory_blobs, log, {}))
+
+
+CASES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any], str]] = {
+    "arrival": ([_compute(MARKS, order="arrival")], {}, {}, "order of their arrival"),
+    "behind it": (
+        [_compute(MARKS, order="arrival"), _window(pipeline=[{"$group": {"_id": "$seen", "of": {"$push": "$id"}}}])],
+        {},
+        {},
+        "order of their arrival",
+    ),
+    "ids, timers": ([_compute(TICKS, order="arrival")], {"recordId": "$id"}, {}, "timers"),
+    "clock": ([_compute(TICKS, config={"domain": "processing"})], {}, {}, "timers of processing time"),
+    "processing time": ([_window(boundary="processingTime")], {}, {}, "processing time"),
+    "idle": ([_window(idleTimeout={"size": 1, "unit": "second"})], {}, {}, "idleTimeout"),
+    "merged": ([_compute(MARKS)], {}, {"lateness": "merged"}, "late"),
+    "unaligned": (
+        [_compute(MARKS, order="arrival")],
+        {"recordId": "$id"},
+        {"checkpoint": {"interval": SECOND, "alignmentTimeout": {"size": 1, "unit": "ms"}}},
+        "order of their arrival",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_the_moment_decided_is_not_accused(tmp_path: Path, case: str) -> None:
+    """The output is named, with why nothing is said of it; what stands in front of it, and the source's letters, are compared."""
+    stages, source, options, says = CASES[case]
+    found: Audited = run_virtual(
+        lambda world: audited(world, tmp_path, stages, parts=2, source=source, options=options)
+    )
+    assert found.records == COUNT
+    assert any(vertex.startswith("emit-1") for vertex in found.outputs), found.outputs
+    assert not any(vertex.startswith("emit-2") for vertex in found.outputs), found.outputs
+    assert any(what.startswith("emit-2") and says in what for what in found.unchecked), found.unchecked
+
+
+@pytest.mark.parametrize(
+    ("stages", "parts", "source", "options"),
+    [
+        ([_compute(MARKS, order="arrival")], 1, {}, {}),
+        ([_compute(MARKS, order="arrival")], 2, {"recordId": "$id"}, {}),
+        ([_compute(MARKS)], 2, {}, {}),
+        ([_compute(TICKS)], 2, {}, {}),
+        ([_window(allowedLateness=0)], 2, {}, {}),
+        ([_window(allowedLateness=0)], 2, {}, {"lateness": "merged"}),
+    ],
+    ids=["one partition", "in order behind ids", "by event time", "timers by event time", "window", "merged window"],
+)
+def test_what_positions_decide_is_compared(
+    tmp_path: Path, stages: list[dict[str, Any]], parts: int, source: dict[str, Any], options: dict[str, Any]
+) -> None:
+    """Nothing is left unchecked, and a record that does not follow is named."""
+
+    def run(forged: str) -> Audited:
+        found: Audited = run_virtual(
+            lambda world: audited(
+                world, tmp_path / forged, stages, parts=parts, source=source, options=options, forged=forged
+            )
+        )
+        return found
+
+    assert run("").unchecked == ()
+    with pytest.raises(AuditFailed, match="forged"):
+        run("results")
+
+
+def test_letters_of_what_is_certain_are_wanted_beside_others(tmp_path: Path) -> None:
+    """Where a stage's own letters hang on the moment, those of the source must still be there."""
+    stages = [_compute("tests.harness.computations:Refuses", order="arrival")]
+    found: Audited = run_virtual(lambda world: audited(world, tmp_path, stages, parts=2, source={}, options={}))
+    assert found.dead_letters == len([n for n in range(COUNT) if n % 20 == 0])
+    assert any(what.startswith("dlq: ") for what in found.unchecked), found.unchecked
