@@ -11,7 +11,7 @@ import os
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -228,6 +228,32 @@ def _of_spark() -> list[Outage]:
     ]
 
 
+def _together(log: Sequence[Operation], target: Sequence[str]) -> Callable[[Path], AbstractContextManager[None]]:
+    """Brokers, store, blobs and target, in these calls."""
+    return _all_of(
+        [
+            _always(_refused, (*log, "store.read", "store.write")),
+            _always(_raising, SqlSink, target, TargetUnavailable),
+            _always(_raising, MemoryBlobs, OF_BLOBS, BlobUnavailable),
+        ]
+    )
+
+
+def _all_of(
+    cuts: Sequence[Callable[[Path], AbstractContextManager[None]]],
+) -> Callable[[Path], AbstractContextManager[None]]:
+    """Several at once."""
+
+    @contextmanager
+    def cut(folder: Path) -> Iterator[None]:
+        with ExitStack() as all_of_them:
+            for each in cuts:
+                all_of_them.enter_context(each(folder))
+            yield
+
+    return cut
+
+
 def outages() -> dict[str, Outage]:
     """By name."""
     found = [Outage(_named("broker", name), "kafka", _always(_refused, ops)) for name, ops in BROKER.items()]
@@ -242,6 +268,9 @@ def outages() -> dict[str, Outage]:
         Outage(_named("blobs", n), "sql", _always(_raising, MemoryBlobs, c, BlobUnavailable)) for n, c in calls.items()
     ]
     found += _of_spark()
+    # Where names resolve no more, what is connected goes on, and nothing connects anew.
+    found += [Outage("names", "sql", _together(["admin", "init"], ["open"]))]
+    found += [Outage("everything", "sql", _together(LOG, OF_TARGETS))]
     found += [
         Outage(f"full: {name}", sink, lambda folder, name=name: _full(folder / name))  # type: ignore[misc]
         for name, sink in (("out", "files"), ("table.db", "sql"), ("blobs", "kafka"))

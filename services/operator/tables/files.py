@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemark.services.operator.tables.held import HeldTable
+from tidemark.shared.adapters.unreachable import unreachable
 from tidemark.shared.language.values import ExtendedJsonError, parse_json
 from tidemark.shared.model.tables import Found
 from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Document
@@ -63,7 +64,7 @@ class FileTable:
             raise TableRefused(
                 f"{self._path}: no such file; a lookup's table is a file below its connection's path"
             ) from error
-        except OSError as error:
+        except unreachable() as error:
             raise TableUnavailable(f"{self._path}: {error}") from error
         documents = self._documents(data)
         if len(documents) > self._settings.rows_max:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from tidemark.services.sink.connectors.destination import check_name
 from tidemark.shared.adapters.creating import create_object
 from tidemark.shared.adapters.listing import listing_of
+from tidemark.shared.adapters.unreachable import unreachable
 from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 
 PROBE: Final = "_manifests/.probe"
@@ -131,5 +132,5 @@ def _as_target(place: str) -> Iterator[None]:
         raise TargetRefused(
             f"{place}: {error}; the store's credentials need the right to get, put, list and delete there"
         ) from error
-    except (OSError, TimeoutError) as error:
+    except unreachable() as error:
         raise TargetUnavailable(f"{place}: {error}; it is tried again") from error

@@ -16,6 +16,7 @@ from itertools import accumulate
 from typing import Any, Final, Protocol
 
 from tidemark.services.source.connectors.filereaders import FileReader, Rows
+from tidemark.shared.adapters.unreachable import unreachable
 from tidemark.shared.ports.log import LogError, LogUnavailable
 from tidemark.shared.ports.source import SourceReplaced
 
@@ -60,7 +61,7 @@ class Files:
         try:
             self.filesystem.invalidate_cache()
             found = self.filesystem.glob(self.glob, detail=True)
-        except OSError as error:
+        except unreachable() as error:
             raise LogUnavailable(f"$source.path {self.glob}: {error}; it is tried again") from error
         sizes = {name: info.get("size") for name, info in sorted(found.items()) if info["type"] == "file"}
         if len(sizes) > self.files_max:
@@ -76,7 +77,7 @@ class Files:
             raise LogError(
                 f"{name}: deleted before it was read to its end (position {position}); restore it, or start without state"
             ) from error
-        except OSError as error:
+        except unreachable() as error:
             raise LogUnavailable(f"{name}: {error}; it is tried again") from error
 
     def origin(self, reader: FileReader, name: str, known: str = "") -> str:
@@ -107,7 +108,7 @@ class Files:
             info = self.filesystem.info(name)
         except FileNotFoundError as error:
             raise LogError(f"{name}: deleted while it was read; restore it, or start without state") from error
-        except OSError as error:
+        except unreachable() as error:
             raise LogUnavailable(f"{name}: {error}; it is tried again") from error
         return tuple(str(info.get(key)) for key in _STATE)
 
@@ -115,7 +116,7 @@ class Files:
         """When the file was last changed, ms since 1970: stands for arrival, and says the same after a restart; None if not known."""
         try:
             return int(self.filesystem.modified(name).timestamp() * 1000)
-        except (NotImplementedError, OSError):
+        except unreachable(NotImplementedError):
             return None
 
 
