@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import structlog
 from msgspec.structs import replace
 
-from tests.harness.installation import Installed, installed
+from tests.harness.installation import NAME, Installed, installed
 from tests.harness.leaders import Leader, another, of_installation
+from tests.harness.sealing import KEYS
 from tidemark.shared.adapters.memory_broker import _Stored
 from tidemark.shared.adapters.memory_log import MemoryReader
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
@@ -32,9 +33,12 @@ from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
 from tidemark.shared.runtime.worker import Worker
 from tidemark.shared.wire.messages import encode_message
+from tidemark.shared.wire.seals import HEADER
 
 READ_MS_PER_ROW = 0.2
 DEAD_GENERATIONS = 2_000
+UNREAD = 300_000
+"""Three times what mirrors are kept whole at; to read it takes twelve leases."""
 DOCUMENT = {
     "connections": {"k": {"type": "kafka", "bootstrapServers": "memory:1"}},
     "pipeline": [
@@ -65,11 +69,12 @@ class Cost:
 
 
 class History:
-    """The rows of a mirror: so many that are made when they are read, then those that were written."""
+    """The rows of a mirror: so many that are made when they are read, of epochs up to the last, then those that were written."""
 
-    def __init__(self, job: JobId, made: int) -> None:
+    def __init__(self, job: JobId, made: int, last: Epoch) -> None:
         self._job = job
         self._made = made
+        self._last = last
         self._gone = 0
         self._written: list[_Stored] = []
 
@@ -82,10 +87,11 @@ class History:
         number = at + self._gone
         if number >= self._made:
             return self._written[number - self._made]
-        epoch = Epoch(number + 1)
-        row = MirrorRow(self._job, epoch, Epoch(number), Generation(1), ())
+        epoch = min(Epoch(number + 1), self._last)
+        row = encode_message(MirrorRow(self._job, epoch, Epoch(epoch - 1), Generation(1), ()))
         topic = Topics().commits(self._job)
-        return _Stored(LogRecord(topic, 0, Offset(number), 0, None, encode_message(row)), None)
+        seal = (HEADER, KEYS.seal((topic, 0), None, row, ()))
+        return _Stored(LogRecord(topic, 0, Offset(number), 0, None, row, (seal,)), None)
 
     def __iter__(self) -> Iterator[_Stored]:
         return iter(self._written)
@@ -111,12 +117,28 @@ def _grow_old(there: Installed, commits: int) -> None:
         )
         topic = Topics().commits(row.job)
         broker.create_topic(topic, 1)
-        broker._topics[topic][0].stored = History(row.job, commits)  # type: ignore[assignment]
+        broker._topics[topic][0].stored = History(row.job, commits, Epoch(commits))  # type: ignore[assignment]
         store.lineage[row.job] = [LineageEntry(Generation(g), Epoch(0), 1) for g in range(1, DEAD_GENERATIONS + 1)]
+    _leaderless(there)
+
+
+def _leaderless(there: Installed) -> None:
+    """Whoever leads has lost its lease, and the next reads everything anew."""
+    store = there.store
     store.token = LeaderToken(store.token + 1)
     store.holder, store.expires_ms = "nobody", 0
     for name, row in store.rows.items():
         store.rows[name] = replace(row, leader=store.token)
+
+
+def _lengthen(there: Installed, name: ProcessorName, rows: int, unread: int) -> None:
+    """The mirror of a stopped processor has so many rows, and whoever leads reads the last of them."""
+    row = there.store.rows[name]
+    kept = replace(decode_kept(row.extra), mirror=Offset(rows - unread))
+    there.store.rows[name] = replace(row, extra=encode_kept(kept))
+    partition = there.broker._topics[Topics().commits(row.job)][0]
+    partition.stored = History(row.job, rows - len(partition.stored), Epoch(1))  # type: ignore[assignment]
+    _leaderless(there)
 
 
 @contextmanager
@@ -200,6 +222,56 @@ def cost(commits: int, processors: int) -> Cost:
     return run_virtual(main)
 
 
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """A leader that goes away while it reads a mirror, and the one that follows it. `_ms` in virtual time."""
+
+    first: int
+    """Rows that the first had read by then."""
+    second: int
+    """Rows that the second read until it led."""
+    lead_ms: int
+    """From the second's lease to its leading."""
+    leases: int
+    """Given from the first's on: each of them once."""
+    commits: int
+    """Of the processor, under the second."""
+
+
+def taken_over(commits: int, unread: int) -> TakenOver:
+    """Of a processor that has committed so often, and whose mirror's last rows, so many, a leader reads."""
+
+    async def main(world: VirtualWorld) -> TakenOver:
+        settings = RuntimeSettings(engine="local")
+        async with installed(world.clock, world.executor, settings=settings) as there, another(there) as second:
+            there.broker.create_topic("in", 1)
+            there.broker.create_topic("out", 1)
+            await there.create({"name": NAME, **DOCUMENT})
+            await there.start()
+            await there.committed()
+            await there.stop()
+            pair, store, read = (of_installation(there), second), there.store, [0]
+            with _slow_mirrors(world, read):
+                _lengthen(there, NAME, commits, unread)
+                lost = store.token
+                await _until(there, lambda: read[0] >= unread // 2)
+                reading, standby = sorted(pair, key=lambda each: each.driver._lease is None)
+                token, first = store.token, read[0]
+                reading.cut(away=True)
+                await _until(there, lambda: store.token > token)
+                reading.cut(away=False)
+                begun = read[0]
+                lead_ms = await _until(there, lambda: standby.driver._token is not None)
+                whole = read[0] - begun
+            leases = store.token - lost
+            last = store.rows[NAME].last
+            await there.start()
+            await _until(there, lambda: store.rows[NAME].last > last + 2)
+            return TakenOver(first, whole, lead_ms, leases, store.rows[NAME].last - last)
+
+    return run_virtual(main)
+
+
 def main() -> None:
     """Print what it costs, and what this program took for it."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -215,6 +287,9 @@ def main() -> None:
         sys.stdout.write(
             f"{options.processors} processors, {commits} commits each: {found}; {took:.0f} s, peak {peak} MiB\n"
         )
+    sys.stdout.write(
+        f"{options.commits} commits, of which a leader reads {UNREAD}: {taken_over(options.commits, UNREAD)}\n"
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 # ruff: noqa: N802 -- a test carries its rule's name
 """Time to lead, to restore and what is kept depend on what lives, not on how long it has lived (C9, C11, L1)."""
 
-from tests.harness.ageing import cost
+from tests.harness.ageing import cost, taken_over
 from tests.harness.keeping import growth, kept
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 
 
 def test_C9_a_year_of_commits_costs_what_an_hour_costs() -> None:
@@ -12,6 +13,15 @@ def test_C9_a_year_of_commits_costs_what_an_hour_costs() -> None:
     assert old.rows < 1_000
     assert old.mirrored < 1_000
     assert (old.lineage <= 2 * 10, old.retained <= 2 * 10) == (True, True)
+
+
+def test_C8_a_lease_is_renewed_while_a_long_mirror_is_read_and_taken_over() -> None:
+    """A leader that reads for many leases keeps its own; when it is cut off, the next reads all of it again, leads, and commits."""
+    found = taken_over(31_500_000, 60_000)
+    assert found.leases == 2
+    assert (found.first >= 30_000, found.second >= 60_000) == (True, True)
+    assert found.lead_ms > 2 * CoordinatorSettings().lease_ms
+    assert found.commits > 2
 
 
 def test_C12_what_is_kept_does_not_grow_with_the_epochs() -> None:
