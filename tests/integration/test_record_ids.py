@@ -1,6 +1,5 @@
 """A record counts once, wherever in its source it is sent again: one process, virtual time, the whole system around it."""
 
-import json
 import logging
 import random
 from collections import Counter, defaultdict
@@ -8,86 +7,16 @@ from typing import Any
 
 import pytest
 
-from tests.harness.installation import NAME, Installed, installed
-from tidemark.services.audit.check import Audited, audit
-from tidemark.services.audit.installed import Installation
+from tests.harness.id_story import EMIT, PARTITIONS, WINDOW, Sent, Story, document, record
+from tests.harness.installation import NAME, installed
+from tidemark.services.audit.check import Audited
 from tidemark.services.cli.process import quiet
-from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
-from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
-from tidemark.shared.model.messages import ModifyProcessor
-from tidemark.shared.ports.log import NewRecord, TopicPartition
-
-PARTITIONS = 3
-WINDOW = {
-    "$tumblingWindow": {
-        "interval": {"size": 10, "unit": "second"},
-        "allowedLateness": {"size": 0, "unit": "second"},
-        "pipeline": [{"$group": {"_id": None, "vs": {"$push": "$v"}}}],
-    }
-}
-EMIT = {"$emit": {"connectionName": "k", "topic": "out"}}
-Sent = tuple[int, dict[str, Any]]
-"""Partition and record."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _quiet() -> None:
     quiet(logging.CRITICAL)
-
-
-def document(*stages: dict[str, Any], **source: Any) -> dict[str, Any]:
-    read = {
-        "connectionName": "k",
-        "topic": "t",
-        "config": {"auto_offset_reset": "earliest"},
-        "timeField": {"$toDate": "$at"},
-        "schema": {"id": "string", "at": "long", "v": "int"},
-        "recordId": "$id",
-        "watermark": {"strategy": "boundedDisorder", "maxDelay": {"size": 1, "unit": "second"}},
-        **source,
-    }
-    return {
-        "connections": {"k": {"type": "kafka", "bootstrapServers": "memory:1"}},
-        "pipeline": [{"$source": read}, *stages],
-        "options": {
-            "lateness": "split",
-            "dlq": {"connectionName": "k", "topic": "letters"},
-            "checkpoint": {"interval": {"size": 200, "unit": "ms"}},
-        },
-    }
-
-
-def record(number: int, at_ms: int, **more: Any) -> dict[str, Any]:
-    return {"id": f"r{number}", "at": at_ms, "v": number, **more}
-
-
-class Story:
-    """An installation with the topic of the source, and what its producers do."""
-
-    def __init__(self, it: Installed) -> None:
-        self.it = it
-        self.log = MemoryLog(it.broker)
-        for topic, count in (("t", PARTITIONS), ("out", 1), ("letters", 1)):
-            it.broker.create_topic(topic, count)
-
-    async def send(self, *sent: Sent) -> None:
-        writer = await self.log.writer("producer")
-        for partition, value in sent:
-            await (await writer.send(TopicPartition("t", partition), NewRecord(json.dumps(value).encode())))
-        await writer.close()
-
-    async def tasks(self, made: dict[str, Any], **tasks: int) -> None:
-        """Another number of tasks from the last checkpoint on."""
-        await self.it.stop()
-        await self.it.client.request(ModifyProcessor(self.it.client.unique(), NAME, json.dumps(made), tasks, True))
-        await self.it.start()
-
-    def rows(self, topic: str = "out") -> list[dict[str, Any]]:
-        return [json.loads(r.value or b"") for part in self.it.broker.dump(topic).values() for r in part]
-
-    async def audited(self) -> Audited:
-        return await audit(NAME, Installation(MemoryCommitStore(self.it.store), self.it.blobs, self.log, {}))
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -1,56 +1,20 @@
 """Late records are redriven where an id counts once over the whole source: repeats correct nothing, in whatever split they come."""
 
-import json
 import logging
 import random
 from collections import Counter
-from typing import Any
 
 import pytest
 
-from tests.harness.installation import NAME, Installed, installed
-from tidemark.services.audit.check import audit
-from tidemark.services.audit.installed import Installation
+from tests.harness.id_story import EMIT, PARTITIONS, WINDOW, Story, document, record
+from tests.harness.installation import NAME, installed
 from tidemark.services.audit.redrive import Redriven, redrive
 from tidemark.services.cli.process import quiet
-from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
-from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
-from tidemark.shared.ports.log import NewRecord, TopicPartition
 
-PARTITIONS = 3
 SIZE_MS = 10_000
-DOCUMENT: dict[str, Any] = {
-    "connections": {"k": {"type": "kafka", "bootstrapServers": "memory:1"}},
-    "pipeline": [
-        {
-            "$source": {
-                "connectionName": "k",
-                "topic": "t",
-                "config": {"auto_offset_reset": "earliest"},
-                "timeField": {"$toDate": "$at"},
-                "schema": {"id": "string", "at": "long", "v": "int"},
-                "recordId": "$id",
-                "recordIdScope": "source",
-                "watermark": {"strategy": "boundedDisorder", "maxDelay": {"size": 1, "unit": "second"}},
-            }
-        },
-        {
-            "$tumblingWindow": {
-                "interval": {"size": SIZE_MS, "unit": "ms"},
-                "allowedLateness": {"size": 0, "unit": "second"},
-                "pipeline": [{"$group": {"_id": None, "vs": {"$push": "$v"}}}],
-            }
-        },
-        {"$addFields": {"start": {"$toLong": {"$meta": "stream.window.start"}}}},
-        {"$emit": {"connectionName": "k", "topic": "out"}},
-    ],
-    "options": {
-        "lateness": "split",
-        "dlq": {"connectionName": "k", "topic": "letters"},
-        "checkpoint": {"interval": {"size": 200, "unit": "ms"}},
-    },
-}
+START = {"$addFields": {"start": {"$toLong": {"$meta": "stream.window.start"}}}}
+DOCUMENT = document(WINDOW, START, EMIT, recordIdScope="source")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,36 +22,15 @@ def _quiet() -> None:
     quiet(logging.CRITICAL)
 
 
-class Story:
-    """An installation with the topic of the source, what its producers do, and redrives."""
+class Corrected(Story):
+    """A story with redrives."""
 
-    def __init__(self, it: Installed) -> None:
-        self.it = it
-        self.log = MemoryLog(it.broker)
-        for topic, count in (("t", PARTITIONS), ("out", 1), ("letters", 1)):
-            it.broker.create_topic(topic, count)
-
-    async def send(self, *sent: tuple[int, int, int]) -> None:
+    async def give(self, *sent: tuple[int, int, int]) -> None:
         """(partition, number, time in ms)."""
-        writer = await self.log.writer("producer")
-        for partition, number, at_ms in sent:
-            value = json.dumps({"id": f"r{number}", "at": at_ms, "v": number}).encode()
-            await (await writer.send(TopicPartition("t", partition), NewRecord(value)))
-        await writer.close()
-
-    @property
-    def _installation(self) -> Installation:
-        return Installation(MemoryCommitStore(self.it.store), self.it.blobs, self.log, {})
+        await self.send(*((partition, record(number, at_ms)) for partition, number, at_ms in sent))
 
     async def redrive(self) -> Redriven:
-        return await redrive(NAME, self._installation)
-
-    async def audit(self) -> None:
-        """AuditFailed."""
-        await audit(NAME, self._installation)
-
-    def rows(self, topic: str) -> list[dict[str, Any]]:
-        return [json.loads(r.value or b"") for part in self.it.broker.dump(topic).values() for r in part]
+        return await redrive(NAME, self.installation)
 
     def windows(self) -> dict[int, Counter[int]]:
         """Numbers by the start of their window: what was released, with what redrives have corrected."""
@@ -106,23 +49,23 @@ def test_a_late_id_is_corrected_once_wherever_it_is_sent_again() -> None:
 
     async def main(world: VirtualWorld) -> tuple[list[int], dict[int, Counter[int]]]:
         async with installed(world.clock, world.executor) as it:
-            story = Story(it)
+            story = Corrected(it)
             await it.create(DOCUMENT, source=2, operator=2, sink=1)
             await it.start()
-            await story.send((0, 1, 1_000), (1, 2, 2_000), (2, 3, 3_000))
-            await story.send((0, 10, 50_000), (1, 11, 50_000), (2, 12, 50_000))
+            await story.give((0, 1, 1_000), (1, 2, 2_000), (2, 3, 3_000))
+            await story.give((0, 10, 50_000), (1, 11, 50_000), (2, 12, 50_000))
             await it.committed()
-            await story.send((1, 4, 4_000), (2, 1, 1_000), (0, 4, 4_000))
+            await story.give((1, 4, 4_000), (2, 1, 1_000), (0, 4, 4_000))
             await it.committed()
             counts = [(await story.redrive()).corrections]
-            await story.send((2, 4, 4_000), (0, 5, 5_000), (1, 2, 2_000))
+            await story.give((2, 4, 4_000), (0, 5, 5_000), (1, 2, 2_000))
             await it.committed()
             counts.append((await story.redrive()).corrections)
-            await story.send((1, 5, 5_000), (0, 4, 4_000))
+            await story.give((1, 5, 5_000), (0, 4, 4_000))
             await it.committed()
             counts.append((await story.redrive()).corrections)
             await it.stop(drain=True)
-            await story.audit()
+            await story.audited()
             counts.append((await story.redrive()).corrections)
             return counts, story.windows()
 
@@ -138,7 +81,7 @@ def test_with_its_corrections_every_window_has_each_of_its_ids_once(seed: int) -
 
     async def main(world: VirtualWorld) -> tuple[dict[int, Counter[int]], dict[int, Counter[int]]]:
         async with installed(world.clock, world.executor) as it:
-            story, made = Story(it), DOCUMENT
+            story, made = Corrected(it), DOCUMENT
             await it.create(made, source=chooser.choice((1, 2)), operator=chooser.choice((1, 2, 3)), sink=1)
             await it.start()
             sent: list[tuple[int, int, int]] = []
@@ -152,15 +95,15 @@ def test_with_its_corrections_every_window_has_each_of_its_ids_once(seed: int) -
                     at_ms = 100_000 + 4_000 * part + 100 * n - behind_ms
                     sent.append((split, number, at_ms))
                     expected.setdefault(at_ms // SIZE_MS * SIZE_MS, Counter())[number] = 1
-                    await story.send(sent[-1])
+                    await story.give(sent[-1])
                     if chooser.random() < 0.2:
                         partition, *again = chooser.choice(sent[-3:] if chooser.random() < 0.5 else sent)
-                        await story.send(((partition + chooser.randrange(PARTITIONS)) % PARTITIONS, again[0], again[1]))
+                        await story.give(((partition + chooser.randrange(PARTITIONS)) % PARTITIONS, again[0], again[1]))
                 await it.committed(chooser.choice((1, 2)))
                 if chooser.random() < 0.4:
                     await story.redrive()
             await it.stop(drain=True)
-            await story.audit()
+            await story.audited()
             await story.redrive()
             assert (await story.redrive()).corrections == 0
             return expected, story.windows()

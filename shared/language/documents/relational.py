@@ -46,7 +46,7 @@ _TABLE: Final = (
 _INLINE: Final = (Option("documents", list_of(DOCUMENT), "the documents themselves", required=True),)
 
 
-def read_table(tree: Any, path: str, scope: Scope) -> TableRef | None:
+def _table(tree: Any, path: str, scope: Scope) -> TableRef | None:
     """`{connectionName, table}` or `{connectionName, db, coll}`."""
     found = read_options(tree, path, scope, _TABLE)
     table = found.get("table") or ".".join(found[key] for key in ("db", "coll") if key in found)
@@ -62,10 +62,9 @@ def _from(tree: Any, path: str, scope: Scope) -> TableRef | InlineTable | None:
     if type(tree) is dict and "documents" in tree:
         found = read_options(tree, path, scope, _INLINE)
         return InlineTable(found["documents"]) if "documents" in found else None
-    return read_table(tree, path, scope)
+    return _table(tree, path, scope)
 
 
-TABLE: Final = Kind(read_table, closed_schema(_TABLE))
 _FROM: Final = Option(
     "from", Kind(_from, {"anyOf": [closed_schema(_TABLE), closed_schema(_INLINE)]}), "what to look up in", required=True
 )

@@ -141,30 +141,18 @@ def modulo(args: Sequence[Column]) -> Column:
     return whole(result, "long" if "long" in (left.type, right.type) else "int", zero)
 
 
-def absolute(args: Sequence[Column]) -> Column:
+def absolute(arg: Column) -> Column:
     """`$abs`."""
-    (arg,) = args
     if arg.type in WHOLE:
         cells = arg.values.cast(pa.int64())
         least = filled(pc.equal(cells, INT64_MIN))
         return whole(pc.abs_checked(without(cells, either(least))), arg.type, either(least))
-    if arg.type != "double":
-        raise Unvectorised
     return Column("double", pc.abs(arg.values))
 
 
-def rounder(function: Any) -> Callable[[Sequence[Column]], Column]:
+def rounded(function: Any, arg: Column) -> Column:
     """`$floor` and `$ceil`; a zero keeps the sign of what it was made of."""
-
-    def apply(args: Sequence[Column]) -> Column:
-        (arg,) = args
-        if arg.type in WHOLE:
-            return Column(arg.type, arg.values)
-        if arg.type != "double":
-            raise Unvectorised
-        return Column("double", function(arg.values))
-
-    return apply
+    return Column(arg.type, arg.values if arg.type in WHOLE else function(arg.values))
 
 
 _PLACES_MAX: Final = 15
@@ -174,15 +162,12 @@ _EXACT_MAX: Final = 2.0**51
 _SPLIT: Final = 2.0**27 + 1
 
 
-def at_place(args: Sequence[Column], place: object, *, rounds: bool) -> Column:
+def at_place(arg: Column, place: object, *, rounds: bool) -> Column:
     """`$round` and `$trunc` at a constant decimal place: of the exact value of a double, a half to the even neighbour."""
-    (arg,) = args
     if type(place) is not int or not 0 <= place <= _PLACES_MAX:
         raise Unvectorised
     if arg.type in WHOLE:
         return Column(arg.type, arg.values)
-    if arg.type != "double":
-        raise Unvectorised
     cells = pc.fill_null(arg.values, 0.0).to_numpy(zero_copy_only=False)
     power = float(10**place)
     with np.errstate(all="ignore"):

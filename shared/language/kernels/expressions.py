@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import zip_longest
 from typing import Any, Final
 
 import numpy as np
@@ -144,10 +146,6 @@ def _logic(op: str) -> Callable[[Call, Rows], Column]:
     return apply
 
 
-def _not(args: Sequence[Column]) -> Column:
-    return booleans(~truth_of(args[0]))
-
-
 def choose(condition: Bools, yes: Column, no: Column) -> Column:
     """Of two columns of one type (or nulls) that which a condition says."""
     kind = no.type if yes.type == "null" else yes.type
@@ -238,12 +236,15 @@ def _constant(expr: Expr | None, default: object = None) -> object:
     return expr.value
 
 
-def _placed(*, rounds: bool) -> Callable[[Call, Rows], Column]:
-    return _on_first(lambda number, expr: arithmetic.at_place([number], _constant(_second(expr), 0), rounds=rounds))
+def _of(types: Sequence[str], kernel: Callable[..., Column], *defaults: object) -> Callable[[Call, Rows], Column]:
+    """A kernel of a column of one of some types, and of constants behind it: the defaults of those that were not written."""
 
+    def apply(column: Column, expr: Call) -> Column:
+        if column.type not in types:
+            raise Unvectorised
+        return kernel(column, *(_constant(arg, default) for arg, default in zip_longest(expr.args[1:], defaults)))
 
-def _second(expr: Call) -> Expr | None:
-    return expr.args[1] if len(expr.args) > 1 else None
+    return _on_first(apply)
 
 
 def _moved(sign: int) -> Callable[[Call, Rows], Column]:
@@ -264,11 +265,12 @@ def _between(expr: Call, rows: Rows) -> Column:
 
 
 def _index_of(text: Column, expr: Call) -> Column:
-    if any(arg is not None for arg in expr.args[2:]):
+    if text.type != "string" or any(arg is not None for arg in expr.args[2:]):
         raise Unvectorised
     return texts.place_of(text, _constant(expr.args[1]))
 
 
+_TEXT: Final = ("string",)
 BY_EXPRESSIONS: Final[dict[str, Callable[[Call, Rows], Column]]] = {
     "$and": _logic("$and"),
     "$or": _logic("$or"),
@@ -279,19 +281,28 @@ BY_EXPRESSIONS: Final[dict[str, Callable[[Call, Rows], Column]]] = {
     "$regexMatch": _on_first(lambda text, expr: texts.matched(expr, text)),
     "$regexFind": _on_first(lambda text, expr: texts.found_in(expr, text)),
     "$dateFromString": _on_first(lambda text, expr: dates.from_string(expr, text)),
-    "$round": _placed(rounds=True),
-    "$trunc": _placed(rounds=False),
-    "$substrCP": _on_first(lambda text, expr: texts.part_of(text, _constant(expr.args[1]), _constant(expr.args[2]))),
-    "$trim": _on_first(lambda text, expr: texts.trimmed(text, _constant(_second(expr), BLANKS), pc.utf8_trim)),
-    "$ltrim": _on_first(lambda text, expr: texts.trimmed(text, _constant(_second(expr), BLANKS), pc.utf8_ltrim)),
-    "$rtrim": _on_first(lambda text, expr: texts.trimmed(text, _constant(_second(expr), BLANKS), pc.utf8_rtrim)),
+    "$round": _of(NUMERIC, partial(arithmetic.at_place, rounds=True), 0),
+    "$trunc": _of(NUMERIC, partial(arithmetic.at_place, rounds=False), 0),
+    "$abs": _of(NUMERIC, arithmetic.absolute),
+    "$floor": _of(NUMERIC, partial(arithmetic.rounded, pc.floor)),
+    "$ceil": _of(NUMERIC, partial(arithmetic.rounded, pc.ceil)),
+    "$not": _of(tuple(RANKS), lambda column: booleans(~truth_of(column))),
+    "$toUpper": _of(_TEXT, partial(texts.letters, pc.ascii_upper)),
+    "$toLower": _of(_TEXT, partial(texts.letters, pc.ascii_lower)),
+    "$strLenCP": _of(_TEXT, texts.length),
+    "$strLenBytes": _of(_TEXT, texts.length_bytes),
+    "$toDate": _of(("date", "long", "string"), texts.to_date),
+    "$toInt": _of((*NUMERIC, "bool", "string"), texts.to_int),
+    "$toLong": _of((*NUMERIC, "bool", "string", "date"), texts.to_long),
+    "$toDouble": _of((*NUMERIC, "bool", "date"), texts.to_double),
+    "$toString": _of((*WHOLE, "bool", "string"), texts.to_string),
+    "$substrCP": _of(_TEXT, texts.part_of),
+    "$trim": _of(_TEXT, partial(texts.trimmed, pc.utf8_trim), BLANKS),
+    "$ltrim": _of(_TEXT, partial(texts.trimmed, pc.utf8_ltrim), BLANKS),
+    "$rtrim": _of(_TEXT, partial(texts.trimmed, pc.utf8_rtrim), BLANKS),
     "$indexOfCP": _on_first(_index_of),
-    "$replaceOne": _on_first(
-        lambda text, expr: texts.replaced(text, _constant(expr.args[1]), _constant(expr.args[2]), every=False)
-    ),
-    "$replaceAll": _on_first(
-        lambda text, expr: texts.replaced(text, _constant(expr.args[1]), _constant(expr.args[2]), every=True)
-    ),
+    "$replaceOne": _of(_TEXT, partial(texts.replaced, every=False)),
+    "$replaceAll": _of(_TEXT, partial(texts.replaced, every=True)),
     "$dateToString": _on_first(lambda date, expr: dates.written(date, expr.args)),
     "$dateAdd": _moved(1),
     "$dateSubtract": _moved(-1),
@@ -304,24 +315,11 @@ BY_EXPRESSIONS: Final[dict[str, Callable[[Call, Rows], Column]]] = {
 KERNELS: Final[dict[str, Callable[[Sequence[Column]], Column]]] = {
     **{op: _comparison(op) for op in HOLDS},
     "$cmp": _cmp,
-    "$not": _not,
     "$add": lambda args: arithmetic.combine("$add", args),
     "$subtract": lambda args: arithmetic.combine("$subtract", args),
     "$multiply": lambda args: arithmetic.combine("$multiply", args),
     "$divide": arithmetic.divide,
     "$mod": arithmetic.modulo,
-    "$abs": arithmetic.absolute,
-    "$floor": arithmetic.rounder(pc.floor),
-    "$ceil": arithmetic.rounder(pc.ceil),
     "$concat": texts.concat,
-    "$toUpper": texts.letters(pc.ascii_upper),
-    "$toLower": texts.letters(pc.ascii_lower),
-    "$strLenCP": texts.length,
-    "$strLenBytes": texts.length_bytes,
-    "$toDate": texts.to_date,
-    "$toInt": texts.to_int,
-    "$toLong": texts.to_long,
-    "$toDouble": texts.to_double,
-    "$toString": texts.to_string,
 }
 """The other operators with kernels, which take columns alone."""

@@ -6,7 +6,7 @@ each group takes part in every match: no alternatives, and no group that may be 
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -22,7 +22,6 @@ from tidemark.shared.language.expressions.registry import ABSENT
 from tidemark.shared.language.kernels.arithmetic import nulls, whole
 from tidemark.shared.language.kernels.base import (
     TIMESTAMP,
-    WHOLE,
     Bools,
     Column,
     Unvectorised,
@@ -135,34 +134,21 @@ def concat(args: Sequence[Column]) -> Column:
     return Column("string", pc.binary_join_element_wise(*(without(arg.values, long) for arg in args), ""), doubt=long)
 
 
-def letters(function: Any) -> Callable[[Sequence[Column]], Column]:
-    """`$toUpper` and `$toLower` of strings: null gives the empty string."""
-
-    def apply(args: Sequence[Column]) -> Column:
-        (arg,) = args
-        if arg.type != "string":
-            raise Unvectorised
-        long = _long(pc.binary_length(arg.values))
-        return Column("string", function(pc.fill_null(without(arg.values, long), "")), doubt=long)
-
-    return apply
+def letters(function: Any, arg: Column) -> Column:
+    """`$toUpper` and `$toLower`: null gives the empty string."""
+    long = _long(pc.binary_length(arg.values))
+    return Column("string", function(pc.fill_null(without(arg.values, long), "")), doubt=long)
 
 
-def length(args: Sequence[Column]) -> Column:
+def length(arg: Column) -> Column:
     """`$strLenCP`: a null fails."""
-    (arg,) = args
-    if arg.type != "string":
-        raise Unvectorised
     return Column("int", pc.utf8_length(arg.values), doubt=either(nulls_of(arg)))
 
 
-def to_date(args: Sequence[Column]) -> Column:
+def to_date(arg: Column) -> Column:
     """`$toDate` of dates, longs, and ISO strings in UTC."""
-    (arg,) = args
     if arg.type in ("date", "long"):
         return Column("date", arg.values.cast(TIMESTAMP))
-    if arg.type != "string":
-        raise Unvectorised
     doubt = _unlike(arg.values, _ISO)
     texts = without(arg.values, doubt)
     try:
@@ -201,21 +187,17 @@ def _whole_numbers(arg: Column) -> tuple[pa.Array, Bools | None]:
         fits = pc.less(pc.abs(arg.values), _WHOLE_MAX)
         beyond = either(filled(pc.invert(fits)), filled(pc.is_nan(arg.values)))
         return pc.trunc(without(arg.values, beyond)).cast(pa.int64()), beyond
-    if arg.type not in (*WHOLE, "bool"):
-        raise Unvectorised
     return arg.values.cast(pa.int64()), None
 
 
-def to_int(args: Sequence[Column]) -> Column:
+def to_int(arg: Column) -> Column:
     """`$toInt` of numbers, bools, and texts of few digits."""
-    (arg,) = args
     found, doubt = _whole_numbers(arg)
     return whole(found, "int", doubt)
 
 
-def to_long(args: Sequence[Column]) -> Column:
+def to_long(arg: Column) -> Column:
     """`$toLong` of numbers, bools and dates, and of texts of few digits."""
-    (arg,) = args
     if arg.type == "date":
         return Column("long", arg.values.cast(pa.int64()))
     found, doubt = _whole_numbers(arg)
@@ -237,20 +219,14 @@ def nth_part(column: Column, delimiter: Any, index: int) -> Column:
     return Column("string", pc.list_element(parts.take(enough), index).take(places), doubt=either(doubt, few))
 
 
-def to_double(args: Sequence[Column]) -> Column:
+def to_double(arg: Column) -> Column:
     """`$toDouble` of numbers, bools and dates."""
-    (arg,) = args
-    if arg.type not in (*WHOLE, "double", "bool", "date"):
-        raise Unvectorised
     cells = arg.values.cast(pa.int64()) if arg.type == "date" else arg.values
     return Column("double", pc.cast(cells, pa.float64(), safe=False))
 
 
-def to_string(args: Sequence[Column]) -> Column:
+def to_string(arg: Column) -> Column:
     """`$toString` of strings, whole numbers and bools."""
-    (arg,) = args
-    if arg.type not in (*WHOLE, "string", "bool"):
-        raise Unvectorised
     if arg.type == "string":
         return Column("string", arg.values, doubt=_long(pc.binary_length(arg.values)))
     return Column("string", arg.values.cast(pa.string()))
@@ -258,7 +234,7 @@ def to_string(args: Sequence[Column]) -> Column:
 
 def part_of(column: Column, start: object, length: object) -> Column:
     """`$substrCP` from a constant place, of a constant length: null gives the empty string."""
-    if column.type != "string" or type(start) is not int or type(length) is not int or start < 0 or length < 0:
+    if type(start) is not int or type(length) is not int or start < 0 or length < 0:
         raise Unvectorised
     long = _long(pc.binary_length(column.values))
     texts = pc.fill_null(without(column.values, long), "")
@@ -267,9 +243,9 @@ def part_of(column: Column, start: object, length: object) -> Column:
     return Column("string", pc.utf8_slice_codeunits(texts, start, start + length), doubt=long)
 
 
-def trimmed(column: Column, chars: object, trim: Any) -> Column:
+def trimmed(trim: Any, column: Column, chars: object) -> Column:
     """`$trim` and its kin, of constant characters."""
-    if column.type != "string" or type(chars) is not str or not chars:
+    if type(chars) is not str or not chars:
         raise Unvectorised
     long = _long(pc.binary_length(column.values))
     return Column("string", trim(without(column.values, long), characters=chars), doubt=long)
@@ -277,7 +253,7 @@ def trimmed(column: Column, chars: object, trim: Any) -> Column:
 
 def place_of(column: Column, part: object) -> Column:
     """`$indexOfCP` of a constant text: doubt where a text is not ASCII alone and has it."""
-    if column.type != "string" or type(part) is not str or not part:
+    if type(part) is not str or not part:
         raise Unvectorised
     found = pc.find_substring(column.values, part)
     wide = pc.and_(
@@ -288,7 +264,7 @@ def place_of(column: Column, part: object) -> Column:
 
 def replaced(column: Column, find: object, by: object, *, every: bool) -> Column:
     """`$replaceOne` and `$replaceAll` of constant texts."""
-    if column.type != "string" or type(find) is not str or type(by) is not str or not find or len(by) > _SHORT_TEXT:
+    if type(find) is not str or type(by) is not str or not find or len(by) > _SHORT_TEXT:
         raise Unvectorised
     long = _long(pc.binary_length(column.values))
     texts = pc.replace_substring(without(column.values, long), find, by, max_replacements=None if every else 1)
@@ -298,9 +274,6 @@ def replaced(column: Column, find: object, by: object, *, every: bool) -> Column
 _SHORT_TEXT: Final = 64
 
 
-def length_bytes(args: Sequence[Column]) -> Column:
+def length_bytes(arg: Column) -> Column:
     """`$strLenBytes`: a null fails."""
-    (arg,) = args
-    if arg.type != "string":
-        raise Unvectorised
     return Column("int", pc.binary_length(arg.values).cast(pa.int32()), doubt=either(nulls_of(arg)))
