@@ -20,6 +20,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from tidemark.services.control.audit import Audit
 from tidemark.services.control.commands import Command, Commands
 from tidemark.services.control.events import Events
 from tidemark.services.control.settings import ControlSettings
@@ -36,6 +37,10 @@ _AGAIN: Final = frozenset({TOO_MANY, UNAVAILABLE, NO_ANSWER})
 _decoder: Final = msgspec.json.Decoder(Command)
 
 
+BY_TOPIC: Final = "commands topic"
+"""Who signed a command there has the token of control."""
+
+
 @dataclass(slots=True)
 class Agents:
     """One Faust app, started anew when it has crashed."""
@@ -47,6 +52,7 @@ class Agents:
     executor: Executor
     commands: Commands
     events: Events
+    audit: Audit
     token: str = field(repr=False)
     state: str = "starting"
     """For readiness: `running`, or why not."""
@@ -150,6 +156,7 @@ class Agents:
             request, name = command.request or place, command.name
             check_expires(command.expires, command.request, self.clock.now_ms(), self._settings.commands_valid_ms_max)
             await self._carry_out(command)
+            self.audit.note(BY_TOPIC, "admin", type(command).__name__, name, place=place, request=request)
         except Problem as problem:
             reason = f"{problem.place}: expected {problem.expectation}; {problem.finding}"
             await self._put_aside(data, place, request, name, reason)
@@ -172,6 +179,7 @@ class Agents:
 
     async def _put_aside(self, data: bytes, place: str, request: str, name: str, reason: str) -> None:
         """Into the dead letter topic, without its secrets, however long it takes: only then is the command done with."""
+        self.audit.note(BY_TOPIC, "", "put aside", name, place=place, request=request, finding=reason)
         _log.warning("agents.put_aside", command=place, processor=name, reason=reason)
         headers = (("reason", reason.encode()), ("place", place.encode()))
         partition = TopicPartition(self.topics.control_dead_letters, 0)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from aiohttp import web
 
 from tidemark.services.control import commands as do
 from tidemark.services.control import routes
+from tidemark.services.control.audit import DEEDS_MAX, Audit
 from tidemark.services.control.logs import lines_of
 from tidemark.services.control.openapi import describe
 from tidemark.services.control.readmodel import ReadModel
@@ -45,6 +47,7 @@ class Api:
     settings: ControlSettings
     clock: Clock
     executor: Executor
+    audit_log: Audit
     agents_state: Any = None
     """Callable: what the agents do, for readiness."""
 
@@ -142,6 +145,11 @@ class Api:
             for beat in self.model.living()
         ]
         return self._told({"workers": workers})
+
+    async def audit(self, request: web.Request, _body: Any) -> web.Response:
+        """The latest deeds."""
+        limit = _number(request, "limit", 100, DEEDS_MAX)
+        return answer({"deeds": list(islice(self.audit_log.deeds, limit))})
 
     async def connections(self, _request: web.Request, _body: Any) -> web.Response:
         """The registry."""

@@ -73,6 +73,7 @@ def _operation(route: Route, body: Any) -> dict[str, Any]:
         "summary": route.summary,
         "parameters": parameters,
         "responses": {str(status): _answer(route, status, text) for status, text in _answers(route).items()},
+        **({} if route.open else {"x-role": route.role}),
         "security": [] if route.open else [{"token": []}, *([{"page": []}] if route.method == "GET" else [])],
     }
     if body is not None:
@@ -91,9 +92,11 @@ def _answers(route: Route) -> dict[int, str]:
         common[404] = "there is none of this name"
     if route.body is not None:
         common |= {408: "the body did not come in time", 413: "the body is too large"}
+    if route.role != "viewer":
+        common[403] = f"the token of a user below {route.role}"
     if route.method != "GET":
         common |= {
-            403: "the token came as a page's password, which may only read",
+            403: f"the token of a user below {route.role}, or as a page's password, which may only read",
             409: "refused, with the reason",
             504: "the coordinator has not answered: ask again with the same id",
         }

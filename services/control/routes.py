@@ -8,6 +8,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from tidemark.services.control.commands import Document, Whole
+from tidemark.shared.process.users import Role
 
 Handler = Callable[[web.Request, Any], Awaitable[web.StreamResponse]]
 """(request, its decoded body or None) → answer; raises Problem."""
@@ -87,10 +88,18 @@ class Route:
     open: bool = False
     """Without a token: liveness alone."""
     content: str = "application/json"
+    needs: Role | None = None
+    """Who may ask, where that is not a viewer for GET and an operator for all else."""
+
+    @property
+    def role(self) -> Role:
+        """The least role that may ask."""
+        return self.needs or ("viewer" if self.method == "GET" else "operator")
 
 
 _LIMIT: Final = Query("limit", "integer", "at most so many", 10)
 _LINES: Final = Query("limit", "integer", "at most so many lines", 100)
+_DEEDS: Final = Query("limit", "integer", "at most so many, the latest first", 100)
 _VERBOSE: Final = Query("verbose", "boolean", "each operator, too", default=False)
 _SCALE: Final = Query("scale", "integer", "sizes in so many bytes: 1024 for KiB", 1)
 _CHANGED: Final = {200: "done; `request` is the id under which a repeat is known", 409: "refused, with the reason"}
@@ -108,10 +117,10 @@ ROUTES: Final = (
     Route("GET", "/", "page", "A page that shows what runs", content="text/html"),
     Route("GET", "/v1/processors", "processors", "All processors"),
     Route("POST", "/v1/processors", "create", "Register a processor", CreateBody, answers=_MADE),
-    Route("POST", "/v1/validate", "validate", "Judge a document", DocumentBody, answers=_JUDGED),
+    Route("POST", "/v1/validate", "validate", "Judge a document", DocumentBody, answers=_JUDGED, needs="viewer"),
     Route("GET", "/v1/processors/{name}", "processor", "One processor", answers=_ONE),
     Route("PATCH", "/v1/processors/{name}", "modify", "Change document or parallelism", ModifyBody, answers=_MODIFIED),
-    Route("DELETE", "/v1/processors/{name}", "drop", "Forget a stopped processor and what it stored", answers=_CHANGED),
+    Route("DELETE", "/v1/processors/{name}", "drop", "Forget a stopped processor and what it stored", answers=_CHANGED, needs="admin"),
     Route("POST", "/v1/processors/{name}/start", "start", "Start it", StartBody, answers=_CHANGED),
     Route("POST", "/v1/processors/{name}/stop", "stop", "Stop or drain it", StopBody, answers=_CHANGED),
     Route("POST", "/v1/processors/{name}/skip", "skip", "Pass over what a target refuses of a commit", SkipBody, answers=_CHANGED),
@@ -120,7 +129,8 @@ ROUTES: Final = (
     Route("GET", "/v1/processors/{name}/sample", "sample", "Some output documents of a running processor", query=(_LIMIT,), answers=_SHOWN),
     Route("GET", "/v1/processors/{name}/logs", "logs", "What services have logged about it", query=(_LINES,), answers=_ONE),
     Route("GET", "/v1/workers", "workers", "Workers, their slots and what they host"),
+    Route("GET", "/v1/audit", "audit", "Who changed what, or tried to, here and lately", query=(_DEEDS,), needs="admin"),
     Route("GET", "/v1/connections", "connections", "The registry of connections, without secrets"),
-    Route("PUT", "/v1/connections/{name}", "connect", "Write a connection", dict[str, Any], answers=_WRITTEN),
-    Route("DELETE", "/v1/connections/{name}", "disconnect", "Delete a connection", answers=_CHANGED),
+    Route("PUT", "/v1/connections/{name}", "connect", "Write a connection", dict[str, Any], answers=_WRITTEN, needs="admin"),
+    Route("DELETE", "/v1/connections/{name}", "disconnect", "Delete a connection", answers=_CHANGED, needs="admin"),
 )  # fmt: skip

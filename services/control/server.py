@@ -7,15 +7,29 @@ from aiohttp import web
 
 from tidemark.services.control.api import Api
 from tidemark.services.control.routes import ROUTES, Handler, Route
+from tidemark.shared.process.users import Role, Users
 from tidemark.shared.process.web import BAD_REQUEST, Next, Problem, answering, crowded, guard, read_body
 
 
-def application(api: Api, token: str, *outer: Any) -> web.Application:
-    """Every route of the table, behind the token. outer: middlewares before all others."""
+def application(api: Api, users: Users, *outer: Any) -> web.Application:
+    """Every route of the table, behind a token of its role. outer: middlewares before all others."""
     open_paths = {route.path for route in ROUTES if route.open}
+    roles: dict[tuple[str, str], Role] = {(route.method, route.path): route.role for route in ROUTES}
+
+    def least(request: web.Request) -> Role:
+        resource = request.match_info.route.resource
+        return roles.get((request.method, resource.canonical if resource is not None else ""), "viewer")
+
+    guarded = guard(users, open_paths, least)
     app = web.Application(
         client_max_size=api.settings.body_bytes_max,
-        middlewares=[*outer, answering, guard(token, open_paths), crowded(api.settings.requests_max, open_paths)],
+        middlewares=[
+            *outer,
+            answering,
+            api.audit_log.middleware(),
+            guarded,
+            crowded(api.settings.requests_max, open_paths),
+        ],
     )
     for route in ROUTES:
         app.router.add_route(route.method, route.path, _served(route, getattr(api, route.handler), api))

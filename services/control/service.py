@@ -13,6 +13,7 @@ from aiohttp import web
 
 from tidemark.services.control.agents import Agents
 from tidemark.services.control.api import Api
+from tidemark.services.control.audit import Audit
 from tidemark.services.control.commands import Commands
 from tidemark.services.control.events import Events
 from tidemark.services.control.readmodel import ReadModel
@@ -27,6 +28,7 @@ from tidemark.shared.process.listening import Connections
 from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings
 from tidemark.shared.process.signing import own_log
 from tidemark.shared.process.token import read_token
+from tidemark.shared.process.users import Users
 from tidemark.shared.process.web import UNPACKS
 from tidemark.shared.runtime.client import Client
 from tidemark.shared.runtime.measures import Measure
@@ -62,7 +64,8 @@ class ControlService:
         self.model = ReadModel(log, topics, clock, settings, runtime, unreadable=unreadable)
         self.client = Client(log, topics, clock, lambda: uuid.uuid4().hex, runtime)
         self.commands = Commands(self.client, self.model, settings)
-        self.api = Api(self.model, self.commands, settings, clock, executor)
+        self.audit = Audit(clock)
+        self.api = Api(self.model, self.commands, settings, clock, executor, self.audit)
         self.agents: Agents | None = None
         if settings.commands_valid_ms_max > runtime.topics_kept_ms:
             message = (
@@ -71,11 +74,12 @@ class ControlService:
             )
             raise ProcessSettingsError(message)
         if kafka is not None and settings.agents:
-            self.agents = Agents(log, kafka, topics, clock, executor, self.commands, self.events, token)
+            self.agents = Agents(log, kafka, topics, clock, executor, self.commands, self.events, self.audit, token)
             self.api.agents_state = partial(getattr, self.agents, "state")
             self.model.on_status = self.events.status
+            self.audit.tell = self.events.tell
         self._connections = Connections(clock, settings.connections_max, settings.request_wait_ms)
-        self._application = application(self.api, token, self._connections.asked)
+        self._application = application(self.api, Users(token, settings.users_file), self._connections.asked)
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None
         self.serving = asyncio.Event()

@@ -21,6 +21,8 @@ class ControlSettings:
     """0: any that is free."""
     token_file: str = knob("")
     """Holds the token; made, for its owner alone, where it is not there. "": the token is TIDEMARK_TOKEN's."""
+    users_file: str = knob("")
+    """Names other users, with a role and their token's digest each (`shared/process/users.py`); "": there are none."""
     address_file: str = knob("")
     """Where to write, as JSON, at which URL it is reached; "": nowhere."""
     logs: str = knob("")

@@ -20,6 +20,7 @@ from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.log import Log, LogError, NewRecord
 from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings
 from tidemark.shared.process.token import read_token
+from tidemark.shared.process.users import Users
 from tidemark.shared.process.web import (
     BAD_REQUEST,
     NOT_FOUND,
@@ -55,7 +56,7 @@ class GatewayService:
         self._writer = BatchWriter(log, clock, place, settings.writers, settings.topics_age_ms_max)
         self._app = web.Application(
             client_max_size=settings.batch_bytes_max,
-            middlewares=[answering, guard(token, {"/healthz"}), crowded(settings.requests_max, {"/healthz"})],
+            middlewares=[answering, guard(Users(token), {"/healthz"}), crowded(settings.requests_max, {"/healthz"})],
         )
         self._app.router.add_get("/healthz", self._alive)
         self._app.router.add_post("/v1/topics/{topic}/records", self._ingest)

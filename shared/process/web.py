@@ -1,7 +1,6 @@
 """What services with an HTTP server share: who may ask, and errors as answers with place, expectation and finding."""
 
 import base64
-import hmac
 import zlib
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
@@ -12,12 +11,15 @@ import structlog
 from aiohttp import web
 
 from tidemark.shared.ports.clock import Clock, Executor
+from tidemark.shared.process.users import Role, User, Users
 
 _log = structlog.get_logger()
 Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CONFLICT, UNSUPPORTED = 400, 401, 403, 404, 409, 415
 TOO_SLOW, TOO_LARGE, UNPROCESSABLE, TOO_MANY, INTERNAL, UNAVAILABLE, NO_ANSWER = 408, 413, 422, 429, 500, 503, 504
+USER: Final = web.RequestKey("user", User)
+"""Who asks, among what a request carries."""
 
 
 @dataclass(slots=True)
@@ -59,9 +61,11 @@ def broker_away(reason: str) -> Problem:
     )
 
 
-def guard(token: str, open_paths: Collection[str]) -> Any:
-    """Bearer token for everything; for reading also as the password of a browser's prompt, which other sites cannot use to change."""
-    wanted = token.encode()
+def guard(users: Users, open_paths: Collection[str], least: Callable[[web.Request], Role] = lambda _: "viewer") -> Any:
+    """Bearer token for everything; for reading also as the password of a browser's prompt, which other sites cannot use to change.
+
+    least: the role that a request takes. A handler finds who asks under USER.
+    """
 
     @web.middleware
     async def guarded(request: web.Request, handler: Next) -> web.StreamResponse:
@@ -70,7 +74,8 @@ def guard(token: str, open_paths: Collection[str]) -> Any:
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         by_page = scheme.lower() == "basic"
         secret = _password(given) if by_page else given.strip().encode(errors="surrogateescape")
-        if scheme.lower() not in ("bearer", "basic") or not hmac.compare_digest(secret, wanted):
+        user = users.of(secret) if scheme.lower() in ("bearer", "basic") else None
+        if user is None:
             raise Problem(
                 UNAUTHORIZED,
                 "header Authorization",
@@ -78,8 +83,13 @@ def guard(token: str, open_paths: Collection[str]) -> Any:
                 "none" if not scheme else "another",
                 headers={"WWW-Authenticate": 'Basic realm="tidemark"'},
             )
+        request[USER] = user
         if by_page and request.method not in ("GET", "HEAD"):
             raise Problem(FORBIDDEN, "header Authorization", "Bearer, where something is changed", "Basic")
+        if not user.may(needed := least(request)):
+            raise Problem(
+                FORBIDDEN, "header Authorization", f"the token of {needed}s", f"{user.name}'s, who is {user.role}"
+            )
         return await handler(request)
 
     return guarded

@@ -7,6 +7,7 @@ import logging
 import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.harness.installation import Installed, installed, released
 from tests.harness.sealing import sealed
 from tidemark.services.cli.__main__ import app
 from tidemark.services.cli.process import quiet
+from tidemark.services.control.audit import Audit
 from tidemark.services.control.events import Events
 from tidemark.services.control.openapi import describe
 from tidemark.services.control.readmodel import ReadModel
@@ -31,6 +33,7 @@ from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.process.settings import ProcessSettingsError
 from tidemark.shared.process.token import read_token
+from tidemark.shared.process.users import ROLES, Users
 
 TOKEN = "a-token-of-the-tests"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -71,12 +74,26 @@ def raise_(error: BaseException) -> None:
     raise error
 
 
+def secret_of(user: str) -> bytes:
+    """The token of a user of the tests."""
+    return f"a-token-of-{user}".encode()
+
+
+def bearing(user: str) -> dict[str, str]:
+    """The header of a request of theirs."""
+    return {"Authorization": f"Bearer {secret_of(user).decode()}"}
+
+
 @pytest.fixture
 async def asked(tmp_path: Path) -> AsyncIterator[Asked]:
     """A control service beside an installation that has read all there is."""
     clock, executor = SystemClock(), AsyncExecutor()
     async with installed(clock, executor) as there:
-        settings = ControlSettings(port=0, engine="local", body_bytes_max=20_000, logs=str(tmp_path), agents=False)
+        users = tmp_path / "users"
+        users.write_text("".join(f"{role}-1 {role} {sha256(secret_of(role)).hexdigest()}\n" for role in ROLES))
+        settings = ControlSettings(
+            port=0, engine="local", body_bytes_max=20_000, logs=str(tmp_path), agents=False, users_file=str(users)
+        )
         topics = there.outside.topics
         service = ControlService(sealed(MemoryLog(there.broker)), topics, clock, executor, settings, TOKEN)
         running = executor.spawn(service.run(), "control", raise_)
@@ -287,6 +304,55 @@ async def test_no_route_answers_without_the_token(asked: Asked) -> None:
         assert "/v1/processors" in await answer.text()
 
 
+async def test_each_role_may_do_what_is_its_own_and_no_more(asked: Asked) -> None:
+    """Of every route: who is below its role is told so, and who is not gets past the guard."""
+    for route in ROUTES:
+        for place, role in enumerate(ROLES):
+            path = route.path.replace("{name}", "none")
+            async with asked.session.request(route.method, asked.url + path, json={}, headers=bearing(role)) as answer:
+                refused = not route.open and place < ROLES.index(route.role)
+                assert (answer.status == 403) == refused, (route.path, role, answer.status)
+    assert {route.path for route in ROUTES if route.role == "admin"} == {
+        "/v1/processors/{name}",
+        "/v1/audit",
+        "/v1/connections/{name}",
+    }  # fmt: skip
+
+
+async def test_the_audit_log_says_who_did_what_and_who_was_turned_away(asked: Asked, tmp_path: Path) -> None:
+    """In the order of the deeds, the latest first: user, role, what was asked for, of which processor, and how it ended."""
+    made = {"name": "p", "document": document(tmp_path)}
+    await asked.ask("POST", "/v1/processors", made, headers={**bearing("operator"), "Idempotency-Key": "one"})
+    await asked.ask("DELETE", "/v1/processors/p", headers=bearing("viewer"))
+    await asked.ask("DELETE", "/v1/processors/p", headers={"Authorization": "Bearer wrong"})
+    await asked.ask("DELETE", "/v1/processors/p", headers=bearing("admin"))
+    await asked.ask("GET", "/v1/processors", headers=bearing("viewer"))
+    _, told = await asked.ask("GET", "/v1/audit")
+    shown = [(d["user"], d["role"], d["what"], d["processor"], d["status"]) for d in told["deeds"]]
+    assert shown == [
+        ("admin-1", "admin", "DELETE /v1/processors/p", "p", 200),
+        ("", "", "DELETE /v1/processors/p", "p", 401),
+        ("viewer-1", "viewer", "DELETE /v1/processors/p", "p", 403),
+        ("operator-1", "operator", "POST /v1/processors", "", 201),
+    ]
+    assert told["deeds"][-1]["request"] == "one"
+
+
+async def test_users_come_and_go_while_the_service_runs(asked: Asked, tmp_path: Path) -> None:
+    """A line more is a user more, a line less one less; a file that cannot be read changes nobody's right."""
+    users = tmp_path / "users"
+    assert (await asked.ask("GET", "/v1/processors", headers=bearing("ada")))[0] == 401
+    line = f"ada viewer {sha256(secret_of('ada')).hexdigest()}\n"
+    for text, expected in ((line, 200), ("no such line\n", 200), (None, 200), ("# nobody\n", 401)):
+        if text is None:
+            users.unlink()
+        else:
+            (tmp_path / "new").write_text(text)
+            (tmp_path / "new").replace(users)
+        assert (await asked.ask("GET", "/v1/processors", headers=bearing("ada")))[0] == expected, text
+    assert (await asked.ask("GET", "/v1/processors"))[0] == 200
+
+
 async def test_a_repeated_request_is_carried_out_once(asked: Asked, tmp_path: Path) -> None:
     """Under the same id a creation is answered as before; under another it is refused, for the name is taken."""
     body = {"name": "p", "document": document(tmp_path)}
@@ -301,7 +367,7 @@ async def test_the_description_is_of_what_is_served(asked: Asked) -> None:
     assert status == 200
     assert told == json.loads(json.dumps(describe(ROUTES)))
     described = {(method.upper(), path) for path, item in told["paths"].items() for method in item}
-    service_api = application(_Any(), TOKEN)  # type: ignore[arg-type]
+    service_api = application(_Any(), Users(TOKEN))  # type: ignore[arg-type]
     served = {
         (route.method, route.resource.canonical)
         for route in service_api.router.routes()
@@ -358,6 +424,7 @@ class _Any:
     """Stands for handlers that are not called."""
 
     settings = ControlSettings()
+    audit_log = Audit(SystemClock())
 
     def __getattr__(self, name: str) -> Any:
         async def handler(request: web.Request, body: Any) -> web.Response:

@@ -12,6 +12,7 @@ import pytest
 from aiohttp import ClientSession, web
 
 from tidemark.services.control.agents import Agents
+from tidemark.services.control.audit import Audit
 from tidemark.services.control.commands import Commands, Start
 from tidemark.services.control.events import Events
 from tidemark.services.control.readmodel import ReadModel
@@ -145,7 +146,17 @@ def test_a_command_of_the_topic_is_tried_so_often() -> None:
         model = ReadModel(log, TOPICS, world.clock, settings)
         commands = _Refusing(Client(log, TOPICS, world.clock, lambda: "u"), model, settings)
         events = Events(log, TOPICS, world.clock, settings)
-        agents = Agents(log, KafkaSettings("k:1"), TOPICS, world.clock, world.executor, commands, events, "token")
+        agents = Agents(
+            log,
+            KafkaSettings("k:1"),
+            TOPICS,
+            world.clock,
+            world.executor,
+            commands,
+            events,
+            Audit(world.clock),
+            "token",
+        )
         expires = datetime.fromtimestamp(world.clock.now_ms() / 1000 + 60, UTC).isoformat()
         data = json.dumps({"command": "start", "name": "p", "request": "r", "expires": expires}).encode()
         began_ms = world.clock.monotonic_ms()

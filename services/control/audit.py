@@ -1,0 +1,78 @@
+"""Who changed what, or tried to: each request that is no reading, as a line of the log and an event, and the latest by REST.
+
+The log and the topic of events are what lasts; what is shown by REST is of this process since its start.
+"""
+
+import uuid
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from aiohttp import web
+
+from tidemark.services.control.stats import shown_time
+from tidemark.shared.ports.clock import Clock
+from tidemark.shared.process.web import USER, Next, Problem
+
+_log = structlog.get_logger()
+DEEDS_MAX = 1_000
+"""Deeds that are shown by REST."""
+
+
+def _untold(*_: Any, **__: Any) -> None:
+    """There is no topic."""
+
+
+@dataclass(slots=True)
+class Audit:
+    """Keeps the log of one control service."""
+
+    clock: Clock
+    tell: Callable[..., None] = _untold
+    """`Events.tell`."""
+    deeds: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=DEEDS_MAX))
+
+    def note(self, user: str, role: str, what: str, processor: str, **facts: Any) -> None:
+        """One deed."""
+        deed = {
+            "time": shown_time(self.clock.now_ms()),
+            "user": user,
+            "role": role,
+            "what": what,
+            "processor": processor,
+            **facts,
+        }
+        self.deeds.appendleft(deed)
+        _log.info("control.audit", **{name: value for name, value in deed.items() if name != "time"})
+        self.tell("audit", uuid.uuid4().hex, processor, user=user, role=role, what=what, **facts)
+
+    def middleware(self) -> Any:
+        """Around the guard: who is turned away is noted, too."""
+
+        @web.middleware
+        async def noted(request: web.Request, handler: Next) -> web.StreamResponse:
+            if request.method in ("GET", "HEAD"):
+                return await handler(request)
+            status, finding = 500, ""
+            try:
+                answer = await handler(request)
+                status = answer.status
+            except Problem as problem:
+                status, finding = problem.status, problem.finding
+                raise
+            except web.HTTPException as error:
+                status = error.status
+                raise
+            finally:
+                user = request.get(USER)
+                name, role = ("", "") if user is None else (user.name, user.role)
+                key = request.headers.get("Idempotency-Key", "").encode(errors="backslashreplace").decode()
+                self.note(
+                    name, role, f"{request.method} {request.path}", request.match_info.get("name", ""), status=status,
+                    finding=finding, address=request.remote or "", request=key,
+                )  # fmt: skip
+            return answer
+
+        return noted
