@@ -74,6 +74,9 @@ class KafkaReader:
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Read these from here; replaces what was assigned. LogError names a partition that does not exist."""
         await self._require(positions)
+        if positions:
+            # The library learns leaders beside its own `assign`: a short fetch would find none, and take that for an outage.
+            await self.client.set_topics({partition.topic for partition in positions})
         self._assigned = tuple(positions)
         self._consumer.assign([theirs(partition) for partition in positions])
         for partition, offset in positions.items():

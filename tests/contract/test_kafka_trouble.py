@@ -113,6 +113,18 @@ async def test_S3_W4_silence_of_an_outage_is_an_error(
     await raw.close()
 
 
+async def test_a_leader_that_was_not_yet_asked_for_is_there(
+    log: KafkaLog, settings: KafkaSettings, at: TopicPartition
+) -> None:
+    """However short the first fetch is: a partition is without a leader when the brokers say so, not when nobody has answered yet."""
+    reader, raw = await log.reader(), RawReader(settings)
+    await raw.start()
+    for read in (reader, raw):
+        await read.assign({at: Offset(0)})
+        assert await read.fetch(1, 0) == []
+    await raw.close()
+
+
 async def test_F2_a_record_without_answer_breaks_its_writer(
     log: KafkaLog, network: Network, at: TopicPartition
 ) -> None:
