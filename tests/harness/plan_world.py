@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tidemark.shared.language.documents import parse
@@ -26,6 +25,7 @@ from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.planning import plan_processor
+from tidemark.shared.ports.source import RawBatch
 from tidemark.shared.protocol.watermarks import InputProgress, combined_watermark
 
 CONTEXT = TaskContext("test", "test", "events")
@@ -34,22 +34,6 @@ Parts = dict[StatePart, bytes]
 END = "end"
 Frame = Out | tuple[int, bool] | str
 """Rows; a watermark and whether its sender is idle; the end."""
-
-
-@dataclass(frozen=True)
-class Raw:
-    """Some records of one split, as a connector fetches them."""
-
-    split: SplitId
-    partition: int
-    positions: npt.NDArray[np.int64]
-    timestamps_ms: npt.NDArray[np.int64]
-    values: pa.BinaryArray
-    keys: pa.BinaryArray | None = None
-    unread: Mapping[int, str] = field(default_factory=dict)
-    file: str = ""
-    file_begin: int = 0
-    orders: npt.NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -126,7 +110,7 @@ class PlanWorld:
         positions = np.arange(begin, begin + len(values), dtype=np.int64)
         task.positions[name] = begin + len(values)
         for out in task.front.on_records(
-            Raw(name, ordinal, positions, positions * 0, pa.array(values, type=pa.binary()))
+            RawBatch(name, ordinal, positions, positions * 0, pa.array(values, type=pa.binary()))
         ):
             self._send(task, task.chain.on_batch(out.batch, out.content, "") if out.port == OUT else [out])
         self._advance_source(task)

@@ -6,12 +6,11 @@ covered. What a window's result is meant to be says `tests.oracle.windows`.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tidemark.shared.language.documents import parse
@@ -28,24 +27,9 @@ from tidemark.shared.operators.specs import FrontSpec, OperatorSpec
 from tidemark.shared.operators.step_operator import StepOperator
 from tidemark.shared.planning.physical import plan_processor
 from tidemark.shared.planning.specs import StepHead
+from tidemark.shared.ports.source import RawBatch
 
 CONTEXT = TaskContext("test", "test", "events")
-
-
-@dataclass(frozen=True)
-class Raw:
-    """Some records of one split, as a connector fetches them."""
-
-    split: SplitId
-    partition: int
-    positions: npt.NDArray[np.int64]
-    timestamps_ms: npt.NDArray[np.int64]
-    values: pa.BinaryArray
-    keys: pa.BinaryArray | None = None
-    unread: Mapping[int, str] = field(default_factory=dict)
-    file: str = ""
-    file_begin: int = 0
-    orders: npt.NDArray[np.int64] | None = None
 
 
 @dataclass
@@ -121,7 +105,7 @@ class World:
         if not values:
             return
         positions = np.arange(begin, begin + len(values), dtype=np.int64)
-        raw = Raw(name, split, positions, positions * 0, pa.array(values, type=pa.binary()))
+        raw = RawBatch(name, split, positions, positions * 0, pa.array(values, type=pa.binary()))
         task.positions[name] = begin + len(values)
         for out in task.front.on_records(raw):
             task.channel.extend(task.chain.on_batch(out.batch, out.content, "") if out.port == OUT else [out])

@@ -6,13 +6,11 @@ everything is restored from a snapshot.
 """
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
@@ -29,26 +27,11 @@ from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.planning.physical import plan_processor
 from tidemark.shared.planning.specs import ReadHead
+from tidemark.shared.ports.source import RawBatch
 
 DOCUMENT = Path(__file__).parents[2] / "deploy" / "pipelines" / "departures" / "pipeline.yaml"
 GROUPS = 16
 CONTEXT = TaskContext("departures", "test", "departures")
-
-
-@dataclass(frozen=True)
-class Records:
-    """Some records of one split, as a connector fetches them."""
-
-    split: SplitId
-    partition: int
-    positions: npt.NDArray[np.int64]
-    timestamps_ms: npt.NDArray[np.int64]
-    values: pa.BinaryArray
-    keys: pa.BinaryArray | None = None
-    unread: Mapping[int, str] = field(default_factory=dict)
-    file: str = ""
-    file_begin: int = 0
-    orders: npt.NDArray[np.int64] | None = None
 
 
 class Task:
@@ -102,7 +85,7 @@ class World:
             ]
         self.sources = self.tasks[plan.vertices[0].id]
 
-    def read(self, task: Task, records: Records) -> None:
+    def read(self, task: Task, records: RawBatch) -> None:
         assert task.front is not None
         for out in task.front.on_records(records):
             self._send(task, task.chain.on_batch(out.batch, out.content, "") if out.port == OUT else [out])
@@ -178,7 +161,7 @@ def run(partitions: list[list[bytes]], tasks: int, seed: int, most: int, restart
         n = min(left[p], rng.randint(1, most))
         values = partitions[p][places[p] : places[p] + n]
         positions = np.arange(places[p], places[p] + n, dtype=np.int64)
-        records = Records(splits[p], p, positions, np.zeros(n, dtype=np.int64), pa.array(values, pa.binary()))
+        records = RawBatch(splits[p], p, positions, np.zeros(n, dtype=np.int64), pa.array(values, pa.binary()))
         world.read(world.sources[p % len(world.sources)], records)
         places[p], left[p], step = Offset(places[p] + n), left[p] - n, step + 1
         if rng.random() < 0.4:

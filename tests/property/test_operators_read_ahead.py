@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.harness.bench.line import Line
-from tests.harness.plan_world import Raw
 from tests.property import test_compiled_documents as texts
 from tidemark.shared.language.documents import parse
 from tidemark.shared.language.kernels import Column
@@ -23,6 +22,7 @@ from tidemark.shared.operators.extracted import extracted
 from tidemark.shared.operators.read_ahead import READ, without_read
 from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.planning import plan_processor
+from tidemark.shared.ports.source import RawBatch
 
 PATHS = [("a",), ("a", "b"), ("a", "b", "c"), ("b",), ("é",), ("a.b",)]
 
@@ -108,7 +108,7 @@ def test_what_is_read_ahead_stays_in_its_task() -> None:
         for i in range(50)
     ]
     positions = np.arange(len(records), dtype=np.int64)
-    raw = Raw("events-0", 0, positions, positions, pa.array(records, pa.binary()))  # type: ignore[arg-type]
+    raw = RawBatch("events-0", 0, positions, positions, pa.array(records, pa.binary()))  # type: ignore[arg-type]
     stages: list[dict[str, Any]] = [
         {"$match": {"n.k": {"$ne": 1}}},
         {"$addFields": {"double": {"$multiply": ["$v", 2]}}},

@@ -6,13 +6,13 @@ import json
 import numpy as np
 import pyarrow as pa
 
-from tests.harness.window_world import Raw
 from tidemark.shared.language.documents import parse
 from tidemark.shared.model.held import Hold
 from tidemark.shared.model.ids import SplitId
 from tidemark.shared.operators.build import build_chain, build_front
 from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.planning import plan_processor
+from tidemark.shared.ports.source import RawBatch
 
 WINDOW = {
     "$tumblingWindow": {
@@ -34,7 +34,7 @@ def test_W1_holds_of_a_window_are_its_epoch_and_its_allowed_lateness() -> None:
     split = SplitId("t-0")
     front.assign({split: 0})
     values = pa.array([json.dumps({"ts": {"$date": {"$numberLong": str(t)}}}).encode() for t in (5, 25)], pa.binary())
-    raw = Raw(split, 0, np.arange(2, dtype=np.int64), np.arange(2, dtype=np.int64), values)
+    raw = RawBatch(split, 0, np.arange(2, dtype=np.int64), np.arange(2, dtype=np.int64), values)
     for out in front.on_records(raw):
         sender.on_batch(out.batch, out.content, "")
     sender.on_watermark(front.output_watermark())
@@ -63,6 +63,6 @@ def test_W2_a_split_tells_its_last_event_and_how_many_came_late() -> None:
     values = pa.array(
         [json.dumps({"ts": {"$date": {"$numberLong": str(t)}}}).encode() for t in (50, 10, 48)], pa.binary()
     )
-    front.on_records(Raw(split, 0, np.arange(3, dtype=np.int64), np.arange(3, dtype=np.int64), values))
+    front.on_records(RawBatch(split, 0, np.arange(3, dtype=np.int64), np.arange(3, dtype=np.int64), values))
     told = front.told_of(split)
     assert (told.lastEvent, told.watermark, told.delay, told.seen, told.late) == (50, 46, 4, 3, 1)

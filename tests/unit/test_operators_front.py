@@ -2,12 +2,10 @@
 """The source's front: watermarks of splits, idleness, jumps, dead letters, and what a restart keeps."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
@@ -26,31 +24,18 @@ from tidemark.shared.operators.keygroups import key_group
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.operators.watermarks import SplitClock, accept, advance, watermark_of
+from tidemark.shared.ports.source import RawBatch
 
 A, B = SplitId("t-0"), SplitId("t-1")
 
 
-@dataclass(frozen=True)
-class Raw:
-    split: SplitId
-    partition: int
-    positions: npt.NDArray[np.int64]
-    timestamps_ms: npt.NDArray[np.int64]
-    values: pa.BinaryArray
-    keys: pa.BinaryArray | None = None
-    unread: Mapping[int, str] = field(default_factory=dict)
-    file: str = ""
-    file_begin: int = 0
-    orders: npt.NDArray[np.int64] | None = None
-
-
-def records(split: SplitId, *times: int, at: int = 0, texts: list[bytes | None] | None = None) -> Raw:
+def records(split: SplitId, *times: int, at: int = 0, texts: list[bytes | None] | None = None) -> RawBatch:
     """Records of a split with these event times (or these texts), that arrive at 1000, 1001 and so on."""
     lines = (
         texts if texts is not None else [json.dumps({"t": {"$date": {"$numberLong": str(t)}}}).encode() for t in times]
     )
     positions = np.arange(at, at + len(lines), dtype=np.int64)
-    return Raw(split, int(split[-1]), positions, positions + 1000, pa.array(lines, type=pa.binary()))
+    return RawBatch(split, int(split[-1]), positions, positions + 1000, pa.array(lines, type=pa.binary()))
 
 
 def front(splits: dict[SplitId, int] | None = None, **options: Any) -> SourceFront:
@@ -234,7 +219,7 @@ def test_F5_the_brokers_timestamp_is_not_the_event_time() -> None:
     """Event time, order and watermark come from the document's field alone: a record that is sent again later changes nothing."""
     first, later = front({A: 0}), front({A: 0})
     once = records(A, 50, 20, 60)
-    again = Raw(once.split, once.partition, once.positions, once.timestamps_ms + 86_400_000, once.values)
+    again = RawBatch(once.split, once.partition, once.positions, once.timestamps_ms + 86_400_000, once.values)
     outs, resent = rows(first.on_records(once)), rows(later.on_records(again))
     assert outs.column(TS).to_pylist() == resent.column(TS).to_pylist() == [50, 20, 60]
     assert outs.column(WM).to_pylist() == resent.column(WM).to_pylist() == [MIN_TIME, 50, 50]

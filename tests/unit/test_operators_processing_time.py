@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.harness.plan_world import CONTEXT, Raw
+from tests.harness.plan_world import CONTEXT
 from tidemark.shared.language.documents import parse
 from tidemark.shared.model.ids import SplitId
 from tidemark.shared.model.plan import DLQ
@@ -16,6 +16,7 @@ from tidemark.shared.operators.base import ARRIVAL, TS
 from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.operators.build import build_chain, build_front
 from tidemark.shared.planning import plan_processor
+from tidemark.shared.ports.source import RawBatch
 
 SPLIT = SplitId("s-0")
 
@@ -44,7 +45,7 @@ class Line:
     def reads(self, arrived_ms: int) -> None:
         """A record of that arrival and event time, numbered from 0."""
         value = json.dumps({"t": {"$date": {"$numberLong": str(arrived_ms)}}, "v": self._count}).encode()
-        raw = Raw(SPLIT, 0, np.array([self._count]), np.array([arrived_ms]), pa.array([value], pa.binary()))
+        raw = RawBatch(SPLIT, 0, np.array([self._count]), np.array([arrived_ms]), pa.array([value], pa.binary()))
         self._count += 1
         for out in self.front.on_records(raw):
             self._give(self.sender.on_batch(out.batch, out.content, ""))

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from tests.harness.computations import Marks
-from tests.harness.window_world import Raw
 from tidemark.shared.computation.loading import make_computation
 from tidemark.shared.language import patterns
 from tidemark.shared.language.documents import parse
@@ -22,6 +21,7 @@ from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.planning.physical import plan_processor
+from tidemark.shared.ports.source import RawBatch
 
 A, B = SplitId("t-0"), SplitId("t-1")
 SECOND = {"size": 1, "unit": "second"}
@@ -50,13 +50,13 @@ def front(bytes_max: int) -> SourceFront:
     return made
 
 
-def records(split: SplitId, at: int, *ids: int) -> Raw:
+def records(split: SplitId, at: int, *ids: int) -> RawBatch:
     """Records with these ids, from a position on."""
     positions = np.arange(at, at + len(ids), dtype=np.int64)
-    return Raw(split, int(split[-1]), positions, positions, pa.array([b'{"i": %d}' % i for i in ids], pa.binary()))
+    return RawBatch(split, int(split[-1]), positions, positions, pa.array([b'{"i": %d}' % i for i in ids], pa.binary()))
 
 
-def size_of(*batches: Raw) -> int:
+def size_of(*batches: RawBatch) -> int:
     """What the ids of these records take."""
     made = front(10**9)
     for batch in batches:

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from tests.harness.plan_world import Raw
 from tidemark.services.operator.lookups import Lookups
 from tidemark.services.operator.tables.held import HeldTable
 from tidemark.shared.adapters.clock import SystemClock
@@ -28,6 +27,7 @@ from tidemark.shared.operators.build import Chain, build_front, build_operator
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.planning import LookupHead, plan_processor
+from tidemark.shared.ports.source import RawBatch
 from tidemark.shared.runtime.settings import LookupSettings
 
 CONTEXT = TaskContext("bench", "bench", "readings")
@@ -74,7 +74,7 @@ class Line:
         self.letters = 0
         self._waiting: dict[VertexId, list[tuple[str, Out]]] = defaultdict(list)
 
-    def run(self, records: Raw) -> list[pa.RecordBatch]:
+    def run(self, records: RawBatch) -> list[pa.RecordBatch]:
         """What comes out at the end; every source reads the same records."""
         found: list[pa.RecordBatch] = []
         for vertex in self.plan.vertices:
@@ -88,7 +88,7 @@ class Line:
                 self._send(vertex, self._through(vertex, records))
         return found
 
-    def _through(self, vertex: Vertex, records: Raw) -> list[Out]:
+    def _through(self, vertex: Vertex, records: RawBatch) -> list[Out]:
         specs = [spec for spec in vertex.chain if not isinstance(spec, FrontSpec)]
         chain = Chain(tuple(cast("Operator", _Metered(build_operator(s, CONTEXT), self.spent)) for s in specs))
         outs: list[Out] = []
@@ -101,7 +101,7 @@ class Line:
         outs += chain.before_barrier()
         return [*outs, *chain.on_watermark(MAX_TIME)]
 
-    def _read(self, spec: FrontSpec, records: Raw) -> Sequence[Out]:
+    def _read(self, spec: FrontSpec, records: RawBatch) -> Sequence[Out]:
         front = build_front(spec, CONTEXT)
         front.assign({SplitId(records.split): records.partition})
         began = time.process_time_ns()

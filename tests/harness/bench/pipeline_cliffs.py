@@ -19,7 +19,7 @@ import pyarrow as pa
 from tests.harness.bench.cliffs import drawn
 from tests.harness.bench.line import Line
 from tests.harness.bench.readings import BEGIN_MS, SPLIT, document, readings, source
-from tests.harness.plan_world import Raw
+from tidemark.shared.ports.source import RawBatch
 
 ROWS: Final = 10_000
 FLOOR_NS: Final = 100.0
@@ -57,7 +57,7 @@ class Cliff:
 # --- what is drawn ----------------------------------------------------------------------------------------------------
 
 
-def records(chooser: random.Random, count: int) -> Raw:
+def records(chooser: random.Random, count: int) -> RawBatch:
     """Readings with fields that are missing, null, of another type, nested or long in some of the documents."""
     odd = [None, "text", 7, 2.5, True, [1, "a", None], {"room": 1, "deep": {"x": [1]}}, 2**40, "x" * 300]
     found = readings(count, chooser.randrange(1000))
@@ -70,7 +70,7 @@ def records(chooser: random.Random, count: int) -> Raw:
                 each[name] = value
     positions = np.arange(count, dtype=np.int64)
     values = pa.array([json.dumps(each).encode() for each in found], type=pa.binary())
-    return Raw(SPLIT, 0, positions, positions * 0 + BEGIN_MS, values)
+    return RawBatch(SPLIT, 0, positions, positions * 0 + BEGIN_MS, values)
 
 
 def stages(chooser: random.Random) -> list[Any]:
@@ -160,7 +160,7 @@ def _kind(stage: Any) -> str:
     return str(name)
 
 
-def _cost(pipeline: Sequence[Any], raw: Raw, rounds: int) -> tuple[float, int]:
+def _cost(pipeline: Sequence[Any], raw: RawBatch, rounds: int) -> tuple[float, int]:
     """(ns in all, rows that come out)."""
     best, rows = float("inf"), 0
     for _ in range(rounds):

@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from tests.harness.plan_world import Raw
 from tidemark.shared.model.ids import SplitId
+from tidemark.shared.ports.source import RawBatch
 
 BEGIN_MS: Final = 1_709_287_200_000
 """2024-03-01T10:00:00Z."""
@@ -42,11 +42,11 @@ def readings(count: int, seed: int = 5) -> list[dict[str, Any]]:
     return found
 
 
-def records(count: int) -> Raw:
+def records(count: int) -> RawBatch:
     """As a connector fetches them."""
     values = pa.array([json.dumps(each).encode() for each in readings(count)], type=pa.binary())
     positions = np.arange(count, dtype=np.int64)
-    return Raw(SPLIT, 0, positions, positions * 0 + BEGIN_MS, values)
+    return RawBatch(SPLIT, 0, positions, positions * 0 + BEGIN_MS, values)
 
 
 def source(*, declared: bool) -> dict[str, Any]:

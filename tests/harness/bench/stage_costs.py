@@ -8,8 +8,8 @@ from typing import Any, Final
 from tests.harness.bench.costs import Cost
 from tests.harness.bench.line import FRONT, Line, documents
 from tests.harness.bench.readings import SENSORS, document, records, source
-from tests.harness.plan_world import Raw
 from tidemark.shared.language.values import to_json
+from tidemark.shared.ports.source import RawBatch
 
 _SECOND: Final = {"size": 1, "unit": "second"}
 _NO_LATENESS: Final = {"allowedLateness": {"size": 0, "unit": "second"}}
@@ -125,14 +125,14 @@ def same(name: str, columns: Sequence[Any], plain: Sequence[Any]) -> None:
         )
 
 
-def _once(stages: Sequence[Any], raw: Raw, *, declared: bool) -> tuple[dict[str, int], list[Any], int]:
+def _once(stages: Sequence[Any], raw: RawBatch, *, declared: bool) -> tuple[dict[str, int], list[Any], int]:
     """(ns by operator, the documents, dead letters) of one run."""
     line = Line(document([source(declared=declared), *stages]))
     found = line.run(raw)
     return dict(line.spent), documents(found), line.letters
 
 
-def stage_cost(kind: str, name: str, raw: Raw, rounds: int = _MEASURED) -> Cost:
+def stage_cost(kind: str, name: str, raw: RawBatch, rounds: int = _MEASURED) -> Cost:
     """Of one stage, in both forms; Differs if they are not the same."""
     count = len(raw.positions)
     figures: list[float] = []
@@ -148,7 +148,7 @@ def stage_cost(kind: str, name: str, raw: Raw, rounds: int = _MEASURED) -> Cost:
     return Cost(kind, name, *figures)
 
 
-def front_cost(raw: Raw, rounds: int = _MEASURED) -> Cost:
+def front_cost(raw: RawBatch, rounds: int = _MEASURED) -> Cost:
     """Of decoding, event time and watermark."""
     spent = [
         min(_once([], raw, declared=d)[0][FRONT] for _ in range(rounds)) / len(raw.positions) for d in (True, False)
