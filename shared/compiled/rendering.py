@@ -135,7 +135,7 @@ def _put_name(codec, text, at, end, size, out, to):
 
 
 @rare
-def _put_value(codec, text, at, end, size, out, to, frames, names, used_before):
+def put_value(codec, text, at, end, size, out, to, frames, names, used_before):
     """(behind it, behind what was written) of the value at a place; (-1, …) where the interpreter has to write it (R3).
 
     frames: by depth: the bracket, the names of the object around, where it was begun, and the fields or items so far.
@@ -205,7 +205,7 @@ def _put_value(codec, text, at, end, size, out, to, frames, names, used_before):
 
 @rare
 def _put_decoded(text, at, end, size, out, to, frames):
-    """As `_put_value`, of an encoded value that is written as JSON."""
+    """As `put_value`, of an encoded value that is written as JSON."""
     depth = 0
     while at < end:
         tag, found, content, length, count = header(text, at)
@@ -243,7 +243,7 @@ def _put_decoded(text, at, end, size, out, to, frames):
 
 @part
 def _put_packed(codec, text, at, end, size, out, to, frames):
-    """As `_put_value`, of an encoded value."""
+    """As `put_value`, of an encoded value."""
     if codec:
         behind = skip(text, at, end, 1)
         copy_bytes(out, to, text, at, behind - at)
@@ -338,7 +338,7 @@ def _json_row(codec, text, at, end, size, cells, row, columns, out, to, frames, 
         if at < 0 or at >= end or _known_name(out, begin, to, names, used):
             return -1
         column, null, value = _column_of(out, begin, to, texts, text_ends), byte_at(text, at) == 110, to
-        at, to = _put_value(codec, text, at, end, size, out, to, frames, names, used[1])
+        at, to = put_value(codec, text, at, end, size, out, to, frames, names, used[1])
         if at < 0:
             return -1
         if column >= 0:

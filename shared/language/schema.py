@@ -75,16 +75,21 @@ def fit(document: Document, schema: Schema) -> Document | SchemaMismatch:
         value = document.get(field.name, MISSING)
         if value is MISSING or value is None:
             if not field.optional:
-                found = "null" if value is None else "missing"
-                return SchemaMismatch(f"{field.name} is declared as {field.declared} and is {found}", field.name)
+                return misfit(field, "null" if value is None else "missing")
             continue
         fitted = _fit_value(value, field.type)
         if fitted is MISSING:
-            return SchemaMismatch(f"{field.name} is declared as {field.declared}, found {type_name(value)}", field.name)
+            return misfit(field, type_name(value))
         if fitted is not value:
             changed = changed if changed is not None else dict(document)
             changed[field.name] = fitted
     return document if changed is None else changed
+
+
+def misfit(field: Field, found: str) -> SchemaMismatch:
+    """What is said of a field whose value is of a type that does not fit, or is `null` or `missing`."""
+    is_ = " and is" if found in ("null", "missing") else ", found"
+    return SchemaMismatch(f"{field.name} is declared as {field.declared}{is_} {found}", field.name)
 
 
 def _fit_value(value: Value, declared: FieldTypeName) -> Value:

@@ -9,17 +9,21 @@ the letter has its first bytes, how many there were, and where the rest is to be
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.shared.language.values import render_json
+from tidemark.shared.compiled import values
+from tidemark.shared.language.kernels.arrays import encoded as encoded_cells
+from tidemark.shared.language.kernels.base import TIMESTAMP, Column, ColumnType
+from tidemark.shared.language.values import decode_doc, encode_value, render_json
 from tidemark.shared.model.plan import DLQ
-from tidemark.shared.model.values import Binary, Date, Document, long
+from tidemark.shared.model.values import Binary, Date, Document, Value, long
 from tidemark.shared.operators.base import ARRIVAL, PART, PLACE, POS, REST, SRCKEY, TS, WSTART, Out
-from tidemark.shared.operators.batches import batch_of, documents_of
+from tidemark.shared.operators.batches import rest_of
 from tidemark.shared.operators.context import TaskContext, source_place
+from tidemark.shared.operators.encoded import encoded
 
 LATE: Final = "Input document arrived late."
 LATE_CODE: Final = "DocumentLate"
@@ -62,30 +66,70 @@ def dead_letters(
         return []
     ordered = sorted(failures, key=lambda f: f.row)
     rows = batch.take(pa.array([f.row for f in ordered], type=pa.int64()))
-    own = documents_of(rows) if any(f.document is None for f in ordered) else [{}] * len(ordered)
+    count = len(ordered)
     are_records = context.rows_are_records and WSTART not in rows.schema.names
-    meta = _stream_meta(rows, context, origin) if are_records else [{}] * len(ordered)
-    arrivals = rows.column(ARRIVAL if ARRIVAL in rows.schema.names else TS).to_pylist()
+    arrivals = rows.column(ARRIVAL if ARRIVAL in rows.schema.names else TS)
     if now_ms is not None and not are_records:
-        arrivals = [now_ms] * len(ordered)
-    letters = [
-        letter(failure, document if failure.document is None else failure.document, operator, context, arrival, source)
-        for failure, document, arrival, source in zip(ordered, own, arrivals, meta, strict=True)
-    ]
+        arrivals = pa.repeat(pa.scalar(now_ms, pa.int64()), count)
+    info = {
+        "reason": _cells([f.reason for f in ordered]),
+        "code": _cells([f.code for f in ordered]),
+        "path": _cells([f.path for f in ordered]),
+    }
+    source = _source(rows, context, origin) if are_records else {}
+    parts = {
+        "processorName": _same(context.processor, count),
+        "instanceName": _same(context.instance, count),
+        "dlqTime": _typed("date", arrivals.cast(TIMESTAMP)),
+        "operatorName": _same(operator, count),
+        "errInfo": _objects(info, count),
+        "doc": _documents(rows, ordered),
+    }
+    if any(f.missed_starts_ms for f in ordered):
+        missed = [[Date(t) for t in f.missed_starts_ms] if f.missed_starts_ms else None for f in ordered]
+        parts["missedWindowStartTimes"] = pa.array([m and encode_value(m) for m in missed], pa.binary())
+    parts["_stream_meta"] = _objects({"source": _objects(source, count)}, count)
+    letters = _objects(parts, count)
     engine = {name: rows.column(name) for name in _KEPT if name in rows.schema.names}
-    return [Out(DLQ, "rows", _bounded(batch_of(letters, engine), letters, engine, context.letter_bytes_max))]
+    return [Out(DLQ, "rows", _bounded(letters, engine, context.letter_bytes_max))]
 
 
-def _bounded(
-    batch: pa.RecordBatch, letters: Sequence[Document], engine: Mapping[str, pa.Array], bytes_max: int
-) -> pa.RecordBatch:
+def _documents(rows: pa.RecordBatch, failures: Sequence[Failure]) -> pa.BinaryArray:
+    """What each row's letter has in `doc`, encoded."""
+    given = [None if f.document is None else encode_value(f.document) for f in failures]
+    own = encoded(rows) if None in given else None
+    if own is None:
+        return pa.array(given, pa.binary())
+    return own if not any(given) else pc.coalesce(pa.array(given, pa.binary()), own)
+
+
+def _objects(parts: Mapping[str, pa.BinaryArray], count: int) -> pa.BinaryArray:
+    """An object a row, of encoded parts; a missing one is left out."""
+    return values.objects(pa.repeat(pa.scalar(b"", pa.binary()), count), list(parts), list(parts.values()))
+
+
+def _same(value: Value, count: int) -> pa.BinaryArray:
+    return pa.repeat(pa.scalar(encode_value(value), pa.binary()), count)
+
+
+def _cells(given: Sequence[str | int | None]) -> pa.BinaryArray:
+    """Few different values, encoded; None for a missing one."""
+    known = {value: None if value is None else encode_value(value) for value in set(given)}
+    return pa.array([known[value] for value in given], pa.binary())
+
+
+def _typed(kind: ColumnType, cells: pa.Array) -> pa.BinaryArray:
+    """Encoded cells of a column, a null one missing."""
+    return encoded_cells(Column(kind, cells, missing=True, absent=True))[0]
+
+
+def _bounded(letters: pa.BinaryArray, engine: Mapping[str, pa.Array], bytes_max: int) -> pa.RecordBatch:
     """The letters with documents that every target takes: of a larger one the beginning, and its size in `docBytes`."""
-    large = (pc.binary_length(batch.column(REST)).to_numpy(zero_copy_only=False) > bytes_max).tolist()
-    if not any(large):
-        return batch
-    return batch_of(
-        [_cut(each, bytes_max) if over else each for each, over in zip(letters, large, strict=True)], engine
-    )
+    large = pc.greater(pc.binary_length(letters), bytes_max)
+    if pc.any(large).as_py():
+        cells = zip(letters.to_pylist(), large.to_pylist(), strict=True)
+        letters = rest_of([_cut(decode_doc(each), bytes_max) if over else decode_doc(each) for each, over in cells])
+    return pa.RecordBatch.from_arrays([letters, *engine.values()], names=[REST, *engine])
 
 
 def _cut(letter: Document, bytes_max: int) -> Document:
@@ -100,47 +144,27 @@ def _cut(letter: Document, bytes_max: int) -> Document:
     return {**letter, "errInfo": info, "_stream_meta": {**letter["_stream_meta"], "source": source}}
 
 
-def letter(
-    failure: Failure,
-    document: Document | Binary,
-    operator: str,
-    context: TaskContext,
-    arrival_ms: int,
-    source: Mapping[str, Any],
-) -> Document:
-    """One dead letter."""
-    out: Document = {
-        "processorName": context.processor,
-        "instanceName": context.instance,
-        "dlqTime": Date(arrival_ms),
-        "operatorName": operator,
-        "errInfo": {"reason": failure.reason, "code": failure.code, "path": failure.path},
-        "doc": document,
-    }
-    if failure.missed_starts_ms:
-        out["missedWindowStartTimes"] = [Date(t) for t in failure.missed_starts_ms]
-    out["_stream_meta"] = {"source": dict(source)}
-    return out
-
-
-def _stream_meta(rows: pa.RecordBatch, context: TaskContext, origin: Origin | None) -> list[dict[str, Any]]:
-    names = rows.schema.names
-    nowhere = [None] * rows.num_rows
-    parts = [None if p is None or p < 0 else p for p in rows.column(PART).to_pylist()] if PART in names else nowhere
-    positions = rows.column(POS).to_pylist() if POS in names else nowhere
-    keys = rows.column(SRCKEY).to_pylist() if SRCKEY in names else [None] * rows.num_rows
-    found = []
-    for part, position, key in zip(parts, positions, keys, strict=True):
-        meta: dict[str, Any] = {}
-        if part is not None:
-            topic, meta["partition"] = source_place(context.topic, part)
-            if topic is not None:
-                meta["topic"] = topic
-        if position is not None and part is not None:
-            meta["offset"] = long(position & PLACE)
-        if origin is not None and position is not None:
-            meta |= {"file": origin.file, "position": long(position - origin.begin)}
-        if key is not None:
-            meta["key"] = Binary(key)
-        found.append(meta)
+def _source(rows: pa.RecordBatch, context: TaskContext, origin: Origin | None) -> dict[str, pa.BinaryArray]:
+    """Where records came from, as far as each is known."""
+    names, count = rows.schema.names, rows.num_rows
+    known = pa.nulls(count, pa.bool_())
+    found: dict[str, pa.BinaryArray] = {}
+    if PART in names:
+        parts = rows.column(PART)
+        known = pc.if_else(pc.greater_equal(parts, 0), True, None)
+        known_parts = [part for part in pc.unique(parts).to_pylist() if part is not None and part >= 0]
+        places = {part: source_place(context.topic, part) for part in known_parts}
+        shown = [places.get(part, (None, None)) for part in parts.to_pylist()]
+        found["partition"] = _cells([part for _, part in shown])
+        found["topic"] = _cells([topic for topic, _ in shown])
+    if POS in names:
+        positions = rows.column(POS)
+        found["offset"] = _typed("long", pc.if_else(known, pc.bit_wise_and(positions, PLACE), None))
+        if origin is not None:
+            there = positions.is_valid()
+            found["file"] = pc.if_else(there, _same(origin.file, count), None)
+            found["position"] = _typed("long", pc.subtract(positions, origin.begin))
+    if SRCKEY in names:
+        keys = rows.column(SRCKEY).to_pylist()
+        found["key"] = pa.array([None if key is None else encode_value(Binary(key)) for key in keys], pa.binary())
     return found

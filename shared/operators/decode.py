@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tidemark.shared.compiled import documents, tags
 from tidemark.shared.compiled.columns import TAGS, Path, Tagged
-from tidemark.shared.language.schema import Field, Schema, SchemaMismatch, fit
+from tidemark.shared.language.schema import Field, Schema, SchemaMismatch, fit, misfit
 from tidemark.shared.language.values import ExtendedJsonError, parse_json, render_json
 from tidemark.shared.language.values.instants import parse_iso
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, Document
@@ -25,6 +25,7 @@ from tidemark.shared.operators.base import RAW
 from tidemark.shared.operators.batches import ARROW_TYPES, TIMESTAMP
 from tidemark.shared.operators.read_ahead import read_columns
 
+MISMATCH: Final = "SchemaMismatch"
 EXACT_MAX: Final = 2.0**53
 """Below this, a double tells whole numbers apart."""
 
@@ -40,8 +41,8 @@ class Bad:
     reason: str
     code: str
     path: str
-    document: Document | None
-    """None: it is no JSON object at all."""
+    document: bytes | None
+    """Its JSON, as the reader takes it; None: it is no JSON object at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +58,15 @@ class Decoded:
 
 def decode(values: pa.BinaryArray, schema: Schema, ahead: Sequence[Path] = ()) -> Decoded:
     """Decode records; nothing raised for what is wrong with one of them. ahead: undeclared paths to read in the same pass."""
-    columns, fits = _columns(values, schema, ahead, trusted=False)
+    columns, fits, misfits = _columns(values, schema, ahead, trusted=False)
     if bool(fits.all()):
         return Decoded(np.arange(len(values), dtype=np.int64), _batch(columns, values), ())
-    found = [(row, _one(row, values[row].as_py(), schema)) for row in np.flatnonzero(~fits).tolist()]
+    odd = np.flatnonzero(~fits)
+    texts = zip(odd.tolist(), values.take(pa.array(odd)).to_pylist(), strict=True)
+    found = [
+        (row, Bad(row, misfits[row][0], MISMATCH, misfits[row][1], text) if row in misfits else _one(row, text, schema))
+        for row, text in texts
+    ]
     bad = tuple(item for _, item in found if isinstance(item, Bad))
     taken = [(row, render_json(item, canonical=True)) for row, item in found if not isinstance(item, Bad)]
     rows = np.flatnonzero(fits)
@@ -73,7 +79,7 @@ def _with_rendered(
 ) -> tuple[Int64s, pa.RecordBatch]:
     """The rows with those that the interpreter rendered in their places (DE2)."""
     texts = pa.array([text for _, text in taken], pa.binary())
-    columns, fits = _columns(texts, schema, ahead, trusted=True)
+    columns, fits, _ = _columns(texts, schema, ahead, trusted=True)
     assert bool(fits.all()), "what the interpreter takes and renders, the reader reads"
     every = np.concatenate((rows, np.array([row for row, _ in taken], dtype=np.int64)))
     order = np.argsort(every, kind="stable")
@@ -86,11 +92,16 @@ def _with_rendered(
 
 def _columns(
     values: pa.BinaryArray, schema: Schema, ahead: Sequence[Path], *, trusted: bool
-) -> tuple[dict[str, pa.Array], Bools]:
-    """The columns of the declared fields and of what is read ahead, and the records of which they are the whole truth, shape (n,)."""
+) -> tuple[dict[str, pa.Array], Bools, dict[int, tuple[str, str]]]:
+    """The columns of the declared fields and of what is read ahead; of which records they are the whole truth; why others do not fit.
+
+    Shape (n,); reason and path by row, of those that surely do not.
+    """
     found = documents.read(values, [*((f.name,) for f in schema), *ahead], trusted=trusted)
     columns: dict[str, pa.Array] = {}
     fits = found.sure
+    misfits: dict[int, tuple[str, str]] = {}
+    asked = ~found.sure  # of these the interpreter says what is wrong
     for field in schema:
         cells = found.columns[field.name,]
         if field.type == "decimal":  # has no column: the interpreter says what fits, and renders it (DE2)
@@ -99,8 +110,25 @@ def _columns(
             columns[field.name], own = _fitted(cells, field)
         if own is not None:
             fits = fits & own
+            asked |= ~own & ((cells.tags == tags.OTHER) | (field.type == "decimal"))
+            odd = np.flatnonzero(~own & ~asked)
+            misfits.update(_misfits(field, odd, cells.tags[odd]))
+            asked[odd] = True
     columns.update(read_columns({path: found.columns[path] for path in ahead}, values))
-    return columns, fits
+    return columns, fits, misfits
+
+
+def _misfits(field: Field, rows: Int64s, kinds: npt.NDArray[np.uint8]) -> dict[int, tuple[str, str]]:
+    """Why rows do not fit whose value of a field has one of these tags, as `fit` says it; (reason, path)."""
+    whys = {kind: (misfit(field, _NAMES[kind]).reason, field.name) for kind in np.unique(kinds).tolist()}
+    return {row: whys[kind] for row, kind in zip(rows.tolist(), kinds.tolist(), strict=True)}
+
+
+_NAMES: Final = {
+    **{tag: name for name, tag in TAGS.items()},
+    tags.MISSING: "missing", tags.NULL: "null", tags.OBJECT: "object", tags.ARRAY: "array",
+}  # fmt: skip
+"""Types as messages name them."""
 
 
 def _fitted(cells: Tagged, field: Field) -> tuple[pa.Array, Bools | None]:
@@ -171,7 +199,7 @@ def _one(row: int, text: bytes | None, schema: Schema) -> Document | Bad:
         return Bad(row, f"The record is no document but {type(value).__name__}.", "DecodeFailure", "", None)
     fitted = fit(_whole(value, schema), schema)
     if isinstance(fitted, SchemaMismatch):
-        return Bad(row, fitted.reason, "SchemaMismatch", fitted.path, value)
+        return Bad(row, fitted.reason, MISMATCH, fitted.path, render_json(value, canonical=True))
     return fitted
 
 

@@ -5,20 +5,19 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tidemark.shared.compiled import documents, tags
-from tidemark.shared.compiled.columns import TAGS, Tagged
-from tidemark.shared.language.kernels.base import Bools, Column, ColumnType, Path, doubted, either
+from tidemark.shared.compiled.columns import Tagged
+from tidemark.shared.language.kernels.arrays import tagged_column
+from tidemark.shared.language.kernels.base import Bools, Column, Path, either
 from tidemark.shared.language.values import decode_value, parse_json
 from tidemark.shared.model.values import MISSING, Date, Document, Value, long
 from tidemark.shared.operators.base import RAW, REST
 from tidemark.shared.operators.read_ahead import read_before
-
-_TYPES: Final[Mapping[int, ColumnType]] = {**{tag: kind for kind, tag in TAGS.items()}, tags.OBJECT: "object"}
 
 
 def extracted(batch: pa.RecordBatch, paths: Iterable[Path]) -> dict[Path, Column]:
@@ -27,7 +26,7 @@ def extracted(batch: pa.RecordBatch, paths: Iterable[Path]) -> dict[Path, Column
     found, unsure = _cells(batch, wanted)
     if not found:
         return {path: Column("null", pa.nulls(batch.num_rows), missing=True, absent=True) for path in wanted}
-    return {path: doubted(_column(found[path]), unsure) for path in wanted}
+    return {path: tagged_column(found[path], unsure) for path in wanted}
 
 
 def fields_of(batch: pa.RecordBatch, names: Sequence[str]) -> list[Document]:
@@ -55,25 +54,6 @@ def _cells(batch: pa.RecordBatch, paths: Sequence[Path]) -> tuple[Mapping[Path, 
         found = documents.read(batch.column(RAW), [path for path in paths if path not in before], trusted=True)
         return {**found.columns, **before}, either(~found.sure)
     return (documents.read_packed(batch.column(REST), paths) if REST in batch.schema.names else {}), None
-
-
-def _column(cells: Tagged) -> Column:
-    """The column of the type that most cells have."""
-    counts = cells.counts
-    tag = max(_TYPES, key=lambda each: int(counts[each]))
-    gone, nulls = int(counts[tags.MISSING]), int(counts[tags.NULL])
-    like = Column("null", pa.nulls(len(cells)), missing=gone > 0, absent=gone > 0 and nulls == 0)
-    if not counts[tag]:
-        odd = either(~np.isin(cells.tags, (tags.MISSING, tags.NULL)))
-        return doubted(like, odd)
-    odd = None if cells.all(tag, tags.MISSING, tags.NULL) else ~np.isin(cells.tags, (tag, tags.MISSING, tags.NULL))
-    kind = _TYPES[tag]
-    if kind == "object":
-        there = cells.tags == tag
-        values = pa.array(there, pa.bool_(), mask=~there)
-    else:
-        values = cells.of(kind)  # type: ignore[arg-type]  # neither null nor object
-    return Column(kind, values, missing=like.missing, absent=like.absent, doubt=odd)
 
 
 def values_at(cells: Tagged) -> list[Value]:

@@ -16,15 +16,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.shared.compiled import values
 from tidemark.shared.language.apply.stages import evaluate_bounded
 from tidemark.shared.language.expressions.ast import (
-    ArrayExpr,
     Expr,
     FieldPath,
     Meta,
-    ObjectExpr,
     Variable,
-    children,
     fields_used,
 )
 from tidemark.shared.language.expressions.ast import walk as nodes_of
@@ -33,12 +31,14 @@ from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate
 from tidemark.shared.language.fields import expression_paths
 from tidemark.shared.language.kernels import Bools, Column, Path, Rows, Unvectorised
+from tidemark.shared.language.kernels.arrays import encoded, tagged_column
 from tidemark.shared.language.kernels.base import TIMESTAMP, either, nulls_of
 from tidemark.shared.language.kernels.expressions import by_kernel
 from tidemark.shared.model.values import MISSING, Document, Value
 from tidemark.shared.operators.base import ARRIVAL, EVENT, PART, TS, WEND, WSTART
 from tidemark.shared.operators.batches import (
     ARROW_TYPES,
+    TAGGED_FIELD,
     Empty,
     column_field,
     documents_of,
@@ -49,7 +49,7 @@ from tidemark.shared.operators.batches import (
     user_columns,
     values_of,
 )
-from tidemark.shared.operators.cells import column_of, column_of_cells, patched, whole_column
+from tidemark.shared.operators.cells import column_of, patched, tagged, whole_column
 from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.dead_letters import Failure
 from tidemark.shared.operators.extracted import extracted, fields_of
@@ -185,13 +185,15 @@ class Frame(Rows):
                 cells.append(evaluate(expr, env))
             except ExpressionError:
                 cells.append(_FAILED)
-        return column_of_cells(cells)
+        failed = np.array([cell is _FAILED for cell in cells], np.bool_)
+        known = [MISSING if cell is _FAILED else cell for cell in cells]
+        return tagged_column(values.read(tagged(known)), either(failed))
 
     def _typed(self, names: Path) -> Column:
         top = names[0]
         array, named = self.batch.column(top), self.batch.schema.field(top)
         if is_tagged(named):
-            return column_of_cells([_inside(value, names[1:]) for value in values_of(array, named)])
+            return tagged_column(values.read_inside(array, names[1:]) if names[1:] else values.read(array))
         marks = empty_of(named)
         like = Column(
             "null", pa.nulls(0), missing=marks != "null" and bool(array.null_count), absent=marks == "missing"
@@ -244,10 +246,6 @@ class Frame(Rows):
             whole = self.whole(expr.names[0])
             if whole is not None:
                 return whole
-        if isinstance(expr, ObjectExpr | ArrayExpr):
-            made = self._made_of(expr)
-            if made is not None:
-                return made
         try:
             column = by_kernel(expr, self)
         except Unvectorised:
@@ -285,26 +283,6 @@ class Frame(Rows):
             return None
         return Computed(named.with_name(""), array)
 
-    def _made_of(self, expr: ObjectExpr | ArrayExpr) -> Computed | None:
-        """Objects and arrays of the values of their parts; None where a row may have more than it may spend."""
-        names = [name for name, _ in expr.fields] if isinstance(expr, ObjectExpr) else None
-        parts = [self.computed(item) for item in children(expr)]
-        if sum(part.array.nbytes for part in parts) + self.size * (len(parts) + 1) > RESULT_UNITS_MAX or any(
-            is_tagged(part.field) for part in parts
-        ):
-            return None
-        cells = [part.values() for part in parts]
-        rows: Iterable[tuple[Value, ...]] = zip(*cells, strict=True) if cells else [()] * self.size
-        if names is None:
-            made: list[Value] = [[None if value is MISSING else value for value in row] for row in rows]
-        else:
-            made = [{n: v for n, v in zip(names, row, strict=True) if v is not MISSING} for row in rows]
-        errors: dict[int, ExpressionError] = {}
-        for part in parts:
-            errors = {**part.errors, **errors}
-        named, array = column_of(made)
-        return Computed(named, array, errors, sum(part.interpreted_rows for part in parts))
-
     def absent(self, name: str) -> bool:
         """Whether no row has a field of this name."""
         column = self.at((name,))
@@ -336,8 +314,9 @@ class Frame(Rows):
     def _completed(self, column: Column, expr: Expr) -> Computed:
         """A kernel's column with what the interpreter gives where there is doubt."""
         unsure = either(column.doubt, nulls_of(column) if column.missing and not column.absent else None)
-        if column.type == "object" and not pa.types.is_struct(column.values.type):
-            unsure = np.ones(self.size, dtype=np.bool_)
+        encodes = column.type in ("object", "array") and not pa.types.is_struct(column.values.type)
+        if encodes or (unsure is not None and column.cells is not None):
+            return self._encoded(column, expr)
         if unsure is None:
             return self._sure(column, expr)
         rows = np.flatnonzero(unsure)
@@ -347,6 +326,17 @@ class Frame(Rows):
         else:
             named, array = patched(column, unsure, values, loose=not self.declares(expr))
         return Computed(named, array, errors, len(rows))
+
+    def _encoded(self, column: Column, expr: Expr) -> Computed:
+        """Values of any types, with what the interpreter gives where there is doubt."""
+        cells, unsure = encoded(column)
+        if unsure is None:
+            return Computed(TAGGED_FIELD, cells)
+        rows = np.flatnonzero(unsure)
+        found, errors = self._one_by_one(rows, lambda env: evaluate_bounded(expr, env))
+        order = np.arange(self.size)
+        order[rows] = self.size + np.arange(len(rows))
+        return Computed(TAGGED_FIELD, pa.concat_arrays([cells, tagged(found)]).take(pa.array(order)), errors, len(rows))
 
     def _sure(self, column: Column, expr: Expr) -> Computed:
         if column.type == "null":
@@ -388,15 +378,6 @@ _FAILED: Final = _Failed()
 def _lists(array: pa.Array) -> Bools | None:
     """Behind lists, paths go into each item: of these a column cannot tell."""
     return array.is_valid().to_numpy(zero_copy_only=False) if pa.types.is_nested(array.type) else None
-
-
-def _inside(value: Value, names: Path) -> Value:
-    """The value at a path of documents alone; something that no column has behind an array."""
-    for name in names:
-        if type(value) is list:
-            return _FAILED
-        value = value.get(name, MISSING) if type(value) is dict else MISSING
-    return value
 
 
 # --- documents of what is read -----------------------------------------------------------------------------------------

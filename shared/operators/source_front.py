@@ -34,7 +34,7 @@ from tidemark.shared.model.ids import SplitId, StatePart, split_part
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.model.values import Binary
-from tidemark.shared.operators.base import ARRIVAL, AWAY, GROUP, KEY, PART, POS, SRCKEY, TS, WM, OperatorError, Out
+from tidemark.shared.operators.base import ARRIVAL, AWAY, GROUP, KEY, PART, POS, RAW, SRCKEY, TS, WM, OperatorError, Out
 from tidemark.shared.operators.batches import int64s, select, with_column
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.dead_letters import Failure, Origin, dead_letters
@@ -257,7 +257,7 @@ class SourceFront:
             return []
         self._counts.undecoded += len(decoded.bad)
         rows = pa.array([bad.row for bad in decoded.bad], type=pa.int64())
-        shown = _engine(raw, rows)
+        shown = with_column(_engine(raw, rows), RAW, pa.array([bad.document for bad in decoded.bad], pa.binary()))
         failures = [_failure(i, bad, raw.values) for i, bad in enumerate(decoded.bad)]
         return dead_letters(shown, failures, self._operator, self.context, origin)
 
@@ -534,5 +534,5 @@ def _decoded(raw: _Joined, spec: FrontSpec) -> Decoded:
 
 
 def _failure(row: int, bad: Bad, values: pa.BinaryArray) -> Failure:
-    document = bad.document if bad.document is not None else Binary(values[bad.row].as_py() or b"")
+    document = None if bad.document is not None else Binary(values[bad.row].as_py() or b"")
     return Failure(row, bad.reason, bad.code, bad.path, document=document)

@@ -4,8 +4,8 @@
 """
 
 from tidemark.shared.language.expressions.ast import Expr
-from tidemark.shared.language.kernels.base import Bools, Column, Path, Rows, Unvectorised, no_rows
-from tidemark.shared.language.kernels.expressions import column_of
+from tidemark.shared.language.kernels.base import Bools, Column, Path, Rows, Untyped, Unvectorised, no_rows
+from tidemark.shared.language.kernels.expressions import column_of, may_have_kernel
 from tidemark.shared.language.kernels.predicates import verdict_of
 from tidemark.shared.language.query.ast import Predicate
 from tidemark.shared.language.schema import Schema
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def type_of(expr: Expr, schema: Schema) -> str | None:
-    """The type that an expression's kernel gives (`null`: nothing but nulls); None if it has no kernel."""
+    """The type that an expression's kernel gives (`null`: nothing but nulls); None if it has no kernel, or if its values say which."""
     try:
         return column_of(expr, no_rows(schema)).type
     except Unvectorised:
@@ -34,7 +34,13 @@ def type_of(expr: Expr, schema: Schema) -> str | None:
 
 def is_vectorised(expr: Expr, schema: Schema) -> bool:
     """Whether an expression has a kernel over these declared fields."""
-    return type_of(expr, schema) is not None
+    try:
+        column_of(expr, no_rows(schema))
+    except Untyped:
+        return may_have_kernel(expr)
+    except Unvectorised:
+        return False
+    return True
 
 
 def predicate_is_vectorised(predicate: Predicate, schema: Schema) -> bool:

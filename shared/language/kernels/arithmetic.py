@@ -150,6 +150,12 @@ def absolute(arg: Column) -> Column:
     return Column("double", pc.abs(arg.values))
 
 
+def root(arg: Column) -> Column:
+    """`$sqrt`; a number below 0 fails."""
+    cells = as_doubles(arg)
+    return Column("double", pc.sqrt(cells), doubt=either(filled(pc.less(cells, 0.0))))
+
+
 def rounded(function: Any, arg: Column) -> Column:
     """`$floor` and `$ceil`; a zero keeps the sign of what it was made of."""
     return Column(arg.type, arg.values if arg.type in WHOLE else function(arg.values))

@@ -16,13 +16,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.shared.compiled.columns import Tagged
+from tidemark.shared.compiled.tags import SPREAD
 from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.schema import Schema
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, MISSING, Date, Long
 
 TIMESTAMP: Final = pa.timestamp("ms", "UTC")
-ColumnType: TypeAlias = Literal["int", "long", "double", "bool", "string", "date", "null", "object"]
-"""`object`: documents, of which a column tells no more than whether they are there."""
+ColumnType: TypeAlias = Literal["int", "long", "double", "bool", "string", "date", "null", "object", "array"]
+"""`object`: documents, of which a column may tell no more than whether they are there; `array`: encoded (`arrays.py`)."""
 Bools: TypeAlias = npt.NDArray[np.bool_]
 Path: TypeAlias = tuple[str, ...]
 """Names from a document inwards."""
@@ -43,6 +45,7 @@ RANKS: Final[dict[str, int]] = {
     "double": 10,
     "string": 15,
     "object": 20,
+    "array": 25,
     "bool": 40,
     "date": 45,
 }
@@ -56,6 +59,10 @@ class Unvectorised(Exception):
     """There is no kernel for this expression on these types."""
 
 
+class Untyped(Unvectorised):
+    """Without rows nobody can say of which type its values are."""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """Values of one type, one a row. `missing`: its nulls may be missing fields; `absent`: they are."""
@@ -66,6 +73,8 @@ class Column:
     absent: bool = False
     doubt: Bools | None = None
     """Rows of which only the interpreter can tell, shape (n,) (V3); None for none."""
+    cells: Tagged | None = None
+    """Of a path: what stands there, of any types, in all rows but those that are SPREAD."""
 
     @property
     def has_nulls(self) -> bool:
@@ -97,6 +106,10 @@ class Rows:
 
     def now(self) -> Column:
         """`$$NOW`; Unvectorised where no column can say."""
+        raise Unvectorised
+
+    def variable(self, name: str, names: Path) -> Column:
+        """What a variable that an expression binds has at a path; Unvectorised for one that it does not bind."""
         raise Unvectorised
 
     def interpreted(self, expr: Expr) -> Column:
@@ -208,8 +221,13 @@ def either(*masks: Bools | None) -> Bools | None:
 
 def doubted(column: Column, *masks: Bools | None) -> Column:
     """The column with doubt in further rows."""
-    doubt = either(column.doubt, *masks)
-    return column if doubt is column.doubt else replace(column, doubt=doubt)
+    doubt = either(*masks)
+    if doubt is None:
+        return column
+    cells = column.cells
+    if cells is not None:
+        cells = replace(cells, tags=np.where(doubt, np.uint8(SPREAD), cells.tags))
+    return replace(column, doubt=either(column.doubt, doubt), cells=cells)
 
 
 def without(values: pa.Array, mask: Bools | None) -> pa.Array:
@@ -246,7 +264,7 @@ def _same_rank(left: Column, right: Column) -> tuple[Signs, Bools | None]:
 
 def comparable(left: Column, right: Column) -> tuple[pa.Array, pa.Array, Bools | None]:
     """Two arrays of one type whose cells compare as the values do, but where there is doubt."""
-    if left.type == "object":
+    if left.type in ("object", "array"):
         raise Unvectorised
     if left.type == "bool":
         return left.values.cast(pa.uint8()), right.values.cast(pa.uint8()), None

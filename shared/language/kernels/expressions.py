@@ -10,20 +10,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.shared.compiled.values import read
 from tidemark.shared.language.expressions.ast import (
-    ArrayExpr,
     Call,
     Expr,
     FieldPath,
     Literal,
     Meta,
-    ObjectExpr,
     Switch,
     Variable,
     children,
 )
 from tidemark.shared.language.expressions.library.strings import BLANKS
-from tidemark.shared.language.kernels import arithmetic, dates, texts
+from tidemark.shared.language.kernels import arithmetic, arrays, dates, texts
 from tidemark.shared.language.kernels.base import (
     ARROW,
     HOLDS,
@@ -33,6 +32,7 @@ from tidemark.shared.language.kernels.base import (
     Bools,
     Column,
     Rows,
+    Untyped,
     Unvectorised,
     booleans,
     compare_columns,
@@ -50,6 +50,8 @@ def column_of(expr: Expr, rows: Rows) -> Column:
     """The values of an expression, by its kernel or, where it has none for these types, by who interprets it for `rows`."""
     try:
         return by_kernel(expr, rows)
+    except Untyped:
+        raise
     except Unvectorised:
         return rows.interpreted(expr)
 
@@ -58,19 +60,24 @@ def by_kernel(expr: Expr, rows: Rows) -> Column:
     """The same; Unvectorised where the expression as a whole has no kernel for these types."""
     match expr:
         case Literal(value):
-            return constant(value, rows.size)
+            return arrays.constant_of(value, rows.size) if type(value) in (list, dict) else constant(value, rows.size)
         case FieldPath(names) | Variable("ROOT", names) if names:
             return rows.at(names)
         case Variable("NOW", ()):
             return rows.now()
         case Meta(names):
             return rows.meta(names)
+        case Variable(name, names) if name not in ("ROOT", "CURRENT"):
+            return rows.variable(name, names)
         case Call():
             return _call(expr, rows)
         case Switch():
             return _switch(expr, rows)
         case _:
-            raise Unvectorised
+            form = arrays.FORMS.get(type(expr))
+            if form is None:
+                raise Unvectorised
+            return form(expr, rows, column_of)
 
 
 def may_have_kernel(expr: Expr) -> bool:
@@ -78,27 +85,37 @@ def may_have_kernel(expr: Expr) -> bool:
     match expr:
         case FieldPath(names) | Variable("ROOT", names):
             return bool(names)
-        case Variable("NOW", ()) | Literal():
+        case Literal():
             return True
+        case Variable(name, names):
+            return name != "CURRENT"
         case Meta(names):
             return names[:1] == ("window",) or names == ("source", "ts")
         case Call(op):
-            return (op in KERNELS or op in BY_EXPRESSIONS) and all(map(may_have_kernel, children(expr)))
-        case Switch() | ObjectExpr() | ArrayExpr():
-            return all(map(may_have_kernel, children(expr)))
+            known = op in KERNELS or op in BY_EXPRESSIONS or op in arrays.CALLS
+            return known and all(map(may_have_kernel, children(expr)))
         case _:
-            return False
+            return (type(expr) in arrays.FORMS or isinstance(expr, Switch)) and all(
+                map(may_have_kernel, children(expr))
+            )
 
 
 def _call(expr: Call, rows: Rows) -> Column:
     op = expr.op
     if op in BY_EXPRESSIONS:
         return BY_EXPRESSIONS[op](expr, rows)
+    if op in arrays.CALLS:
+        return arrays.CALLS[op](expr, rows, column_of)
     kernel = KERNELS.get(op)
     if kernel is None or None in expr.args:
         raise Unvectorised
     args = [column_of(arg, rows) for arg in expr.args if arg is not None]
-    return doubted(kernel(args), *(arg.doubt for arg in args))
+    return _made(kernel(args), args)
+
+
+def _made(found: Column, args: Sequence[Column]) -> Column:
+    """What a kernel made of some columns: where these are in doubt it is, too."""
+    return doubted(found if found.cells is None else replace(found, cells=None), *(arg.doubt for arg in args))
 
 
 def _on_first(kernel: Callable[[Column, Call], Column]) -> Callable[[Call, Rows], Column]:
@@ -108,7 +125,7 @@ def _on_first(kernel: Callable[[Column, Call], Column]) -> Callable[[Call, Rows]
         if expr.args[0] is None:
             raise Unvectorised
         first = column_of(expr.args[0], rows)
-        return doubted(kernel(first, expr), first.doubt)
+        return _made(kernel(first, expr), [first])
 
     return apply
 
@@ -149,16 +166,23 @@ def _logic(op: str) -> Callable[[Call, Rows], Column]:
 def choose(condition: Bools, yes: Column, no: Column) -> Column:
     """Of two columns of one type (or nulls) that which a condition says."""
     kind = no.type if yes.type == "null" else yes.type
-    if no.type not in (kind, "null") or kind == "object":
-        raise Unvectorised
     mask = pa.array(condition, pa.bool_())
+    if no.type not in (kind, "null") or kind in ("object", "array"):
+        (a, unsure_a), (b, unsure_b) = arrays.encoded(yes), arrays.encoded(no)
+        cells = read(pc.if_else(mask, a, b))
+        if not len(cells):
+            raise Untyped
+        return arrays.tagged_column(cells, either(*_of_either(condition, unsure_a, unsure_b)))
     values = pc.if_else(mask, yes.values.cast(ARROW[kind]), no.values.cast(ARROW[kind]))
-    doubt = either(
-        None if yes.doubt is None else yes.doubt & condition, None if no.doubt is None else no.doubt & ~condition
-    )
+    doubt = either(*_of_either(condition, yes.doubt, no.doubt))
     empty = [column for column in (yes, no) if column.missing]
     absent = bool(empty) and all(column.absent or not column.has_nulls for column in (yes, no))
     return Column(kind, values, missing=bool(empty), absent=absent, doubt=doubt)
+
+
+def _of_either(condition: Bools, yes: Bools | None, no: Bools | None) -> tuple[Bools | None, Bools | None]:
+    """The rows of either column that a condition takes."""
+    return (None if yes is None else yes & condition), (None if no is None else no & ~condition)
 
 
 def _cond(expr: Call, rows: Rows) -> Column:
@@ -188,7 +212,7 @@ def _if_null(expr: Call, rows: Rows) -> Column:
 def _in(expr: Call, rows: Rows) -> Column:
     value, items = expr.args
     if value is None or not isinstance(items, Literal) or type(items.value) is not list:
-        raise Unvectorised
+        return arrays.CALLS["$in"](expr, rows, column_of)
     column = column_of(value, rows)
     nulls = either(nulls_of(column)) if any(item is None for item in items.value) else None
     return doubted(booleans(is_in(column, items.value)), nulls, column.doubt)
@@ -215,16 +239,32 @@ def _simple(item: Any) -> bool:
     return isinstance(item, int | str) and type(item) is not bool
 
 
+def _extreme(sign: int) -> Callable[[Call, Rows], Column]:
+    """`$max` and `$min` of several operands; null and missing do not count."""
+
+    def apply(expr: Call, rows: Rows) -> Column:
+        if len(expr.args) < 2:  # noqa: PLR2004 - one may be an array
+            raise Unvectorised
+        given = [column_of(arg, rows) for arg in expr.args if arg is not None]
+        first, *others = (replace(column, missing=False, absent=False, cells=None) for column in given)
+        for other in others:
+            signs, doubt = compare_columns(other, first)
+            beyond = (signs == sign) & ~nulls_of(other) | nulls_of(first)
+            first = replace(doubted(choose(beyond, other, first), doubt, other.doubt, first.doubt), cells=None)
+        return first
+
+    return apply
+
+
 def _array_elem_at(expr: Call, rows: Rows) -> Column:
-    """An item of an array that is a column, or of a string's parts."""
+    """An item of an array: of a list that is a column, or of any other."""
     match expr.args:
         case (FieldPath(names), Literal(index)) if type(index) is int:
-            return rows.item(names, index)
-        case (Call("$split", (text, Literal(delimiter))), Literal(index)) if text is not None and type(index) is int:
-            column = column_of(text, rows)
-            return doubted(texts.nth_part(column, delimiter, index), column.doubt)
-        case _:
-            raise Unvectorised
+            try:
+                return rows.item(names, index)
+            except Unvectorised:
+                pass
+    return arrays.CALLS["$arrayElemAt"](expr, rows, column_of)
 
 
 def _constant(expr: Expr | None, default: object = None) -> object:
@@ -277,6 +317,8 @@ BY_EXPRESSIONS: Final[dict[str, Callable[[Call, Rows], Column]]] = {
     "$cond": _cond,
     "$ifNull": _if_null,
     "$in": _in,
+    "$max": _extreme(1),
+    "$min": _extreme(-1),
     "$arrayElemAt": _array_elem_at,
     "$regexMatch": _on_first(lambda text, expr: texts.matched(expr, text)),
     "$regexFind": _on_first(lambda text, expr: texts.found_in(expr, text)),
@@ -285,6 +327,7 @@ BY_EXPRESSIONS: Final[dict[str, Callable[[Call, Rows], Column]]] = {
     "$trunc": _of(NUMERIC, partial(arithmetic.at_place, rounds=False), 0),
     "$abs": _of(NUMERIC, arithmetic.absolute),
     "$floor": _of(NUMERIC, partial(arithmetic.rounded, pc.floor)),
+    "$sqrt": _of(NUMERIC, arithmetic.root),
     "$ceil": _of(NUMERIC, partial(arithmetic.rounded, pc.ceil)),
     "$not": _of(tuple(RANKS), lambda column: booleans(~truth_of(column))),
     "$toUpper": _of(_TEXT, partial(texts.letters, pc.ascii_upper)),

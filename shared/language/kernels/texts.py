@@ -204,21 +204,6 @@ def to_long(arg: Column) -> Column:
     return Column("long", found, doubt=doubt)
 
 
-def nth_part(column: Column, delimiter: Any, index: int) -> Column:
-    """The part of a string between delimiters at an index from the beginning; doubt where it has fewer parts."""
-    if column.type != "string" or type(delimiter) is not str or not delimiter or index < 0:
-        raise Unvectorised
-    doubt = either(nulls_of(column), _long(pc.binary_length(column.values)))
-    texts = column.values if doubt is None else pc.if_else(pa.array(doubt), "", column.values)
-    parts = pc.split_pattern(texts, delimiter, max_splits=index + 1)
-    few = either(filled(pc.less_equal(pc.list_value_length(parts), index)))
-    if few is None:
-        return Column("string", pc.list_element(parts, index), doubt=doubt)
-    enough = pa.array(np.flatnonzero(~few))
-    places = pa.array(np.cumsum(~few) - 1, mask=few)
-    return Column("string", pc.list_element(parts.take(enough), index).take(places), doubt=either(doubt, few))
-
-
 def to_double(arg: Column) -> Column:
     """`$toDouble` of numbers, bools and dates."""
     cells = arg.values.cast(pa.int64()) if arg.type == "date" else arg.values

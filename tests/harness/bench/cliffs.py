@@ -50,7 +50,7 @@ _MADE: Final[dict[str, list[tuple[Any, tuple[str, ...]]]]] = {
         (lambda a: {"$ifNull": [a, 0]}, ("number",)),
         (lambda a: {"$strLenCP": a}, ("text",)),
         (lambda a: {"$indexOfCP": [a, "o"]}, ("text",)),
-        (lambda a: {"$size": a}, ("array",)),
+        (lambda a: {"$size": [a]}, ("array",)),
         (lambda a: {"$hour": {"date": a, "timezone": "Europe/Berlin"}}, ("date",)),
         (lambda a, b, u: {"$dateDiff": {"startDate": a, "endDate": b, "unit": u}}, ("date", "date", "unit")),
         (lambda a: {"$toLong": a}, ("number",)),

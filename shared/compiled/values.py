@@ -1,0 +1,235 @@
+"""Values of any types, one a cell, in the compact codec: written from what columns have, read as columns, and arrays taken apart.
+
+A cell is an encoded value; a null cell stands for a missing one.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from numba import types
+
+from tidemark.shared.compiled import tags
+from tidemark.shared.compiled.columns import Bools, Int64s, Path, Tagged, bitmap
+from tidemark.shared.compiled.compiling import compiled
+from tidemark.shared.compiled.documents import buffers, cells_of, read_packed
+from tidemark.shared.compiled.encoding import put_cell, put_count, put_string_head
+from tidemark.shared.compiled.memory import borrowed, copy_bytes
+from tidemark.shared.compiled.packed import header, is_text, skip
+from tidemark.shared.compiled.rendering import ENCODED, encode, put_value, room_to_work
+
+_GROWTH: Final = 3
+"""How many times as long as its JSON a value may be: a double has nine bytes."""
+_HEAD_BYTES: Final = 16
+"""What a number takes at the most, or a header."""
+
+
+def write(cells: Tagged) -> tuple[pa.BinaryArray, Bools]:
+    """The values encoded, and which are: the rest, shape (n,) both, only the interpreter can tell."""
+    count = len(cells)
+    there = cells.tags != tags.MISSING
+    packed = cells.form == "packed"
+    long = np.where(there, (cells.ends - cells.begins).astype(np.int64), 0)
+    out = np.empty(int(long.sum()) * (1 if packed else _GROWTH) + _HEAD_BYTES * (count + 1), np.uint8)
+    offsets, sure = np.empty(count + 1, np.int64), np.ones(count, np.bool_)
+    _, stack, known = room_to_work(0)
+    size = _write(
+        cells.text, cells.tags, cells.numbers, cells.begins, cells.ends, packed, out, offsets, sure, stack, known
+    )
+    out.resize(size, refcheck=False)
+    return _binary(offsets, out, there), sure
+
+
+def read(cells: pa.BinaryArray) -> Tagged:
+    """What encoded values are."""
+    text, bounds = buffers(cells)
+    found = _empty(len(cells))
+    _read(text, bounds, *found)
+    return cells_of(*found, text, "packed")
+
+
+def read_inside(cells: pa.BinaryArray, path: Path) -> Tagged:
+    """What encoded values have at a path."""
+    kinds = read(cells).tags
+    objects = kinds == tags.OBJECT
+    documents = pc.if_else(pa.array(objects), cells, pa.scalar(b"", pa.binary()))
+    found = read_packed(documents, [path])[path]
+    spread = kinds == tags.ARRAY
+    if not spread.any():
+        return found
+    return cells_of(
+        np.where(spread, tags.SPREAD, found.tags).astype(np.uint8),
+        found.numbers,
+        found.begins,
+        found.ends,
+        found.text,
+        "packed",
+    )
+
+
+def items(cells: pa.BinaryArray) -> tuple[Int64s, pa.BinaryArray]:
+    """(how many items arrays have, shape (n,), -1 of what is none; the items of all, one behind the other)."""
+    text, bounds = buffers(cells)
+    counts = np.empty(len(cells), np.int64)
+    offsets = np.empty(_count(text, bounds, counts) + 1, np.int64)
+    out = np.empty(int(bounds[-1] - bounds[0]) if len(cells) else 0, np.uint8)
+    size = _items(text, bounds, counts, offsets, out)
+    out.resize(size, refcheck=False)
+    return counts, _binary(offsets, out, None)
+
+
+def arrays(counts: Int64s, cells: pa.BinaryArray, there: Bools) -> pa.BinaryArray:
+    """Arrays of so many of the items each, a missing item as null; null cells where none is `there`, which take no item."""
+    text, bounds = buffers(cells.fill_null(b"\xc0") if cells.null_count else cells)
+    out = np.empty(int(bounds[-1] - bounds[0]) + 5 * len(counts), np.uint8)
+    offsets = np.empty(len(counts) + 1, np.int64)
+    size = _arrays(text, bounds, counts, there, offsets, out)
+    out.resize(size, refcheck=False)
+    return _binary(offsets, out, there)
+
+
+def objects(base: pa.BinaryArray, names: Sequence[str], parts: Sequence[pa.BinaryArray]) -> pa.BinaryArray:
+    """Encoded objects with fields written over, or behind the others; one whose part is missing goes. No bytes: an empty object."""
+    count, text = len(base), [name.encode("utf-8", "surrogatepass") for name in names]
+    written = [_name(name) for name in text]
+    data = [buffers(part) for part in parts]
+    starts = np.cumsum([0, *(len(found) for found, _ in data)])
+    begins, ends = np.empty((2, len(parts), count), np.int64)
+    kinds = np.empty((len(parts), count), np.uint8)
+    for at, ((_, bounds), part) in enumerate(zip(data, parts, strict=True)):
+        begins[at], ends[at] = bounds[:-1] + starts[at], bounds[1:] + starts[at]
+        kinds[at] = np.where(part.is_valid().to_numpy(zero_copy_only=False), ENCODED, tags.MISSING)
+    whole, bounds = buffers(base)
+    strings = np.concatenate([found for found, _ in data]) if data else np.empty(0, np.uint8)
+    name_bytes = sum(map(len, written))
+    out = np.empty(
+        int(bounds[-1] - bounds[0]) + int((ends - begins).sum()) + count * (name_bytes + 5) + _HEAD_BYTES, np.uint8
+    )
+    offsets, sure = np.empty(count + 1, np.int64), np.ones(count, np.bool_)
+    size = encode(
+        whole, bounds, True, np.frombuffer(b"".join(written), np.uint8), np.cumsum([len(n) for n in written], dtype=np.int64), kinds,
+        np.zeros_like(begins), begins, ends, strings, out, offsets, sure, *room_to_work(len(parts)),
+    )  # fmt: skip
+    out.resize(size, refcheck=False)
+    return _binary(offsets, out, None)
+
+
+def _name(text: bytes) -> bytes:
+    """A field's name as the codec has it."""
+    head = np.empty(_HEAD_BYTES, np.uint8)
+    return head[: _head(len(text), head)].tobytes() + text
+
+
+def _empty(count: int) -> tuple[npt.NDArray[np.uint8], Int64s, npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    return np.zeros(count, np.uint8), np.zeros(count, np.int64), np.zeros(count, np.int32), np.zeros(count, np.int32)
+
+
+def _binary(offsets: Int64s, out: npt.NDArray[np.uint8], there: Bools | None) -> pa.BinaryArray:
+    nulls = 0 if there is None else int(np.count_nonzero(~there))
+    valid = bitmap(there) if there is not None and nulls else None
+    places = pa.py_buffer(offsets.astype(np.int32))
+    return pa.BinaryArray.from_buffers(pa.binary(), len(offsets) - 1, [valid, places, pa.py_buffer(out)], nulls)
+
+
+_BYTES, _INT64S = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.int64, 1, "C", readonly=True)
+_INT32S: Final = types.Array(types.int32, 1, "C", readonly=True)
+_BOOLS: Final = types.Array(types.boolean, 1, "C", readonly=True)
+
+
+@compiled(
+    types.int64(
+        *(_BYTES, _BYTES, _INT64S, _INT32S, _INT32S, types.boolean),
+        *(types.uint8[::1], types.int64[::1], types.boolean[::1], types.int64[:, ::1], types.uint64[::1]),
+    )
+)
+def _write(text, kinds, numbers, begins, ends, packed, out, offsets, sure, stack, known):
+    """Encode cells of `columns.Tagged`, shape (n,); those that are not sure, and the missing, have no bytes."""
+    whole, target, frames, names = borrowed(text), borrowed(out), borrowed(stack), borrowed(known)
+    to = np.int64(0)
+    for row in range(len(kinds)):
+        offsets[row] = to
+        tag, begin, end = kinds[row], np.int64(begins[row]), np.int64(ends[row])
+        if tag == tags.MISSING:
+            continue
+        if tag == tags.SPREAD:
+            sure[row] = False
+        elif packed and tag == tags.STRING:
+            to = put_string_head(target, to, end - begin)
+            copy_bytes(target, to, whole, begin, end - begin)
+            to += end - begin
+        elif tag < tags.STRING or tag == tags.DATE:
+            to = put_cell(target, to, tag, numbers[row], whole, begin, begin)
+        elif packed:
+            copy_bytes(target, to, whole, begin, end - begin)
+            to += end - begin
+        else:
+            behind, after = put_value(True, whole, begin, end, len(text), target, to, frames, names, 0)
+            sure[row] = behind >= 0
+            to = after if behind >= 0 else to
+    offsets[len(kinds)] = to
+    return to
+
+
+@compiled(types.int64(types.int64, types.uint8[::1]))
+def _head(size, out):
+    return put_string_head(borrowed(out), 0, size)
+
+
+@compiled(types.void(_BYTES, _INT64S, types.uint8[::1], types.int64[::1], types.int32[::1], types.int32[::1]))
+def _read(text, bounds, kinds, numbers, begins, ends):
+    whole = borrowed(text)
+    for row in range(len(kinds)):
+        at = bounds[row]
+        if at < bounds[row + 1]:
+            tag, found, content, size, _ = header(whole, at)
+            if tag == tags.STRING and not is_text(whole, content, size):
+                tag = tags.OTHER
+            kinds[row], numbers[row] = tag, found
+            begins[row], ends[row] = content if tag == tags.STRING else at, bounds[row + 1]
+
+
+@compiled(types.int64(_BYTES, _INT64S, types.int64[::1]))
+def _count(text, bounds, counts):
+    whole, total = borrowed(text), np.int64(0)
+    for row in range(len(counts)):
+        counts[row] = -1
+        if bounds[row] < bounds[row + 1]:
+            tag, _, _, _, inside = header(whole, bounds[row])
+            if tag == tags.ARRAY:
+                counts[row] = inside
+                total += inside
+    return total
+
+
+@compiled(types.int64(_BYTES, _INT64S, _INT64S, types.int64[::1], types.uint8[::1]))
+def _items(text, bounds, counts, offsets, out):
+    whole, target, to, item = borrowed(text), borrowed(out), np.int64(0), np.int64(0)
+    for row in range(len(counts)):
+        if counts[row] > 0:
+            _, _, at, _, _ = header(whole, bounds[row])
+            copy_bytes(target, to, whole, at, bounds[row + 1] - at)
+            for _ in range(counts[row]):
+                offsets[item] = to
+                behind = skip(whole, at, bounds[row + 1], 1)
+                to, at, item = to + behind - at, behind, item + 1
+    offsets[item] = to
+    return to
+
+
+@compiled(types.int64(_BYTES, _INT64S, _INT64S, _BOOLS, types.int64[::1], types.uint8[::1]))
+def _arrays(text, bounds, counts, there, offsets, out):
+    whole, target, to, item = borrowed(text), borrowed(out), np.int64(0), np.int64(0)
+    for row in range(len(counts)):
+        offsets[row] = to
+        if there[row]:
+            begin, to = to, put_count(target, to, counts[row])
+            target[begin] = target[begin] + 0x10 if counts[row] <= 15 else target[begin] - 2
+            size = bounds[item + counts[row]] - bounds[item]
+            copy_bytes(target, to, whole, bounds[item], size)
+            to += size
+        item += counts[row]
+    offsets[len(counts)] = to
+    return to

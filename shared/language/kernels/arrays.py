@@ -1,0 +1,408 @@
+"""Arrays and objects on columns: the items of all arrays are rows of their own, over which an expression is a program on columns again.
+
+Arrays and objects are encoded values (`tidemark.shared.compiled.values`); of what is odd in one row that row alone is in doubt (V3).
+So are rows that spend more than a small part of what one evaluation may produce: the interpreter counts them.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.shared.compiled import tags, values
+from tidemark.shared.compiled.columns import TAGS, Tagged
+from tidemark.shared.compiled.documents import buffers, cells_of
+from tidemark.shared.language.expressions.ast import (
+    ArrayExpr,
+    Call,
+    Expr,
+    FilterArray,
+    Let,
+    Literal,
+    MapArray,
+    ObjectExpr,
+    ReduceArray,
+)
+from tidemark.shared.language.expressions.environment import LOOP_STEP_UNITS, RESULT_UNITS_MAX
+from tidemark.shared.language.kernels.base import (
+    Bools,
+    Column,
+    ColumnType,
+    Path,
+    Rows,
+    Untyped,
+    Unvectorised,
+    booleans,
+    compare_columns,
+    either,
+    nulls_of,
+    truth_of,
+)
+from tidemark.shared.language.values import encode_value
+from tidemark.shared.model.values import Value
+
+Int64s: TypeAlias = npt.NDArray[np.int64]
+Of: TypeAlias = Callable[[Expr, Rows], Column]
+"""The column of an expression's values."""
+_UNITS_MAX: Final = RESULT_UNITS_MAX // 256
+"""What the parts of an expression together stay far below, where each row spends so little."""
+_STEPS_MAX: Final = 256
+"""Items that a `$reduce` takes on columns: each is a pass over the rows that have as many."""
+_NULL: Final = pa.scalar(b"\xc0", pa.binary())
+_TYPES: Final[Mapping[int, ColumnType]] = {**{tag: kind for kind, tag in TAGS.items()}, tags.OBJECT: "object"}
+
+
+# --- cells and columns ------------------------------------------------------------------------------------------------
+
+
+def tagged_column(cells: Tagged, doubt: Bools | None = None) -> Column:
+    """The column of the type that most cells have; of the others there is doubt. doubt: rows of which the cells say nothing."""
+    if doubt is not None:
+        cells = replace(cells, tags=np.where(doubt, np.uint8(tags.SPREAD), cells.tags))
+    counts = cells.counts
+    tag = max(_TYPES, key=lambda each: int(counts[each]))
+    gone, nulls = int(counts[tags.MISSING]), int(counts[tags.NULL])
+    like = Column("null", pa.nulls(len(cells)), missing=gone > 0, absent=gone > 0 and nulls == 0, cells=cells)
+    if not counts[tag]:
+        return replace(like, doubt=either(~np.isin(cells.tags, (tags.MISSING, tags.NULL))))
+    odd = None if cells.all(tag, tags.MISSING, tags.NULL) else ~np.isin(cells.tags, (tag, tags.MISSING, tags.NULL))
+    kind = _TYPES[tag]
+    if kind == "object":
+        there = cells.tags == tag
+        found = pa.array(there, pa.bool_(), mask=~there)
+    else:
+        found = cells.of(kind)  # type: ignore[arg-type]  # neither null nor object
+    return replace(like, type=kind, values=found, doubt=odd)
+
+
+def _of_cells(cells: Tagged, doubt: Bools | None = None) -> Column:
+    """The same; Untyped without a cell."""
+    if not len(cells):
+        raise Untyped
+    return tagged_column(cells, doubt)
+
+
+def encoded(column: Column) -> tuple[pa.BinaryArray, Bools | None]:
+    """A column's values as encoded cells, a missing one null, and the rows of which only the interpreter can tell."""
+    if column.cells is not None:
+        found, sure = values.write(column.cells)
+        return found, either(~sure)
+    unsure = either(column.doubt, nulls_of(column) if column.missing and not column.absent else None)
+    if column.type in ("object", "array"):
+        if not pa.types.is_binary(column.values.type):
+            raise Unvectorised
+        return column.values if column.absent else column.values.fill_null(_NULL), unsure
+    return values.write(_tagged(column))[0], unsure
+
+
+def _tagged(column: Column) -> Tagged:
+    """The cells of a column of one type."""
+    count, cells = len(column.values), column.values
+    empty = tags.MISSING if column.absent else tags.NULL
+    zeros = np.zeros(count, np.int32)
+    if column.type == "null":
+        return cells_of(
+            np.full(count, empty, np.uint8), np.zeros(count, np.int64), zeros, zeros, zeros.view(np.uint8), "packed"
+        )
+    kinds = np.where(nulls_of(column), empty, TAGS[column.type]).astype(np.uint8)  # type: ignore[index]  # objects have come before
+    if column.type == "string":
+        text, bounds = buffers(cells)
+        places = bounds.astype(np.int32)
+        return cells_of(kinds, np.diff(bounds), places[:-1], places[1:], text, "packed")
+    if column.type == "double":
+        numbers = cells.fill_null(0.0).to_numpy(zero_copy_only=False).view(np.int64)
+    else:
+        numbers = cells.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    return cells_of(kinds, numbers, zeros, zeros, zeros.view(np.uint8), "packed")
+
+
+def _made(cells: pa.BinaryArray, kind: ColumnType, doubt: Bools | None) -> Column:
+    """Arrays or objects; those that are too large are left to the interpreter."""
+    return Column(kind, cells, doubt=either(doubt, _lengths(cells) > _UNITS_MAX))
+
+
+def constant_of(value: Value, size: int) -> Column:
+    """A value of any type in every row."""
+    return _of_cells(values.read(pa.repeat(pa.scalar(encode_value(value), pa.binary()), size)))
+
+
+def _lengths(cells: pa.BinaryArray) -> Int64s:
+    return np.diff(buffers(cells)[1])
+
+
+def _taken(column: Column, places: Int64s) -> Column:
+    cells = column.cells
+    if cells is not None:
+        numbers, begins, ends = cells.numbers[places], cells.begins[places], cells.ends[places]
+        cells = replace(cells, tags=cells.tags[places], numbers=numbers, begins=begins, ends=ends)
+    doubt = None if column.doubt is None else either(column.doubt[places])
+    return replace(column, values=column.values.take(pa.array(places)), doubt=doubt, cells=cells)
+
+
+class Bound(Rows):
+    """Rows of another's, each as often as it has a place, with variables: columns, or encoded cells. Nobody interprets for them."""
+
+    def __init__(self, above: Rows, places: Int64s | None, variables: Mapping[str, "Column | pa.BinaryArray"]) -> None:
+        super().__init__(above.size if places is None else len(places))
+        self._above, self._places, self._variables = above, places, variables
+
+    def at(self, names: Path) -> Column:
+        """What the document has."""
+        return self._of_above(self._above.at(names))
+
+    def meta(self, names: Path) -> Column:
+        """What `$meta` reads."""
+        return self._of_above(self._above.meta(names))
+
+    def now(self) -> Column:
+        """`$$NOW`."""
+        return self._of_above(self._above.now())
+
+    def variable(self, name: str, names: Path) -> Column:
+        """A variable of this form, or of one around it."""
+        found = self._variables.get(name)
+        if found is None:
+            return self._of_above(self._above.variable(name, names))
+        if isinstance(found, Column):
+            if not names:
+                return found
+            found, doubt = encoded(found)
+            return _of_cells(values.read_inside(found, names), doubt)
+        return _of_cells(values.read_inside(found, names) if names else values.read(found))
+
+    def _of_above(self, column: Column) -> Column:
+        return column if self._places is None else _taken(column, self._places)
+
+
+# --- arrays taken apart -----------------------------------------------------------------------------------------------
+
+
+class _Arrays:
+    """The arrays that an expression gives, shape (n,): how many items each has, 0 of what is none, and all items."""
+
+    def __init__(self, column: Column) -> None:
+        cells, unsure = encoded(column)
+        counts, self.items = values.items(cells)
+        self.are = counts >= 0
+        self.counts = np.where(self.are, counts, 0)
+        kinds = values.read(cells).tags
+        self.odd = ~self.are & (kinds != tags.MISSING) & (kinds != tags.NULL)
+        """What is neither array nor null."""
+        spent = self.counts * LOOP_STEP_UNITS + _lengths(cells)
+        self.unsure = either(unsure, self.odd, spent > _UNITS_MAX)
+        self.rows = np.repeat(np.arange(len(counts)), self.counts)
+        """Of each item its row."""
+
+    def by_row(self, items: Bools | None) -> Bools | None:
+        """The rows of some items."""
+        if items is None:
+            return None
+        found = np.zeros(len(self.counts), np.bool_)
+        found[self.rows[items]] = True
+        return found
+
+    def item(self, index: int) -> Column:
+        """The items at an index, from the end where it is below 0; missing beyond, null of null."""
+        places = index + (np.zeros_like(self.counts) if index >= 0 else self.counts)
+        there = (places >= 0) & (places < self.counts)
+        begins = np.cumsum(self.counts) - self.counts
+        found = self.items.take(pa.array(begins + places, mask=~there))
+        found = pc.if_else(pa.array(self.are), found, _NULL)
+        return _of_cells(values.read(found), self.unsure)
+
+
+def _name(name: str) -> str:
+    if name[:1].isupper():
+        raise Unvectorised  # CURRENT moves where paths begin
+    return name
+
+
+def _map(expr: MapArray, rows: Rows, of: Of) -> Column:
+    source = _Arrays(of(expr.source, rows))
+    inner = Bound(rows, source.rows, {_name(expr.variable): source.items})
+    cells, unsure = encoded(of(expr.body, inner)) if inner.size or not rows.size else (source.items, None)
+    made = values.arrays(source.counts, cells, source.are)
+    return _made(made, "array", either(source.unsure, source.by_row(unsure)))
+
+
+def _filter(expr: FilterArray, rows: Rows, of: Of) -> Column:
+    if expr.limit is not None:
+        raise Unvectorised
+    source = _Arrays(of(expr.source, rows))
+    inner = Bound(rows, source.rows, {_name(expr.variable): source.items})
+    condition = of(expr.condition, inner) if inner.size or not rows.size else booleans(np.zeros(0, np.bool_))
+    kept = truth_of(condition)
+    counts = np.bincount(source.rows[kept], minlength=rows.size)
+    made = values.arrays(counts, source.items.filter(pa.array(kept)), source.are)
+    return _made(made, "array", either(source.unsure, source.by_row(condition.doubt)))
+
+
+def _reduce(expr: ReduceArray, rows: Rows, of: Of) -> Column:
+    source = _Arrays(of(expr.source, rows))
+    value, unsure = encoded(of(expr.initial, rows))
+    doubt = np.zeros(rows.size, np.bool_)
+    for mask in (unsure, source.unsure, source.counts > _STEPS_MAX):
+        doubt |= False if mask is None else mask
+    begins, spent = np.cumsum(source.counts) - source.counts, np.zeros(rows.size, np.int64)
+    step = 0
+    while len(active := np.flatnonzero((source.counts > step) & ~doubt)):
+        variables = {"value": value.take(pa.array(active)), "this": source.items.take(pa.array(begins[active] + step))}
+        found, unsure = encoded(of(expr.body, Bound(rows, active, variables)))
+        order = np.arange(rows.size)
+        order[active] = rows.size + np.arange(len(active))
+        value = pa.concat_arrays([value, found]).take(pa.array(order))
+        spent += _lengths(value)
+        doubt |= spent > _UNITS_MAX
+        if unsure is not None:
+            doubt[active[unsure]] = True
+        step += 1
+    value = pc.if_else(pa.array(source.are), value, _NULL)
+    return _of_cells(values.read(value), either(doubt))
+
+
+def _let(expr: Let, rows: Rows, of: Of) -> Column:
+    return of(expr.body, Bound(rows, None, {_name(name): of(item, rows) for name, item in expr.variables}))
+
+
+# --- arrays and objects put together ----------------------------------------------------------------------------------
+
+
+def _array(expr: ArrayExpr, rows: Rows, of: Of) -> Column:
+    parts = [encoded(of(item, rows)) for item in expr.items]
+    count = len(parts)
+    order = np.arange(rows.size * count).reshape(count, rows.size).T.ravel()
+    cells = pa.concat_arrays([found for found, _ in parts] or [pa.array([], pa.binary())]).take(pa.array(order))
+    made = values.arrays(np.full(rows.size, count), cells, np.ones(rows.size, np.bool_))
+    return _made(made, "array", either(*(unsure for _, unsure in parts)))
+
+
+def _object(expr: ObjectExpr, rows: Rows, of: Of) -> Column:
+    return _over(pa.repeat(pa.scalar(b"", pa.binary()), rows.size), expr, rows, of, None)
+
+
+def _over(base: pa.BinaryArray, expr: ObjectExpr, rows: Rows, of: Of, unsure: Bools | None) -> Column:
+    parts = [encoded(of(item, rows)) for _, item in expr.fields]
+    made = values.objects(base, [name for name, _ in expr.fields], [found for found, _ in parts])
+    return _made(made, "object", either(unsure, *(doubt for _, doubt in parts)))
+
+
+def _merge_objects(expr: Call, rows: Rows, of: Of) -> Column:
+    """Objects that are written, over what else is an object."""
+    first, *others = expr.args
+    if first is None or not others or not all(isinstance(other, ObjectExpr) for other in others):
+        raise Unvectorised
+    found = of(first, rows)
+    for other in others:
+        assert isinstance(other, ObjectExpr)
+        cells, unsure = encoded(found)
+        kinds = values.read(cells).tags
+        objects = kinds == tags.OBJECT
+        odd = ~objects & (kinds != tags.MISSING) & (kinds != tags.NULL)
+        absent = [nulls_of(of(item, rows)) for _, item in other.fields]  # what is missing leaves what was there
+        base = pc.if_else(pa.array(objects), cells, pa.scalar(b"", pa.binary()))
+        found = _over(base, other, rows, of, either(unsure, odd, *absent))
+    return found
+
+
+def _split(expr: Call, rows: Rows, of: Of) -> Column:
+    text, delimiter = expr.args
+    if text is None or not isinstance(delimiter, Literal) or type(delimiter.value) is not str or not delimiter.value:
+        raise Unvectorised
+    column = of(text, rows)
+    if column.type != "string":
+        raise Unvectorised
+    parts = pc.split_pattern(column.values.fill_null(""), delimiter.value)
+    counts = pc.list_value_length(parts).to_numpy(zero_copy_only=False).astype(np.int64)
+    there = ~nulls_of(column)
+    cells, _ = encoded(Column("string", parts.flatten()))
+    if not there.all():
+        cells = cells.filter(pa.array(np.repeat(there, counts)))
+        counts = np.where(there, counts, 0)
+    return _made(values.arrays(counts, cells, there), "array", column.doubt)
+
+
+# --- what arrays are asked --------------------------------------------------------------------------------------------
+
+
+def _size(expr: Call, rows: Rows, of: Of) -> Column:
+    source = _Arrays(of(_given(expr, 0), rows))
+    return Column("int", pa.array(source.counts, pa.int32()), doubt=either(source.unsure, ~source.are))
+
+
+def _is_array(expr: Call, rows: Rows, of: Of) -> Column:
+    cells, unsure = encoded(of(_given(expr, 0), rows))
+    return replace(booleans(values.read(cells).tags == tags.ARRAY), doubt=unsure)
+
+
+def _element(index: int | None) -> Callable[[Call, Rows, Of], Column]:
+    """An item at an index; None: the one that is written."""
+
+    def apply(expr: Call, rows: Rows, of: Of) -> Column:
+        wanted = index
+        if wanted is None:
+            written = _given(expr, 1)
+            if not isinstance(written, Literal) or type(written.value) is not int:
+                raise Unvectorised
+            wanted = written.value
+        return _Arrays(of(_given(expr, 0), rows)).item(wanted)
+
+    return apply
+
+
+def _contains(expr: Call, rows: Rows, of: Of) -> Column:
+    """`$in` an array that is no constant."""
+    wanted, source = of(_given(expr, 0), rows), _Arrays(of(_given(expr, 1), rows))
+    if rows.size and not len(source.items):
+        none = np.zeros(rows.size, np.bool_)
+        return replace(booleans(none), doubt=either(wanted.doubt, source.unsure, ~source.are))
+    signs, doubt = compare_columns(_taken(wanted, source.rows), items := _of_cells(values.read(source.items)))
+    found = source.by_row(signs == 0)
+    assert found is not None
+    unsure = source.by_row(either(doubt, items.doubt))
+    return replace(booleans(found), doubt=either(wanted.doubt, source.unsure, ~source.are, unsure))
+
+
+def _get_field(expr: Call, rows: Rows, of: Of) -> Column:
+    """A field of an object, by a name that is written."""
+    name = _given(expr, 0)
+    if not isinstance(name, Literal) or type(name.value) is not str:
+        raise Unvectorised
+    cells, unsure = encoded(of(_given(expr, 1), rows))
+    found = values.read_inside(cells, (name.value,))
+    nulls = values.read(cells).tags == tags.NULL
+    return _of_cells(replace(found, tags=np.where(nulls, np.uint8(tags.NULL), found.tags)), unsure)
+
+
+def _given(expr: Call, place: int) -> Expr:
+    arg = expr.args[place]
+    if arg is None:
+        raise Unvectorised
+    return arg
+
+
+FORMS: Final[Mapping[type, Callable[[Any, Rows, Of], Column]]] = {
+    ArrayExpr: _array,
+    FilterArray: _filter,
+    Let: _let,
+    MapArray: _map,
+    ObjectExpr: _object,
+    ReduceArray: _reduce,
+}
+"""Forms that have kernels where their parts have."""
+
+CALLS: Final[Mapping[str, Callable[[Call, Rows, Of], Column]]] = {
+    "$arrayElemAt": _element(None),
+    "$first": _element(0),
+    "$getField": _get_field,
+    "$in": _contains,
+    "$isArray": _is_array,
+    "$last": _element(-1),
+    "$mergeObjects": _merge_objects,
+    "$size": _size,
+    "$split": _split,
+}
+"""Operators on arrays and objects that have kernels."""
