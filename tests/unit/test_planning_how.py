@@ -26,8 +26,10 @@ def how(stage: dict[str, Any]) -> dict[str, str]:
         ({"$add": ["$undeclared", 1]}, "kernel"),
         (["$k", {"$add": ["$v", 1]}], "kernel"),
         ({"$add": ["$k", 1]}, "interpreted"),
-        ({"$reduce": {"input": "$x", "initialValue": 0, "in": 1}}, "interpreted"),
-        ({"$add": [1, {"$size": "$x"}]}, "interpreted"),
+        ({"$reduce": {"input": "$x", "initialValue": 0, "in": {"$add": ["$$value", "$$this.n"]}}}, "kernel"),
+        ({"$add": [1, {"$size": "$x"}]}, "kernel"),
+        ({"$map": {"input": "$x", "in": {"$reverseArray": "$$this"}}}, "interpreted"),
+        ({"$let": {"vars": {"CURRENT": "$x"}, "in": "$y"}}, "interpreted"),
     ],
 )
 def test_each_expression_has_its_word(expr: Any, word: str) -> None:

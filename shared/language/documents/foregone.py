@@ -40,7 +40,7 @@ from tidemark.shared.language.expressions.registry import Named
 from tidemark.shared.language.problems import Problems, join, nearest_of
 from tidemark.shared.language.query.ast import All, AnyOf, Compare, Not, OnField
 from tidemark.shared.language.stages import Compute, Lookup, Redact, SessionWindow, StageBase
-from tidemark.shared.language.values.types import is_number
+from tidemark.shared.language.values.types import is_nan, is_number
 from tidemark.shared.model.values import Binary, Date, ObjectId, Regex, Timestamp
 
 TRIES_MAX: Final = 200_000
@@ -215,7 +215,9 @@ def _is_at(error: str, call: str) -> bool:
 
 def _is_long(op: str, literals: Iterable[Any]) -> bool:
     """Whether what a trial costs may hang on more than the length of the text."""
-    return op == "$range" and any(is_number(value) and not abs(value) <= _UNITS_MAX for value in literals)
+    return op == "$range" and any(
+        is_number(value) and not is_nan(value) and abs(value) > _UNITS_MAX for value in literals
+    )
 
 
 def _filled(arg: Expr | None, sample: Any) -> Any:

@@ -216,7 +216,7 @@ class _Arrays:
 
 
 def _name(name: str) -> str:
-    if name[:1].isupper():
+    if name in ("CURRENT", "ROOT", "NOW"):
         raise Unvectorised  # CURRENT moves where paths begin
     return name
 

@@ -15,6 +15,7 @@ from tidemark.shared.language.expressions.ast import (
     Call,
     Expr,
     FieldPath,
+    Let,
     Literal,
     Meta,
     Switch,
@@ -87,8 +88,10 @@ def may_have_kernel(expr: Expr) -> bool:
             return bool(names)
         case Literal():
             return True
-        case Variable(name, names):
+        case Variable(name):
             return name != "CURRENT"
+        case Let(variables) if any(name == "CURRENT" for name, _ in variables):
+            return False
         case Meta(names):
             return names[:1] == ("window",) or names == ("source", "ts")
         case Call(op):
