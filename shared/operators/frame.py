@@ -307,7 +307,7 @@ class Frame(Rows):
             try:
                 values.append(value_of(env))
             except ExpressionError as error:
-                errors[row] = error
+                errors[row] = error.with_traceback(None)  # it would keep the frames of its row
                 values.append(MISSING)
         return values, errors
 

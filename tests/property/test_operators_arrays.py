@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -111,6 +112,21 @@ def _wanted(expr: Expr, env: Environment) -> tuple[bytes | None, str | None]:
 def test_arrays_and_objects_of_documents(documents: list[Any], tree: Any) -> None:
     """Of documents of any form, nested arrays and objects and missing fields among them."""
     _agrees(_bound(tree), batch_of(documents))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"$concat": ["$t", "a"]},
+        {"$map": {"input": "$a", "in": {"$add": ["$$this", "$$i"]}}},
+        {"$in": ["$$i", "$a"]},
+        {"$size": "$a"},
+    ],
+)
+def test_what_one_evaluation_may_produce_is_bounded_as_the_interpreter_bounds_it(body: Any) -> None:
+    """Of long arrays, whose every item looks at something long: the same rows fail, and the others have the same values."""
+    documents = [{"a": list(range(n)), "t": "x" * (3 * n)} for n in (3, 300, 3000)]
+    _agrees(_bound({"$map": {"input": "$a", "as": "i", "in": body}}), batch_of(documents))
 
 
 @settings(max_examples=60, deadline=None)

@@ -107,10 +107,12 @@ def _call(expr: Call, env: Environment) -> Value:
         if type(value) is str or type(value) is list:
             env.spend(len(value))
     except ExpressionError as e:
-        if not e.path:
-            raise ExpressionError(e.reason, e.code, expr.path) from None
-        raise
-    return value
+        if e.path:
+            raise
+        failed = ExpressionError(e.reason, e.code, expr.path)
+    else:
+        return value
+    raise failed  # out here, so that it does not hold the first one with its frames: rows fail by the thousand
 
 
 def _until_null(exprs: tuple[Expr | None, ...], env: Environment) -> list[Value]:

@@ -26,6 +26,7 @@ from tidemark.shared.language.expressions.ast import (
     MapArray,
     ObjectExpr,
     ReduceArray,
+    walk,
 )
 from tidemark.shared.language.expressions.environment import LOOP_STEP_UNITS, RESULT_UNITS_MAX
 from tidemark.shared.language.kernels.base import (
@@ -38,9 +39,11 @@ from tidemark.shared.language.kernels.base import (
     Unvectorised,
     booleans,
     compare_columns,
+    doubted,
     either,
     nulls_of,
     truth_of,
+    without,
 )
 from tidemark.shared.language.values import encode_value
 from tidemark.shared.model.values import Value
@@ -50,6 +53,8 @@ Of: TypeAlias = Callable[[Expr, Rows], Column]
 """The column of an expression's values."""
 _UNITS_MAX: Final = RESULT_UNITS_MAX // 256
 """What the parts of an expression together stay far below, where each row spends so little."""
+_NODE_UNITS: Final = 8
+"""What an operator takes for each item, at the least."""
 _STEPS_MAX: Final = 256
 """Items that a `$reduce` takes on columns: each is a pass over the rows that have as many."""
 _NULL: Final = pa.scalar(b"\xc0", pa.binary())
@@ -120,9 +125,25 @@ def _tagged(column: Column) -> Tagged:
     return cells_of(kinds, numbers, zeros, zeros, zeros.view(np.uint8), "packed")
 
 
-def _made(cells: pa.BinaryArray, kind: ColumnType, doubt: Bools | None) -> Column:
+def _made(cells: pa.BinaryArray, kind: ColumnType, doubt: Bools | None, rows: Rows) -> Column:
     """Arrays or objects; those that are too large are left to the interpreter."""
-    return Column(kind, cells, doubt=either(doubt, _lengths(cells) > _UNITS_MAX))
+    return Column(kind, cells, doubt=either(doubt, _lengths(cells) > _left(rows)))
+
+
+def _left(rows: Rows) -> Int64s:
+    """What each row may spend before only the interpreter can tell, shape (n,)."""
+    return rows.left if isinstance(rows, Bound) else np.full(rows.size, _UNITS_MAX)
+
+
+def _sizes(column: Column) -> Int64s | None:
+    """Bytes of the values of a column in which they differ."""
+    if column.cells is not None:
+        return np.where(column.cells.tags >= tags.STRING, column.cells.ends - column.cells.begins, 0).astype(np.int64)
+    if column.type in ("string", "object", "array") and not pa.types.is_boolean(column.values.type):
+        if pa.types.is_struct(column.values.type):
+            raise Unvectorised
+        return _lengths(column.values)
+    return None
 
 
 def constant_of(value: Value, size: int) -> Column:
@@ -149,6 +170,9 @@ class Bound(Rows):
     def __init__(self, above: Rows, places: Int64s | None, variables: Mapping[str, "Column | pa.BinaryArray"]) -> None:
         super().__init__(above.size if places is None else len(places))
         self._above, self._places, self._variables = above, places, variables
+        self._times = np.ones(above.size, np.int64) if places is None else np.bincount(places, minlength=above.size)
+        left = _left(above) // np.maximum(self._times, 1)
+        self.left: Int64s = left if places is None else left[places]
 
     def at(self, names: Path) -> Column:
         """What the document has."""
@@ -175,7 +199,14 @@ class Bound(Rows):
         return _of_cells(values.read_inside(found, names) if names else values.read(found))
 
     def _of_above(self, column: Column) -> Column:
-        return column if self._places is None else _taken(column, self._places)
+        if self._places is None:
+            return column
+        sizes = _sizes(column)
+        if sizes is not None:  # what would be there many times
+            over = either(sizes * self._times > _left(self._above))
+            if over is not None:
+                column = doubted(replace(column, values=without(column.values, over)), over)
+        return _taken(column, self._places)
 
 
 # --- arrays taken apart -----------------------------------------------------------------------------------------------
@@ -184,7 +215,7 @@ class Bound(Rows):
 class _Arrays:
     """The arrays that an expression gives, shape (n,): how many items each has, 0 of what is none, and all items."""
 
-    def __init__(self, column: Column) -> None:
+    def __init__(self, column: Column, rows: Rows, body: Expr | None = None) -> None:
         cells, unsure = encoded(column)
         counts, self.items = values.items(cells)
         self.are = counts >= 0
@@ -192,8 +223,12 @@ class _Arrays:
         kinds = values.read(cells).tags
         self.odd = ~self.are & (kinds != tags.MISSING) & (kinds != tags.NULL)
         """What is neither array nor null."""
-        spent = self.counts * LOOP_STEP_UNITS + _lengths(cells)
-        self.unsure = either(unsure, self.odd, spent > _UNITS_MAX)
+        step = LOOP_STEP_UNITS + (0 if body is None else _NODE_UNITS * sum(1 for _ in walk(body)))
+        self.unsure = either(unsure, self.odd, self.counts * step + _lengths(cells) > _left(rows))
+        if self.unsure is not None:  # their items are nobody's
+            kept = ~self.unsure
+            self.items = self.items.filter(pa.array(np.repeat(kept, self.counts)))
+            self.counts = np.where(kept, self.counts, 0)
         self.rows = np.repeat(np.arange(len(counts)), self.counts)
         """Of each item its row."""
 
@@ -222,33 +257,33 @@ def _name(name: str) -> str:
 
 
 def _map(expr: MapArray, rows: Rows, of: Of) -> Column:
-    source = _Arrays(of(expr.source, rows))
+    source = _Arrays(of(expr.source, rows), rows, expr.body)
     inner = Bound(rows, source.rows, {_name(expr.variable): source.items})
     cells, unsure = encoded(of(expr.body, inner)) if inner.size or not rows.size else (source.items, None)
     made = values.arrays(source.counts, cells, source.are)
-    return _made(made, "array", either(source.unsure, source.by_row(unsure)))
+    return _made(made, "array", either(source.unsure, source.by_row(unsure)), rows)
 
 
 def _filter(expr: FilterArray, rows: Rows, of: Of) -> Column:
     if expr.limit is not None:
         raise Unvectorised
-    source = _Arrays(of(expr.source, rows))
+    source = _Arrays(of(expr.source, rows), rows, expr.condition)
     inner = Bound(rows, source.rows, {_name(expr.variable): source.items})
     condition = of(expr.condition, inner) if inner.size or not rows.size else booleans(np.zeros(0, np.bool_))
     kept = truth_of(condition)
     counts = np.bincount(source.rows[kept], minlength=rows.size)
     made = values.arrays(counts, source.items.filter(pa.array(kept)), source.are)
-    return _made(made, "array", either(source.unsure, source.by_row(condition.doubt)))
+    return _made(made, "array", either(source.unsure, source.by_row(condition.doubt)), rows)
 
 
 def _reduce(expr: ReduceArray, rows: Rows, of: Of) -> Column:
-    source = _Arrays(of(expr.source, rows))
+    source = _Arrays(of(expr.source, rows), rows, expr.body)
     value, unsure = encoded(of(expr.initial, rows))
     doubt = np.zeros(rows.size, np.bool_)
     for mask in (unsure, source.unsure, source.counts > _STEPS_MAX):
         doubt |= False if mask is None else mask
     begins, spent = np.cumsum(source.counts) - source.counts, np.zeros(rows.size, np.int64)
-    step = 0
+    step, left = 0, _left(rows)
     while len(active := np.flatnonzero((source.counts > step) & ~doubt)):
         variables = {"value": value.take(pa.array(active)), "this": source.items.take(pa.array(begins[active] + step))}
         found, unsure = encoded(of(expr.body, Bound(rows, active, variables)))
@@ -256,7 +291,7 @@ def _reduce(expr: ReduceArray, rows: Rows, of: Of) -> Column:
         order[active] = rows.size + np.arange(len(active))
         value = pa.concat_arrays([value, found]).take(pa.array(order))
         spent += _lengths(value)
-        doubt |= spent > _UNITS_MAX
+        doubt |= spent > left
         if unsure is not None:
             doubt[active[unsure]] = True
         step += 1
@@ -277,7 +312,7 @@ def _array(expr: ArrayExpr, rows: Rows, of: Of) -> Column:
     order = np.arange(rows.size * count).reshape(count, rows.size).T.ravel()
     cells = pa.concat_arrays([found for found, _ in parts] or [pa.array([], pa.binary())]).take(pa.array(order))
     made = values.arrays(np.full(rows.size, count), cells, np.ones(rows.size, np.bool_))
-    return _made(made, "array", either(*(unsure for _, unsure in parts)))
+    return _made(made, "array", either(*(unsure for _, unsure in parts)), rows)
 
 
 def _object(expr: ObjectExpr, rows: Rows, of: Of) -> Column:
@@ -287,7 +322,7 @@ def _object(expr: ObjectExpr, rows: Rows, of: Of) -> Column:
 def _over(base: pa.BinaryArray, expr: ObjectExpr, rows: Rows, of: Of, unsure: Bools | None) -> Column:
     parts = [encoded(of(item, rows)) for _, item in expr.fields]
     made = values.objects(base, [name for name, _ in expr.fields], [found for found, _ in parts])
-    return _made(made, "object", either(unsure, *(doubt for _, doubt in parts)))
+    return _made(made, "object", either(unsure, *(doubt for _, doubt in parts)), rows)
 
 
 def _merge_objects(expr: Call, rows: Rows, of: Of) -> Column:
@@ -322,14 +357,14 @@ def _split(expr: Call, rows: Rows, of: Of) -> Column:
     if not there.all():
         cells = cells.filter(pa.array(np.repeat(there, counts)))
         counts = np.where(there, counts, 0)
-    return _made(values.arrays(counts, cells, there), "array", column.doubt)
+    return _made(values.arrays(counts, cells, there), "array", column.doubt, rows)
 
 
 # --- what arrays are asked --------------------------------------------------------------------------------------------
 
 
 def _size(expr: Call, rows: Rows, of: Of) -> Column:
-    source = _Arrays(of(_given(expr, 0), rows))
+    source = _Arrays(of(_given(expr, 0), rows), rows)
     return Column("int", pa.array(source.counts, pa.int32()), doubt=either(source.unsure, ~source.are))
 
 
@@ -348,14 +383,14 @@ def _element(index: int | None) -> Callable[[Call, Rows, Of], Column]:
             if not isinstance(written, Literal) or type(written.value) is not int:
                 raise Unvectorised
             wanted = written.value
-        return _Arrays(of(_given(expr, 0), rows)).item(wanted)
+        return _Arrays(of(_given(expr, 0), rows), rows).item(wanted)
 
     return apply
 
 
 def _contains(expr: Call, rows: Rows, of: Of) -> Column:
     """`$in` an array that is no constant."""
-    wanted, source = of(_given(expr, 0), rows), _Arrays(of(_given(expr, 1), rows))
+    wanted, source = of(_given(expr, 0), rows), _Arrays(of(_given(expr, 1), rows), rows)
     if rows.size and not len(source.items):
         none = np.zeros(rows.size, np.bool_)
         return replace(booleans(none), doubt=either(wanted.doubt, source.unsure, ~source.are))

@@ -266,7 +266,7 @@ def _array_elem_at(expr: Call, rows: Rows) -> Column:
             try:
                 return rows.item(names, index)
             except Unvectorised:
-                pass
+                return arrays.CALLS["$arrayElemAt"](expr, rows, column_of)
     return arrays.CALLS["$arrayElemAt"](expr, rows, column_of)
 
 
