@@ -98,8 +98,9 @@ def _with_dates(op: str, args: Sequence[Column]) -> Column:
         left, right = right, left
     if left.type != "date" or right.type not in WHOLE:
         raise Unvectorised
-    moved, doubt = _checked(op, _ms(left), right.values.cast(pa.int64()))
-    return Column("date", moved.cast(TIMESTAMP), doubt=doubt)
+    amount = right.values.cast(pa.int64())
+    moved, doubt = _checked(op, _ms(left), amount)
+    return Column("date", moved.cast(TIMESTAMP), doubt=either(doubt, filled(pc.equal(amount, INT64_MIN))))
 
 
 def _ms(column: Column) -> pa.Array:
