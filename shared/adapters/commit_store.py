@@ -39,7 +39,7 @@ from tidemark.shared.adapters.sqlite_file import SqliteFile, damage
 from tidemark.shared.adapters.store_settings import StoreSettings
 from tidemark.shared.model.checkpoint import CommitRow, LineageEntry
 from tidemark.shared.model.formats import FormatError
-from tidemark.shared.model.ids import Epoch, Generation, JobId, LeaderToken
+from tidemark.shared.model.ids import NO_LEADER, Epoch, Generation, JobId, LeaderToken
 from tidemark.shared.model.processors import Expected, ProcessorRow
 from tidemark.shared.ports.commits import (
     WHAT_TO_DO,
@@ -49,6 +49,7 @@ from tidemark.shared.ports.commits import (
     StoreUnavailable,
     StoreUnusable,
     counts_fewer,
+    names_earlier,
 )
 
 T = TypeVar("T")
@@ -144,13 +145,17 @@ class SqlCommitStore:
 
     # --- leadership
 
-    async def lead(self, holder: str, lease_ms: int, now_ms: int, told: int = 0) -> LeaderToken | None:
+    async def lead(
+        self, holder: str, lease_ms: int, now_ms: int, told: int = 0, led: LeaderToken = NO_LEADER
+    ) -> LeaderToken | None:
         """Take leadership if the lease is free, over or ours by name; writes the token into every processor's row."""
 
         async def take(connection: AsyncConnection) -> tuple[LeaderToken, int] | None:
             found = (await connection.execute(sa.select(schema.leadership).with_for_update())).one()
             if found.changes < told:
                 raise self._older(found.changes, told)
+            if found.token < led:
+                raise StoreLost(f"store {self._engine.url!r}: {names_earlier(LeaderToken(found.token), led)}")
             over = self._lease.over(LeaderToken(found.token), found.expires_ms, lease_ms, now_ms)
             if found.holder not in ("", holder) and not over:
                 return None

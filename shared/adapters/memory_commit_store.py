@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -22,13 +22,11 @@ from tidemark.shared.adapters.commit_rules import (
 )
 from tidemark.shared.adapters.faults import Fault, Faults
 from tidemark.shared.model.checkpoint import CommitRow, LineageEntry
-from tidemark.shared.model.ids import Epoch, Generation, JobId, LeaderToken, ProcessorName
+from tidemark.shared.model.ids import NO_LEADER, Epoch, Generation, JobId, LeaderToken, ProcessorName
 from tidemark.shared.model.processors import Expected, ProcessorRow
-from tidemark.shared.ports.commits import Ambiguous, Stale, StoreLost, StoreUnavailable, counts_fewer
+from tidemark.shared.ports.commits import Ambiguous, Stale, StoreLost, StoreUnavailable, counts_fewer, names_earlier
 
 T = TypeVar("T")
-
-_NOBODY: Final = LeaderToken(0)
 
 
 @dataclass(slots=True)
@@ -36,7 +34,7 @@ class MemoryCommitState:
     """What the store holds."""
 
     holder: str = ""
-    token: LeaderToken = _NOBODY
+    token: LeaderToken = NO_LEADER
     expires_ms: int = 0
     changes: int = 0
     rows: dict[ProcessorName, ProcessorRow] = field(default_factory=dict)
@@ -65,13 +63,17 @@ class MemoryCommitStore:
 
     # --- leadership
 
-    async def lead(self, holder: str, lease_ms: int, now_ms: int, told: int = 0) -> LeaderToken | None:
+    async def lead(
+        self, holder: str, lease_ms: int, now_ms: int, told: int = 0, led: LeaderToken = NO_LEADER
+    ) -> LeaderToken | None:
         """Take leadership if the lease is free, over or ours by name; every row gets the new token."""
 
         def take() -> LeaderToken | None:
             state = self._state
             if state.changes < told:
                 raise StoreLost(counts_fewer(state.changes, told))
+            if state.token < led:
+                raise StoreLost(names_earlier(state.token, led))
             over = self._lease.over(state.token, state.expires_ms, lease_ms, now_ms)
             if state.holder not in ("", holder) and not over:
                 return None

@@ -39,6 +39,7 @@ StatePart = NewType("StatePart", str)
 
 TASK_PART = StatePart("task")
 
+NO_LEADER = LeaderToken(0)
 NO_EPOCH = Epoch(0)
 FIRST_SEQ = Seq(0)
 FIRST_OFFSET = Offset(0)

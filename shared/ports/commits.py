@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from tidemark.shared.model.checkpoint import CommitRow, LineageEntry
-from tidemark.shared.model.ids import Epoch, Generation, JobId, LeaderToken
+from tidemark.shared.model.ids import NO_LEADER, Epoch, Generation, JobId, LeaderToken
 from tidemark.shared.model.processors import Expected, ProcessorRow
 
 __all__ = [
@@ -48,6 +48,11 @@ def counts_fewer(changes: int, confirmed: int) -> str:
     return lacks(f"counts {changes} changes, but had confirmed {confirmed}")
 
 
+def names_earlier(leader: LeaderToken, told: LeaderToken) -> str:
+    """The sentence where a store has never named a leader that has told of itself."""
+    return lacks(f"names leader {leader} as the last, but leader {told} has told of itself")
+
+
 def lacks(what: str) -> str:
     """The sentence where the store contradicts what was told of it."""
     return (
@@ -74,11 +79,14 @@ class CommitStore(Protocol):
         """Create what is not there; check that durability is set as C8 asks."""
         ...
 
-    async def lead(self, holder: str, lease_ms: int, now_ms: int, told: int = 0) -> LeaderToken | None:
+    async def lead(
+        self, holder: str, lease_ms: int, now_ms: int, told: int = 0, led: LeaderToken = NO_LEADER
+    ) -> LeaderToken | None:
         """Take leadership if the lease is free, over or ours by name; writes the new token into every processor's row; None if held.
 
-        told: the most changes that any leader has told of. StoreLost, and nothing is changed, where the store counts fewer; so in
-        every later call that writes, where it counts fewer than `changes`.
+        told, led: the most changes that any leader has told of, and the last leader that has. StoreLost, and nothing is changed,
+        where the store counts fewer, or has named none of that number; so in every later call that writes, where it counts fewer
+        than `changes`.
         Over: by the candidate's clock, or because for `lease_ms` nobody has renewed it.
         """
         ...

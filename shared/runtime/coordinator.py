@@ -13,7 +13,7 @@ import structlog
 
 from tidemark.shared.language.redaction import redacted_text
 from tidemark.shared.model.checkpoint import BlobRef
-from tidemark.shared.model.ids import Epoch, JobId, LeaderToken, Offset, ProcessorName
+from tidemark.shared.model.ids import NO_LEADER, Epoch, JobId, LeaderToken, Offset, ProcessorName
 from tidemark.shared.model.messages import (
     Answered,
     Command,
@@ -290,6 +290,8 @@ class CoordinatorDriver:
         match command:
             case do.MakePlan():
                 await self._plan(term, command)
+            case do.ProveLeadership(contradiction):
+                await self._prove(self._token or NO_LEADER, contradiction)
             case do.CreateTopics():
                 self._post(term, await create(command, self._outside))
             case do.WriteBlobs(op, wanted):
@@ -361,7 +363,7 @@ class CoordinatorDriver:
             elif held == self._lease:
                 self._lose_lease("the store says so")
             return
-        token = await self._store.lead(self._holder, self._lease_ms, now_ms, await self._told.most())
+        token = await self._store.lead(self._holder, self._lease_ms, now_ms, await self._told.most(), self._told.leader)
         if token is None:
             return
         self._lease, self._renewed_ms = token, asked_ms
@@ -389,6 +391,10 @@ class CoordinatorDriver:
         while (found := await self._read_store()) is None:
             await self._outside.clock.sleep_ms(self._outside.settings.retry_ms)
         mark, stored, connections = found
+        for one in stored:
+            if one.mirrored > one.row.last:  # before anything is told: so a newer copy still counts what was
+                last = f"has checkpoint {one.row.last} as the last of {one.row.name} (job {one.row.job})"
+                await self._prove(token, f"{last}, but its commits topic has {one.mirrored}")
         if self._lease != token:
             return
         self._waits_for = ""
@@ -411,6 +417,12 @@ class CoordinatorDriver:
             _log.warning("coordinator.leadership_waits", reason=str(error))
             self._waits_for = str(error) or type(error).__name__
             return None
+
+    async def _prove(self, token: LeaderToken, contradiction: str) -> None:
+        """StoreLost where the store still names this leader; else another leads, and has done what was seen (C8)."""
+        await self._told.contradicts(contradiction, self._store, token, self._lease_ms)
+        if self._lease == token:
+            self._lose_lease(f"the store {contradiction}")
 
     async def _certain(self) -> None:
         """Wait until the lease was renewed within its length: who cannot ask the store may have been followed."""
@@ -544,9 +556,7 @@ class CoordinatorDriver:
             if name is None:
                 return
             if its > token and self._leads_in(term):
-                await self._told.refused(self._store, token, its, self._lease_ms)
-                if self._lease == token:
-                    self._lose_lease(f"leader {its} has told of itself")
+                await self._prove(token, f"names leader {token}, but leader {its} has told of itself in the registry")
             elif its == token and not name:
                 await found(term, list(before), overtaken=False)
                 before.clear()

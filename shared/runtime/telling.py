@@ -18,7 +18,7 @@ from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.commits import Ambiguous, CommitStore, StoreLost, StoreUnavailable, lacks
 from tidemark.shared.ports.log import OffsetOutOfRange, TopicPartition
 from tidemark.shared.runtime.context import Outside
-from tidemark.shared.runtime.fencing import LEADS_KEY, changes_of, signed
+from tidemark.shared.runtime.fencing import LEADS_KEY, changes_of, signed, token_of
 from tidemark.shared.runtime.outbox import Outbox, Parcel
 from tidemark.shared.runtime.reading import up_to_now
 
@@ -62,29 +62,36 @@ _log = structlog.get_logger()
 
 
 class Told:
-    """In the registry; each look reads on from where the last one ended."""
+    """In the registry, which keeps it, and in commands, on which others act at once; each look reads on from where the last ended."""
 
     def __init__(self, outside: Outside) -> None:
         self._outside = outside
-        self._position: Offset | None = None
+        self._positions: dict[TopicPartition, Offset] = {}
         self._most = 0
+        self.leader = LeaderToken(0)
+        """The last that has told anything; 0 if nobody has led."""
 
     async def most(self) -> int:
-        """The most changes up to where the registry ends now; 0 if nobody has led. LogUnavailable."""
-        topic, log = TopicPartition(self._outside.topics.registry, 0), self._outside.log
-        if self._position == (await log.end_offsets([topic]))[topic]:
-            return self._most
-        try:
-            async for record in up_to_now(log, topic, self._outside.settings, begin=self._position):
-                self._most = max(self._most, changes_of(record))
-                self._position = Offset(record.offset + 1)
-        except OffsetOutOfRange:
-            self._position = None
-            return await self.most()
+        """The most changes up to where these topics end now; 0 if nobody has led. LogUnavailable."""
+        topics = [TopicPartition(topic, 0) for topic in (self._outside.topics.registry, self._outside.topics.commands)]
+        for topic, end in (await self._outside.log.end_offsets(topics)).items():
+            while self._positions.get(topic) != end:
+                try:
+                    await self._read(topic)
+                    break
+                except OffsetOutOfRange:
+                    self._positions.pop(topic, None)
         return self._most
 
-    async def refused(self, store: CommitStore, token: LeaderToken, its: LeaderToken, lease_ms: int) -> None:
-        """Another leads, by its word: wait until the store says so, too. StoreLost where it goes on to name this leader."""
+    async def _read(self, topic: TopicPartition) -> None:
+        begin = self._positions.get(topic)
+        async for record in up_to_now(self._outside.log, topic, self._outside.settings, begin=begin):
+            self._most = max(self._most, changes_of(record))
+            self.leader = max(self.leader, token_of(record))
+            self._positions[topic] = Offset(record.offset + 1)
+
+    async def contradicts(self, what: str, store: CommitStore, token: LeaderToken, lease_ms: int) -> None:
+        """Others know of more than the store has: wait until it says that another leads. StoreLost where it goes on to name this leader."""
         while True:
             try:
                 renewed = await store.renew(token, lease_ms, self._outside.clock.now_ms())
@@ -93,7 +100,7 @@ class Told:
                 await self._outside.clock.sleep_ms(self._outside.settings.retry_ms)
                 continue
             if renewed:
-                raise StoreLost(lacks(f"names leader {token}, but leader {its} has told of itself in the registry"))
+                raise StoreLost(lacks(what))
             return
 
 

@@ -97,6 +97,15 @@ async def test_C8_a_backup_that_is_put_back_while_the_store_is_in_use_is_noticed
     assert await store.processors() == [row]
 
 
+async def test_C8_a_copy_that_has_never_named_a_leader_who_told_of_itself_is_not_led(store: CommitStore) -> None:
+    """It counts enough, for changes of its own: two copies have gone on side by side, and others acted on the other one's word."""
+    row = await begin(store)
+    with pytest.raises(StoreLost, match=f"names leader {row.leader} as the last, but leader {row.leader + 1} has told"):
+        await store.lead("a", LEASE_MS, NOW_MS, 0, LeaderToken(row.leader + 1))
+    assert await store.processors() == [row]
+    assert await store.lead("a", LEASE_MS, NOW_MS, 0, row.leader) == row.leader + 1
+
+
 def _lose_answers(store: CommitStore, monkeypatch: pytest.MonkeyPatch, *, happens: bool) -> None:
     """Let the next change's answer be lost: it has happened, or it never will."""
     if isinstance(store, MemoryCommitStore):

@@ -140,12 +140,18 @@ class World(WorkersSide):
 
     # --- what commands do -----------------------------------------------------------------------------------------------
 
-    def carry_out(self, node: Node, c: do.CoordinatorCommand, fate: Fate) -> None:
+    def carry_out(self, node: Node, c: do.CoordinatorCommand, fate: Fate) -> None:  # noqa: C901, PLR0912 - a table
         """One command of a coordinator, with this fate."""
         now = self.now_ms
         match c:
             case do.TakeLeadership():
                 node.wants_lead = True
+            case do.ProveLeadership():
+                if node.machine.ctx.token == self.store.token:
+                    node.alive = False  # the process ends: the store has lost what others saw
+                else:
+                    self.give(node, ev.LeadershipLost(now))
+                    node.wants_lead = True
             case do.Publish(command=command):
                 self.publish(node, command)
             case do.PublishStatus(status=status):

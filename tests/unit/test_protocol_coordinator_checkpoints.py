@@ -3,12 +3,12 @@
 
 from hashlib import sha256
 
+import pytest
 from msgspec import structs
 
 from tests.unit.protocol_coordinator_support import NAME, Fate
 from tests.unit.protocol_coordinator_world import World, started
-from tidemark.shared.model.checkpoint import MirrorRow
-from tidemark.shared.model.ids import Epoch, TaskId, VertexId
+from tidemark.shared.model.ids import Epoch, Generation, TaskId, VertexId
 from tidemark.shared.model.messages import (
     AbortCheckpoint,
     Ack,
@@ -16,7 +16,6 @@ from tidemark.shared.model.messages import (
     CommitHint,
     StartCheckpoint,
     StartSources,
-    StopTasks,
 )
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator import events as ev
@@ -276,28 +275,24 @@ def test_C9_at_its_start_a_leader_appends_what_the_mirror_lacks() -> None:
     assert [m.epoch for m in world.mirror] == [1, 2, 3]
 
 
-def test_C9_a_mirror_above_the_store_stops_the_processor_naming_both() -> None:
-    """SQL has lost a commit: FAILED with both numbers, and no start before that is mended."""
-    world = started()
-    world.pass_ms(2_500)
-    world.mirror.append(MirrorRow(world.row.job, Epoch(7), Epoch(2), world.row.generation, ()))
-    world.lead()
-    world.pass_ms(300)
-    assert world.row.state == "FAILED"
-    assert "checkpoint 7" in world.row.reason
-    assert "store's last is 2" in world.row.reason
-    assert world.said(StopTasks)
-
-
-def test_C9_a_marker_above_the_store_stops_the_processor() -> None:
-    """A sink that has released more than SQL has committed means the same."""
+@pytest.mark.parametrize("seen", ["a marker", "a generation"])
+def test_C8_a_leader_decides_nothing_once_others_have_seen_more_than_its_store_has(seen: str) -> None:
+    """Another leads, or the store has lost it: the row of an older copy stays as it is, so that the newest may come back."""
     world = started()
     world.pass_ms(1_500)
     world.releasing = False
-    world.markers[world.row.job, VertexId("emit"), 0] = Epoch(9)
-    world.pass_ms(300)
-    assert world.row.state == "FAILED"
-    assert "9" in world.row.reason
+    if seen == "a marker":
+        world.markers[world.row.job, VertexId("emit"), 0] = Epoch(9)
+    else:
+        world.store.rows[NAME] = structs.replace(world.row, generation=Generation(0))
+        world.nodes[0].machine.processors[NAME].state.row = world.row
+    before, decided = world.row, len(world.nodes[0].log)
+    world.pass_ms(3_000)
+    assert world.row == before
+    found = [c for c in world.nodes[0].log[decided:] if not isinstance(c, do.PublishStatus)]
+    assert [type(c) for c in found] == [do.ProveLeadership]
+    said = found[0].contradiction  # type: ignore[union-attr]
+    assert said.startswith(f"has 1 of job {before.job}" if seen == "a marker" else f"has 0 of job {before.job}")
 
 
 def test_F8_a_task_may_ask_for_a_checkpoint() -> None:

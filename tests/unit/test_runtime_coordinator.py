@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.harness.installation import NAME, installed
 from tidemark.services.coordinator.planning import plan_for_coordinator
@@ -19,13 +20,16 @@ from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
-from tidemark.shared.model.ids import LeaderToken, Offset, ProcessorName
-from tidemark.shared.model.messages import CreateProcessor, PutConnection, StartProcessor
+from tidemark.shared.model.checkpoint import MirrorRow
+from tidemark.shared.model.ids import NO_LEADER, Epoch, Generation, JobId, LeaderToken, Offset, ProcessorName
+from tidemark.shared.model.messages import CreateProcessor, PutConnection, RunningPlan, StartProcessor
+from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.commits import StoreLost, StoreUnavailable
 from tidemark.shared.ports.log import LogError, LogRecord, LogUnavailable, NewRecord, TopicPartition
 from tidemark.shared.protocol.coordinator.events import PlannedPipeline
 from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
+from tidemark.shared.protocol.coordinator.record import Kept, encode_kept, encode_plan
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 from tidemark.shared.runtime.client import Client, RequestRefused, RequestTimeout
 from tidemark.shared.runtime.context import Outside
@@ -34,6 +38,7 @@ from tidemark.shared.runtime.fencing import LEADS_KEY, changes_of, signed
 from tidemark.shared.runtime.reading import up_to_now
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.wire.messages import encode_message
 
 LEASE_MS = 5_000
 
@@ -45,8 +50,10 @@ class NotedStore(MemoryCommitStore):
         super().__init__(state)
         self._taken = taken
 
-    async def lead(self, holder: str, lease_ms: int, now_ms: int, told: int = 0) -> LeaderToken | None:
-        token = await super().lead(holder, lease_ms, now_ms, told)
+    async def lead(
+        self, holder: str, lease_ms: int, now_ms: int, told: int = 0, led: LeaderToken = NO_LEADER
+    ) -> LeaderToken | None:
+        token = await super().lead(holder, lease_ms, now_ms, told, led)
         if token is not None:
             self._taken.append((holder, now_ms))
         return token
@@ -74,6 +81,11 @@ class Stand:
         """Where the topic of requests begins and ends."""
         topic = TopicPartition(Topics().requests, 0)
         return (await self.log.begin_offsets([topic]))[topic], (await self.log.end_offsets([topic]))[topic]
+
+    async def leads(self, place: str) -> None:
+        """Wait until this one leads."""
+        while self.drivers[place]._token is None:
+            await self.clock.sleep_ms(10)
 
     async def connections_told(self) -> int:
         """Records in the topic of connections."""
@@ -351,6 +363,69 @@ def test_C8_a_store_that_has_lost_what_leaders_told_of_ends_the_coordinator(puts
     on_virtual_time(story)
 
 
+def test_C8_commands_of_a_lost_change_are_noticed_before_anybody_leads() -> None:
+    """Workers acted on them, though the registry had not been told yet: their number would be given out twice."""
+
+    async def story(stand: Stand) -> dict[str, "asyncio.Task[None]"]:
+        topic = TopicPartition(Topics().commands, 0)
+        await stand.log.create_topic(topic.topic, 1)
+        told = NewRecord(b"", None, headers=signed(LeaderToken(1), 9))
+        await (await (await stand.log.writer("leader")).send(topic, told))
+        stand.state.changes = 8
+        with pytest.raises(StoreLost, match="counts 8 changes, but had confirmed 9"):
+            await stand.start("coordinator-0")
+        stand.state.changes, stand.state.token = 9, LeaderToken(1)
+        tasks = {"coordinator-0": stand.start("coordinator-0")}
+        await stand.leads("coordinator-0")
+        return tasks
+
+    on_virtual_time(story)
+
+
+def test_C9_where_the_mirror_has_more_than_the_store_nobody_leads_and_the_newest_copy_is_taken_back() -> None:
+    """The older copy is read and nothing is told of it, however often: so the newest still counts what was told."""
+
+    async def story(stand: Stand) -> dict[str, "asyncio.Task[None]"]:
+        task = stand.start("coordinator-0")
+        await stand.leads("coordinator-0")
+        stand.drivers["coordinator-0"].stop()
+        await task
+        row = ProcessorRow(
+            name=NAME,
+            job=JobId("j"),
+            leader=stand.state.token,
+            generation=Generation(1),
+            last=Epoch(2),
+            reserved=Epoch(9),
+            desired="stopped",
+            state="STOPPED",
+            reason="",
+            failures=0,
+            plan_version=1,
+            plan=encode_plan(RunningPlan(1, "{}", {}, ())),
+            parallelism={},
+            extra=encode_kept(Kept()),
+        )
+        stand.state.rows[NAME] = row
+        newest = deepcopy(stand.state)
+        newest.rows[NAME] = structs.replace(row, last=Epoch(3))
+        newest.changes += 1
+        mirror = TopicPartition(Topics().commits(row.job), 0)
+        await stand.log.create_topic(mirror.topic, 1)
+        mirrored = encode_message(MirrorRow(row.job, Epoch(3), Epoch(2), Generation(1), ()))
+        await (await (await stand.log.writer("leader")).send(mirror, NewRecord(mirrored)))
+        for _ in range(5):
+            with pytest.raises(StoreLost, match=r"checkpoint 2 as the last of .*, but its commits topic has 3.*backup"):
+                await stand.start("coordinator-0")
+        assert stand.state.rows[NAME].last == 2
+        stand.state = newest
+        tasks = {"coordinator-0": stand.start("coordinator-0")}
+        await stand.leads("coordinator-0")
+        return tasks
+
+    on_virtual_time(story)
+
+
 def test_C8_whoever_has_an_answer_finds_its_change_counted_in_the_registry() -> None:
     """So a backup from before it is noticed, however soon it is put back."""
 
@@ -392,9 +467,11 @@ class LateStore(NotedStore):
         if LateStore.opened < 3:
             raise StoreUnavailable("not there")
 
-    async def lead(self, holder: str, lease_ms: int, now_ms: int, told: int = 0) -> LeaderToken | None:
+    async def lead(
+        self, holder: str, lease_ms: int, now_ms: int, told: int = 0, led: LeaderToken = NO_LEADER
+    ) -> LeaderToken | None:
         assert LateStore.opened == 3, "nobody asks a store that is not open"
-        return await super().lead(holder, lease_ms, now_ms, told)
+        return await super().lead(holder, lease_ms, now_ms, told, led)
 
 
 def test_a_store_that_is_not_there_at_first_is_waited_for() -> None:

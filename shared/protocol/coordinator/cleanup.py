@@ -14,7 +14,7 @@ from tidemark.shared.protocol.coordinator.state import Cleaning, Dropped, Phase,
 
 def clean(p: ProcessorState, now_ms: int) -> None:
     """Begin a round if there is something to do: first forget commit rows, then delete what nothing lists any more."""
-    if p.cleaning is not None or p.phase is Phase.DROPPING or now_ms < p.clean_at_ms or p.lost_commit:
+    if p.cleaning is not None or p.phase is Phase.DROPPING or now_ms < p.clean_at_ms:
         return
     progress = p.cleaned_at != p.row.last
     superfluous = p.superfluous_lineage()

@@ -34,6 +34,13 @@ class TakeLeadership:
 
 
 @dataclass(frozen=True, slots=True)
+class ProveLeadership:
+    """Others have seen more than the store has: it has lost that, if it still renews this lease; else another leads (C8)."""
+
+    contradiction: str
+
+
+@dataclass(frozen=True, slots=True)
 class StoreCreate:
     """`CommitStore.create`."""
 
@@ -246,6 +253,7 @@ class RetireWorker:
 
 CoordinatorCommand = (
     TakeLeadership
+    | ProveLeadership
     | StoreCreate
     | StoreUpdate
     | StoreNewGeneration

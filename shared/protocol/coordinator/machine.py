@@ -95,6 +95,10 @@ class CoordinatorMachine:
                 self._wait(request)
             case _ if self.role is Role.LEADS:
                 self._handle_as_leader(event)
+        if self.ctx.contradicted:
+            self.role = Role.RETAKES
+            self.ctx.out.append(do.ProveLeadership(self.ctx.contradicted))
+            self.ctx.contradicted = ""
         if self.role is Role.LEADS:
             self._advance(now_ms)
         self.last_ms = now_ms

@@ -84,17 +84,11 @@ class ProcessorMachine:
     def of(ctx: Context, stored: ev.StoredProcessor, now_ms: int) -> "ProcessorMachine":
         """A processor as a new leader finds it."""
         p = restore_state(ctx, stored.row, stored.lineage, stored.commits)
-        if stored.mirrored > p.row.last:
-            p.lost_commit = (
-                f"the commits topic has checkpoint {stored.mirrored} of job {p.row.job}, but the store's last is {p.row.last}:"
-                " the store has lost a commit (restored from a backup?); bring its newest state back, or drop the processor"
-            )
-        else:
-            p.mirror.appended = stored.mirrored
-            p.mirror.rows.extend(stored.rows)
-            for commit in stored.commits:
-                if commit.epoch > stored.mirrored:
-                    p.take_permit(CommitPermit.of_read(commit))
+        p.mirror.appended = stored.mirrored
+        p.mirror.rows.extend(stored.rows)
+        for commit in stored.commits:
+            if commit.epoch > stored.mirrored:
+                p.take_permit(CommitPermit.of_read(commit))
         if p.row.desired == "dropped":
             p.phase = Phase.DROPPING
         elif p.row.state in IDLE_STATES:
@@ -137,8 +131,6 @@ class ProcessorMachine:
 
     def _decide(self, now_ms: int) -> None:
         p = self.state
-        if p.lost_commit and p.phase in ACTIVE:
-            return generation.end(p, "FAILED", p.lost_commit)
         requests.serve(p)
         if p.write is not None:
             return None
@@ -342,10 +334,7 @@ class ProcessorMachine:
         p.released[identity] = max(marker, p.released.get(identity, marker))
 
     def _ahead(self, what: str, ours: int) -> None:
-        """Others have seen more than the row says: another leads, then the next write is refused; or the store lost it (C9)."""
+        """Others have seen more than the row says: another leads, or the store has lost it (C8)."""
         p = self.state
-        if p.write is None and not p.lost_commit and p.phase in ACTIVE:
-            p.lost_commit = (
-                f"{what} of job {p.row.job}, but the store has {ours}: it has lost what it confirmed (restored from a backup?);"
-                " bring its newest state back, or drop the processor"
-            )
+        if p.write is None:
+            p.ctx.contradicted = f"has {ours} of job {p.row.job}, but {what}"

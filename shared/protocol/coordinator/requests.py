@@ -81,8 +81,6 @@ def _write(p: ProcessorState, request: Request, kept: Kept, *, desired: str, **c
 
 
 def _start(p: ProcessorState, request: StartProcessor) -> str | None:
-    if p.lost_commit:
-        return p.lost_commit
     if p.phase is Phase.DROPPING:
         return f"{p.name} is being dropped"
     if p.phase in ACTIVE:
@@ -164,8 +162,6 @@ def _modify(p: ProcessorState, request: ModifyProcessor) -> str | None:
 
 
 def _not_modifiable(p: ProcessorState, request: ModifyProcessor) -> str:
-    if p.lost_commit:
-        return p.lost_commit
     if p.phase is Phase.DROPPING:
         return f"{p.name} is being dropped"
     if p.phase in ACTIVE:

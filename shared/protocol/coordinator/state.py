@@ -10,6 +10,7 @@ from msgspec import structs
 from tidemark.shared.model.checkpoint import CommitRow, KnownSplit, LineageEntry
 from tidemark.shared.model.held import Wait
 from tidemark.shared.model.ids import (
+    NO_LEADER,
     Epoch,
     Generation,
     JobId,
@@ -49,7 +50,6 @@ _FORGOTTEN_MAX = 1_000
 """Entries of the lineage that are forgotten at a time: a statement of SQL names them."""
 UNIQUE_DIGITS = 16
 """Of an id, behind the mark of the installation."""
-NO_LEADER = LeaderToken(0)
 
 
 class Phase(StrEnum):
@@ -232,6 +232,8 @@ class Context:
     token: LeaderToken = NO_LEADER
     ops: int = 0
     outage_seen_ms: int | None = None
+    contradicted: str = ""
+    """What the store has that others have seen more of, in this event."""
     out: list[CoordinatorCommand] = field(default_factory=list)
 
     def fresh(self) -> str:
@@ -266,8 +268,6 @@ class ProcessorState:
     numbers: Numbers = field(default_factory=Numbers)
     flight: Flight | None = None
     doom: Doom | None = None
-    lost_commit: str = ""
-    """SQL has less than others have seen: nothing goes on (C9)."""
     resume_at_ms: int = 0
     outages: int = 0
     """Generations in a row that an outage ended."""

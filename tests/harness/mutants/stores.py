@@ -23,6 +23,7 @@ STORES = (
     Mutant("C8", "leading leaves the rows as they are", STORE, "            await connection.execute(sa.update(schema.processors).values(leader=token))\n", "", ON_STORE),
     Mutant("C8", "a lease that runs is taken", STORE, 'if found.holder not in ("", holder) and not over:', "if False:", ON_STORE),
     Mutant("C8", "a store that counts fewer changes than were told is led", STORE, "            if found.changes < told:", "            if False:", ON_DAMAGE),
+    Mutant("C8", "a store that has never named who told of itself is led", STORE, "            if found.token < led:", "            if False:", ON_STORE),
     Mutant("C8", "a file that was taken away is used", STORE, "        if self._file is not None and (how := self._file.changed()):", "        if False:", ON_DAMAGE),
     Mutant("C8", "a file that was cut off is used", "shared/adapters/sqlite_file.py", "        if found.st_size < self._bytes:", "        if False:", ON_DAMAGE),
     Mutant("C8", "bytes that flipped are taken", "shared/adapters/commit_schema.py", "to_bytes(_CRC_BYTES) != crc:", "to_bytes(_CRC_BYTES) != crc and False:", ON_DAMAGE),

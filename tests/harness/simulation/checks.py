@@ -9,7 +9,7 @@
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -106,6 +106,15 @@ class Checks:
         if len(self.breaches) < 20:
             self.breaches.append(f"at {self._world.now_ms()} ms: {what}")
         self._world.say(f"BREACH: {what}")
+
+    def seen_of_the_store(self) -> object:
+        """What commits have been seen, for when the store falls back to what it has now."""
+        return {job: dict(chain) for job, chain in self.history.items()}, dict(self._told), self._plan
+
+    def see_again(self, seen: Any) -> None:
+        """The store is as it was when this was seen (`seen_of_the_store`)."""
+        history, self._told, self._plan = seen
+        self.history = defaultdict(dict, {job: dict(chain) for job, chain in history.items()})
 
     def lives(self) -> int:
         """How many lives of the processor have committed something."""

@@ -12,7 +12,7 @@ from tests.harness.simulation.writes import LED_BY, RARE, RAREST, SCARCE, is_pos
 Kind = Literal[
     "crash", "crash several", "freeze", "cut out", "cut in", "cut off", "broker away", "leader change",
     "store away", "blobs away", "target away", "clock jumps", "dies at await", "rescale", "modify", "stop and start",
-    "begin anew", "drop and create", "topic made anew", "redrive",
+    "begin anew", "drop and create", "topic made anew", "redrive", "store falls back",
 ]  # fmt: skip
 _WEIGHTS: Final[dict[Kind, int]] = {
     "crash": 5, "crash several": 1, "freeze": 4, "cut out": 2, "cut in": 2, "cut off": 2, "broker away": 1,
@@ -36,6 +36,9 @@ WEATHERS: Final = (
     Weather(slow=0.2, slow_ms_max=200, turns_max=5, blocking_slow=0.1),
 )
 UPHEAVAL_RATE: Final = 0.25
+FALL_BACK_RATE: Final = 0.15
+FALLS: Final = (1, 1, 2, 5, 20)
+"""Changes that a store loses."""
 EVENT_MS: Final = 500
 """Events do not come more often, at the mean: between them something is to be reached."""
 RARE_AT_ONCE: Final = 9
@@ -66,6 +69,7 @@ class Event:
             "freeze": f"freeze {self.place} for {self.length_ms} ms",
             "dies at await": f"{self.place} dies at await {self.choice}",
             "crash several": f"crash {1 + self.choice % 3} from {self.place} on",
+            "store falls back": f"store falls back by {self.length_ms} changes",
         }.get(self.kind, self.kind if "away" in self.kind or self.kind in ORDERS else f"{self.kind} {self.place}")
         return f"{what} at {self.at_ms} ms (e{self.number})"
 
@@ -101,6 +105,7 @@ def draw_plan(scenario: Scenario, places: Sequence[str], writes: Sequence[str]) 
         events.append(
             Event(chooser.randint(0, calm_ms), number, kind, chooser.choice(places), length_ms, chooser.randint(1, 60))
         )
+    events += _falls_back(scenario.seed, places[0], calm_ms, len(events))
     weather = chooser.choice(WEATHERS)
     if chooser.random() < UPHEAVAL_RATE:
         kind = chooser.choice(UPHEAVALS)
@@ -115,6 +120,15 @@ def draw_plan(scenario: Scenario, places: Sequence[str], writes: Sequence[str]) 
         calm_ms=calm_ms,
         skewed=chooser.random() < 0.3,
     )
+
+
+def _falls_back(seed: int, place: str, calm_ms: int, number: int) -> list[Event]:
+    """The store does, once, in a few seeds: of a stream of its own, for the others to stay as they are."""
+    chooser = random.Random(f"{seed}/store")
+    if chooser.random() >= FALL_BACK_RATE:
+        return []
+    lost, choice = chooser.choice(FALLS), chooser.randint(1, 60)
+    return [Event(chooser.randint(0, calm_ms), number, "store falls back", place, lost, choice)]
 
 
 def _strikes(scenario: Scenario, chooser: random.Random, writes: Sequence[str], calm_ms: int) -> list[Strike]:

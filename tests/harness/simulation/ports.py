@@ -16,7 +16,7 @@ from tidemark.shared.adapters.memory_commit_store import MemoryCommitState, Memo
 from tidemark.shared.adapters.memory_log import MemoryLog, MemoryWriter
 from tidemark.shared.adapters.memory_transactions import MemoryTransactionalWriter
 from tidemark.shared.model.checkpoint import BlobRef, CommitRow, LineageEntry
-from tidemark.shared.model.ids import Epoch, Generation, JobId, LeaderToken, Offset
+from tidemark.shared.model.ids import NO_LEADER, Epoch, Generation, JobId, LeaderToken, Offset
 from tidemark.shared.model.processors import Expected, ProcessorRow
 from tidemark.shared.ports.blobs import BlobError, BlobUnavailable, Note
 from tidemark.shared.ports.log import NewRecord, TopicPartition
@@ -216,9 +216,11 @@ class SimStore(MemoryCommitStore):
         self._who = who
         self._watcher = watcher
 
-    async def lead(self, holder: str, lease_ms: int, now_ms: int, told: int = 0) -> LeaderToken | None:
+    async def lead(
+        self, holder: str, lease_ms: int, now_ms: int, told: int = 0, led: LeaderToken = NO_LEADER
+    ) -> LeaderToken | None:
         """See `CommitStore.lead`."""
-        return await named(self._who, "store lead", super().lead(holder, lease_ms, now_ms, told))
+        return await named(self._who, "store lead", super().lead(holder, lease_ms, now_ms, told, led))
 
     async def renew(self, token: LeaderToken, lease_ms: int, now_ms: int) -> bool:
         """See `CommitStore.renew`."""
@@ -260,7 +262,15 @@ class WatchedState(MemoryCommitState):
 
     def __init__(self, watcher: Watcher) -> None:
         super().__init__()
+        self._watcher = watcher
         self.commits = _ToldCommits(self, watcher)
+
+    def put_commits(self, commits: Mapping[JobId, Mapping[Epoch, CommitRow]]) -> None:
+        """Other commit rows take the place of these: nothing is committed by that."""
+        told = _ToldCommits(self, self._watcher)
+        for job, rows in commits.items():
+            told.setdefault(job).update(rows)
+        self.commits = told
 
 
 class _ToldCommits(dict[JobId, dict[Epoch, CommitRow]]):

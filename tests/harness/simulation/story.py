@@ -186,6 +186,8 @@ class Story:
         world = self._world
         chooser = random.Random(f"{world.book.seed}/restarts")
         world.weather = plan.weather
+        if any(event.kind == "store falls back" for event in plan.events):
+            world.beside(world.copies.keep())
         world.book.strikes, world.book.asleep = list(plan.strikes), plan.late
         if plan.gusts:
             world.book.lull = lambda: world.now_ms() // GUST_MS % 2 == 1

@@ -49,6 +49,12 @@ class Strife:
             case "store away" | "blobs away" | "target away":
                 link: Link = "store" if "store" in event.kind else "blobs" if "blobs" in event.kind else "target"
                 world.beside(self._cut(world.alive(), (link,), "cut out", event.length_ms))
+            case "store falls back":
+                if event.choice % 3:  # with those who knew better
+                    for other in world.alive():
+                        if other.service == "coordinator":
+                            other.die("with the store", arrives=event.choice % 2 == 0)
+                world.copies.fall_back(event.length_ms)
             case "clock jumps":
                 process.clock.skew_ms += JUMPS_MS[event.choice % len(JUMPS_MS)]
             case "dies at await":

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from tests.harness.sealing import sealed
 from tests.harness.simulation.checks import Checks, ToldBroker
+from tests.harness.simulation.copies import Copies
 from tests.harness.simulation.drawing import FOLDER, LETTERS, NAME, OUTPUT, Scenario
 from tests.harness.simulation.faults import CALM, Book, Weather
 from tests.harness.simulation.ports import WatchedState
@@ -18,6 +19,7 @@ from tests.harness.simulation.targets import Targets
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualClock
 from tidemark.shared.model.messages import Request
+from tidemark.shared.ports.commits import StoreLost
 from tidemark.shared.ports.log import LogError, NewRecord, TopicPartition
 from tidemark.shared.runtime.client import Client, RequestRefused, RequestTimeout
 from tidemark.shared.runtime.settings import RuntimeSettings
@@ -42,6 +44,7 @@ class SimWorld:
         self.broker.appended = self.watcher.appended
         self.broker.visible = self.watcher.visible
         self.store = WatchedState(self.watcher)
+        self.copies = Copies(self)
         self.objects: dict[str, bytes] = {}
         self.processes: dict[str, SimProcess] = {}
         self._graveyard: list[SimProcess] = []
@@ -91,6 +94,8 @@ class SimWorld:
             log.perish(arrives=True)
         process.life.die()
         self._graveyard.append(process)
+        if isinstance(error, StoreLost):
+            self.copies.put_other_back()
         self.beside(self._restart(process.place, 300))
 
     def died(self, process: SimProcess, how: str) -> None:
