@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Coroutine
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -130,22 +131,26 @@ def process_command(
 def validate_command(
     file: Annotated[Path, typer.Argument(help="The processor's document, YAML or JSON.")],
     here: Annotated[bool, typer.Option(help="Also what a run on this machine refuses: variables, classes.")] = True,  # noqa: FBT002
+    *,
+    as_json: control.AsJson = False,
 ) -> None:
     """Check a document: all errors at once, with their places; status 1 if there are any. It connects to nothing."""
     from tidemark.services.cli.explain import validate
 
-    _exit_with(validate(file, here=here))
+    _exit_with(validate(file, here=here, as_json=as_json))
 
 
 @app.command("check")
 def check_command(
     file: Annotated[Path, typer.Argument(help="The processor's document, YAML or JSON.")],
     connect: Annotated[bool, typer.Option(help="Look at topics, tables, columns, keys, files and folders.")] = True,  # noqa: FBT002
+    *,
+    as_json: control.AsJson = False,
 ) -> None:
     """Check a document as validate does, then look at what it names: all errors at once; status 1 if there are any."""
     from tidemark.services.cli.explain import validate
 
-    _exit_with(validate(file, connect=connect))
+    _exit_with(validate(file, connect=connect, as_json=as_json))
 
 
 @app.command("explain")
@@ -153,11 +158,13 @@ def explain_command(
     file: Annotated[Path, typer.Argument(help="The processor's document, YAML or JSON.")],
     engine: Annotated[Literal["local", "spark"], typer.Option(help="What runs the windows.")] = "spark",
     mermaid: Annotated[bool, typer.Option("--mermaid", help="The physical plan as a mermaid diagram.")] = False,  # noqa: FBT002
+    *,
+    as_json: control.AsJson = False,
 ) -> None:
     """Show how a pipeline runs: its stages, the vertices and edges, each task's operators."""
     from tidemark.services.cli.explain import explain
 
-    _exit_with(explain(file, engine, mermaid=mermaid))
+    _exit_with(explain(file, engine, mermaid=mermaid, as_json=as_json))
 
 
 @app.command("schema")
@@ -216,15 +223,9 @@ def redrive_command(
     """Take late records through the windows that they missed: corrections with old and new values, each once."""
     import msgspec
 
-    from tidemark.services.audit.redrive import Redriven, redrive_local
+    from tidemark.services.audit.redrive import redrive_local
 
-    found: list[Redriven] = []
-
-    async def work() -> None:
-        found.append(await redrive_local(ProcessorName(name), chosen(data), topic))
-
-    finish(work())
-    done = found[0]
+    done = _found(redrive_local(ProcessorName(name), chosen(data), topic))
     if as_json:
         sys.stdout.write(msgspec.json.encode(done).decode() + "\n")
     else:
@@ -239,18 +240,84 @@ def ps_command(
     """List the processes that run on a folder, with service, tasks and process id."""
     from tidemark.services.cli.ps import processes
 
-    found: list[dict[str, Any]] = []
+    found = _found(processes(chosen(data)))
+    rows = [(p["place"], p["service"], str(p["pid"]), ", ".join(p["tasks"])) for p in found["processes"]]
+    control.write_table(found, ("place", "service", "pid", "tasks"), rows, as_json=as_json)
 
-    async def work() -> None:
-        found.append(await processes(chosen(data)))
 
-    finish(work())
-    if as_json:
-        sys.stdout.write(json.dumps(found[0], indent=2) + "\n")
-        return
-    for process in found[0]["processes"]:
-        line = f"{process['place']:<16}{process['service']:<14}{process['pid']:<10}{', '.join(process['tasks'])}"
-        sys.stdout.write(line.rstrip() + "\n")
+def _found(work: Coroutine[Any, Any, Any]) -> Any:
+    """What the work gives; an error is a sentence, as `finish` says it."""
+    found: list[Any] = []
+
+    async def keep() -> None:
+        found.append(await work)
+
+    finish(keep())
+    return found[0]
+
+
+@app.command("topics")
+def topics_command(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="A document: the clusters that its connections name. Without it the local broker."),
+    ] = None,
+    data: KnownDir = None,
+    *,
+    as_json: control.AsJson = False,
+) -> None:
+    """List topics with partitions and the records that they keep, markers of transactions among them."""
+    from tidemark.services.cli.records import topics
+
+    found = _found(topics(file, data))
+    rows = [(each["topic"], each["connection"], f"{each['partitions']:,}", f"{each['records']:,}") for each in found]
+    control.write_table(found, ("topic", "connection", "partitions", "records"), rows, as_json=as_json)
+
+
+@app.command("dlq")
+def dlq_command(
+    name: control.Name,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 20,
+    data: KnownDir = None,
+) -> None:
+    """Print the newest dead letters of a processor, a JSON line each, the newest last."""
+    from tidemark.services.cli.records import dead_letters
+
+    for letter in _found(dead_letters(name, chosen(data), limit)):
+        sys.stdout.write(json.dumps(letter, ensure_ascii=False) + "\n")
+
+
+@app.command("checkpoints")
+def checkpoints_command(name: control.Name, data: KnownDir = None, *, as_json: control.AsJson = False) -> None:
+    """List the checkpoints of a processor that are kept, oldest first."""
+    from tidemark.services.cli.records import checkpoints
+
+    found = _found(checkpoints(name, chosen(data)))
+    rows = [
+        (
+            str(each["epoch"]),
+            str(each["generation"]),
+            str(each["tasks"]),
+            f"{each['stateBytes']:,}",
+            "yes" if each["final"] else "",
+        )
+        for each in found
+    ]
+    control.write_table(found, ("epoch", "generation", "tasks", "state bytes", "final"), rows, as_json=as_json)
+
+
+@app.command("try")
+def try_command(
+    file: control.File,
+    sample: Annotated[int, typer.Option("--sample", min=1, help="So many of the newest records of its topic.")] = 100,
+    data: KnownDir = None,
+) -> None:
+    """Try a pipeline out on its topic's newest records, in this process: nothing is written anywhere, dead letters on standard error."""
+    from tidemark.services.cli.process import try_on
+    from tidemark.services.cli.records import sampled
+
+    text, documents, others = _found(sampled(file, data, sample))
+    _exit_with(try_on(text, documents, others))
 
 
 control.register(app)

@@ -2,10 +2,12 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from textwrap import wrap
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -20,6 +22,10 @@ Data = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 RUN = Path(".tidemark/run")
+WIDTH: Final = 80
+"""Of a terminal, in characters."""
+_FOLLOW_S: Final = 1
+"""Between two looks at the log."""
 
 
 def numbers(option: str, items: list[str]) -> dict[str, int]:
@@ -56,19 +62,51 @@ def _print(value: Any, lines: Callable[[Any], Iterator[str]], *, as_json: bool) 
         sys.stdout.write(line.rstrip() + "\n")
 
 
+def write_table(found: Any, heads: Sequence[str], rows: Iterable[Sequence[str]], *, as_json: bool) -> None:
+    """JSON, or a table whose last column goes below the others where a line would be wider than a terminal."""
+
+    def lines(_: Any) -> Iterator[str]:
+        cells = [tuple(heads), *(tuple(row) for row in rows)]
+        widths = [max(len(row[at]) for row in cells) for at in range(len(heads))]
+        before = sum(widths[:-1]) + 2 * (len(heads) - 1)
+        for row in cells:
+            first = "  ".join(f"{cell:<{size}}" for cell, size in zip(row[:-1], widths[:-1], strict=True))
+            if before + len(row[-1]) <= WIDTH:
+                yield f"{first}  {row[-1]}"
+            else:
+                yield first
+                yield from wrap(row[-1], WIDTH, initial_indent="    ", subsequent_indent="    ")
+
+    _print(found, lines, as_json=as_json)
+
+
 def processors_command(data: Data = RUN, *, as_json: AsJson = False) -> None:
     """List the processors with state, watermark and epoch."""
-
-    def lines(found: Any) -> Iterator[str]:
-        yield f"{'processor':<28}{'state':<10}{'watermark':<27}{'lag':>9}{'epoch':>9}{'released':>9}  why"
-        for p in found["processors"]:
-            yield (
-                f"{p['name']:<28}{p['state']:<10}{p['watermark'] or '–':<27}{p['lagMillis'] / 1000:>7.1f} s"
-                f"{p['epoch']:>9}{p['releasedEpoch']:>9}  {p['reason']}"
-            )
-
     with failing():
-        _print(find(data).get("/v1/processors"), lines, as_json=as_json)
+        found = find(data).get("/v1/processors")
+        rows = [
+            (
+                p["name"],
+                p["state"],
+                p["watermark"] or "–",
+                f"{p['lagMillis'] / 1000:.1f} s",
+                f"{p['epoch']}/{p['releasedEpoch']}",
+                p["reason"],
+            )
+            for p in found["processors"]
+        ]
+        write_table(found, ("processor", "state", "watermark", "lag", "epoch/out", "why"), rows, as_json=as_json)
+
+
+def connections_command(data: Data = RUN, *, as_json: AsJson = False) -> None:
+    """List the registry's connections, without secrets."""
+    with failing():
+        found = find(data).get("/v1/connections")
+        rows = [
+            (name, each.get("type", ""), ", ".join(f"{key}: {value}" for key, value in each.items() if key != "type"))
+            for name, each in sorted(found["connections"].items())
+        ]
+        write_table(found, ("connection", "type", "settings"), rows, as_json=as_json)
 
 
 def status_command(name: Name, data: Data = RUN, *, as_json: AsJson = False) -> None:
@@ -103,8 +141,10 @@ def stats_command(name: Name, data: Data = RUN, *, as_json: AsJson = False) -> N
                 yield f"{key:<26}{'–' if value is None else value}"
         for o in stats["operatorStats"]:
             yield (
-                f"{o['name']:<14}{o['service']:<10}in {o['inputMessageCount']:>12,}  out {o['outputMessageCount']:>12,}"
-                f"  dead {o['dlqMessageCount']:>8,}  state {o['stateSize']:>12,} B  busy {o['executionTimeSecs']:>8.1f} s"
+                f"{o['name']:<14}{o['service']:<10}in {o['inputMessageCount']:>14,}  out {o['outputMessageCount']:>14,}"
+            )
+            yield (
+                f"{'':<16}dead {o['dlqMessageCount']:,}, state {o['stateSize']:,} B, busy {o['executionTimeSecs']:,.1f} s"
             )
 
     with failing():
@@ -116,24 +156,51 @@ def explain_watermark_command(name: Name, data: Data = RUN, *, as_json: AsJson =
 
     def lines(found: Any) -> Iterator[str]:
         told = found["watermark"]
-        yield f"watermark {told['watermark'] or 'none yet'}: {told['summary']}"
+        yield from wrap(
+            f"watermark {told['watermark'] or 'none yet'}: {told['summary']}", WIDTH, subsequent_indent="  "
+        )
         for number, step in enumerate(told["steps"]):
             where = f"{step['vertex']}/{step['task']}" + ("" if step["split"] is None else f" {step['split']}")
             keeps = "" if step["keepsMillis"] is None else f"{step['keepsMillis'] / 1000:,.3f} s"
             mark = "→" if number == told["culprit"] else " "
-            yield f"{mark} {where:<28} {step['watermark'] or 'none yet':<26}{keeps:>14}  {step['why']}"
+            yield f"{mark} {where:<28} {step['watermark'] or 'none yet':<26}{keeps:>14}"
+            yield from wrap(step["why"], WIDTH, initial_indent="    ", subsequent_indent="    ")
             if step["lastEvent"] is not None:
-                yield f"{'':<30}last event {step['lastEvent']}, stands there since {step['since'] or 'before anyone asked'}"
+                yield f"    last event {step['lastEvent']},"
+                yield f"    stands there since {step['since'] or 'before anyone asked'}"
 
     with failing():
         _print(find(data).get(path_of(name, "watermark")), lines, as_json=as_json)
 
 
-def logs_command(name: Name, limit: Annotated[int, typer.Option(min=1)] = 100, data: Data = RUN) -> None:
+def logs_command(
+    name: Name,
+    limit: Annotated[int, typer.Option(min=1)] = 100,
+    data: Data = RUN,
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what comes, until it is interrupted.")
+    ] = False,
+) -> None:
     """Print what services have logged about a processor, a JSON line each."""
     with failing():
-        found = find(data).get(path_of(name, f"logs?limit={limit}"))
-        _print(found, lambda f: map(json.dumps, f["lines"]), as_json=False)
+        remote, told = find(data), list[str]()
+        while True:
+            lines = [json.dumps(line) for line in remote.get(path_of(name, f"logs?limit={limit}"))["lines"]]
+            sys.stdout.writelines(f"{line}\n" for line in unseen(told, lines))
+            sys.stdout.flush()
+            if not follow:
+                return
+            told = lines
+            time.sleep(_FOLLOW_S)
+
+
+def unseen(told: Sequence[str], lines: Sequence[str]) -> Sequence[str]:
+    """What is new in the newest lines: those behind the longest end of what was told that they begin with."""
+    for size in range(min(len(told), len(lines)), 0, -1):
+        if list(told[-size:]) == list(lines[:size]):
+            return lines[size:]
+    return lines
 
 
 def sample_command(name: Name, limit: Annotated[int, typer.Option(min=1)] = 10, data: Data = RUN) -> None:
@@ -257,6 +324,7 @@ def register(app: typer.Typer) -> None:
     """Add these commands."""
     for command in (
         processors_command,
+        connections_command,
         status_command,
         stats_command,
         explain_watermark_command,

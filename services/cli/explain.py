@@ -1,15 +1,18 @@
 """`tidemark validate` and `tidemark explain`: a document judged, and how it would run. Nothing is connected unless it is asked for."""
 
 import asyncio
+import json
 import logging
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidemark.services.cli.reading import Unreadable, read_document
 from tidemark.shared.language.documents import InvalidDocument, Processor, parse
+from tidemark.shared.language.problems import DocumentError
 from tidemark.shared.model.plan import PhysicalPlan
 from tidemark.shared.planning import Engine, PlanError, plan_processor
 from tidemark.shared.runtime.topics import check_topics
@@ -18,15 +21,15 @@ if TYPE_CHECKING:
     from tidemark.shared.planning.describe import StageText
 
 
-def validate(file: Path, *, here: bool = True, connect: bool = False) -> int:
-    """All errors, a line each, on standard error; the exit status.
+def validate(file: Path, *, here: bool = True, connect: bool = False, as_json: bool = False) -> int:
+    """All errors, a line each, on standard error; the exit status. as_json: errors and warnings on standard output.
 
     here: what a run on this machine would refuse is an error, too. connect: so is what is not where the document says.
     """
-    found = _planned(file, "spark")
-    if found is None:
-        return 1
-    processor, _ = found
+    try:
+        processor, _ = planned(read_document(file), "spark")
+    except (InvalidDocument, PlanError, Unreadable) as error:
+        return _judged(file, None, list(getattr(error, "errors", [DocumentError("", str(error))])), [], as_json=as_json)
     from tidemark.services.cli.foreseen import connection_names, refused_by_a_run
     from tidemark.services.local.address import BROKER_VARIABLE
 
@@ -41,21 +44,35 @@ def validate(file: Path, *, here: bool = True, connect: bool = False) -> int:
         f"connection {name} is not in the document: the registry has to have it"
         for name in sorted(connection_names(processor) - processor.connections.keys())
     ]
+    return _judged(file, processor, errors, warnings, as_json=as_json)
+
+
+def _judged(
+    file: Path, processor: Processor | None, errors: list[DocumentError], warnings: list[str], *, as_json: bool
+) -> int:
+    """Tell what was found; the exit status."""
+    if as_json:
+        told = {"valid": not errors, "errors": [asdict(error) for error in errors], "warnings": warnings}
+        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+        return int(bool(errors))
     sys.stderr.writelines(f"warning: {warning}\n" for warning in warnings)
     sys.stderr.writelines(f"{error}\n" for error in errors)
-    if errors:
+    if errors or processor is None:
         return 1
     warned = f", {len(warnings)} warnings" if warnings else ""
     sys.stdout.write(f"{file}: {len(processor.pipeline)} stages, no errors{warned}\n")
     return 0
 
 
-def explain(file: Path, engine: Engine, *, mermaid: bool) -> int:
+def explain(file: Path, engine: Engine, *, mermaid: bool, as_json: bool = False) -> int:
     """The three phases of planning on standard output; the exit status."""
     found = _planned(file, engine)
     if found is None:
         return 1
     processor, plan = found
+    if as_json:
+        sys.stdout.write(json.dumps(_tree(plan), indent=2) + "\n")
+        return 0
     lines = diagram(plan) if mermaid else phases(processor, plan)
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
@@ -75,6 +92,14 @@ def _planned(file: Path, engine: Engine) -> tuple[Processor, PhysicalPlan] | Non
     except (InvalidDocument, PlanError, Unreadable) as error:
         sys.stderr.write(f"{error}\n")
         return None
+
+
+def _tree(plan: PhysicalPlan) -> dict[str, Any]:
+    from tidemark.shared.planning.describe import operators
+
+    vertices = [{"id": v.id, "service": v.service, "operators": list(operators(v))} for v in plan.vertices]
+    edges = [{"from": e.sender, "to": e.receiver, "partitioning": e.partitioning} for e in plan.edges]
+    return {"vertices": vertices, "edges": edges}
 
 
 def phases(processor: Processor, plan: PhysicalPlan) -> Iterator[str]:

@@ -4,7 +4,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,6 +140,27 @@ def process_file(file: Path, engine: Engine, limit: int | None, dlq: Path | None
             _write(out, outcome.letters)
     if outcome.error is not None:
         raise ProcessError(outcome.error)
+
+
+def try_on(text: str, rows: Sequence[Document], others: int) -> int:
+    """The document over rows in place of its source's records, its sinks left out; the exit status."""
+    from tidemark.services.library.trying import TryOutFailed, with_rows
+
+    quiet()
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        with runner("local") as running:
+            outcome, _ = running.run(with_rows(text, rows), _NAMELESS)
+    except TryOutFailed as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    _write(sys.stdout, outcome.output)
+    _write(sys.stderr, outcome.letters)
+    unread = f", {others} were no documents" if others else ""
+    sys.stderr.write(f"{len(rows)} records{unread}; {len(outcome.output)} out, {len(outcome.letters)} dead letters\n")
+    if outcome.error is not None:
+        sys.stderr.write(f"{outcome.error}\n")
+    return int(outcome.error is not None)
 
 
 def _write(out: IO[str], documents: list[Document]) -> None:

@@ -76,7 +76,7 @@ def try_out(
     Raises:
         TryOutFailed: says where and why.
     """
-    text = text_of(document) if rows is None else _with_rows(text_of(document), rows)
+    text = text_of(document) if rows is None else with_rows(text_of(document), rows)
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # a user's computations
     keep_quiet()
@@ -100,7 +100,7 @@ def _each(rows: "Rows") -> Iterable[Mapping[str, Any]]:
     return rows
 
 
-def _with_rows(text: str, rows: "Rows") -> str:
+def with_rows(text: str, rows: "Rows") -> str:
     """The document over these rows, without its sink. TryOutFailed."""
     try:
         document, _ = load(text)

@@ -66,3 +66,37 @@ def test_a_run_uses_it_and_ends_nothing_of_others(tmp_path: Path) -> None:
         assert up.poll() is None
     assert up.returncode == 0
     assert "does not answer" in _tidemark(tmp_path, "processors", "--data", "d").stderr
+
+
+def test_what_is_stored_can_be_looked_at(tmp_path: Path) -> None:
+    """Topics, dead letters and checkpoints of an installation that runs, and a try-out on a topic's newest records, junk counted."""
+    emit = {"connectionName": "b", "topic": "t"}
+    broker = {"b": {"type": "kafka", "bootstrapServers": "${LOCAL_KAFKA}", "config": {"emit_topic_partitions": 2}}}
+    lines = [{"n": 1}, {"n": 5}, {"n": 9}]
+    (tmp_path / "in.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    check = {"$validate": {"validator": {"$expr": {"$lt": ["$n", 9]}}, "validationAction": "dlq"}}
+    feed = {
+        "name": "feed",
+        "connections": broker,
+        "pipeline": [{"$source": {"path": "in.json", "format": "json"}}, check, {"$emit": emit}],
+        "options": {"dlq": {"path": "bad"}},
+    }
+    (tmp_path / "feed.json").write_text(json.dumps(feed))
+    trial = {
+        "connections": broker,
+        "pipeline": [{"$source": emit}, {"$set": {"m": {"$multiply": ["$n", 2]}}}, {"$emit": {**emit, "topic": "u"}}],
+    }
+    (tmp_path / "trial.json").write_text(json.dumps(trial))
+    with _begun(tmp_path, "it stays until Ctrl-C", "up", "--data", "d"):
+        ended = _tidemark(tmp_path, "run", "feed.json", "--data", "d")
+        assert ended.returncode == 0, ended.stderr
+        listed = json.loads(_tidemark(tmp_path, "topics", "--data", "d", "--json").stdout)
+        assert [each["topic"] for each in listed if each["partitions"] == 2] == ["t"]
+        (letter,) = _tidemark(tmp_path, "dlq", "feed", "--data", "d").stdout.splitlines()
+        assert json.loads(letter)["doc"] == {"n": 9}
+        kept = json.loads(_tidemark(tmp_path, "checkpoints", "feed", "--data", "d", "--json").stdout)
+        assert kept[-1]["final"]
+        tried = _tidemark(tmp_path, "try", "trial.json", "--sample", "5", "--data", "d")
+        found = sorted(json.loads(line)["m"] for line in tried.stdout.splitlines())
+        assert (found, tried.returncode) == ([2, 10], 0), tried.stderr
+        assert "2 records; 2 out" in tried.stderr

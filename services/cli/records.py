@@ -1,0 +1,158 @@
+"""Commands that read what is stored: topics and their records, dead letters, checkpoints, and a try-out on a topic's newest records."""
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from tidemark.services.audit.installed import local_installation
+from tidemark.services.cli.folders import NoInstallation, chosen
+from tidemark.services.cli.reading import Unreadable, read_document
+from tidemark.services.local.address import BROKER_VARIABLE
+from tidemark.services.local.supervisor import is_running, read_state
+from tidemark.services.sink.connectors.destination import LocalDestination
+from tidemark.services.sink.connectors.released import released_files
+from tidemark.shared.language.documents import FileDlq, KafkaDlq, Processor, parse
+from tidemark.shared.language.stages import KafkaSource
+from tidemark.shared.language.values import ExtendedJsonError, parse_json, to_json
+from tidemark.shared.model.checkpoint import TaskHandle
+from tidemark.shared.model.ids import NO_EPOCH, Offset, ProcessorName
+from tidemark.shared.model.values import Document
+from tidemark.shared.ports.log import Log, LogRecord, TopicPartition
+from tidemark.shared.process.allowed import OWNER
+from tidemark.shared.process.connections import Connections
+from tidemark.shared.protocol.coordinator.record import decode_plan
+from tidemark.shared.runtime.reading import up_to_now
+from tidemark.shared.runtime.settings import RuntimeSettings
+
+_READING: Final = RuntimeSettings(topic_records_max=1_000)
+
+
+@asynccontextmanager
+async def _connected(data_dir: Path | None) -> AsyncIterator[Connections]:
+    """Clients of whoever types the command: all of the environment, this machine, and the broker that runs on a folder, if one does."""
+    values = dict(os.environ)
+    with suppress(FileNotFoundError, NoInstallation):
+        state = read_state(chosen(data_dir))
+        if is_running(state):
+            values.setdefault(BROKER_VARIABLE, str(state["kafka"]))
+    connections = Connections("cli", allowed=OWNER, values=values)
+    try:
+        yield connections
+    finally:
+        await connections.close()
+
+
+async def topics(file: Path | None, data_dir: Path | None) -> list[dict[str, Any]]:
+    """Topics of the clusters that a document names, or of an installation's broker: partitions, and records that are kept."""
+    if file is None:
+        async with local_installation(chosen(data_dir)) as installed:
+            internal = f"{installed.topics.prefix}."
+            found = await _topics_of(installed.log, "local")
+            return [each for each in found if not each["topic"].startswith(internal)]
+    processor = parse(read_document(file))
+    async with _connected(data_dir) as connections:
+        found = []
+        for name, connection in sorted(processor.connections.items()):
+            if connection.type in ("kafka", "gateway"):
+                found += await _topics_of(connections.log(connections.get(processor, name)), name)
+        return found
+
+
+async def _topics_of(log: Log, name: str) -> list[dict[str, Any]]:
+    counts = {topic: count for topic, count in sorted((await log.list_topics()).items()) if not topic.startswith("__")}
+    places = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
+    begins, ends = (await log.begin_offsets(places), await log.end_offsets(places)) if places else ({}, {})
+    kept = dict.fromkeys(counts, 0)
+    for place in places:
+        kept[place.topic] += ends[place] - begins[place]
+    return [{"connection": name, "topic": t, "partitions": n, "records": kept[t]} for t, n in counts.items()]
+
+
+async def newest(log: Log, topic: str, limit: int) -> list[LogRecord]:
+    """At most `limit` records, those written last, oldest first."""
+    places = [TopicPartition(topic, number) for number in range((await log.list_topics()).get(topic, 0))]
+    begins, ends = (await log.begin_offsets(places), await log.end_offsets(places)) if places else ({}, {})
+    found: list[LogRecord] = []
+    for place in places:
+        begin = Offset(max(begins[place], ends[place] - limit))
+        found += [each async for each in up_to_now(log, place, _READING, committed_only=True, begin=begin)]
+    return sorted(found, key=lambda record: (record.timestamp_ms, record.partition, record.offset))[-limit:]
+
+
+async def dead_letters(name: str, data_dir: Path, limit: int) -> list[Any]:
+    """The dead letters of a processor that were written last. Unreadable where the document keeps none."""
+    async with local_installation(data_dir) as installed:
+        processor = parse(decode_plan((await installed.row_of(ProcessorName(name))).plan).document)
+        connections = Connections("cli", allowed=OWNER, values=installed.environment)
+        try:
+            letters = await _letters(processor, connections, limit)
+        finally:
+            await connections.close()
+    return [to_json(each, canonical=False) for each in letters if each.get("processorName") in (None, name)][-limit:]
+
+
+async def _letters(processor: Processor, connections: Connections, limit: int) -> list[Document]:
+    match processor.options.dlq:
+        case KafkaDlq(connection_name, topic):
+            log = connections.log(connections.get(processor, connection_name))
+            return [_document(record.value) for record in await newest(log, topic, limit)]
+        case FileDlq(path, connection_name):
+            place, _ = connections.place_of(processor, connection_name, path, "options.dlq")
+            files = released_files(LocalDestination(place.removeprefix("file://"), "dlq"))
+            return [_document(line) for released in files for line in released.data.splitlines()]
+        case None:
+            raise Unreadable("the processor keeps no dead letters: options.dlq of its document names a place for them")
+
+
+def _document(data: bytes | None) -> Document:
+    found = parse_json(data or b"null")
+    return found if type(found) is dict else {"doc": found}
+
+
+async def checkpoints(name: str, data_dir: Path) -> list[dict[str, Any]]:
+    """The checkpoints of a processor that are kept, oldest first."""
+    async with local_installation(data_dir) as installed:
+        row = await installed.row_of(ProcessorName(name))
+        return [
+            {
+                "epoch": commit.epoch,
+                "generation": commit.generation,
+                "tasks": len(commit.tasks),
+                "final": commit.final,
+                "stateBytes": sum(_size_bytes(task) for task in commit.tasks),
+            }
+            for commit in await installed.store.commits(row.job, NO_EPOCH)
+        ]
+
+
+def _size_bytes(task: TaskHandle) -> int:
+    inside = sum(part.length if part.inline is None else len(part.inline) for part in task.parts)
+    return inside + sum(blob.size_bytes for blob in task.blobs)
+
+
+async def sampled(file: Path, data_dir: Path | None, limit: int) -> tuple[str, list[Document], int]:
+    """A document's text, the newest records of its source's topics as documents, and how many were none. Unreadable."""
+    text = read_document(file)
+    processor = parse(text)
+    source = processor.source
+    if not isinstance(source, KafkaSource):
+        raise Unreadable(f"{file}: --sample reads a topic, and {processor.pipeline[0].path} reads none")
+    async with _connected(data_dir) as connections:
+        log = connections.log(connections.get(processor, source.connection_name))
+        missing: Sequence[str] = sorted(set(source.topics) - (await log.list_topics()).keys())
+        if missing:
+            cluster = connections.kafka_settings(connections.get(processor, source.connection_name)).bootstrap
+            raise Unreadable(f"{source.path}.topic: the topic {missing[0]} is not in the cluster {cluster}")
+        records = [record for topic in source.topics for record in await newest(log, topic, limit)]
+    records = sorted(records, key=lambda record: record.timestamp_ms)[-limit:]
+    documents: list[Document] = []
+    for record in records:
+        try:
+            value = parse_json(record.value or b"")
+        except ExtendedJsonError:
+            continue
+        if type(value) is dict:
+            documents.append(value)
+    return text, documents, len(records) - len(documents)
