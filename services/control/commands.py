@@ -5,7 +5,7 @@ Each command carries the id of its request: the coordinator answers a repeated o
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 from tidemark.services.control.errors import invalid_document
 from tidemark.services.control.readmodel import ReadModel
 from tidemark.services.control.settings import ControlSettings
-from tidemark.shared.language.documents import InvalidDocument, parse
+from tidemark.shared.language.documents import InvalidDocument, Processor, parse
 from tidemark.shared.language.documents.connections import read_connections
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems
@@ -31,6 +31,7 @@ from tidemark.shared.model.messages import (
 )
 from tidemark.shared.planning import PlanError, plan_processor
 from tidemark.shared.ports.log import LogError
+from tidemark.shared.process.foreseen import Briefly, missing_topics, refused_by_a_run
 from tidemark.shared.process.web import BAD_REQUEST, CONFLICT, NO_ANSWER, NOT_FOUND, TOO_MANY, Problem, broker_away
 from tidemark.shared.runtime.client import Client, RequestRefused, RequestTimeout
 from tidemark.shared.runtime.topics import check_topics
@@ -127,7 +128,7 @@ class Commands:
                 repr(command.name),
             )
         if isinstance(command, Create | Modify) and command.document is not None:
-            self.check(command.document)
+            await self.foresee(self.check(command.document))
         if isinstance(command, Connect) and command.connection is not None:
             check_connection(command.name, command.connection)
         await self._ask(_request_of(command, request))
@@ -135,8 +136,21 @@ class Commands:
             await self._ask(StartProcessor(f"{request}-start", ProcessorName(command.name)))
         return request
 
-    def check(self, document: Document) -> None:
-        """Problem with every error of a document; connections that it does not bring are looked up in the registry."""
+    async def foresee(self, processor: Processor) -> None:
+        """Problem with what a run would refuse, where this process sees what tasks see: unset variables, topics that are not there."""
+        if not self.settings.logs:
+            return
+        connections = Briefly("control")
+        try:
+            errors = list(refused_by_a_run(processor, connections.values, classes=False))
+            errors = errors or await missing_topics(processor, connections)
+        finally:
+            await connections.close()
+        if errors:
+            raise invalid_document(InvalidDocument(errors))
+
+    def check(self, document: Document) -> Processor:
+        """The document, with the registry's connections that it does not bring; Problem with every error of it."""
         known = read_connections(self.model.connections, "connections", Scope(Problems()))
         try:
             processor = parse(document, known_connections=known)
@@ -146,6 +160,7 @@ class Commands:
             raise invalid_document(error) from error
         except PlanError as error:
             raise Problem(422, "document", "a pipeline that can be planned", str(error)) from error
+        return replace(processor, connections={**known, **processor.connections})
 
     async def ask_sample(self, name: str, limit: int) -> list[Any]:
         """Some output documents of a running processor."""

@@ -65,7 +65,8 @@ class Connections:
         """`clients_max`: Kafka clusters, or identities at one. `allowed`, `values`: the process' own, else. ProcessSettingsError."""
         self._place = place
         self._allowed = read_allowed(os.environ) if allowed is None else allowed
-        self._values = Values.of(os.environ, self._allowed) if values is None else values
+        self.values = Values.of(os.environ, self._allowed) if values is None else values
+        """What `${NAME}` stands for."""
         self._clients_max = clients_max
         # By all settings, secrets too: who has another password is another client, even under the same name.
         self._logs: dict[KafkaSettings, KafkaLog] = {}
@@ -75,7 +76,7 @@ class Connections:
         if name not in processor.connections:
             message = f"connection {name!r} is not among {sorted(processor.connections)}"
             raise ConnectionMissing(message)
-        connection = resolve(processor.connections[name], self._values)
+        connection = resolve(processor.connections[name], self.values)
         self._allowed.check_connection(connection)
         return connection
 

@@ -5,7 +5,7 @@ import base64
 import json
 import logging
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -442,6 +442,26 @@ def test_a_token_is_made_for_its_owner_alone(tmp_path: Path) -> None:
     path.write_text("short")
     with pytest.raises(ProcessSettingsError, match="at least 16 characters, found 5"):
         read_token(str(path))
+
+
+@pytest.mark.kafka
+async def test_what_can_never_run_is_refused_when_it_is_created(
+    asked: Asked, kafka_broker: str, unique_name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unset variable and a topic that is not there are errors of the document at once, as `tidemark run` says; no processor is made."""
+    monkeypatch.setenv("TIDEMARK_ALLOW", '{"loopback": true}')
+    broker = {"type": "kafka", "bootstrapServers": "${NOBODY_SET_THIS}"}
+    source = {"connectionName": "b", "topic": unique_name("absent")}
+    stages = [{"$source": source}, {"$emit": {"path": "out", "format": "json"}}]
+    body = {"name": "p", "document": {"connections": {"b": broker}, "pipeline": stages}}
+    status, said = await asked.ask("POST", "/v1/processors", body)
+    assert (status, said["error"]["errors"][0]["place"]) == (422, "connections.b.bootstrapServers")
+    broker["bootstrapServers"] = kafka_broker
+    status, said = await asked.ask("POST", "/v1/processors", body)
+    assert (status, said["error"]["errors"][0]["place"]) == (422, "pipeline[0].$source.topic")
+    assert (await asked.ask("GET", "/v1/processors/p"))[0] == 404
+    status, _ = await asked.ask("POST", "/v1/validate", {"document": body["document"]})
+    assert status == 200, "validate connects to nothing"
 
 
 async def test_the_command_line_asks_the_service(asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What a run on this machine would refuse: found before anything starts, and without connecting to anything.
+"""What a run would refuse: found before anything starts. Nothing is connected, but to look for topics.
 
 A computation's class is loaded in a child process, which may die of it: its module runs whatever it likes as it is imported.
 Run as a program it is that child: JSON of classes and configs on standard input, of what is wrong with each on standard output.
@@ -9,22 +9,35 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, resolve
 from tidemark.shared.language.problems import DocumentError, join
-from tidemark.shared.language.stages import SAMPLE_CONNECTION, Compute
+from tidemark.shared.language.redaction import redacted_line
+from tidemark.shared.language.stages import SAMPLE_CONNECTION, Compute, Connection, KafkaSource
 from tidemark.shared.planning import PlanError, plan_processor
+from tidemark.shared.ports.log import LogError
+from tidemark.shared.ports.setup import WrongSetup
+from tidemark.shared.process.connections import Connections
 
 LOADING_S_MAX: Final = 60
 """For a child to import the modules of a document's classes, all together: longer, and a worker would be taken for stuck, too."""
+ANSWER_MS_MAX: Final = 3_000
+"""For a cluster to answer whether topics are there."""
 _SAID_CHARACTERS_MAX: Final = 300
 """Of what a child that died said last: for readers."""
 
 
-def refused_by_a_run(processor: Processor, variables: Mapping[str, str]) -> Iterator[DocumentError]:
-    """What `tidemark run` would refuse of a document that is right in itself. variables: the environment's, and what a run sets itself."""
+def refused_by_a_run(
+    processor: Processor, variables: Mapping[str, str], *, classes: bool = True
+) -> Iterator[DocumentError]:
+    """What `tidemark run` would refuse of a document that is right in itself. variables: the environment's, and what a run sets itself.
+
+    classes: load those of computations, which runs what their modules do as they are imported.
+    """
     try:
         plan_processor(processor)
     except PlanError as error:
@@ -36,8 +49,39 @@ def refused_by_a_run(processor: Processor, variables: Mapping[str, str]) -> Iter
         except InvalidDocument as error:
             yield from error.errors
     computations = [stage for stage in all_stages(processor.pipeline) if isinstance(stage, Compute)]
-    if computations:
+    if computations and classes:
         yield from _unloadable(computations)
+
+
+async def missing_topics(processor: Processor, connections: Connections) -> list[DocumentError]:
+    """Sources whose topics are not there, or that a document may not reach. A cluster that is away may come back: it is no error."""
+    errors: list[DocumentError] = []
+    for stage in all_stages(processor.pipeline):
+        if not isinstance(stage, KafkaSource) or stage.connection_name not in processor.connections:
+            continue
+        try:
+            connection = connections.get(processor, stage.connection_name)
+            found = await connections.log(connection).describe_topics(stage.topics)
+        except WrongSetup as error:
+            errors.append(DocumentError(stage.path, redacted_line(str(error))))
+        except LogError:
+            continue
+        else:
+            cluster = connections.kafka_settings(connection).bootstrap
+            errors += [
+                DocumentError(join(stage.path, "topic"), f"the topic {topic} is not in the cluster {cluster}")
+                for topic in stage.topics
+                if topic not in found
+            ]
+    return errors
+
+
+class Briefly(Connections):
+    """Connections of who asks once, and does not wait for a cluster that is away."""
+
+    def kafka_settings(self, connection: Connection) -> KafkaSettings:
+        """See `Connections`."""
+        return replace(super().kafka_settings(connection), request_timeout_ms=ANSWER_MS_MAX)
 
 
 def connection_names(processor: Processor) -> set[str]:
@@ -58,7 +102,7 @@ def _unloadable(computations: list[Compute]) -> Iterator[DocumentError]:
     places = [join(stage.path, "class") for stage in computations]
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "tidemark.services.cli.foreseen"],
+            [sys.executable, "-m", "tidemark.shared.process.foreseen"],
             input=json.dumps(asked, default=str),
             env={**os.environ, "PYTHONPATH": os.pathsep.join(_search())},
             capture_output=True,
@@ -91,8 +135,8 @@ _MARK: Final = "\1tidemark:"
 
 def main() -> int:
     """The child: an answer a class, in their order, each as soon as it is known."""
-    from tidemark.shared.computation.loading import load_computation
-    from tidemark.shared.computation.problems import ComputationError
+    from tidemark.shared.computation.loading import load_computation  # noqa: PLC0415 - of the child alone
+    from tidemark.shared.computation.problems import ComputationError  # noqa: PLC0415
 
     for each in json.loads(sys.stdin.read()):
         reason = ""
