@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from tidemark.shared.language.expressions.ast import Literal
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.interpreter import evaluate
 from tidemark.shared.language.stages import Connection, FileEmit, KafkaEmit
-from tidemark.shared.language.values import ExtendedJsonError, parse_json, render_json, to_json
+from tidemark.shared.language.values import ExtendedJsonError, parse_json, to_json, written
 from tidemark.shared.model.values import MISSING, Binary, Date, Document, Long, ObjectId
 from tidemark.shared.operators.dead_letters import WOULD_REFUSE
 from tidemark.shared.ports.log import Log
@@ -88,7 +89,7 @@ async def expected_at_topic(stage: KafkaEmit, connection: Connection, log: Log, 
         if stage.tombstone_when is not None and evaluate(stage.tombstone_when, environment) is True:
             key = None if stage.key is None else key_bytes(evaluate(stage.key, environment), stage.key_format)
             return line_of_record(key, None)
-        return line_of_record(None, render_json(document, canonical=stage.output_format == "canonicalJson"))
+        return line_of_record(None, written(document, stage.output_format, stage.date_format))
 
     return Expected(accept, line)
 
@@ -101,11 +102,15 @@ def _takes_of(config: Mapping[str, Any]) -> Takes:
 
 def expected_in_files(stage: FileEmit) -> Expected:
     """By the sink's own rows."""
-    encoding = Encoding(stage.format, stage.partition_by, stage.write_options)
+    encoding = Encoding.of(stage)
     return Expected(
         lambda batch: RowBuffer(encoding).add(batch),
-        table_line(stage.partition_by) if stage.format in ("parquet", "iceberg") else line_of_document,
+        table_line(stage.partition_by) if stage.format in ("parquet", "iceberg") else partial(_line_as_written, stage),
     )
+
+
+def _line_as_written(stage: FileEmit, document: Document) -> Line:
+    return line_of(json.loads(written(document, stage.output_format, stage.date_format)))
 
 
 def table_line(partition_by: Sequence[str]) -> Callable[[Document], Line]:

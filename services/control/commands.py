@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from tidemark.services.control.errors import invalid_document
+from tidemark.services.control.outside import Briefly, missing_topics
 from tidemark.services.control.readmodel import ReadModel
 from tidemark.services.control.settings import ControlSettings
 from tidemark.shared.language.documents import InvalidDocument, Processor, parse
@@ -31,7 +32,7 @@ from tidemark.shared.model.messages import (
 )
 from tidemark.shared.planning import PlanError, plan_processor
 from tidemark.shared.ports.log import LogError
-from tidemark.shared.process.foreseen import Briefly, missing_topics, refused_by_a_run
+from tidemark.shared.process.foreseen import refused_by_a_run
 from tidemark.shared.process.web import BAD_REQUEST, CONFLICT, NO_ANSWER, NOT_FOUND, TOO_MANY, Problem, broker_away
 from tidemark.shared.runtime.client import Client, RequestRefused, RequestTimeout
 from tidemark.shared.runtime.topics import check_topics

@@ -117,7 +117,7 @@ def encoding_of(stage: FileEmit, connection: Connection | None) -> Encoding:
                 f"{where}: format iceberg needs a connection with a catalog, such as {{type: sql, uri: …}}"
             )
         table = Table(stage.file_path, connection.settings["catalog"])
-    return Encoding(stage.format, stage.partition_by, stage.write_options, table)
+    return Encoding.of(stage, table)
 
 
 def stage_of(head: Head) -> Sink:

@@ -463,7 +463,8 @@ class Union(StageBase):
 Relational: TypeAlias = Lookup | CachedLookup | Compute | Join | Union
 
 
-OutputFormat = Literal["relaxedJson", "canonicalJson"]
+OutputFormat = Literal["relaxedJson", "canonicalJson", "basicJson"]
+DateFormat = Literal["default", "ISO8601"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 
@@ -477,6 +478,7 @@ class KafkaEmit(StageBase):
     key_format: KeyFormat = "json"
     headers: Expr | None = None
     output_format: OutputFormat = "relaxedJson"
+    date_format: DateFormat = "default"
     compression_type: Compression = "none"
     tombstone_when: Expr | None = None
     """Where it is true the record has a null value."""
@@ -484,12 +486,18 @@ class KafkaEmit(StageBase):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEmit(StageBase):
-    """Immutable files below `path`; `partition_by` makes a folder for each value, `field=value`."""
+    """Immutable files below `path`; `partition_by` makes a folder for each value, `field=value`.
+
+    folder: an expression that gives each document's folder below `path`, which is the connection's then.
+    """
 
     file_path: str
-    format: EmitFormat
+    folder: Expr | None = None
+    format: EmitFormat = "json"
     connection_name: str | None = None
     partition_by: tuple[str, ...] = ()
+    output_format: OutputFormat = "relaxedJson"
+    date_format: DateFormat = "default"
     write_options: Mapping[str, Value] = field(default_factory=dict)
 
 

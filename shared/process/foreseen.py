@@ -1,4 +1,4 @@
-"""What a run would refuse: found before anything starts. Nothing is connected, but to look for topics.
+"""What a run would refuse: found before anything starts. Nothing is connected.
 
 A computation's class is loaded in a child process, which may die of it: its module runs whatever it likes as it is imported.
 Run as a program it is that child: JSON of classes and configs on standard input, of what is wrong with each on standard output.
@@ -9,24 +9,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, resolve
 from tidemark.shared.language.problems import DocumentError, join
-from tidemark.shared.language.redaction import redacted_line
-from tidemark.shared.language.stages import SAMPLE_CONNECTION, Compute, Connection, KafkaSource
+from tidemark.shared.language.stages import SAMPLE_CONNECTION, Compute
 from tidemark.shared.planning import PlanError, plan_processor
-from tidemark.shared.ports.log import LogError
-from tidemark.shared.ports.setup import WrongSetup
-from tidemark.shared.process.connections import Connections
 
 LOADING_S_MAX: Final = 60
 """For a child to import the modules of a document's classes, all together: longer, and a worker would be taken for stuck, too."""
-ANSWER_MS_MAX: Final = 3_000
-"""For a cluster to answer whether topics are there."""
 _SAID_CHARACTERS_MAX: Final = 300
 """Of what a child that died said last: for readers."""
 
@@ -51,37 +43,6 @@ def refused_by_a_run(
     computations = [stage for stage in all_stages(processor.pipeline) if isinstance(stage, Compute)]
     if computations and classes:
         yield from _unloadable(computations)
-
-
-async def missing_topics(processor: Processor, connections: Connections) -> list[DocumentError]:
-    """Sources whose topics are not there, or that a document may not reach. A cluster that is away may come back: it is no error."""
-    errors: list[DocumentError] = []
-    for stage in all_stages(processor.pipeline):
-        if not isinstance(stage, KafkaSource) or stage.connection_name not in processor.connections:
-            continue
-        try:
-            connection = connections.get(processor, stage.connection_name)
-            found = await connections.log(connection).describe_topics(stage.topics)
-        except WrongSetup as error:
-            errors.append(DocumentError(stage.path, redacted_line(str(error))))
-        except LogError:
-            continue
-        else:
-            cluster = connections.kafka_settings(connection).bootstrap
-            errors += [
-                DocumentError(join(stage.path, "topic"), f"the topic {topic} is not in the cluster {cluster}")
-                for topic in stage.topics
-                if topic not in found
-            ]
-    return errors
-
-
-class Briefly(Connections):
-    """Connections of who asks once, and does not wait for a cluster that is away."""
-
-    def kafka_settings(self, connection: Connection) -> KafkaSettings:
-        """See `Connections`."""
-        return replace(super().kafka_settings(connection), request_timeout_ms=ANSWER_MS_MAX)
 
 
 def connection_names(processor: Processor) -> set[str]:

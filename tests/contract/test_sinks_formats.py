@@ -2,15 +2,18 @@
 """What a file sink writes and what its reader says of it: formats, folders, types, discrepancies (protocol, S4, S6)."""
 
 import json
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from tests.contract.sinks_support import IDENTITY, Task, World, row_of
-from tests.contract.sinks_targets import FilesWorld
+from tests.contract.sinks_targets import FilesWorld, expression
 from tidemark.services.sink.connectors.destination import LocalDestination
 from tidemark.services.sink.connectors.files import FileSinkSettings
+from tidemark.services.sink.connectors.kafkarecords import RecordMaker, Takes
 from tidemark.services.sink.connectors.manifests import volume_name
 from tidemark.services.sink.connectors.released import (
     Discrepancy,
@@ -18,7 +21,8 @@ from tidemark.services.sink.connectors.released import (
     read_released_rows,
     released_manifests,
 )
-from tidemark.shared.language.stages import FileFormat
+from tidemark.shared.language.expressions.ast import Literal
+from tidemark.shared.language.stages import DateFormat, FileFormat, KafkaEmit, OutputFormat
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.values import Date, Document
 from tidemark.shared.operators.batches import batch_of as documents_batch
@@ -52,6 +56,66 @@ async def test_partition_by_makes_a_folder_for_each_value_and_refuses_what_is_no
     (manifest,) = released_manifests(LocalDestination(target.root, "r"))[1:]
     assert {file.partition["k.x"] for file in manifest.files} == {"a/b", None}
     assert sorted(await target.visible()) == [0, 1]
+
+
+async def test_an_expression_gives_each_document_its_folder_and_what_is_no_folder_is_refused(tmp_path: Path) -> None:
+    """Below the destination, names encoded, `partitionBy` inside; nothing leaves it, is hidden, or is in the way of what the sink keeps."""
+    target = FilesWorld(tmp_path, "json", partition_by=("p",))
+    target.encoding = replace(target.encoding, folder=expression({"$concat": ["days/", "$day"]}))
+    sink = target.sink()
+    await sink.open(IDENTITY, Epoch(0))
+    days = ["one", "a b", "ü", "../../up", "_staged", "", 5, "x" * 300, "/".join("abcdefghijklmnopqrstuvwxyz")]
+    rejected = await sink.accept(documents_batch([{"id": n, "p": 1, "day": day} for n, day in enumerate(days)]))
+    assert [r.row for r in rejected] == [3, 4, 6, 7, 8]
+    assert all(r.reason.startswith("path: ") for r in rejected)
+    staged = await sink.stage(Epoch(1), Epoch(0))
+    await sink.release(row_of(1, 0, staged), staged)
+    folders = {name.rpartition("/")[0] for name in visible_files(target)}
+    assert folders == {"days/one/p=1", "days/a b/p=1", "days/%C3%BC/p=1", "days/p=1"}
+    assert sorted(await target.visible()) == [0, 1, 2, 5]
+
+
+@pytest.mark.parametrize(
+    ("output_format", "date_format", "text"),
+    [
+        (
+            "relaxedJson",
+            "default",
+            '{"d":{"$date":"2024-01-01T00:00:00Z"},"n":{"$numberDecimal":"1.5"},"x":{"$numberDouble":"NaN"}}',
+        ),
+        (
+            "relaxedJson",
+            "ISO8601",
+            '{"d":"2024-01-01T00:00:00Z","n":{"$numberDecimal":"1.5"},"x":{"$numberDouble":"NaN"}}',
+        ),
+        ("basicJson", "default", '{"d":1704067200000,"n":"1.5","x":"NaN"}'),
+        ("basicJson", "ISO8601", '{"d":"2024-01-01T00:00:00Z","n":"1.5","x":"NaN"}'),
+        (
+            "canonicalJson",
+            "ISO8601",
+            '{"d":"2024-01-01T00:00:00Z","n":{"$numberDecimal":"1.5"},"x":{"$numberDouble":"NaN"}}',
+        ),
+    ],
+)
+async def test_documents_are_written_as_the_stage_says(
+    tmp_path: Path, output_format: OutputFormat, date_format: DateFormat, text: str
+) -> None:
+    """`outputFormat` and `dateFormat` of files, as of topics, by rows of any types."""
+    target = FilesWorld(tmp_path, "json")
+    target.encoding = replace(target.encoding, output_format=output_format, date_format=date_format)
+    sink = target.sink()
+    await sink.open(IDENTITY, Epoch(0))
+    document: Document = {"d": Date(1704067200000), "n": Decimal("1.5"), "x": float("nan")}
+    assert not await sink.accept(documents_batch([document]))
+    staged = await sink.stage(Epoch(1), Epoch(0))
+    await sink.release(row_of(1, 0, staged), staged)
+    (name,) = visible_files(target)
+    assert json.loads((target.root / name).read_text()) == json.loads(text)
+    stage = KafkaEmit(
+        path="$emit", connection_name="c", topic=Literal("t"), output_format=output_format, date_format=date_format
+    )
+    ((_, run),), _ = RecordMaker(stage, Takes()).runs(documents_batch([document]))
+    assert json.loads(run.columns[0].value or b"") == json.loads(text)
 
 
 @pytest.mark.parametrize(("format_", "refused"), [("csv", [0, 2]), ("parquet", [0, 2]), ("json", [])])

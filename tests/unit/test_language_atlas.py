@@ -9,6 +9,7 @@ from tidemark.shared.language.expressions.ast import Call, FieldPath, Literal, V
 from tidemark.shared.language.stages import (
     AddFields,
     CachedLookup,
+    FileEmit,
     KafkaSource,
     Lookup,
     Match,
@@ -199,3 +200,34 @@ def test_a_lookup_that_sees_the_window_cannot_stand_in_front_of_it() -> None:
     assert "$lookup stands behind what reads the window's metadata; put it in front of the window" in error
     session = {"$sessionWindow": {"gap": SECOND, "partitionBy": "$k", "pipeline": [{"$lookup": INLINE}, GROUP]}}
     assert "would change documents before partitionBy sees them" in errors_of(TOPIC, session)[0]
+
+
+def test_files_as_atlas_writes_them() -> None:
+    """`bucket`, `region`, a path by an expression and `config` stand as Atlas' documents have them; json is its format."""
+    emit = {
+        "connectionName": "s3", "bucket": "b", "region": "us-east-1", "path": {"$concat": ["days/", "$day"]},
+        "config": {"writeOptions": {"interval": {"size": 60, "unit": "second"}}, "delimiter": "\n",
+                   "outputFormat": "basicJson", "dateFormat": "ISO8601"},
+    }  # fmt: skip
+    (_, stage) = stages_of(TOPIC, {"$emit": emit})
+    assert isinstance(stage, FileEmit)
+    assert isinstance(stage.folder, Call)
+    assert (stage.format, stage.output_format, stage.date_format) == ("json", "basicJson", "ISO8601")
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"connectionName": None}, "a path that an expression gives is below that of a connection"),
+        ({"format": "parquet"}, "a table is one folder"),
+        ({"format": "parquet", "path": "p", "config": {}}, "tells how JSON is written, and format is parquet"),
+        ({"format": None}, "$emit needs format"),
+        ({"format": "iceberg", "path": "p", "partitionBy": "a.b"}, "divided by its columns"),
+        ({"format": "iceberg", "path": "p", "connectionName": None}, "format iceberg needs connectionName"),
+    ],
+)
+def test_files_that_cannot_be_written_so_are_refused(changed: dict[str, Any], reason: str) -> None:
+    """Each with what to write instead."""
+    emit = {"connectionName": "s3", "path": "$day", "format": "json"} | changed
+    errors = errors_of(TOPIC, {"$emit": {name: value for name, value in emit.items() if value is not None}})
+    assert any(reason in error for error in errors), errors

@@ -13,24 +13,31 @@ import pyarrow as pa
 
 from tidemark.services.sink.connectors.formats import csv_bytes, jsonl_bytes, parquet_bytes, text_of
 from tidemark.services.sink.connectors.rendered import rendered
+from tidemark.shared.language.expressions.ast import Expr
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.errors import ExpressionError
+from tidemark.shared.language.expressions.interpreter import evaluate
 from tidemark.shared.language.expressions.paths import read_path
-from tidemark.shared.language.stages import EmitFormat
-from tidemark.shared.language.values import type_name
+from tidemark.shared.language.stages import DateFormat, EmitFormat, FileEmit, OutputFormat
+from tidemark.shared.language.values import is_relaxed, type_name, written
 from tidemark.shared.model.values import MISSING, Document
 from tidemark.shared.operators.batches import declared_columns, documents_of
 from tidemark.shared.operators.encoded import encoded, field_counts
 from tidemark.shared.operators.frame import partial_documents
+from tidemark.shared.operators.rows import environments
 from tidemark.shared.ports.sink import Rejected
 
 FOLDER_BYTES_MAX: Final = 240
 """A partition's folder name, encoded; file systems end at 255."""
+FOLDERS_MAX: Final = 20
+"""One in the other, of those that an expression gives."""
 NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 """The folder of rows whose partition field is null or missing, as Hive and Spark name it."""
 
 Fit = Callable[[pa.RecordBatch], pa.Table]
 """Rows as a table takes them, without what divides it: readers find that in the table's log, and in the names of folders."""
 Key = tuple[str | None, ...]
-"""The texts of the `partitionBy` fields of a row."""
+"""The folder that an expression gives ("" without one), and the texts of the `partitionBy` fields of a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,21 @@ class Encoding:
     options: Mapping[str, Any] | None = None
     table: "Table | None" = None
     """Of a table that a catalog knows."""
+    folder: Expr | None = None
+    """What gives each document's folder; None: all lie in one, but for `partition_by`."""
+    output_format: OutputFormat = "relaxedJson"
+    date_format: DateFormat = "default"
+
+    @classmethod
+    def of(cls, stage: FileEmit, table: "Table | None" = None) -> "Encoding":
+        """That of a stage."""
+        options, folder = stage.write_options, stage.folder
+        return cls(stage.format, stage.partition_by, options, table, folder, stage.output_format, stage.date_format)
+
+    @property
+    def divides(self) -> bool:
+        """Whether rows go into different folders."""
+        return bool(self.partition_by) or self.folder is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +106,9 @@ class RowBuffer:
             kept = [at for at in range(batch.num_rows) if at not in empty]
             others = self.add(batch.take(pa.array(kept, pa.int64()))) if kept else []
             return sorted([*rejected, *(Rejected(kept[o.row], o.reason) for o in others)], key=lambda r: r.row)
-        members: dict[Key, list[int]] = {} if encoding.partition_by else {(): list(range(batch.num_rows))}
-        for at, document in enumerate(self._divided_by(batch)):
-            key = self._key(document)
+        members: dict[Key, list[int]] = {} if encoding.divides else {("",): list(range(batch.num_rows))}
+        for at, environment in enumerate(self._divided_by(batch)):
+            key = self._key(environment)
             if isinstance(key, str):
                 rejected.append(Rejected(at, key))
             else:
@@ -99,15 +121,25 @@ class RowBuffer:
         self.size_bytes += batch.nbytes
         return rejected
 
-    def _divided_by(self, batch: pa.RecordBatch) -> Sequence[Document]:
-        """What `partitionBy` reads of each row; nothing where it divides nothing."""
-        names = frozenset(field.partition(".")[0] for field in self._encoding.partition_by)
-        return partial_documents(batch, names) if names else ()
+    def _divided_by(self, batch: pa.RecordBatch) -> Sequence[Environment]:
+        """Where what divides the rows is evaluated; nothing where nothing does."""
+        encoding = self._encoding
+        if not encoding.divides:
+            return ()
+        names = frozenset(field.partition(".")[0] for field in encoding.partition_by)
+        documents = documents_of(batch) if encoding.folder is not None else partial_documents(batch, names)
+        return environments(batch, documents)
 
     def _rows_of(self, batch: pa.RecordBatch) -> pa.Table | list[Document]:
         if self._fit is not None:
             return self._fit(batch)
-        return documents_of(batch) if self._encoding.format == "csv" else pa.table({"document": rendered(batch)})
+        encoding = self._encoding
+        if encoding.format == "csv":
+            return documents_of(batch)
+        if is_relaxed(encoding.output_format, encoding.date_format):
+            return pa.table({"document": rendered(batch)})
+        texts = [written(each, encoding.output_format, encoding.date_format) for each in documents_of(batch)]
+        return pa.table({"document": pa.array(texts, pa.binary())})
 
     def _empty(self, batch: pa.RecordBatch) -> list[Rejected]:
         """Rows without a field, which a file of columns cannot hold where none is declared: whatever else is in the batch."""
@@ -117,9 +149,13 @@ class RowBuffer:
         empty = np.flatnonzero(field_counts(encoded(batch)) == 0).tolist()
         return [Rejected(at, f"{name} has no row without a field") for at in empty]
 
-    def _key(self, document: Document) -> Key | str:
-        """The texts of the partition fields; a text alone says why the row is refused."""
-        key: list[str | None] = []
+    def _key(self, environment: Environment) -> Key | str:
+        """The folder and the texts of the partition fields; a text alone says why the row is refused."""
+        document = environment.root
+        try:
+            key: list[str | None] = [_folder_of(self._encoding.folder, environment)]
+        except (ExpressionError, ValueError) as error:
+            return f"path: {error}"
         for field in self._encoding.partition_by:
             value = read_path(document, tuple(field.split(".")))
             if isinstance(value, (list, dict)):
@@ -141,17 +177,20 @@ class RowBuffer:
         return [
             FileContent(
                 folder="/".join(
-                    f"{quote(field, safe='')}={_folder(text)}" for field, text in zip(fields, key, strict=True)
+                    [
+                        *([inside] if inside else []),
+                        *(f"{quote(field, safe='')}={_folder(text)}" for field, text in zip(fields, key, strict=True)),
+                    ]
                 ),
                 partition=dict(zip(fields, key, strict=True)),
                 rows=sum(len(chunk) for chunk in group),
                 data=self._bytes(group, key),
             )
-            for key, chunks in self._chunks.items()
+            for (inside, *key), chunks in self._chunks.items()
             for group in _groups(chunks)
         ]
 
-    def _bytes(self, group: Sequence[pa.Table | list[Document]], key: Key) -> bytes:
+    def _bytes(self, group: Sequence[pa.Table | list[Document]], key: Sequence[str | None]) -> bytes:
         encoding = self._encoding
         options = encoding.options or {}
         if self._fit is not None:
@@ -195,6 +234,24 @@ def _groups(chunks: Sequence[pa.Table | list[Document]]) -> list[Sequence[pa.Tab
             groups.append([])
         groups[-1].append(chunk)
     return list(groups)
+
+
+def _folder_of(expr: Expr | None, env: Environment) -> str:
+    """The folder that an expression gives, its names encoded; "" without one. ExpressionError; ValueError for what is no folder."""
+    if expr is None:
+        return ""
+    value = evaluate(expr, env)
+    if type(value) is not str:
+        raise ValueError(f"expected the name of a folder, found a value of type {type_name(value)}")
+    names = value.strip("/").split("/")
+    encoded = [quote(name, safe="= ") for name in names]
+    if len(names) > FOLDERS_MAX or not all(names) or any(name[0] in "._" for name in names):
+        raise ValueError(
+            f"expected at most {FOLDERS_MAX} names of folders, none of them empty or with a dot or _ in front, found {value!r:.80}"
+        )
+    if max(map(len, encoded)) > FOLDER_BYTES_MAX:
+        raise ValueError(f"expected at most {FOLDER_BYTES_MAX} bytes as a folder's name, found {value!r:.80}")
+    return "/".join(encoded)
 
 
 def _folder(text: str | None) -> str:

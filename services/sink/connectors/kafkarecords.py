@@ -21,7 +21,7 @@ from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate
 from tidemark.shared.language.stages import KafkaEmit, KeyFormat
-from tidemark.shared.language.values import render_json, type_name
+from tidemark.shared.language.values import is_relaxed, render_json, type_name, written
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, MISSING, Binary, Date, Document, Long
 from tidemark.shared.operators.base import ARRIVAL, TS
 from tidemark.shared.operators.batches import documents_of
@@ -83,7 +83,11 @@ class RecordMaker:
         """All rows at once: for one topic, without expressions on documents, and none that would be refused; else None."""
         stage = self._stage
         topic = stage.topic.value if isinstance(stage.topic, Literal) else None
-        plain = stage.headers is None and stage.tombstone_when is None and stage.output_format == "relaxedJson"
+        plain = (
+            stage.headers is None
+            and stage.tombstone_when is None
+            and is_relaxed(stage.output_format, stage.date_format)
+        )
         if not plain or not isinstance(topic, str) or not self._may_write(topic) or not batch.num_rows:
             return None
         keys = None
@@ -127,7 +131,7 @@ class RecordMaker:
         tombstone = stage.tombstone_when is not None and _condition(evaluate(stage.tombstone_when, environment))
         if tombstone and key is None:
             raise _Refused(f"{stage.path}.config.tombstoneWhen: a record without a value needs a key, found none")
-        value = None if tombstone else render_json(document, canonical=stage.output_format == "canonicalJson")
+        value = None if tombstone else written(document, stage.output_format, stage.date_format)
         record = NewRecord(value, key, headers, time_ms)
         size_bytes = size_of(record)
         if size_bytes > self._record_bytes_max:

@@ -35,6 +35,14 @@ def _acks(tree: Any, path: str, scope: Scope) -> Any:
     return None
 
 
+_WRITTEN: Final = (
+    Option(
+        "outputFormat",
+        choice("relaxedJson", "canonicalJson", "basicJson"),
+        "how documents are written (default relaxedJson)",
+    ),
+    Option("dateFormat", choice("default", "ISO8601"), "ISO8601: dates as text (default: as outputFormat has them)"),
+)
 _ACKS_KNOWN: Final = ("all", -1, 0, 1)
 _ACKS: Final = Kind(_acks, {"enum": list(_ACKS_KNOWN)})
 _CONFIG: Final = closed(
@@ -45,7 +53,7 @@ _CONFIG: Final = closed(
         "how the key is written (default json)",
     ),
     Option("headers", EXPRESSION, "an object, or a list of {k, v}"),
-    Option("outputFormat", choice("relaxedJson", "canonicalJson"), "how documents are written (default relaxedJson)"),
+    *_WRITTEN,
     Option(
         "compression_type", choice("none", "gzip", "snappy", "lz4", "zstd"), "compression of batches (default none)"
     ),
@@ -57,17 +65,58 @@ _KAFKA: Final = (
     Option("topic", EXPRESSION, "a topic, or an expression that gives one", required=True),
     Option("config", _CONFIG, "how records are written"),
 )
+
+
+def _computed(tree: Any) -> bool:
+    """Whether a tree is an expression, and no word."""
+    return type(tree) is dict or (type(tree) is str and tree.startswith("$"))
+
+
+_NAME: Final = Kind(
+    lambda tree, path, scope: (
+        parse_expression(tree, path, scope) if _computed(tree) else STRING.read(tree, path, scope)
+    ),
+    {"anyOf": [STRING.schema, EXPRESSION.schema]},
+)
+
+
+def _line_feed(tree: Any, path: str, scope: Scope) -> Any:
+    if tree != "\n":
+        scope.problems.add(path, f"expected a line feed, for each document is a line, found {tree!r:.20}")
+    return tree
+
+
+_LINES: Final = Kind(_line_feed, STRING.schema)
+_FILE_CONFIG: Final = closed(
+    *_WRITTEN,
+    Option(
+        "writeOptions",
+        DOCUMENT,
+        "accepted and without effect: files end with checkpoints, and by their size",
+        into=None,
+    ),
+    Option("delimiter", _LINES, "a line feed: a document a line", into=None),
+)
 _FILES: Final = (
     Option("connectionName", STRING, "the connection of the files; without it a local path"),
-    Option("path", STRING, "the folder", required=True, into="file_path"),
+    Option(
+        "path",
+        _NAME,
+        "the folder, or an expression that gives one below the connection's",
+        required=True,
+        into="file_path",
+    ),
     Option(
         "format",
         choice("json", "csv", "parquet", "iceberg"),
-        "json is a document a line, parquet a Delta Lake table, iceberg a table of the connection's `catalog`",
-        required=True,
+        "json is a document a line (default, with bucket or config), parquet a Delta Lake table, iceberg a table of the connection's"
+        " `catalog`",
     ),
     Option("partitionBy", PATHS, "a folder for each value"),
     Option("writeOptions", DOCUMENT, "of the format"),
+    Option("bucket", STRING, "accepted and without effect: the connection's path names the bucket", into=None),
+    Option("region", STRING, "accepted and without effect: the connection has it", into=None),
+    Option("config", _FILE_CONFIG, "how documents are written, of format json"),
 )
 
 
@@ -85,8 +134,11 @@ def _emit(tree: Any, path: str, scope: Scope) -> Sink | None:
     before = len(scope.problems.errors)
     if type(tree) is dict and "path" in tree:
         o = read_options(tree, path, scope, _FILES)
-        _check_iceberg(o, path, scope)
-        return None if len(scope.problems.errors) > before else FileEmit(path=path, **o.fields)
+        _check_files(o, path, scope)
+        if len(scope.problems.errors) > before:
+            return None
+        computed = {} if type(o["path"]) is str else {"file_path": "", "folder": o["path"]}
+        return FileEmit(path=path, **{**o.fields, **computed})
     for name, why in _ELSEWHERE.items():
         if type(tree) is dict and "topic" not in tree and name in tree:
             scope.problems.add(join(path, name), why)
@@ -98,9 +150,26 @@ def _emit(tree: Any, path: str, scope: Scope) -> Sink | None:
     return None if len(scope.problems.errors) > before else KafkaEmit(path=path, **o.fields)
 
 
+def _check_files(o: Read, path: str, scope: Scope) -> None:
+    kind = o.get("format")
+    if kind is None and "bucket" not in o and "config" not in o:
+        scope.problems.add(path, "$emit needs format: json is a document a line")
+    if kind not in (None, "json") and "config" in o:
+        scope.problems.add(
+            join(path, "config"), f"tells how JSON is written, and format is {kind}: writeOptions are of the format"
+        )
+    if kind == "iceberg":
+        _check_iceberg(o, path, scope)
+    if "path" in o and type(o["path"]) is not str:
+        if kind in ("parquet", "iceberg"):
+            message = "a table is one folder, and this is an expression: partitionBy divides a table"
+            scope.problems.add(join(path, "path"), message)
+        if "connectionName" not in o:
+            message = "a path that an expression gives is below that of a connection: give connectionName"
+            scope.problems.add(path, message)
+
+
 def _check_iceberg(o: Read, path: str, scope: Scope) -> None:
-    if o.get("format") != "iceberg":
-        return
     if "connectionName" not in o:
         scope.problems.add(path, "format iceberg needs connectionName: a connection of type files that has a catalog")
     for name in o.get("partitionBy", ()):
@@ -109,13 +178,8 @@ def _check_iceberg(o: Read, path: str, scope: Scope) -> None:
                 join(path, "partitionBy"),
                 f"a table of Iceberg is divided by its columns: make a field of {name} with $set",
             )
-    if not o.get("path", "x").strip("/"):
+    if type(o.get("path")) is str and not o["path"].strip("/"):
         scope.problems.add(join(path, "path"), "names the table: namespace/table")
-
-
-def _computed(tree: Any) -> bool:
-    """Whether a tree is an expression, and no word."""
-    return type(tree) is dict or (type(tree) is str and tree.startswith("$"))
 
 
 def _word_or_expression(*words: str) -> Kind:
@@ -130,12 +194,6 @@ def _word_or_expression(*words: str) -> Kind:
     return Kind(read, {"anyOf": [known.schema, EXPRESSION.schema]})
 
 
-_NAME: Final = Kind(
-    lambda tree, path, scope: (
-        parse_expression(tree, path, scope) if _computed(tree) else STRING.read(tree, path, scope)
-    ),
-    {"anyOf": [STRING.schema, EXPRESSION.schema]},
-)
 _INTO: Final = (
     Option("connectionName", STRING, "the connection", required=True),
     Option("table", _NAME, "a table, or an expression that gives one"),
