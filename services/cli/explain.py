@@ -30,8 +30,9 @@ def validate(file: Path, *, here: bool = True, connect: bool = False, as_json: b
         processor, _ = planned(read_document(file), "spark")
     except (InvalidDocument, PlanError, Unreadable) as error:
         return _judged(file, None, list(getattr(error, "errors", [DocumentError("", str(error))])), [], as_json=as_json)
+    from tidemark.services.cli.foreseen import refused_by_a_run
     from tidemark.services.local.address import BROKER_VARIABLE
-    from tidemark.shared.process.foreseen import connection_names, refused_by_a_run
+    from tidemark.shared.process.foreseen import connection_names
 
     errors = list(refused_by_a_run(processor, {BROKER_VARIABLE: "", **os.environ})) if here else []
     if connect and not errors:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from tidemark.services.cli.connected import refused_by_what_is_there
 from tidemark.services.cli.folders import STORE
+from tidemark.services.cli.foreseen import refused_by_a_run
 from tidemark.services.cli.installation import (
     Begun,
     ChangeRefused,
@@ -35,7 +36,7 @@ from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import ProcessorStatus, StopProcessor
 from tidemark.shared.planning import plan_processor
 from tidemark.shared.process.allowed import closed_values
-from tidemark.shared.process.foreseen import connection_names, refused_by_a_run
+from tidemark.shared.process.foreseen import connection_names
 from tidemark.shared.process.settings import read_runtime
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM)

@@ -32,7 +32,7 @@ from tidemark.shared.model.messages import (
 )
 from tidemark.shared.planning import PlanError, plan_processor
 from tidemark.shared.ports.log import LogError
-from tidemark.shared.process.foreseen import refused_by_a_run
+from tidemark.shared.process.foreseen import never_runs
 from tidemark.shared.process.web import BAD_REQUEST, CONFLICT, NO_ANSWER, NOT_FOUND, TOO_MANY, Problem, broker_away
 from tidemark.shared.runtime.client import Client, RequestRefused, RequestTimeout
 from tidemark.shared.runtime.topics import check_topics
@@ -143,7 +143,7 @@ class Commands:
             return
         connections = Briefly("control")
         try:
-            errors = list(refused_by_a_run(processor, connections.values, classes=False))
+            errors = list(never_runs(processor, connections.values))
             errors = errors or await missing_topics(processor, connections)
         finally:
             await connections.close()

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tidemark.services.cli.explain import phases, planned
+from tidemark.services.cli.foreseen import refused_by_a_run
 from tidemark.services.cli.reading import read_document
 from tidemark.services.library.values import to_language
 from tidemark.services.local.address import BROKER_VARIABLE
 from tidemark.shared.language.documents import InvalidDocument
 from tidemark.shared.planning import Engine, PlanError
-from tidemark.shared.process.foreseen import refused_by_a_run
 
 AnyDocument: TypeAlias = Mapping[str, Any] | str | Path
 """A processor's document: as a mapping, as a text in YAML or JSON, or the path of its file."""
