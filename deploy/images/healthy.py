@@ -11,11 +11,22 @@ _ANSWER_BYTES_MAX: Final = 4096
 
 def ready(port: int) -> tuple[bool, str]:
     """Whether /readyz on this port of the loopback address answers 200, and what it says. OSError."""
-    with socket.create_connection(("127.0.0.1", port), _TIMEOUT_S) as connection:
+    with _encrypted(socket.create_connection(("127.0.0.1", port), _TIMEOUT_S)) as connection:
         connection.sendall(b"GET /readyz HTTP/1.0\r\nHost: localhost\r\n\r\n")
         with connection.makefile("rb") as answer:
             head, _, body = answer.read(_ANSWER_BYTES_MAX).partition(b"\r\n\r\n")
     return head.split(b" ")[1:2] == [b"200"], body.decode(errors="replace").strip()
+
+
+def _encrypted(connection: socket.socket) -> socket.socket:
+    """With TLS where the services listen with it; whose certificate it is, is of no matter to who asks itself."""
+    if not os.environ.get("TIDEMARK_TLS_CERTIFICATE"):
+        return connection
+    import ssl  # noqa: PLC0415 - only where it is needed: this is run every few seconds
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context.wrap_socket(connection)
 
 
 def main() -> int:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import ssl
 import uuid
 from collections.abc import Iterator
 from functools import partial
@@ -24,7 +25,7 @@ from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.log import Log
-from tidemark.shared.process.listening import Connections
+from tidemark.shared.process.listening import Connections, address_of, tls_of
 from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings
 from tidemark.shared.process.signing import own_log
 from tidemark.shared.process.token import read_token
@@ -83,6 +84,7 @@ class ControlService:
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None
         self.serving = asyncio.Event()
+        self.tls: ssl.SSLContext | None = None
         self.url = ""
 
     async def run(self) -> None:
@@ -131,14 +133,13 @@ class ControlService:
 
     async def _listen(self, runner: web.AppRunner) -> None:
         settings = self._settings
-        site = self._connections.site(runner, settings.host, settings.port)
+        site = self._connections.site(runner, settings.host, settings.port, self.tls)
         try:
             await site.start()
         except OSError as error:
             message = f"{settings.host}:{settings.port}: cannot listen there ({error}); choose another port"
             raise ProcessSettingsError(message) from error
-        host, port = runner.addresses[0][:2]
-        self.url = f"http://{host}:{port}"
+        self.url = address_of(runner, self.tls)
         if settings.address_file:
             self._write_address(Path(settings.address_file))
         _log.info("control.serves", url=self.url)
@@ -158,4 +159,6 @@ async def build(settings: ProcessSettings) -> ControlService:
     kafka, runtime = kafka_settings(settings), settings.runtime
     executor = AsyncExecutor(runtime.threads, runtime.calls_waiting_max)
     topics = Topics(settings.prefix)
-    return ControlService(own_log(settings), topics, SystemClock(), executor, control, token, kafka, runtime)
+    service = ControlService(own_log(settings), topics, SystemClock(), executor, control, token, kafka, runtime)
+    service.tls = tls_of(settings)
+    return service

@@ -1,6 +1,7 @@
 """Wiring of the gateway's process: one route, behind a token, that answers when the broker has acknowledged."""
 
 import asyncio
+import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.log import Log, LogError, NewRecord
+from tidemark.shared.process.listening import address_of, tls_of
 from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings
 from tidemark.shared.process.token import read_token
 from tidemark.shared.process.users import Users
@@ -67,6 +69,7 @@ class GatewayService:
         self._error: BaseException | None = None
         self._stopped = asyncio.Event()
         self.serving = asyncio.Event()
+        self.tls: ssl.SSLContext | None = None
         self.url = ""
 
     async def run(self) -> None:
@@ -76,13 +79,13 @@ class GatewayService:
         await runner.setup()
         try:
             try:
-                await web.TCPSite(runner, self._settings.host, self._settings.port).start()
+                await web.TCPSite(runner, self._settings.host, self._settings.port, ssl_context=self.tls).start()
             except OSError as error:
                 message = (
                     f"{self._settings.host}:{self._settings.port}: cannot listen there ({error}); choose another port"
                 )
                 raise ProcessSettingsError(message) from error
-            self.url = "http://{}:{}".format(*runner.addresses[0][:2])
+            self.url = address_of(runner, self.tls)
             _log.info("gateway.serves", url=self.url)
             self.serving.set()
             looking = self._executor.spawn(self._look(), "look for brokers", self._broken)
@@ -243,4 +246,6 @@ async def build(settings: ProcessSettings) -> GatewayService:
     # The identities are the place's: a gateway that comes back ends what its predecessor left open, which would hold readers up.
     log = KafkaLog(kafka_settings(settings))
     executor = AsyncExecutor(settings.runtime.threads, settings.runtime.calls_waiting_max)
-    return GatewayService(log, SystemClock(), executor, settings.place, settings.prefix, gateway, token)
+    service = GatewayService(log, SystemClock(), executor, settings.place, settings.prefix, gateway, token)
+    service.tls = tls_of(settings)
+    return service

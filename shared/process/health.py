@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from tidemark.shared.process.listening import address_of, tls_of
 from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError
 from tidemark.shared.runtime.measures import Measure, Observed
 
@@ -63,6 +64,7 @@ class HealthServer:
 
     async def start(self) -> None:
         """Listen. ProcessSettingsError where the port is taken."""
+        tls = tls_of(self._settings)
         app = web.Application(client_max_size=1024)
         app.router.add_get("/healthz", self._alive)
         app.router.add_get("/readyz", self._ready)
@@ -71,14 +73,14 @@ class HealthServer:
         await self._runner.setup()
         host, port = self._settings.health_host, self._settings.health_port
         try:
-            await web.TCPSite(self._runner, host, port).start()
+            await web.TCPSite(self._runner, host, port, ssl_context=tls).start()
         except OSError as error:
             await self._runner.cleanup()
             message = (
                 f"TIDEMARK_HEALTH_PORT: cannot listen on {host}:{port} ({error}); choose another port, or 0 for any"
             )
             raise ProcessSettingsError(message) from error
-        self.url = "http://{}:{}".format(*self._runner.addresses[0][:2])
+        self.url = address_of(self._runner, tls)
 
     async def stop(self) -> None:
         """Let go."""

@@ -1,17 +1,40 @@
-"""Listening with a bound on connections: who opens many and asks nothing keeps nobody out.
+"""Listening: with TLS where a certificate is set, and with a bound on connections: who opens many and asks nothing keeps nobody out.
 
 The library counts no connections, and waits for a first request for ever: each would hold a file of the process.
 """
 
 import asyncio
+import ssl
 
 from aiohttp import web
 
 from tidemark.shared.ports.clock import Clock
+from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError
 from tidemark.shared.process.web import Next
 
 _LOOK_MS = 1_000
 """Between two looks for connections whose time is over."""
+
+
+def tls_of(settings: ProcessSettings) -> ssl.SSLContext | None:
+    """How all that this process listens on is encrypted; None: it is not. TLS 1.2 and later. ProcessSettingsError."""
+    if not settings.tls_certificate:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(settings.tls_certificate, settings.tls_key or None, password="")
+    except OSError as error:  # ssl.SSLError, too
+        files = f"{settings.tls_certificate} with the key in {settings.tls_key or 'the same file'}"
+        raise ProcessSettingsError(
+            f"TIDEMARK_TLS_CERTIFICATE: expected a certificate and its key, found {files} ({error})"
+        ) from error
+    return context
+
+
+def address_of(runner: web.AppRunner, tls: ssl.SSLContext | None) -> str:
+    """The URL of the first address that it listens on."""
+    host, port = runner.addresses[0][:2]
+    return f"{'http' if tls is None else 'https'}://{host}:{port}"
 
 
 class _Refusing(asyncio.Protocol):
@@ -40,9 +63,9 @@ class Connections:
         self.asked = asked
         """A middleware of the application."""
 
-    def site(self, runner: web.AppRunner, host: str, port: int) -> web.TCPSite:
+    def site(self, runner: web.AppRunner, host: str, port: int, tls: ssl.SSLContext | None) -> web.TCPSite:
         """Where they come in."""
-        return _Site(self, runner, host, port)
+        return _Site(self, runner, host, port, tls)
 
     def connected(self, server: web.Server) -> asyncio.BaseProtocol:
         """Who talks to a new one."""
@@ -63,15 +86,17 @@ class Connections:
 
 
 class _Site(web.TCPSite):
-    def __init__(self, connections: Connections, runner: web.AppRunner, host: str, port: int) -> None:
-        super().__init__(runner, host, port)
+    def __init__(
+        self, connections: Connections, runner: web.AppRunner, host: str, port: int, tls: ssl.SSLContext | None
+    ) -> None:
+        super().__init__(runner, host, port, ssl_context=tls)
         self._connections = connections
 
     async def start(self) -> None:
         """Listen. OSError where the address is taken."""
         await web.BaseSite.start(self)
         self._server = await asyncio.get_running_loop().create_server(
-            self._connected, self._host, self._port, backlog=self._backlog
+            self._connected, self._host, self._port, backlog=self._backlog, ssl=self._ssl_context
         )
 
     def _connected(self) -> asyncio.BaseProtocol:

@@ -68,6 +68,11 @@ class ProcessSettings:
     """TIDEMARK_HEALTH_PORT: of liveness, readiness and metrics; 0: any that is free; not set: none (`health.py`)."""
     health_host: str = "127.0.0.1"
     """TIDEMARK_HEALTH_HOST: where that listens."""
+    tls_certificate: str = ""
+    """TIDEMARK_TLS_CERTIFICATE: PEM file with the certificate, those behind it, and the key if that has no file of its own; everything
+    that listens does so with TLS then (`listening.py`). "": nothing does."""
+    tls_key: str = ""
+    """TIDEMARK_TLS_KEY: PEM file with its key."""
     kept_bytes: int = _KEPT_BYTES
     """TIDEMARK_KEPT_BYTES: freed memory that the process keeps for what it allocates next, at most, a heap (`allocator.py`)."""
     heaps: int = _HEAPS
@@ -105,6 +110,8 @@ def read_settings(environment: Mapping[str, str] | None = None) -> ProcessSettin
         heaps=number("HEAPS", _HEAPS, "a number", 1, _HEAPS_MAX),
         health_port=number("HEALTH_PORT", 0, "a port", 0, _PORT_MAX) if text("HEALTH_PORT", "") else None,
         health_host=text("HEALTH_HOST", "127.0.0.1"),
+        tls_certificate=text("TLS_CERTIFICATE", ""),
+        tls_key=text("TLS_KEY", ""),
         kafka=text("KAFKA"),
         blobs=text("BLOBS", ""),
         store=text("STORE", ""),

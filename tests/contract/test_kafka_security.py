@@ -1,8 +1,6 @@
 """A broker that wants TLS and a password: the same settings for Tidemark's own cluster and for connections of documents."""
 
 import asyncio
-import datetime as dt
-import ipaddress
 import json
 import os
 import random
@@ -13,11 +11,8 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
+from tests.harness.certificates import made_certificate
 from tests.harness.installation import NAME, installed
 from tests.harness.sealing import KEY
 from tidemark.services.local.broker import LocalBroker
@@ -96,33 +91,6 @@ class Guarded:
         return [*wrong, {"sasl_password": "other"}, {"sasl_mechanism": "SCRAM-SHA-256", "sasl_username": "nobody"}]
 
 
-def _certificate(folder: Path, name: str, *, locked: bool = True) -> tuple[str, str]:
-    """Certificate and key, PEM, for the loopback address; signed by itself, and written to a folder."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    day = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(day - dt.timedelta(days=1))
-        .not_valid_after(day + dt.timedelta(days=2))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(LOOPBACK))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    lock: serialization.KeySerializationEncryption = serialization.NoEncryption()
-    if locked:
-        lock = serialization.BestAvailableEncryption(PASSWORD.encode())
-    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, lock)
-    public = made.public_bytes(serialization.Encoding.PEM)
-    (folder / f"{name}.pem").write_bytes(public)
-    (folder / f"{name}.key").write_bytes(private)
-    return public.decode(), private.decode()
-
-
 def _overrides(certificate: str, key: str, trusted: str, ports: dict[str, int]) -> dict[str, str]:
     """Two listeners that ask for a password, one of them with TLS, and one for a certificate, besides those of any broker."""
     listeners = ",".join(f"{name}://{LOOPBACK}:{port}" for name, port in ports.items())
@@ -159,9 +127,9 @@ async def _make_user(settings: BrokerSettings, bootstrap: str, mechanism: str) -
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def _guarded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Guarded]:
     folder = tmp_path_factory.mktemp("guarded")
-    certificate, key = _certificate(folder, "broker", locked=False)
-    trusted, _ = _certificate(folder, "client")
-    _certificate(folder, "stranger")
+    certificate, key = made_certificate(folder, "broker")
+    trusted, _ = made_certificate(folder, "client", PASSWORD)
+    made_certificate(folder, "stranger", PASSWORD)
     names = ("PLAINTEXT", "CONTROLLER", "SASL_SSL", "SASL_PLAINTEXT", "SSL")
     ports = dict(zip(names, random.SystemRandom().sample(range(20_000, 30_000), len(names)), strict=True))
     settings = BrokerSettings(
