@@ -106,6 +106,33 @@ async def test_C8_a_copy_that_has_never_named_a_leader_who_told_of_itself_is_not
     assert await store.lead("a", LEASE_MS, NOW_MS, 0, row.leader) == row.leader + 1
 
 
+async def test_C8_a_full_disk_changes_nothing_and_is_waited_out(tmp_path: Path) -> None:
+    """SQLite finds no room for a page: nothing of the change is there, who leads goes on leading, and it is made when there is room."""
+    store = SqlCommitStore(f"sqlite:///{tmp_path / 'store.db'}")
+    await store.open()
+    row = await begin(store)
+    pages_max = [0]
+
+    def bounded(connection: sa.Connection) -> None:
+        # Not below what there is: SQLite takes the number of pages then.
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages_max[0]}")
+
+    sa.event.listen(store._engine.sync_engine, "begin", bounded)
+    pages_max[0] = 1
+    changes, large = store.changes, "x" * 100_000
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable, match="full"):
+            await store.put_connection(row.leader, "c", large)
+    assert await store.connections() == {}
+    assert await store.renew(row.leader, LEASE_MS, NOW_MS)
+    pages_max[0] = 1_000_000
+    await store.put_connection(row.leader, "c", large)
+    assert await store.connections() == {"c": large}
+    assert await store.processors() == [row]
+    assert store.changes > changes
+    await store.close()
+
+
 def _lose_answers(store: CommitStore, monkeypatch: pytest.MonkeyPatch, *, happens: bool) -> None:
     """Let the next change's answer be lost: it has happened, or it never will."""
     if isinstance(store, MemoryCommitStore):

@@ -4,6 +4,7 @@ import ctypes
 import hashlib
 import itertools
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,6 +14,7 @@ from tidemark.shared.computation.records import Domain
 
 ROUNDS = 1_500
 """Of a hash: about a millisecond."""
+ASKING_S = 0.004
 
 
 @dataclass(slots=True)
@@ -50,6 +52,17 @@ class Skewed(Computation[Seen, NoConfig]):
         """One more."""
         if record.key == "m0":
             hashlib.pbkdf2_hmac("sha256", b"m0", b"", ROUNDS)
+        state.count += 1
+        yield {**record.value, "seen": state.count}
+
+
+class Asking(Skewed):
+    """The same, but that it waits for somebody else meanwhile: as slow on a busy machine as on an idle one."""
+
+    def process(self, record: Record, state: Seen, timers: Timers) -> Iterator[Document]:
+        """One more."""
+        if record.key == "m0":
+            threading.Event().wait(ASKING_S)
         state.count += 1
         yield {**record.value, "seen": state.count}
 

@@ -7,6 +7,7 @@ import builtins
 import errno
 import io
 import json
+import logging
 import os
 import sqlite3
 from collections import Counter
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import sqlalchemy as sa
+import structlog
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException, PySparkRuntimeError
 
@@ -402,8 +404,14 @@ def endure(outage: Outage, away_ms: int, folder: Path) -> Seen:
             assert rows_of(there, folder, outage.sink) == Counter([1, 2])
             return Seen(during, back_ms, there.store.rows[NAME].generation)
 
-    with spark_in_process():
-        return run_virtual(main)
+    configured = structlog.get_config()
+    if away_ms >= HOURS_MS:  # a line for each try makes a million of them
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        with spark_in_process():
+            return run_virtual(main)
+    finally:
+        structlog.configure(**configured)
 
 
 def _fail_one(there: Installed) -> None:
