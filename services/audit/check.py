@@ -30,11 +30,11 @@ from tidemark.shared.language.stages import Connection, FileEmit, Join, KafkaEmi
 from tidemark.shared.model.ids import NO_EPOCH, ProcessorName, SplitId, VertexId
 from tidemark.shared.model.messages import RunningPlan
 from tidemark.shared.model.processors import ProcessorRow
+from tidemark.shared.model.splits import Status
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.context import Topics as SourceTopics
 from tidemark.shared.operators.context import topics_told
 from tidemark.shared.operators.dead_letters import LATE
-from tidemark.shared.operators.source_front import Status
 from tidemark.shared.planning import DeadLetterHead, WriteHead, plan_processor
 from tidemark.shared.ports.log import Log, TopicPartition
 from tidemark.shared.protocol.coordinator.record import decode_plan

@@ -16,20 +16,23 @@ import pyarrow as pa
 
 from tidemark.services.audit.chance import by_chance, judged_on_arrival, may_be_late
 from tidemark.shared.language.documents import Processor
-from tidemark.shared.model.ids import NO_EPOCH, Epoch, SplitId, VertexId
+from tidemark.shared.model.checkpoint import KnownSplit
+from tidemark.shared.model.ids import FIRST_OFFSET, NO_EPOCH, Epoch, SplitId, VertexId
 from tidemark.shared.model.plan import OUT, PhysicalPlan
+from tidemark.shared.model.records import RawBatch
+from tidemark.shared.model.splits import Status
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.base import PART, POS, WM, Out
 from tidemark.shared.operators.batches import documents_of, with_column
-from tidemark.shared.operators.build import Chain, build_chain, build_front
+from tidemark.shared.operators.build import Chain, build_chain
 from tidemark.shared.operators.context import TaskContext, Topics
 from tidemark.shared.operators.dead_letters import WOULD_REFUSE, Failure, dead_letters
-from tidemark.shared.operators.source_front import SourceFront, Status
+from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.planning import plan_processor
 from tidemark.shared.ports.sink import Rejected
-from tidemark.shared.ports.source import RawBatch
+from tidemark.shared.protocol.source.machine import Input
 
 Accept = Callable[[pa.RecordBatch], Sequence[Rejected]]
 """Which rows a target would refuse."""
@@ -96,6 +99,7 @@ class _World:
     context: TaskContext
     chains: dict[VertexId, Chain] = field(default_factory=dict)
     front: SourceFront | None = None
+    input: Input = field(default_factory=Input)
     watermarks: dict[str, int] = field(default_factory=dict)
     done: EpochDone = field(default_factory=lambda: EpochDone(NO_EPOCH))
     admitted: Positions = frozenset()
@@ -108,7 +112,7 @@ class _World:
             if vertex.service == "sink":
                 continue
             if vertex.chain and isinstance(vertex.chain[0], FrontSpec):
-                self.front = build_front(vertex.chain[0], self.context)
+                self.front = SourceFront(vertex.chain[0], self.context)
             self.chains[vertex.id] = build_chain(vertex.chain, self.context)
 
     def send(self, sender: VertexId, outs: Sequence[Out]) -> None:
@@ -139,7 +143,9 @@ class _World:
         if self.front is None:
             message = "the plan has no source"
             raise ValueError(message)
-        for out in self.front.on_records(batch):
+        outs = self.front.on_records(batch, away=self.input.rows({batch.split}))
+        self.input.judged(self.front.watermarks({batch.split}), 0)
+        for out in outs:
             if out.port == OUT:
                 self.send(source, self.chains[source].on_batch(self._admit(out.batch), out.content, ""))
             else:
@@ -163,7 +169,7 @@ class _World:
         for vertex, chain in self.chains.items():
             self.send(vertex, chain.before_barrier())
             inputs = [self.watermarks[e.id] for e in self.plan.inputs_of(vertex) if e.id in self.watermarks]
-            reached = self.front.output_watermark() if vertex == source else min(inputs)
+            reached = self.input.watermark_ms if vertex == source else min(inputs)
             self.send(vertex, chain.on_watermark(reached))
             for edge in self.plan.outputs_of(vertex):
                 self.watermarks[edge.id] = chain.output_watermark()
@@ -220,9 +226,9 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     for epoch, stands in epochs:
         before = world.counters()
         world.done = EpochDone(epoch)
-        front.assign(
-            {s.split: s.ordinal for s in splits if s.split in stands}
-        )  # not before: it would hold what came out (W2)
+        known = {s.split: KnownSplit(s.ordinal, "", FIRST_OFFSET) for s in splits if s.split in stands}
+        world.input.listed(known)  # not before: it would hold what came out (W2)
+        front.assign({split: each.ordinal for split, each in known.items()})
         for together in passed:
             for split in splits:
                 if split.split in stands and split.split in together:
@@ -232,7 +238,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
             stand = stands.get(split.split)
             if stand is not None:
                 _read(world, source, split, places, stand.next)
-                front.on_status(split.split, stand.status)
+                world.input.become([split.split], stand.status)
         world.settle(source)
         counters = world.counters()
         world.done.records = counters["records"] - before["records"]

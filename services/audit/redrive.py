@@ -33,8 +33,8 @@ from tidemark.shared.language.values import parse_json, render_json
 from tidemark.shared.model.formats import REDRIVEN, JsonCodec
 from tidemark.shared.model.ids import JobId, ProcessorName, SplitId
 from tidemark.shared.model.processors import ProcessorRow
+from tidemark.shared.model.splits import Status
 from tidemark.shared.model.values import Document
-from tidemark.shared.operators.source_front import Status
 from tidemark.shared.ports.log import Log, NewRecord, TopicPartition
 from tidemark.shared.protocol.coordinator.record import decode_plan
 

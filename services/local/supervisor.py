@@ -34,7 +34,7 @@ from tidemark.shared.process.allowed import Allowed
 from tidemark.shared.process.settings import read_runtime, read_table
 from tidemark.shared.process.signing import FILE_VARIABLE, read_keys, sealed_log
 from tidemark.shared.runtime.fencing import Fence
-from tidemark.shared.runtime.reading import Unreadable, followed
+from tidemark.shared.runtime.reading import Unreadable, end_of, followed
 from tidemark.shared.runtime.sealed_log import SealedLog
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
@@ -229,7 +229,9 @@ class LocalCluster:
         topics, runtime, clock = self._topics(), self.runtime(), SystemClock()
         await log.create_topic(topics.commands, 1, topics.plain()[topics.commands])
         fence, unreadable = Fence(), Unreadable()
-        async for record in followed(log, clock, TopicPartition(topics.commands, 0), runtime, from_end=True):
+        commands = TopicPartition(topics.commands, 0)
+        begin = await end_of(log, clock, commands, runtime)
+        async for record in followed(log, clock, commands, runtime, begin=begin):
             if not fence.admits(record):
                 continue
             match unreadable.read(record, lambda found: decode_command(found.value or b"", runtime.wire)):

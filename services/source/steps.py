@@ -23,8 +23,9 @@ from tidemark.shared.language.stages import (
     Window,
 )
 from tidemark.shared.model.ids import SplitId
+from tidemark.shared.model.records import RawBatch
 from tidemark.shared.operators.source_front import SourceFront
-from tidemark.shared.ports.source import RawBatch
+from tidemark.shared.protocol.source.machine import Input
 
 
 class ClockNotSettable(Exception):
@@ -44,15 +45,17 @@ class Steps:
     settle_ms: int
     """The checkpoint may be asked for after so long, ms: what a clock that is set takes to be seen everywhere; 0 where none is."""
 
-    def carry_out(self, steps: Sequence[Any], front: SourceFront, own: Sequence[SplitId]) -> None:
-        """Move watermarks, idleness and time. `own`: the task's splits."""
+    def carry_out(self, steps: Sequence[Any], given: Input, front: SourceFront, now_ms: int) -> None:
+        """Move watermarks, idleness and time. now_ms: UTC."""
         for step in steps:
             match step:
                 case WatermarkStep(time_ms, partition):
-                    front.raise_watermark(None if partition is None else split_of(partition), time_ms)
+                    names = tuple(given.splits) if partition is None else (split_of(partition),)
+                    front.raise_to(names, time_ms)
+                    given.become(names, "active")  # D3
+                    given.judged(front.watermarks(names), now_ms)
                 case IdleStep(partition):
-                    for split in own if partition is None else [split_of(partition)]:
-                        front.on_status(split, "idle")
+                    given.become(tuple(given.splits) if partition is None else (split_of(partition),), "idle")
                 case ProcessingTimeStep(time_ms):
                     self.set_time(time_ms)
 

@@ -8,12 +8,9 @@ batches, records before the position. Every batch's CRC is verified.
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 from aiokafka import errors
 from aiokafka.consumer.fetcher import READ_COMMITTED, FetchResult
 
@@ -22,28 +19,8 @@ from tidemark.shared.adapters.kafka_client import KAFKA_ERRORS
 from tidemark.shared.adapters.kafka_reader import KafkaReader
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.model.ids import Offset
+from tidemark.shared.model.records import RawPartition
 from tidemark.shared.ports.log import TopicPartition
-
-Int64s = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class RawPartition:
-    """Records of one partition, in offset order; columns of equal length n ≥ 1."""
-
-    topic: str
-    partition: int
-    offsets: Int64s
-    """Shape (n,)."""
-    timestamps: Int64s
-    """Shape (n,): the broker's or producer's time, ms since 1970."""
-    keys: pa.BinaryArray | None
-    """Shape (n,), null where a record has none; None if no record has one, or keys were not asked for."""
-    values: pa.BinaryArray
-    """Shape (n,), null for a tombstone."""
-    unread: Mapping[int, str] = field(default_factory=dict)
-    """Why a record has no value here, by its place."""
-
 
 _UNTIL_TAKEN_S: Final = 3_600.0
 """No bound: the library is to wait until the reader says so."""

@@ -19,7 +19,6 @@ from tidemark.shared.operators.join import JoinOperator
 from tidemark.shared.operators.partial import PartialAggregate
 from tidemark.shared.operators.passing import Branch, KeyBy, StatelessStages, Tap
 from tidemark.shared.operators.read_ahead import without_read
-from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import (
     BranchSpec,
     ComputeSpec,
@@ -162,7 +161,7 @@ class Chain:
 
 
 def build_operator(spec: OperatorSpec, context: TaskContext = NOWHERE) -> Operator:
-    """The operator of a spec; a `FrontSpec` has no place here (`build_front`)."""
+    """The operator of a spec; a `FrontSpec` has no place here."""
     match spec:
         case InOrderSpec():
             return InOrder(spec, context)
@@ -185,14 +184,9 @@ def build_operator(spec: OperatorSpec, context: TaskContext = NOWHERE) -> Operat
         case BranchSpec():
             return Branch(spec)
         case FrontSpec():
-            raise OperatorError("a source's front takes records, not batches: build it with build_front")
+            raise OperatorError("a source's front takes records, not batches")
 
 
 def build_chain(specs: Sequence[OperatorSpec], context: TaskContext = NOWHERE) -> Chain:
     """A vertex's chain; for a source without its front."""
     return Chain(tuple(build_operator(spec, context) for spec in specs if not isinstance(spec, FrontSpec)))
-
-
-def build_front(spec: FrontSpec, context: TaskContext = NOWHERE) -> SourceFront:
-    """The front of a source's task."""
-    return SourceFront(spec, context)

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemark.shared.language.stages import BoundedDisorder, MaxSeen, Percentile, Perfect, Watermark
-from tidemark.shared.model.time import MAX_TIME, MIN_TIME, minus
+from tidemark.shared.model.time import MIN_TIME, minus
 from tidemark.shared.operators.base import OperatorError
 
 
@@ -215,17 +215,3 @@ def _delay(strategy: Watermark) -> int:
 def _less(times_ms: Int64s, delay_ms: int) -> Int64s:
     """Times less a delay; MIN_TIME stays what it is."""
     return np.where(times_ms == MIN_TIME, MIN_TIME, times_ms - delay_ms)
-
-
-# --- over splits ------------------------------------------------------------------------------------------------------
-
-
-def merged(watermarks: list[tuple[int, bool, bool]]) -> int:
-    """The minimum over (watermark, idle, ended) of splits or channels, by W3; MIN_TIME where there is none."""
-    active = [w for w, idle, ended in watermarks if not idle and not ended]
-    if active:
-        return min(active)
-    idle_ones = [w for w, idle, ended in watermarks if idle and not ended]
-    if idle_ones:
-        return max(idle_ones)
-    return MAX_TIME if watermarks else MIN_TIME

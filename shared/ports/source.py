@@ -1,16 +1,13 @@
 """A source's connector: reads splits, each in its own order, and says where it stands."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
-
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
+from typing import Protocol, runtime_checkable
 
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.failures import Lasting
 from tidemark.shared.model.ids import Offset, SplitId
+from tidemark.shared.model.records import RawBatch
+from tidemark.shared.model.splits import SplitStatus
 from tidemark.shared.ports.log import LogError
 from tidemark.shared.ports.setup import WrongSetup
 
@@ -21,58 +18,6 @@ class SourceMissing(LogError, WrongSetup):
 
 class SourceReplaced(LogError, Lasting):
     """Where a split was there is another one: positions of the one mean nothing in the other. Waiting does not help (I2)."""
-
-
-@dataclass(frozen=True, slots=True)
-class RawBatch:
-    """Records of one split as fetched, in order; columns of equal length n."""
-
-    split: SplitId
-    partition: int
-    """Ordinal of the split among all of the source: the second part of the order key (D11)."""
-    positions: npt.NDArray[np.int64]
-    """Shape (n,): offset in the split."""
-    timestamps_ms: npt.NDArray[np.int64]
-    """Shape (n,): the broker's time of each record; arrival where the connector has none."""
-    values: pa.BinaryArray
-    """Shape (n,): the undecoded records; null for a tombstone."""
-    keys: pa.BinaryArray | None = None
-    unread: Mapping[int, str] = field(default_factory=dict)
-    """Why the value of a row is no record but the bytes of one that the connector could not read, by its place in the batch."""
-    file: str = ""
-    """The file that the records are of, where there are files; and where it begins among the orders."""
-    file_begin: int = 0
-    orders: npt.NDArray[np.int64] | None = None
-    """Shape (n,): what orders the records among those of the split (D11), below 2^52; None: their positions do."""
-    steps: tuple[Any, ...] = ()
-    """For scripted tests only: watermark, processing-time and idle steps behind these rows."""
-
-    def rows(self, begin: int, end: int) -> "RawBatch":
-        """Those of the rows, without the steps behind the last."""
-        return replace(
-            self,
-            positions=self.positions[begin:end],
-            timestamps_ms=self.timestamps_ms[begin:end],
-            values=self.values.slice(begin, end - begin),
-            keys=None if self.keys is None else self.keys.slice(begin, end - begin),
-            unread={row - begin: why for row, why in self.unread.items() if begin <= row < end},
-            orders=None if self.orders is None else self.orders[begin:end],
-            steps=(),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class SplitStatus:
-    """Where a split stands beside the batches."""
-
-    split: SplitId
-    next_position: Offset
-    at_end: bool
-    """The position has reached what the broker last said is there, and the broker answered (W4)."""
-    finished: bool
-    """The split is bounded and read to its end (E1)."""
-    more: bool = False
-    """The broker has said lately that there is something behind the position, which may not be readable yet: no idleness lasts (W4)."""
 
 
 @runtime_checkable

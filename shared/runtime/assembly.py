@@ -1,13 +1,10 @@
 """Puts a task together from its assignment: plan, machine, body, state, driver (R1, R4)."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import lru_cache
 
 from tidemark.shared.language.documents import parse
-from tidemark.shared.model.checkpoint import TaskHandle
-from tidemark.shared.model.held import Wait
-from tidemark.shared.model.ids import Epoch, SplitId, StatePart, TaskId, owner_of
+from tidemark.shared.model.ids import StatePart, TaskId, owner_of
 from tidemark.shared.model.messages import Assign
 from tidemark.shared.planning import plan_processor
 from tidemark.shared.planning.alignment import alignment_timeout_ms
@@ -16,22 +13,8 @@ from tidemark.shared.runtime.body import TaskBody
 from tidemark.shared.runtime.context import Outside, Service, TaskContext
 from tidemark.shared.runtime.driver import TaskDriver
 from tidemark.shared.runtime.exchange import Exchange, OutEdge
-from tidemark.shared.runtime.site import Splits, TaskWiring
+from tidemark.shared.runtime.site import TaskWiring, Ways
 from tidemark.shared.runtime.state import StateStore, load_parts
-
-
-@dataclass(frozen=True, slots=True)
-class Ways:
-    """What a task tells its worker."""
-
-    on_ack: Callable[[Epoch, TaskHandle], None]
-    on_ask: Callable[[], None]
-    on_found: Callable[[Splits, Sequence[SplitId]], None]
-    on_ends: Callable[[Splits], None]
-    on_released: Callable[[int, Epoch], None]
-    on_failed: Callable[[BaseException], None]
-    on_waits: Callable[[str, Wait | None], None]
-
 
 _parsed = lru_cache(maxsize=8)(parse)
 """A worker has many tasks of few documents."""
@@ -109,11 +92,7 @@ async def _restored(context: TaskContext, body: TaskBody, ways: Ways) -> TaskDri
         inputs={e.id: bindings[e.id] for e in plan.inputs_of(assign.vertex)},
         tags={e.id: e.tag for e in plan.inputs_of(assign.vertex)},
         outputs={e.id: bindings[e.id] for e in outputs},
-        on_ack=ways.on_ack,
-        on_ask=ways.on_ask,
-        on_found=ways.on_found,
-        on_ends=ways.on_ends,
-        on_failed=context.fail,
+        ways=ways,
         passing=outside.passing,
         gathers=all(plan.vertex(edge.receiver).service == "sink" for edge in outputs),
     )

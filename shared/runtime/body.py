@@ -4,13 +4,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
-from tidemark.shared.model.checkpoint import BlobRef, KnownSplit
+from tidemark.shared.model.checkpoint import BlobRef
 from tidemark.shared.model.frames import Body, Segment
 from tidemark.shared.model.held import Hold
 from tidemark.shared.model.ids import Epoch, Offset, SplitId, StatePart
 from tidemark.shared.model.plan import Port
+from tidemark.shared.model.records import RawBatch
+from tidemark.shared.model.splits import SplitStatus
 from tidemark.shared.operators.base import Out
-from tidemark.shared.ports.source import RawBatch, SplitStatus
+from tidemark.shared.protocol.source.machine import Input
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +115,8 @@ class Fetched:
 
     batches: Sequence[RawBatch]
     statuses: Sequence[SplitStatus]
-    paced: bool = False
-    """Nothing more is fetched before `take` and what it asks for are done (`ReadingBody.settle_ms`): a script's steps come one by one."""
-    added: Mapping[SplitId, KnownSplit] = field(default_factory=dict)
-    """Splits that the task was told to read; they are read from here on."""
+    one_by_one: bool = False
+    """A script's step: nothing more is fetched before it is taken, and covered by a checkpoint where it moved something."""
 
     @property
     def rows(self) -> int:
@@ -128,7 +128,7 @@ class Fetched:
 
         A script's steps are not divided. A split whose rows are divided is not at its end behind the first of them.
         """
-        if self.paced or self.rows <= rows_max:
+        if self.one_by_one or self.rows <= rows_max:
             return self, None
         first, rest, room = [], [], rows_max
         for batch in self.batches:
@@ -148,74 +148,35 @@ class Fetched:
             if status.split in begun
         ]
         behind = [status for status in self.statuses if status.split in stands or status.split not in begun]
-        return Fetched(first, before, added=self.added), Fetched(rest, behind)
+        return Fetched(first, before), Fetched(rest, behind)
 
 
 class ReadingBody(TaskBody):
     """A task that reads from outside instead of edges."""
 
-    @abstractmethod
-    def found(self) -> tuple[Mapping[SplitId, KnownSplit], Sequence[SplitId]] | None:
-        """Splits that have been found and that the processor's row does not list, and those of the assignment that are gone (I1).
-
-        None if there is nothing new to tell. A task owns the splits whose ordinal is its index modulo the tasks.
-        """
-
-    @abstractmethod
-    def tell_again(self) -> None:
-        """`found` gives what it gave before: another coordinator leads."""
-
-    @abstractmethod
-    def read(self, splits: Mapping[SplitId, KnownSplit]) -> None:
-        """The processor's row lists these: they are read from now on (I1)."""
-
-    @abstractmethod
-    async def ends(self, until: Mapping[str, int]) -> Mapping[SplitId, KnownSplit]:
-        """All splits with where they end: where they are named, else with what is there now (I3). No `take` before `drain`."""
+    input: Input
+    """What it decides about its input by: the driver tells it what others say, the body what the source says."""
 
     @abstractmethod
     async def fetch(self) -> Fetched:
-        """Read ahead, waiting a little for the first; changes no state that a snapshot holds."""
+        """Read ahead, waiting a little for the first; changes no state that a snapshot holds. LogUnavailable."""
 
     @abstractmethod
     async def take(self, fetched: Fetched, now_ms: int, monotonic_ms: int) -> Sequence[Given]:
         """Process what was fetched: positions, watermarks and filters move with it (C2)."""
 
     @abstractmethod
-    def settle_ms(self) -> int | None:
-        """After a `take` of what is paced: not None if a checkpoint has to cover it before more is fetched.
-
-        It is asked for after so long, ms: when time that was set has reached every task.
-        """
-
-    @abstractmethod
-    def returned(self) -> Mapping[SplitId, int]:
-        """Splits that came back from idleness and wait for `on_receivers`, each with the number of its return."""
-
-    @abstractmethod
-    def on_receivers(self, split: SplitId, highest_ms: int) -> None:
-        """The highest watermark that a receiver reported after it had read the split's return, ms."""
-
-    @abstractmethod
     def held_rows(self, merge_above: int) -> int:
         """Rows that are held for the next barrier; beyond `merge_above` those that can be merged are merged before they are counted."""
 
     @abstractmethod
-    def held_back(self, monotonic_ms: int) -> None:
-        """The task may not read now: this time does not count for idleness (W4)."""
+    async def ends(self) -> Mapping[SplitId, Offset | None]:
+        """Where all splits end that are there, found or listed; None for one that ends by itself (I3). LogUnavailable."""
 
     @abstractmethod
-    def drain(self, splits: Mapping[SplitId, KnownSplit]) -> None:
+    def end_at(self, until: Mapping[SplitId, Offset]) -> None:
         """The input ends where the processor's row says (I3, E2)."""
 
     @abstractmethod
-    async def note_committed(self, epoch: Epoch) -> None:
-        """This checkpoint is committed: tell lag tools, where the source can. LogError; nothing depends on it."""
-
-    @abstractmethod
-    def idle(self) -> bool:
-        """All splits are idle, or there is none (W3)."""
-
-    @abstractmethod
-    def ended(self) -> bool:
-        """All splits have ended (E1)."""
+    async def note(self, positions: Mapping[SplitId, Offset]) -> None:
+        """A committed checkpoint has these: tell lag tools, where the source can. LogError; nothing depends on it."""

@@ -1,6 +1,7 @@
 """How users reach the coordinator: requests and their answers, the registry, the workers' heartbeats. All over topics, without groups."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +20,7 @@ from tidemark.shared.model.messages import (
 from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.log import Log, LogRecord, LogUnavailable, NewRecord, Reader, TopicPartition
 from tidemark.shared.runtime.fencing import Fence, Headers, asked
-from tidemark.shared.runtime.reading import Unreadable, followed, reading, up_to_now
+from tidemark.shared.runtime.reading import Unreadable, end_of, followed, patiently, reading, up_to_now
 from tidemark.shared.runtime.registry import Connections, Registry
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
@@ -63,14 +64,8 @@ class Client:
 
         An outage of at most `waits_out_ms` is waited out, and the request sent again: it has an id, and is carried out once.
         """
-        began_ms = self._clock.monotonic_ms()
-        while True:
-            try:
-                return await self._asked(request, timeout_ms)
-            except LogUnavailable:
-                if self._clock.monotonic_ms() - began_ms >= self._waits_out_ms:
-                    raise
-                await self._clock.sleep_ms(self._settings.retry_ms)
+        ask = partial(self._asked, request, timeout_ms)
+        await patiently(self._clock, ask, self._settings, most_ms=self._waits_out_ms)
 
     async def _asked(self, request: Request, timeout_ms: int) -> None:
         answers, fence = TopicPartition(self._topics.answers, 0), Fence()
@@ -105,14 +100,8 @@ class Client:
 
     async def statuses(self) -> dict[ProcessorName, ProcessorStatus]:
         """All processors, as the registry has them now. Outages as for requests."""
-        began_ms = self._clock.monotonic_ms()
-        while True:
-            try:
-                return (await self._registry())[0].statuses
-            except LogUnavailable:
-                if self._clock.monotonic_ms() - began_ms >= self._waits_out_ms:
-                    raise
-                await self._clock.sleep_ms(self._settings.retry_ms)
+        found, _ = await patiently(self._clock, self._registry, self._settings, most_ms=self._waits_out_ms)
+        return found.statuses
 
     async def _registry(self) -> tuple[Registry, Offset | None]:
         """All processors, and where the registry goes on; None: nothing is there yet. LogUnavailable."""
@@ -160,20 +149,12 @@ class Client:
     async def watch(self, name: ProcessorName) -> AsyncIterator[ProcessorStatus]:
         """A processor's status now, and every change after; not what it was before: a run that ended yesterday has not ended now."""
         partition = TopicPartition(self._topics.registry, 0)
-        found, begin = await self._caught_up()
+        found, begin = await patiently(self._clock, self._registry, self._settings)
         if name in found.statuses:
             yield found.statuses[name]
         async for record in followed(self._log, self._clock, partition, self._settings, begin=begin):
             if found.take(record) == name and name in found.statuses:
                 yield found.statuses[name]
-
-    async def _caught_up(self) -> tuple[Registry, Offset | None]:
-        """As `_registry`; outages are waited out."""
-        while True:
-            try:
-                return await self._registry()
-            except LogUnavailable:
-                await self._clock.sleep_ms(self._settings.retry_ms)
 
     async def until_answered(self, name: ProcessorName, request: str) -> None:
         """Wait until the status of a processor tells of a request that was answered: from then on `watch` shows what came of it."""
@@ -184,7 +165,8 @@ class Client:
     async def heartbeats(self) -> AsyncIterator[Heartbeat]:
         """What workers say from now on."""
         reports = TopicPartition(self._topics.reports, 0)
-        async for record in followed(self._log, self._clock, reports, self._settings, from_end=True):
+        begin = await end_of(self._log, self._clock, reports, self._settings)
+        async for record in followed(self._log, self._clock, reports, self._settings, begin=begin):
             report = self._unreadable.read(record, self._report_of)
             if isinstance(report, Heartbeat):
                 yield report

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-import structlog
-
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.stages import KafkaSource, KeyFormat
 from tidemark.shared.model.held import Wait
@@ -18,13 +16,12 @@ from tidemark.shared.operators.context import topics_told
 from tidemark.shared.operators.specs import FrontSpec, JoinSpec
 from tidemark.shared.ports.blobs import BlobStore
 from tidemark.shared.ports.clock import Clock, Executor
-from tidemark.shared.ports.log import Log, LogUnavailable
+from tidemark.shared.ports.log import Log
 from tidemark.shared.runtime.body import TaskBody
-from tidemark.shared.runtime.reading import Unreadable
+from tidemark.shared.runtime.reading import Unreadable, patiently
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
 
-_log = structlog.get_logger()
 Phase = Literal[
     "snapshot-taken",
     "state-durable",
@@ -67,15 +64,12 @@ class Outside:
 
 async def ensure_topics(outside: Outside) -> None:
     """Make the topics that every installation has; whoever comes first does it. An outage is waited out."""
-    while True:
-        try:
-            for name, config in outside.topics.plain().items():
-                await outside.log.create_topic(name, 1, config)
-        except LogUnavailable as error:
-            _log.warning("process.waiting", what="broker", reason=str(error))
-            await outside.clock.sleep_ms(outside.settings.retry_ms)
-        else:
-            return
+
+    async def make() -> None:
+        for name, config in outside.topics.plain().items():
+            await outside.log.create_topic(name, 1, config)
+
+    await patiently(outside.clock, make, outside.settings, what="broker")
 
 
 @dataclass(frozen=True, slots=True)

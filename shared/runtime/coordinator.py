@@ -31,7 +31,6 @@ from tidemark.shared.ports.log import (
     LogError,
     LogRecord,
     LogUnavailable,
-    OffsetOutOfRange,
     TopicPartition,
 )
 from tidemark.shared.protocol.coordinator import commands as do
@@ -44,7 +43,7 @@ from tidemark.shared.runtime.context import Outside, ensure_topics
 from tidemark.shared.runtime.fencing import Fence, token_of
 from tidemark.shared.runtime.measures import Measure, of_processor
 from tidemark.shared.runtime.mirror import MirrorWriter, read_mirrors
-from tidemark.shared.runtime.reading import key_of, reading, unreadable_measure
+from tidemark.shared.runtime.reading import end_of, followed, key_of, patiently, unreadable_measure
 from tidemark.shared.runtime.storing import Write, carry_out
 from tidemark.shared.runtime.sweeping import Sweeper, mark_of
 from tidemark.shared.runtime.telling import Doubt, Teller, Told
@@ -485,24 +484,21 @@ class CoordinatorDriver:
 
     async def _read_reports(self) -> None:
         topic = TopicPartition(self._outside.topics.reports, 0)
-        start = await self._offset(topic, self._outside.log.end_offsets)
+        start = await end_of(self._outside.log, self._outside.clock, topic, self._outside.settings)
         await self._follow(topic, start, lambda: True, self._hear_report)
 
-    async def _offset(self, topic: TopicPartition, ask: Callable[[Sequence[TopicPartition]], Offsets]) -> Offset:
-        """Where a topic begins or ends; an outage is waited out."""
-        while True:
-            try:
-                return (await ask([topic]))[topic]
-            except LogUnavailable as error:
-                _log.warning("coordinator.log_away", topic=topic.topic, reason=str(error))
-                await self._outside.clock.sleep_ms(self._outside.settings.retry_ms)
+    async def _begin_of(self, topic: TopicPartition) -> Offset:
+        """Where a topic begins; an outage is waited out."""
+        outside = self._outside
+        ask = partial(outside.log.begin_offsets, [topic])
+        return (await patiently(outside.clock, ask, outside.settings, topic=topic.topic))[topic]
 
     async def _read_requests(self) -> None:
         """Every leader reads all requests that are still there: what was decided has been deleted, or is known by its id."""
         topic = TopicPartition(self._outside.topics.requests, 0)
         while True:
             term, _ = await self._next_term()
-            start = await self._offset(topic, self._outside.log.begin_offsets)
+            start = await self._begin_of(topic)
             self._undecided.begin(start)
             await self._follow(topic, start, partial(self._leads_in, term), self._hear_request)
 
@@ -569,7 +565,7 @@ class CoordinatorDriver:
             elif its < token:
                 before.pop(name, None)
 
-        start = await self._offset(topic, self._outside.log.begin_offsets)
+        start = await self._begin_of(topic)
         await self._follow(topic, start, partial(self._leads_in, term), hear)
 
     async def _follow(
@@ -579,21 +575,12 @@ class CoordinatorDriver:
         go_on: Callable[[], bool],
         hear: Callable[[LogRecord], Awaitable[None]],
     ) -> None:
-        settings = self._outside.settings
-        while go_on():
-            try:
-                async with reading(self._outside.log) as reader:
-                    await reader.assign({topic: position})
-                    while go_on():
-                        for record in await reader.fetch(settings.topic_records_max, settings.fetch_timeout_ms):
-                            position = Offset(record.offset + 1)
-                            await hear(record)
-            except LogUnavailable as error:
-                _log.warning("coordinator.log_away", topic=topic.topic, reason=str(error))
-                self._away()
-                await self._outside.clock.sleep_ms(self._outside.settings.retry_ms)
-            except OffsetOutOfRange:
-                position = await self._offset(topic, self._outside.log.begin_offsets)
+        outside = self._outside
+        told = followed(
+            outside.log, outside.clock, topic, outside.settings, begin=position, goes_on=go_on, on_away=self._away
+        )
+        async for record in told:
+            await hear(record)
 
     async def _hear_request(self, record: LogRecord) -> None:
         await self._certain()

@@ -17,7 +17,7 @@ from tidemark.shared.protocol.task import commands as do
 from tidemark.shared.protocol.task import events as ev
 from tidemark.shared.protocol.task.machine import TaskMachine
 from tidemark.shared.runtime.body import Given, ReadingBody, ReceivingBody, TaskBody
-from tidemark.shared.runtime.intake import FrameIntake, Intake
+from tidemark.shared.runtime.intake import FrameIntake
 from tidemark.shared.runtime.outbox import Outbox, Parcel
 from tidemark.shared.runtime.site import TaskSite, TaskWiring
 from tidemark.shared.runtime.source_intake import SourceIntake
@@ -39,7 +39,9 @@ class TaskDriver:
         self.machine = machine
         self.body = body
         self.site = TaskSite(wiring, machine)
-        self.intake: Intake = SourceIntake(self.site, body) if isinstance(body, ReadingBody) else FrameIntake(self.site)
+        self.source = SourceIntake(self.site, body) if isinstance(body, ReadingBody) else None
+        self.frames = FrameIntake(self.site)
+        self._intake = self.source or self.frames
         self._inbox: deque[ev.Event] = deque()
         """`events_waiting_max`."""
         self._commands: deque[do.Command] = deque()
@@ -72,7 +74,7 @@ class TaskDriver:
         self.site.spawn(self._main(), "main")
         self.site.spawn(self._work(), "work")
         self.site.spawn(self._store(), "store")
-        self.intake.start()
+        self._intake.start()
 
     async def close(self) -> None:
         """Stop at once; write nothing more."""
@@ -94,13 +96,14 @@ class TaskDriver:
     # --- the one who owns the machine -------------------------------------------------------------------------------------
 
     async def _main(self) -> None:
-        site, intake = self.site, self.intake
+        site, intake, source = self.site, self._intake, self.source
         while True:
             while self._commands:
                 self._execute(self._commands.popleft())
             if self._inbox:
                 self._handle(self._inbox.popleft())
-                intake.go_on()
+                if source is not None:
+                    source.go_on()
             elif intake.has_input():
                 self._handle(await intake.take())
             elif not self._commands:
@@ -112,9 +115,9 @@ class TaskDriver:
         try:
             self._commands.extend(self.machine.handle(event))
         except PeerError as error:
-            if not (isinstance(event, ev.FrameRead) and isinstance(self.intake, FrameIntake)):
+            if not isinstance(event, ev.FrameRead):
                 raise
-            message = f"{self.intake.place_of(event.edge, event.offset)}: {error}"
+            message = f"{self.frames.place_of(event.edge, event.offset)}: {error}"
             raise PeerError(message) from error
 
     def _execute(self, command: do.Command) -> None:
@@ -131,9 +134,9 @@ class TaskDriver:
             case do.Acknowledge():
                 self._acknowledge(command)
             case do.Seek(edge, offset):
-                self.intake.seek(edge, offset)
+                self.frames.seek(edge, offset)
             case do.AskCheckpoint():
-                self.wiring.on_ask()
+                self.wiring.ways.on_ask()
             case do.StopAsZombie(generation):
                 self._outbox.drop()
                 message = f"generation {generation} is at work; this task is of {self.machine.sender.generation}"
@@ -184,7 +187,7 @@ class TaskDriver:
 
     async def _done(self, ticket: int, outs: Sequence[Given]) -> None:
         self.meter.gave(outs)
-        emissions = await self.intake.emissions(outs)
+        emissions = await (self.source or self.site).emissions(outs)
         batching = isinstance(self.body, ReceivingBody) and self.body.batching()
         times = self.body.output_watermark(), self.body.next_processing_ms()
         self.post(ev.Done(ticket, emissions, *times, batching))
@@ -201,7 +204,7 @@ class TaskDriver:
             positions=self._positions.get(command.epoch, b""),
         )
         self._positions = {epoch: noted for epoch, noted in self._positions.items() if epoch > command.epoch}
-        self.wiring.on_ack(command.epoch, handle)
+        self.wiring.ways.on_ack(command.epoch, handle)
 
     # --- beside it ----------------------------------------------------------------------------------------------------------
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from tidemark.shared.model.checkpoint import BlobRef, PartHandle
 from tidemark.shared.model.frames import Body, Inline
 from tidemark.shared.model.plan import DLQ
+from tidemark.shared.model.records import RawBatch
 from tidemark.shared.operators.base import Out
-from tidemark.shared.ports.source import RawBatch
 from tidemark.shared.runtime.body import Fetched, Given
 
 

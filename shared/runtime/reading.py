@@ -3,7 +3,7 @@
 Records of internal topics that say nothing: counted, named in the log, skipped. Whoever reaches the brokers can write such.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -83,14 +83,30 @@ async def up_to_now(
                     yield record
 
 
-async def end_of(log: Log, clock: Clock, partition: TopicPartition, settings: RuntimeSettings = _DEFAULT) -> Offset:
-    """Where a partition ends now; outages are waited out."""
+async def patiently(
+    clock: Clock,
+    ask: Callable[[], Awaitable[T]],
+    settings: RuntimeSettings = _DEFAULT,
+    *,
+    most_ms: int | None = None,
+    **about: str,
+) -> T:
+    """The answer; outages are waited out, at most so long in all (None: however long). LogUnavailable. about: for the log."""
+    began_ms = clock.monotonic_ms()
     while True:
         try:
-            return (await log.end_offsets([partition]))[partition]
+            return await ask()
         except LogUnavailable as error:
-            _log.warning("log.away", topic=partition.topic, reason=str(error))
+            if most_ms is not None and clock.monotonic_ms() - began_ms >= most_ms:
+                raise
+            _log.warning("log.away", reason=str(error), **about)
             await clock.sleep_ms(settings.retry_ms)
+
+
+async def end_of(log: Log, clock: Clock, partition: TopicPartition, settings: RuntimeSettings = _DEFAULT) -> Offset:
+    """Where a partition ends now; outages are waited out."""
+    ends = await patiently(clock, lambda: log.end_offsets([partition]), settings, topic=partition.topic)
+    return ends[partition]
 
 
 async def followed(
@@ -99,28 +115,29 @@ async def followed(
     partition: TopicPartition,
     settings: RuntimeSettings = _DEFAULT,
     *,
-    from_end: bool = False,
     committed_only: bool = False,
     begin: Offset | None = None,
+    goes_on: Callable[[], bool] = lambda: True,
+    on_away: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[LogRecord]:
-    """Every record of a partition, for ever; outages are waited out, and what was let go of meanwhile is passed over.
+    """Every record of a partition, while it goes on; outages are waited out, and what was let go of meanwhile is passed over.
 
-    begin: from there; None: from its beginning, or its end with `from_end`.
+    begin: from there; None: from its beginning. on_away: told of each outage.
     """
     position = begin
-    while True:
+    while goes_on():
         try:
             if position is None:
-                ask = log.end_offsets if from_end else log.begin_offsets
-                position = (await ask([partition]))[partition]
+                position = (await log.begin_offsets([partition]))[partition]
             async with reading(log, committed_only=committed_only) as reader:
                 await reader.assign({partition: position})
-                while True:
+                while goes_on():
                     for record in await reader.fetch(settings.topic_records_max, settings.fetch_timeout_ms):
                         yield record
                         position = Offset(record.offset + 1)
         except LogUnavailable as error:
             _log.warning("log.away", topic=partition.topic, reason=str(error))
+            on_away()
             await clock.sleep_ms(settings.retry_ms)
         except OffsetOutOfRange as error:
             # It stood still for longer than the topic is kept (`upkeep.py`): what counts now is told again.

@@ -1,25 +1,43 @@
 """What a task's driver and its intake share: what the worker handed in, the machine, and what runs beside."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
 from tidemark.shared.model.checkpoint import KnownSplit, TaskHandle
+from tidemark.shared.model.held import Wait
 from tidemark.shared.model.ids import EdgeId, Epoch, SplitId, TaskId
 from tidemark.shared.model.messages import EdgeBinding
 from tidemark.shared.ports.clock import Clock, Executor, Handle
 from tidemark.shared.ports.log import Log
+from tidemark.shared.protocol.task import events as ev
 from tidemark.shared.protocol.task.machine import TaskMachine
+from tidemark.shared.runtime.body import Given
 from tidemark.shared.runtime.context import Phase
 from tidemark.shared.runtime.exchange import Exchange
 from tidemark.shared.runtime.meter import Meter
+from tidemark.shared.runtime.reading import patiently
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.state import StateStore
 
 Splits = Mapping[SplitId, KnownSplit]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What a task tells its worker."""
+
+    on_ack: Callable[[Epoch, TaskHandle], None]
+    on_ask: Callable[[], None]
+    on_found: Callable[[Splits, Sequence[SplitId]], None]
+    on_ends: Callable[[Splits], None]
+    on_released: Callable[[int, Epoch], None]
+    on_failed: Callable[[BaseException], None]
+    on_waits: Callable[[str, Wait | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +54,7 @@ class TaskWiring:
     inputs: Mapping[EdgeId, EdgeBinding]
     tags: Mapping[EdgeId, str]
     outputs: Mapping[EdgeId, EdgeBinding]
-    on_ack: Callable[[Epoch, TaskHandle], None]
-    on_ask: Callable[[], None]
-    on_found: Callable[[Splits, Sequence[SplitId]], None]
-    on_ends: Callable[[Splits], None]
-    on_failed: Callable[[BaseException], None]
+    ways: Ways
     passing: Callable[[Phase, Epoch], None]
     gathers: bool = False
     """A source's: all that it sends goes to sinks (`Gathered`)."""
@@ -73,7 +87,15 @@ class TaskSite:
         """The task fails with this."""
         if not self._failed:
             self._failed = True
-            self.wiring.on_failed(error)
+            self.wiring.ways.on_failed(error)
+
+    async def answered(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """The answer; outages are waited out."""
+        return await patiently(self.wiring.clock, ask, self.wiring.settings, task=str(self.wiring.task))
+
+    async def emissions(self, outs: Sequence[Given]) -> tuple[ev.Emission, ...]:
+        """Rows for each partition of each out edge."""
+        return await self.wiring.exchange.emissions(outs, self.machine.sender.epoch)
 
     async def stop(self) -> None:
         """End all that runs beside; what fails by it fails nobody."""

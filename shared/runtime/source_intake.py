@@ -1,42 +1,34 @@
-"""The input of a source's task: fetched ahead, and taken when the machine lets it."""
+"""The input of a source's task: fetched ahead, and taken when its machine (`shared/protocol/source`) and the task's let it."""
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from tidemark.shared.model.ids import EdgeId, Epoch, Offset
+from tidemark.shared.model.ids import EdgeId, Epoch
 from tidemark.shared.model.messages import Command, Drain, ReadPosition, ReadSplits, StartSources, TellEnds, TellSplits
 from tidemark.shared.ports.clock import Handle
-from tidemark.shared.ports.log import LogError, LogUnavailable
+from tidemark.shared.ports.log import LogError
+from tidemark.shared.protocol.source import machine as source
 from tidemark.shared.protocol.task import events as ev
-from tidemark.shared.runtime.ahead import Ahead, Returns
 from tidemark.shared.runtime.body import Fetched, Given, ReadingBody
-from tidemark.shared.runtime.intake import Intake
 from tidemark.shared.runtime.meter import first_arrival, oldest_work
 from tidemark.shared.runtime.outbox import Gathered
 from tidemark.shared.runtime.site import TaskSite
 
 
-class SourceIntake(Intake):
+class SourceIntake:
     """The splits of one source task."""
 
     def __init__(self, site: TaskSite, body: ReadingBody) -> None:
-        super().__init__(site)
-        self._source = body
+        self.site = site
+        self._body = body
+        self._input = body.input
+        outputs = site.wiring.outputs
+        self._input.places = frozenset((edge, n) for edge, b in outputs.items() for n in range(b.receivers))
         self._started = asyncio.Event()
         self._fetched: deque[Fetched] = deque()
         """One fetch of a source, and the next where it need not wait: `fetch_records_max`, `fetch_bytes_max`."""
         self._room = asyncio.Event()
-        self._taking = False
-        self._taken = asyncio.Event()
-        self._ending: Handle | None = None
-        """A drain was asked for: nothing is taken until it is told where splits end (I3)."""
-        self._ends_told = False
-        self._covered_by: Epoch | None = None
-        """Nothing more is fetched until this checkpoint, or a later one, is committed (`ReadingBody.settle_ms`)."""
-        outputs = site.wiring.outputs
-        self._returns = Returns(frozenset((edge, n) for edge, b in outputs.items() for n in range(b.receivers)))
-        self._ahead = Ahead()
         self._gathered = Gathered(site.machine.sender.watermark_ms)
         self._noted = site.machine.committed
         self._noting: Handle | None = None
@@ -46,173 +38,143 @@ class SourceIntake(Intake):
         """Input is taken only when all tasks of the generation have restored (R1)."""
         self.site.spawn(self._fetch(), "fetch")
 
+    # --- what the coordinator and receivers say ---------------------------------------------------------------------------
+
     def restored(self) -> None:
-        """I1: what there is to read that the row does not list."""
-        if (found := self._source.found()) is not None:
-            self.site.wiring.on_found(*found)
+        """The task stands where its snapshot says: what there is to read that the row does not list (I1)."""
+        self._carry_out(self._input.tell())
 
     def told(self, command: Command) -> None:
-        """See `Intake.told`."""
-        mine = self.site.wiring.task
+        """What the coordinator says of its input."""
+        mine, given = self.site.wiring.task, self._input
         match command:
             case StartSources():
                 self._started.set()
             case TellSplits():
-                self._source.tell_again()
-                self.restored()
+                self._carry_out(given.tell(again=True))
             case ReadSplits(_, _, vertex, index, splits) if (vertex, index) == (mine.vertex, mine.index):
-                self._source.read(splits)
+                given.listed(splits)
             case TellEnds(_, _, until):
-                self._tell_ends(until)
+                self._carry_out(given.ask_ends(until))
             case Drain(_, _, vertex, index, splits) if (vertex, index) == (mine.vertex, mine.index):
-                self._ends_told = True
-                self._source.drain(splits)
+                self.site.log.info("source.drain", until={name: known.end for name, known in splits.items()})
+                self._carry_out(given.end(splits))
                 self.site.wake.set()
             case _:
                 pass  # another task's
 
-    def _tell_ends(self, until: Mapping[str, int]) -> None:
-        """I3: say where the input ends, and take none until it is told."""
-        if not self._ends_told and (self._ending is None or self._ending.done()):
-            self._ending = self.site.spawn(self._end(until), "ends")
+    def heard(self, edge: EdgeId, position: ReadPosition) -> None:
+        """A receiver has told where it is."""
+        place, told = position.partition, (position.snapshot, position.watermark_ms)
+        if self._input.heard(edge, place, *told, full=position.full):
+            self.site.log.warning("source.receiver_full", edge=edge, partition=place, time=position.watermark_ms)
 
-    async def _end(self, until: Mapping[str, int]) -> None:
+    def _carry_out(self, commands: Sequence[source.Command]) -> None:
         wiring = self.site.wiring
-        while True:
-            while self._taking:
-                self._taken.clear()
-                await self._taken.wait()
-            try:
-                wiring.on_ends(await self._source.ends(until))
-            except LogUnavailable as error:
-                self.site.log.warning("source.log_away", reason=str(error))
-                await wiring.clock.sleep_ms(wiring.settings.retry_ms)
-            else:
-                return
+        for command in commands:
+            match command:
+                case source.Tell(found, gone):
+                    wiring.ways.on_found(found, gone)
+                case source.FindEnds():
+                    self.site.spawn(self._find_ends(), "ends")
+                case source.TellEnds(splits):
+                    wiring.ways.on_ends(splits)
+                case source.EndAt(until):
+                    self._body.end_at(until)
+                case source.Ask(after_ms, covers):
+                    self._later(after_ms, self._ask, covers)
+                case source.ReadOn(after_ms):
+                    self._later(after_ms, self._room.set)
+
+    def _later(self, after_ms: int, call: Callable[..., None], *given: bool) -> None:
+        """At once where there is nothing to wait for: who writes between would come before it."""
+        if not after_ms:
+            call(*given)
+            return
+
+        async def later() -> None:
+            await self.site.wiring.clock.sleep_ms(after_ms)
+            call(*given)
+
+        self.site.spawn(later(), "later")
+
+    def _ask(self, covers: bool) -> None:  # noqa: FBT001 - as the command has it
+        if covers:
+            self._input.asked(self.site.machine.sender.epoch)
+        self.site.wiring.ways.on_ask()
+
+    async def _find_ends(self) -> None:
+        self._carry_out(self._input.ends_found(await self.site.answered(self._body.ends)))
+
+    # --- reading ----------------------------------------------------------------------------------------------------------
 
     async def _fetch(self) -> None:
-        wiring = self.site.wiring
         await self._started.wait()
         while not self.site.machine.ended:
-            try:
-                fetched = await self._source.fetch()
-                self.restored()
-            except LogUnavailable as error:
-                self.site.log.warning("source.log_away", reason=str(error))
-                await wiring.clock.sleep_ms(wiring.settings.retry_ms)
-                continue
-            self._fetched.append(fetched)
+            self._fetched.append(await self.site.answered(self._body.fetch))
+            self._carry_out(self._input.tell())
             self._room.clear()
             self.site.wake.set()
             await self._room.wait()
 
     def has_input(self) -> bool:
-        """See `Intake.has_input`."""
+        """Whether there is something that the task may take now."""
         if not self._fetched or not self.site.machine.may_read():
             return False
-        waits = self._ending is not None and not self._ends_told
-        return not waits and not self._ahead.waits(self._source.output_watermark())
+        return self._input.may_take(self._body.output_watermark())
 
     def rest(self) -> None:
-        """See `Intake.rest`."""
+        """There is nothing to do now: what was fetched waits."""
         if self._fetched:
             now_ms = self.site.wiring.clock.monotonic_ms()
-            self._source.held_back(now_ms)
+            self._input.held_back(now_ms)
             self.site.meter.held(now_ms, first_arrival(self._fetched[0]))
 
-    def seek(self, edge: EdgeId, offset: Offset) -> None:
-        """There are no in edges."""
-
-    def heard(self, edge: EdgeId, position: ReadPosition) -> None:
-        """See `Intake.heard`."""
-        self._returns.heard(edge, position.partition, position.snapshot, position.watermark_ms)
-        if self._ahead.heard(edge, position.partition, position.watermark_ms, full=position.full):
-            place = {"edge": edge, "partition": position.partition, "time": position.watermark_ms}
-            self.site.log.warning("source.receiver_full", **place)
-
     async def take(self) -> ev.Produced:
-        """See `Intake.take`."""
-        self._taking = True
-        produced = await self._take()
-        self._taking = False
-        self._taken.set()
-        return produced
-
-    async def _take(self) -> ev.Produced:
+        """Work on what was fetched, as much of it as the epoch has room for (F9)."""
         clock, machine, meter = self.site.wiring.clock, self.site.machine, self.site.meter
         fetched, rest = self._fetched.popleft().divided(machine.pace.room_rows())
         if rest is not None:
             self._fetched.appendleft(rest)
-        elif not fetched.paced:
+        elif not fetched.one_by_one:
             self._room.set()
         now_ms = max(clock.now_ms(), machine.processing_time_ms)
         began_ms = clock.monotonic_ms()
         meter.released(began_ms)
         meter.read(fetched.batches)
-        outs = await self._source.take(fetched, now_ms, began_ms)
+        self._input.taking(began_ms, one_by_one=fetched.one_by_one)
+        outs = await self._body.take(fetched, now_ms, began_ms)
         meter.gave(outs)
         meter.busy_ms += clock.monotonic_ms() - began_ms
         meter.oldest_ms = oldest_work(fetched)
-        self._returns.note(self._source.returned(), machine.sender.epoch)
         produced = await self._produced(outs, fetched)
-        settle_ms = self._source.settle_ms() if fetched.paced else None
-        if settle_ms is not None:
-            if settle_ms:
-                self.site.spawn(self._ask_later(settle_ms), "ask")
-            else:
-                self._ask()
-        elif produced.ended:
-            self.site.wiring.on_ask()  # what the end let out is released without waiting for the interval
-        elif fetched.paced:
-            self._room.set()
+        self._carry_out(self._input.taken(machine.sender.epoch, rows=fetched.rows > 0))
         return produced
 
     async def _produced(self, outs: Sequence[Given], fetched: Fetched) -> ev.Produced:
         """What goes out now. Rows for sinks may wait, but not behind what others are told: idleness, the end, a script's step."""
-        source, gathered = self._source, self._gathered
-        idle, ended = source.idle(), source.ended()
-        waits = self.site.wiring.gathers and not (idle or ended or fetched.paced)
+        gathered, idle, ended = self._gathered, self._input.is_idle(), self._input.has_ended()
+        waits = self.site.wiring.gathers and not (idle or ended or fetched.one_by_one)
         gathered.add(outs)
         emissions: tuple[ev.Emission, ...] = ()
         if not waits or gathered.full() or not gathered.rows:
             emissions = await self.emissions(())
-        held_rows = gathered.rows + source.held_rows(self.site.machine.pace.window_rows)
+        held_rows = gathered.rows + self._body.held_rows(self.site.machine.pace.window_rows)
         return ev.Produced(emissions, gathered.watermark_ms, idle, ended, fetched.rows, held_rows)
 
     async def emissions(self, outs: Sequence[Given]) -> tuple[ev.Emission, ...]:
         """With what was gathered before, and then behind everything."""
         gathered = self._gathered
-        made = await super().emissions([*gathered.taken(), *outs])
-        gathered.watermark_ms = max(gathered.watermark_ms, self._source.output_watermark())
+        made = await self.site.emissions([*gathered.taken(), *outs])
+        gathered.watermark_ms = max(gathered.watermark_ms, self._body.output_watermark())
         return made
 
-    async def _ask_later(self, settle_ms: int) -> None:
-        """A checkpoint that began before what was set is seen everywhere covers nothing of it."""
-        await self.site.wiring.clock.sleep_ms(settle_ms)
-        self._ask()
-
-    async def _room_later(self, settle_ms: int) -> None:
-        """What came with the epoch is told the time that it came at, before the next step sets another one."""
-        if settle_ms:
-            await self.site.wiring.clock.sleep_ms(settle_ms)
-        self._room.set()
-
-    def _ask(self) -> None:
-        self._covered_by = self.site.machine.sender.epoch
-        self.site.wiring.on_ask()
+    # --- commits ----------------------------------------------------------------------------------------------------------
 
     def go_on(self) -> None:
-        """See `Intake.go_on`."""
-        self._note_commit()
-        for split, highest_ms in self._returns.reported():
-            self._source.on_receivers(split, highest_ms)
-        if self._covered_by is not None and self.site.machine.committed >= self._covered_by:
-            self._covered_by = None
-            self.site.spawn(self._room_later(self._source.settle_ms() or 0), "go on")
-
-    def _note_commit(self) -> None:
-        """For lag tools, beside the work: what fails is tried with the next commit."""
+        """The machine has taken an event. Commits are noted for lag tools beside the work: what fails is tried with the next."""
         wiring, committed = self.site.wiring, self.site.machine.committed
+        self._carry_out(self._input.committed(committed))
         busy, now_ms = self._noting is not None and not self._noting.done(), wiring.clock.monotonic_ms()
         if committed == self._noted or busy or now_ms - self._noted_ms < wiring.settings.note_interval_ms:
             return
@@ -221,6 +183,6 @@ class SourceIntake(Intake):
 
     async def _note(self, epoch: Epoch) -> None:
         try:
-            await self._source.note_committed(epoch)
+            await self._body.note(self._input.noted(epoch))
         except LogError as error:
             self.site.log.warning("source.not_noted", epoch=epoch, reason=str(error))

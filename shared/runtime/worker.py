@@ -62,7 +62,7 @@ from tidemark.shared.ports.clock import Handle
 from tidemark.shared.ports.log import TopicPartition
 from tidemark.shared.protocol.errors import LocalError
 from tidemark.shared.protocol.task import events as ev
-from tidemark.shared.runtime.assembly import Ways, assemble
+from tidemark.shared.runtime.assembly import assemble
 from tidemark.shared.runtime.beats import beat_of, encoded
 from tidemark.shared.runtime.body import ReceivingBody
 from tidemark.shared.runtime.context import Outside, Service, ensure_topics
@@ -72,7 +72,7 @@ from tidemark.shared.runtime.measures import Measure, of_task
 from tidemark.shared.runtime.outbox import Outbox, Parcel
 from tidemark.shared.runtime.reading import end_of, followed, unreadable_measure
 from tidemark.shared.runtime.settings import RuntimeSettings
-from tidemark.shared.runtime.site import Splits
+from tidemark.shared.runtime.site import Splits, Ways
 from tidemark.shared.wire.errors import WireError
 from tidemark.shared.wire.messages import decode_command, decode_positions, encode_message
 
@@ -255,11 +255,12 @@ class Worker:
         driver = hosted.driver
         if driver is None:
             return
+        if driver.source is not None:
+            driver.source.told(command)
         match command:
             case StartSources():
                 hosted.phase = "running"
                 driver.post(ev.SourcesStarted(command.target_ms, command.first_rows))
-                driver.intake.told(command)
             case StartCheckpoint(_, _, epoch, committed, ended, took_ms, late, late_ms, aligned):
                 driver.post(ev.Ticked(self._outside.clock.now_ms(), self._outside.clock.monotonic_ms()))
                 driver.post(ev.EpochTook(ended, took_ms, late, late_ms))
@@ -272,7 +273,7 @@ class Worker:
             case HoldInput(_, _, held):
                 driver.post(ev.InputHeld(held))
             case _:
-                driver.intake.told(command)
+                pass  # a source's alone
 
     # --- tasks ------------------------------------------------------------------------------------------------------------
 
@@ -315,7 +316,8 @@ class Worker:
             driver.start()
         _log.info("task.restored", task=str(key[1]), job=assign.job, generation=assign.generation, epoch=assign.last)
         self.report(TaskRestored(self.incarnation, assign.job, assign.generation, assign.vertex, assign.index))
-        driver.intake.restored()
+        if driver.source is not None:
+            driver.source.restored()
 
     async def _close_tasks(self, keys: Sequence[tuple[JobId, TaskId]]) -> None:
         """Those that are here now: while one is closed, a newer generation's may come to the place of another."""
@@ -469,7 +471,8 @@ class Worker:
             for position in positions.positions:
                 if position.incarnation in edges:
                     edge = edges[position.incarnation]
-                    hosted.driver.intake.heard(edge, position)
+                    if hosted.driver.source is not None:
+                        hosted.driver.source.heard(edge, position)
                     hosted.driver.post(ev.ReadUpTo(edge, position.partition, position.offset))
 
 
@@ -504,7 +507,7 @@ def _positions_of(driver: TaskDriver, index: int) -> Iterator[tuple[str, ReadPos
     """What a task has read of each in edge, by the partition's name."""
     machine = driver.machine
     full = isinstance(driver.body, ReceivingBody) and driver.body.full()
-    for edge, offset in driver.intake.read_offsets.items():
+    for edge, offset in driver.frames.read_offsets.items():
         incarnation = driver.wiring.inputs[edge].incarnation
         yield (
             f"{incarnation}/{index}",

@@ -15,9 +15,10 @@ from aiokafka import AIOKafkaProducer, codec
 from tidemark.shared.adapters import kafka_batches
 from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_passing import PASSED
-from tidemark.shared.adapters.kafka_raw import RawPartition, RawReader
+from tidemark.shared.adapters.kafka_raw import RawReader
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.model.ids import Offset
+from tidemark.shared.model.records import RawPartition
 from tidemark.shared.ports.log import LogError, NewRecord, OffsetOutOfRange, TopicPartition, Transaction
 
 pytestmark = pytest.mark.kafka

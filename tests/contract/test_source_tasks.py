@@ -20,6 +20,7 @@ from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.model.time import MAX_TIME
 from tidemark.shared.ports.log import Log, LogUnavailable, NewRecord, TopicPartition
 from tidemark.shared.ports.source import SourceReplaced
+from tidemark.shared.protocol.source.machine import Tell
 
 
 class Cluster:
@@ -120,7 +121,7 @@ async def test_W4_a_split_is_idle_only_after_the_time_out_at_its_end(cluster: Cl
     await read(stand, 1)
     await stand.take(1)
     assert stand.watermark() == 60
-    assert not stand.body.idle()
+    assert not stand.body.input.is_idle()
 
 
 async def test_W4_an_open_transaction_keeps_its_split_from_idleness(cluster: Cluster) -> None:
@@ -150,12 +151,12 @@ async def test_W4_an_idle_split_is_active_again_when_the_broker_says_that_more_i
     await read(stand, 2)
     await at_end(stand)
     await stand.take(IDLE_MS)
-    assert stand.body.idle()
+    assert stand.body.input.is_idle()
     writer = await cluster.log.transactional_writer(cluster.topic)
     transaction = await writer.begin()
     await transaction.send_batch(TopicPartition(cluster.topic, 1), [NewRecord(record(70))])
     await at_end(stand, ends=False)
-    assert not stand.body.idle()
+    assert not stand.body.input.is_idle()
     await cluster.feed(0, 90)
     await read(stand, 1)
     assert stand.watermark() == 50
@@ -172,13 +173,13 @@ async def test_W4_time_in_which_the_task_was_held_back_does_not_count(cluster: C
     await read(stand, 1)
     await at_end(stand)
     await stand.take(IDLE_MS - 10)
-    stand.body.held_back(stand.clock.at_ms)
+    stand.body.input.held_back(stand.clock.at_ms)
     await stand.take(100 * IDLE_MS)
     assert stand.watermark() is None
     await stand.take(9)
     assert stand.watermark() is None
     await stand.take(1)
-    assert stand.body.idle()
+    assert stand.body.input.is_idle()
 
 
 async def test_W2_what_a_restart_restores_holds_back_as_before(cluster: Cluster) -> None:
@@ -199,13 +200,13 @@ async def test_E1_a_bounded_source_s_task_without_splits_ends_at_once(cluster: C
     """With more tasks than splits the input would never end otherwise; where it does not end by itself, the task is idle."""
     bounded = await cluster.stand(tasks=3, index=2, until="latest")
     await bounded.take()
-    assert bounded.body.ended()
+    assert bounded.body.input.has_ended()
     endless = await cluster.stand(tasks=3, index=2)
     await endless.take()
-    assert not endless.body.ended()
-    assert endless.body.idle()
+    assert not endless.body.input.has_ended()
+    assert endless.body.input.is_idle()
     await endless.drain()
-    assert endless.body.ended()
+    assert endless.body.input.has_ended()
 
 
 async def test_E1_a_split_ends_when_its_position_reaches_its_end(cluster: Cluster) -> None:
@@ -216,7 +217,7 @@ async def test_E1_a_split_ends_when_its_position_reaches_its_end(cluster: Cluste
     await cluster.feed(0, 70)
     assert sorted(await read(stand, 3)) == [20, 50, 60]
     await at_end(stand)
-    assert stand.body.ended()
+    assert stand.body.input.has_ended()
     assert stand.watermark() == MAX_TIME
 
 
@@ -230,7 +231,7 @@ async def test_E2_a_drain_at_named_offsets_reads_up_to_them_and_no_further(clust
     await cluster.feed(1, 15)
     assert await read(stand, 1) == [30]
     await at_end(stand)
-    assert stand.body.ended()
+    assert stand.body.input.has_ended()
 
 
 async def test_I3_a_split_that_is_not_named_ends_with_what_is_there_now(cluster: Cluster) -> None:
@@ -242,7 +243,7 @@ async def test_I3_a_split_that_is_not_named_ends_with_what_is_there_now(cluster:
     await cluster.feed(0, 30)
     assert sorted(await read(stand, 3)) == [10, 15, 20]
     await at_end(stand)
-    assert stand.body.ended()
+    assert stand.body.input.has_ended()
     assert {split: known.end for split, known in stand.row.items()} == {
         f"{cluster.topic}-0": 2,
         f"{cluster.topic}-1": 1,
@@ -257,16 +258,16 @@ async def test_I3_an_end_is_never_in_front_of_what_was_read(cluster: Cluster) ->
     await stand.drain({f"{cluster.topic}-0": 1})
     assert stand.row[SplitId(f"{cluster.topic}-0")].end == 3
     await at_end(stand)
-    assert stand.body.ended()
+    assert stand.body.input.has_ended()
 
 
 async def test_I3_what_was_said_of_the_ends_is_said_again_as_it_was(cluster: Cluster) -> None:
     """Another leader asks again: the task reads nothing meanwhile, and what came since has no part."""
     await cluster.feed(0, 10)
     stand = await cluster.stand()
-    said = await stand.body.ends({})
+    said = await stand.ends({})
     await cluster.feed(0, 20)
-    assert await stand.body.ends({}) == said
+    assert await stand.ends({}) == said
 
 
 async def test_I3_a_restored_task_ends_where_the_row_says(cluster: Cluster) -> None:
@@ -279,7 +280,7 @@ async def test_I3_a_restored_task_ends_where_the_row_says(cluster: Cluster) -> N
     again = await cluster.stand(row=stand.row)
     assert await read(again, 3) == [10, 20, 30]
     await at_end(again)
-    assert again.body.ended()
+    assert again.body.input.has_ended()
     assert {s.split: s.next_position for s in again.source.status()} == {s: k.end for s, k in stand.row.items()}
 
 
@@ -288,16 +289,16 @@ async def test_I1_a_split_is_read_when_the_row_lists_it_and_not_before(cluster: 
     await cluster.feed(0, 10)
     stand = SourceStand(cluster.log, await cluster._reader(), cluster.topic, answer_age_ms_max=10**9)
     await stand.body.open({})
-    (found, gone) = stand.body.found() or ({}, ())
-    assert sorted(found) == [f"{cluster.topic}-0", f"{cluster.topic}-1"]
-    assert not gone
+    (told,) = stand.body.input.tell()
+    assert isinstance(told, Tell)
+    assert sorted(told.found) == [f"{cluster.topic}-0", f"{cluster.topic}-1"]
+    assert not told.gone
     assert not (await stand.body.fetch()).batches
     assert not stand.source.status()
-    assert stand.body.found() is None
-    stand.body.tell_again()
-    assert stand.body.found() == (found, gone)
-    stand.body.read(found)
-    assert not stand.body.ended()
+    assert stand.body.input.tell() == []
+    assert stand.body.input.tell(again=True) == [told]
+    stand.body.input.listed(told.found)
+    assert not stand.body.input.has_ended()
     assert await read(stand, 1) == [10]
 
 
@@ -325,10 +326,10 @@ async def test_I1_nothing_ends_while_a_split_that_was_told_is_not_opened(cluster
     stand = await cluster.stand(row={})
     assert sorted(stand.row) == [f"{cluster.topic}-0", f"{cluster.topic}-1"]
     await stand.drain()
-    assert not stand.body.ended()
+    assert not stand.body.input.has_ended()
     assert await read(stand, 1) == [10]
     await at_end(stand)
-    assert stand.body.ended()
+    assert stand.body.input.has_ended()
 
 
 async def test_I1_a_task_does_not_end_while_a_split_waits_behind_an_earlier_fetch(cluster: Cluster) -> None:
@@ -341,12 +342,13 @@ async def test_I1_a_task_does_not_end_while_a_split_waits_behind_an_earlier_fetc
     earlier = await stand.body.fetch()
     await stand.drain()
     later = await stand.body.fetch()
-    assert sorted(later.added) == [f"{cluster.topic}-0", f"{cluster.topic}-1"]
-    await stand.body.take(earlier, 0, 0)
-    assert not stand.body.ended()
-    await stand.body.take(later, 0, 0)
+    assert not earlier.statuses
+    assert sorted(status.split for status in later.statuses) == [f"{cluster.topic}-0", f"{cluster.topic}-1"]
+    await stand.work(earlier)
+    assert not stand.body.input.has_ended()
+    await stand.work(later)
     await at_end(stand)
-    assert stand.body.ended()
+    assert stand.body.input.has_ended()
 
 
 async def test_W3_a_task_that_was_not_told_its_splits_is_not_idle(cluster: Cluster) -> None:
@@ -354,10 +356,10 @@ async def test_W3_a_task_that_was_not_told_its_splits_is_not_idle(cluster: Clust
     await cluster.feed(0, 10)
     stand = SourceStand(cluster.log, await cluster._reader(), cluster.topic)
     await stand.body.open({})
-    await stand.body.take(await stand.body.fetch(), 0, 0)
-    assert not stand.body.idle()
+    await stand.work(await stand.body.fetch())
+    assert not stand.body.input.is_idle()
     stand.write_row()
-    assert not stand.body.idle()
+    assert not stand.body.input.is_idle()
     assert await read(stand, 1) == [10]
 
 
@@ -433,7 +435,7 @@ async def test_E2_a_split_that_comes_after_the_input_was_ended_is_not_read(clust
     stand.source.splits = splits  # type: ignore[method-assign]
     await stand.take(after_ms=10**6)
     assert looked == []
-    assert stand.body.ended()
+    assert stand.body.input.has_ended()
 
 
 async def test_E1_the_end_is_resolved_once_also_over_a_restart_before_anything_was_read(cluster: Cluster) -> None:
@@ -446,4 +448,4 @@ async def test_E1_the_end_is_resolved_once_also_over_a_restart_before_anything_w
     await again.open(parts, stand.row)
     assert await read(again, 1) == [50]
     await at_end(again)
-    assert again.body.ended()
+    assert again.body.input.has_ended()

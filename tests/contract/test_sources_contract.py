@@ -17,7 +17,8 @@ from tests.contract.sources_worlds import (
 )
 from tests.harness.opening import open_splits
 from tidemark.shared.model.ids import Offset, SplitId
-from tidemark.shared.ports.source import RawBatch, Source
+from tidemark.shared.model.records import RawBatch
+from tidemark.shared.ports.source import Source
 from tidemark.shared.runtime.body import Fetched
 
 BOUNDED: dict[str, Callable[[Path], World]] = {

@@ -15,8 +15,9 @@ from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.language.stages import StartAt, StartAtOffsets, StartAtTime
 from tidemark.shared.model.ids import Offset, SplitId
+from tidemark.shared.model.records import RawBatch
 from tidemark.shared.ports.log import LogUnavailable, NewRecord, OffsetOutOfRange, TopicPartition
-from tidemark.shared.ports.source import RawBatch, SourceMissing
+from tidemark.shared.ports.source import SourceMissing
 
 IN_0 = split_of(TopicPartition("in", 0))
 

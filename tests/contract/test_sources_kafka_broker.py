@@ -17,8 +17,9 @@ from tidemark.shared.adapters.kafka_raw import RawReader
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.language.stages import StartAt, StartAtTime
 from tidemark.shared.model.ids import Offset, SplitId
+from tidemark.shared.model.records import RawBatch
 from tidemark.shared.ports.log import LogUnavailable, NewRecord, OffsetOutOfRange, TopicPartition
-from tidemark.shared.ports.source import RawBatch, SourceReplaced
+from tidemark.shared.ports.source import SourceReplaced
 
 pytestmark = pytest.mark.kafka
 

@@ -42,7 +42,7 @@ from tidemark.shared.runtime.body import Copied, ReceivingBody, TaskBody
 from tidemark.shared.runtime.driver import TaskDriver
 from tidemark.shared.runtime.exchange import Exchange, OutEdge, load_body
 from tidemark.shared.runtime.settings import RuntimeSettings
-from tidemark.shared.runtime.site import TaskWiring
+from tidemark.shared.runtime.site import TaskWiring, Ways
 from tidemark.shared.runtime.state import StateStore
 from tidemark.shared.wire.arrow import encode_batch
 from tidemark.shared.wire.frames import decode_frame, encode_frame
@@ -244,6 +244,15 @@ class Stand:
         return [t for body in bodies for t in (await load_body(self.blobs, body)).column(TS).to_pylist()]
 
 
+def _ways(acks: list[tuple[Epoch, TaskHandle]], errors: list[BaseException]) -> Ways:
+    def unheard(*_: Any) -> None: ...
+
+    return Ways(
+        on_ack=lambda epoch, handle: acks.append((epoch, handle)), on_ask=unheard, on_found=unheard, on_ends=unheard,
+        on_released=unheard, on_failed=errors.append, on_waits=unheard,
+    )  # fmt: skip
+
+
 @asynccontextmanager
 async def standing(
     world: VirtualWorld,
@@ -301,9 +310,7 @@ async def standing(
         inputs={IN: inputs},
         tags={IN: ""},
         outputs={OUT_EDGE: outputs},
-        on_ack=lambda epoch, handle: acks.append((epoch, handle)),
-        on_ask=lambda: None, on_found=lambda *_: None, on_ends=lambda *_: None,
-        on_failed=errors.append,
+        ways=_ways(acks, errors),
         passing=lambda _phase, _epoch: None,
     )  # fmt: skip
     driver = TaskDriver(wiring, start_task(start), body)

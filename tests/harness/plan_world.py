@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tests.harness.fronted import Fronted
 from tidemark.shared.language.documents import parse
 from tidemark.shared.model.ids import SplitId, StatePart, VertexId, owner_of
 from tidemark.shared.model.plan import DLQ, OUT, Edge, Vertex
+from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.base import GROUP, TS, Out
 from tidemark.shared.operators.batches import documents_of
-from tidemark.shared.operators.build import Chain, build_chain, build_front
+from tidemark.shared.operators.build import Chain, build_chain
 from tidemark.shared.operators.context import TaskContext
-from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.planning import plan_processor
-from tidemark.shared.ports.source import RawBatch
 from tidemark.shared.protocol.watermarks import InputProgress, combined_watermark
 
 CONTEXT = TaskContext("test", "test", "events")
@@ -52,7 +52,7 @@ class Task:
     vertex: Vertex
     index: int
     chain: Chain
-    front: SourceFront | None = None
+    front: Fronted | None = None
     positions: dict[SplitId, int] = field(default_factory=dict)
     inputs: dict[Channel, InputProgress] = field(default_factory=dict)
     input_ms: int = MIN_TIME
@@ -225,7 +225,7 @@ class PlanWorld:
 
     def _source(self, task: Task, spec: FrontSpec, count: int, copies: list[Copy]) -> None:
         splits = {SplitId(f"s-{i}"): i for i in range(len(self._records[task.vertex.id])) if i % count == task.index}
-        task.front = build_front(spec, CONTEXT)
+        task.front = Fronted(spec, CONTEXT)
         stored = {StatePart(p.removeprefix("front|")): d for p, d in task.parts.items() if p.startswith("front|")}
         task.front.restore(stored, task.sent[0])
         task.front.assign(splits)

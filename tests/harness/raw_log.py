@@ -2,28 +2,14 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
 
-from tidemark.services.source.connectors.raw import Int64s
 from tidemark.shared.model.ids import Offset
+from tidemark.shared.model.records import RawPartition
 from tidemark.shared.ports.log import Log, LogRecord, Reader, TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class RecordColumns:
-    """`RawPartition` of records."""
-
-    topic: str
-    partition: int
-    offsets: Int64s
-    timestamps: Int64s
-    keys: pa.BinaryArray | None
-    values: pa.BinaryArray
-    unread: Mapping[int, str] = field(default_factory=dict)
 
 
 class LogRawReader:
@@ -57,7 +43,7 @@ class LogRawReader:
             self._reader.pause(partitions)
         self._paused.update(partitions)
 
-    async def fetch(self, max_bytes: int, timeout_ms: int) -> list[RecordColumns]:
+    async def fetch(self, max_bytes: int, timeout_ms: int) -> list[RawPartition]:
         """See `RawReader.fetch`."""
         if self._reader is None:
             return []
@@ -115,10 +101,10 @@ class LogRawReader:
             await self._reader.close()
 
 
-def records_of(partition: TopicPartition, records: Sequence[LogRecord]) -> RecordColumns:
+def records_of(partition: TopicPartition, records: Sequence[LogRecord]) -> RawPartition:
     """Records of one partition as columns."""
     keyed = any(record.key is not None for record in records)
-    return RecordColumns(
+    return RawPartition(
         *partition,
         offsets=np.array([record.offset for record in records], dtype=np.int64),
         timestamps=np.array([record.timestamp_ms for record in records], dtype=np.int64),

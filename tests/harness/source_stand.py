@@ -18,10 +18,13 @@ from tidemark.shared.model.ids import Epoch, SplitId, StatePart, TaskId, VertexI
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.operators.base import TS, Out
-from tidemark.shared.operators.build import build_chain, build_front
+from tidemark.shared.operators.build import build_chain
 from tidemark.shared.operators.context import TaskContext as OperatorContext
+from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.ports.log import Log, NewRecord, TopicPartition
+from tidemark.shared.protocol.source.machine import EndAt, FindEnds, Tell, TellEnds
+from tidemark.shared.runtime.body import Fetched
 from tidemark.shared.runtime.settings import RuntimeSettings
 
 IDLE_MS = 5_000
@@ -64,7 +67,7 @@ class SourceStand:
         self.source = KafkaSource(settings, log, reader, self.clock)
         document = {"connectionName": "c", "topic": topic, "timeField": "$t", "schema": {"t": "date?"}}
         operators = OperatorContext("p", "i", topic)
-        self.front = build_front(FrontSpec(parse({"pipeline": [{"$source": document}]}).source), operators)
+        self.front = SourceFront(FrontSpec(parse({"pipeline": [{"$source": document}]}).source), operators)
         assign = SimpleNamespace(plan=SimpleNamespace(tasks={VertexId("read"): tasks}), vertex=VertexId("read"))
         assign.index, assign.handles, assign.splits, assign.listed = index, (), {}, False
         self.row: dict[SplitId, KnownSplit] = {}
@@ -106,22 +109,41 @@ class SourceStand:
 
     def write_row(self) -> None:
         """What the task has found is written to the row, and it is told to read it."""
-        if (found := self.body.found()) is not None:
-            self.row = {s: k for s, k in {**found[0], **self.row}.items() if s not in found[1]}
-            self.body.read({split: self.row[split] for split in found[0]})
+        for told in self.body.input.tell():
+            assert isinstance(told, Tell)
+            self.row = {s: k for s, k in {**told.found, **self.row}.items() if s not in told.gone}
+            self.body.input.listed({split: self.row[split] for split in told.found})
 
     async def drain(self, until: dict[str, int] | None = None) -> None:
         """The ends are asked for, written to the row and told."""
-        self.row = dict(await self.body.ends(until or {}))
-        self.body.drain(self.row)
+        self.row = dict(await self.ends(until or {}))
+        for command in self.body.input.end(self.row):
+            assert isinstance(command, EndAt)
+            self.body.end_at(command.until)
+
+    async def ends(self, until: dict[str, int]) -> Mapping[SplitId, KnownSplit]:
+        """The ends are asked for, and looked for where that is to be done; what is said of them."""
+        commands = self.body.input.ask_ends(until)
+        if commands == [FindEnds()]:
+            commands = self.body.input.ends_found(await self.body.ends())
+        (told,) = commands
+        assert isinstance(told, TellEnds)
+        return told.splits
 
     async def take(self, after_ms: int = 0) -> list[int]:
         """Time passes, then what is there is processed; the event times of its rows."""
         self.clock.at_ms += after_ms
         fetched = await self.body.fetch()
         self.write_row()
-        outs: Sequence[Any] = await self.body.take(fetched, 0, self.clock.at_ms)
-        return [t for o in outs if isinstance(o, Out) and o.port == OUT for t in o.batch.column(TS).to_pylist()]
+        outs = await self.work(fetched)
+        return [t for o in outs if o.port == OUT for t in o.batch.column(TS).to_pylist()]
+
+    async def work(self, fetched: Fetched) -> Sequence[Out]:
+        """What the task makes of it, at the clock's time."""
+        self.body.input.taking(self.clock.at_ms)
+        outs = await self.body.take(fetched, 0, self.clock.at_ms)
+        self.body.input.taken(Epoch(1), rows=fetched.rows > 0)
+        return outs
 
     async def copy(self) -> dict[StatePart, bytes]:
         copied = await self.body.copy(Epoch(1), Epoch(0))

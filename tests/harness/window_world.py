@@ -13,21 +13,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tests.harness.fronted import Fronted
 from tidemark.shared.language.documents import parse
 from tidemark.shared.model.ids import SplitId, StatePart
 from tidemark.shared.model.plan import DLQ, OUT
+from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.base import Out
 from tidemark.shared.operators.batches import documents_of
-from tidemark.shared.operators.build import Chain, build_chain, build_front
+from tidemark.shared.operators.build import Chain, build_chain
 from tidemark.shared.operators.context import TaskContext
-from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import FrontSpec, OperatorSpec
 from tidemark.shared.operators.step_operator import StepOperator
 from tidemark.shared.planning.physical import plan_processor
 from tidemark.shared.planning.specs import StepHead
-from tidemark.shared.ports.source import RawBatch
 
 CONTEXT = TaskContext("test", "test", "events")
 
@@ -39,7 +39,7 @@ class Task:
     front_spec: FrontSpec
     chain_specs: tuple[OperatorSpec, ...]
     splits: dict[SplitId, int]
-    front: SourceFront = field(init=False)
+    front: Fronted = field(init=False)
     chain: Chain = field(init=False)
     positions: dict[SplitId, int] = field(init=False)
     channel: deque[Out | int] = field(default_factory=deque)
@@ -64,7 +64,7 @@ class Task:
         self.copied = (dict(self.positions), self.chain.output_watermark(), self.received_ms)
 
     def restore(self) -> None:
-        self.front = build_front(self.front_spec, CONTEXT)
+        self.front = Fronted(self.front_spec, CONTEXT)
         self.chain = build_chain(self.chain_specs, CONTEXT)
         positions, sent_ms, received_ms = self.copied
         self.front.restore(_below(self.parts, "front|"), sent_ms)

@@ -14,20 +14,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.harness.fronted import Fronted
 from tests.oracle import departures as oracle
 from tidemark.deploy.pipelines.departures.data import departures
 from tidemark.shared.language.documents.parse import parse
 from tidemark.shared.model.ids import Offset, SplitId, StatePart, owner_of
 from tidemark.shared.model.plan import OUT, PhysicalPlan, Vertex
+from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.base import GROUP, Out
 from tidemark.shared.operators.batches import documents_of
-from tidemark.shared.operators.build import Chain, build_chain, build_front
+from tidemark.shared.operators.build import Chain, build_chain
 from tidemark.shared.operators.context import TaskContext
-from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.planning.physical import plan_processor
 from tidemark.shared.planning.specs import ReadHead
-from tidemark.shared.ports.source import RawBatch
 
 DOCUMENT = Path(__file__).parents[2] / "deploy" / "pipelines" / "departures" / "pipeline.yaml"
 GROUPS = 16
@@ -41,7 +41,7 @@ class Task:
         self.vertex, self.index, self.splits = vertex, index, splits
         self.inputs = [MIN_TIME] * max(senders, 1)
         self.stored: dict[StatePart, bytes] = {}
-        self.front: SourceFront | None = None
+        self.front: Fronted | None = None
         self.chain = Chain(())
         self.start()
 
@@ -52,7 +52,7 @@ class Task:
         self.chain.restore({p: d for p, d in self.stored.items() if p not in front_parts})
         if isinstance(self.vertex.head, ReadHead):
             sent = MIN_TIME if self.front is None else self.front.output_watermark()
-            self.front = build_front(self.vertex.chain[0], CONTEXT)
+            self.front = Fronted(self.vertex.chain[0], CONTEXT)
             self.front.restore(front_parts, sent)
             self.front.assign(self.splits)
 

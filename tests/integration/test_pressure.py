@@ -26,7 +26,6 @@ from tidemark.shared.runtime.body import ReceivingBody, TaskBody
 from tidemark.shared.runtime.context import Service, TaskContext
 from tidemark.shared.runtime.coordinator import CoordinatorDriver
 from tidemark.shared.runtime.driver import TaskDriver
-from tidemark.shared.runtime.intake import FrameIntake
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.worker import Worker
 
@@ -69,8 +68,7 @@ class Most:
         sender = driver.machine.sender
         self.unread = max([self.unread, *(partition.unread_bytes for _, _, partition in sender._every())])
         self.uncommitted = max(self.uncommitted, sum(sender.uncommitted_bytes.values()))
-        if isinstance(driver.intake, FrameIntake):
-            self.frames = max(self.frames, len(driver.intake._frames))
+        self.frames = max(self.frames, len(driver.frames._frames))
         self.snapshots = max(self.snapshots, len(driver._epochs_to_store))
         self.outbox = max(self.outbox, driver._outbox.backlog())
 

@@ -11,16 +11,15 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.harness.fronted import Fronted
 from tidemark.shared.language.documents import parse
 from tidemark.shared.model.ids import SplitId
 from tidemark.shared.model.plan import DLQ, OUT
+from tidemark.shared.model.records import RawBatch
 from tidemark.shared.operators.base import AWAY, PART, POS, TS, WM, Out
 from tidemark.shared.operators.batches import documents_of
-from tidemark.shared.operators.build import build_front
 from tidemark.shared.operators.context import TaskContext
-from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import FrontSpec
-from tidemark.shared.ports.source import RawBatch
 
 SPLITS = {SplitId(f"t-{number}"): number for number in range(4)}
 STRATEGIES: tuple[dict[str, Any], ...] = (
@@ -38,7 +37,7 @@ _PIECES = st.lists(
 )
 
 
-def _front(strategy: dict[str, Any], *, dedupe: bool, jump: bool) -> SourceFront:
+def _front(strategy: dict[str, Any], *, dedupe: bool, jump: bool) -> Fronted:
     source: dict[str, Any] = {
         "connectionName": "c", "topic": "t", "timeField": {"$toDate": "$t"}, "schema": {"t": "long?", "id": "string?"},
         "watermark": strategy,
@@ -47,7 +46,7 @@ def _front(strategy: dict[str, Any], *, dedupe: bool, jump: bool) -> SourceFront
         source |= {"recordId": "$id", "recordIdHorizon": {"positions": 4}, "recordIdScope": "split"}
     if jump:
         source["maxEventTimeJump"] = {"size": 100, "unit": "ms"}
-    made = build_front(FrontSpec(parse({"pipeline": [{"$source": source}]}).source), TaskContext("p", "i", "t"))
+    made = Fronted(FrontSpec(parse({"pipeline": [{"$source": source}]}).source), TaskContext("p", "i", "t"))
     made.assign(SPLITS)
     return made
 
@@ -85,7 +84,7 @@ def _letters(outs: Sequence[Out]) -> list[str]:
     )
 
 
-def _kept(front: SourceFront) -> dict[str, Any]:
+def _kept(front: Fronted) -> dict[str, Any]:
     return {part: data if data is None else msgspec.msgpack.decode(data) for part, data in front.snapshot().items()}
 
 

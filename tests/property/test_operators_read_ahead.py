@@ -15,6 +15,7 @@ from tidemark.shared.language.documents import parse
 from tidemark.shared.language.kernels import Column
 from tidemark.shared.language.schema import NO_SCHEMA
 from tidemark.shared.model.plan import Vertex
+from tidemark.shared.model.records import RawBatch
 from tidemark.shared.operators.base import RAW
 from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.operators.decode import decode
@@ -22,7 +23,6 @@ from tidemark.shared.operators.extracted import extracted
 from tidemark.shared.operators.read_ahead import READ, without_read
 from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.planning import plan_processor
-from tidemark.shared.ports.source import RawBatch
 
 PATHS = [("a",), ("a", "b"), ("a", "b", "c"), ("b",), ("é",), ("a.b",)]
 

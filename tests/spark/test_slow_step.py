@@ -147,7 +147,7 @@ def source_of(there: Installed) -> TaskDriver:
 def position_of(driver: TaskDriver) -> int:
     """How far it has taken its split."""
     assert isinstance(driver.body, SourceTaskBody)
-    (split,) = driver.body._own.values()
+    (split,) = driver.body.input.splits.values()
     return split.position
 
 

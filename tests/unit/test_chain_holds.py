@@ -6,13 +6,14 @@ import json
 import numpy as np
 import pyarrow as pa
 
+from tests.harness.fronted import Fronted
 from tidemark.shared.language.documents import parse
 from tidemark.shared.model.held import Hold
 from tidemark.shared.model.ids import SplitId
-from tidemark.shared.operators.build import build_chain, build_front
+from tidemark.shared.model.records import RawBatch
+from tidemark.shared.operators.build import build_chain
 from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.planning import plan_processor
-from tidemark.shared.ports.source import RawBatch
 
 WINDOW = {
     "$tumblingWindow": {
@@ -30,7 +31,7 @@ def test_W1_holds_of_a_window_are_its_epoch_and_its_allowed_lateness() -> None:
     source, window = plan.vertices[0], plan.vertices[1]
     front_spec = source.chain[0]
     assert isinstance(front_spec, FrontSpec)
-    front, sender, step = build_front(front_spec), build_chain(source.chain), build_chain(window.chain)
+    front, sender, step = Fronted(front_spec), build_chain(source.chain), build_chain(window.chain)
     split = SplitId("t-0")
     front.assign({split: 0})
     values = pa.array([json.dumps({"ts": {"$date": {"$numberLong": str(t)}}}).encode() for t in (5, 25)], pa.binary())
@@ -56,7 +57,7 @@ def test_W2_a_split_tells_its_last_event_and_how_many_came_late() -> None:
     }
     front_spec = plan_processor(parse({"pipeline": [source]}), collects=True).vertices[0].chain[0]
     assert isinstance(front_spec, FrontSpec)
-    front = build_front(front_spec)
+    front = Fronted(front_spec)
     split = SplitId("t-0")
     front.assign({split: 0})
     assert front.told_of(split).lastEvent is None

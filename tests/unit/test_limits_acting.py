@@ -128,11 +128,11 @@ def test_an_acknowledgement_that_would_be_too_large_fails_its_task_and_not_the_w
             await stand.said(TaskRestored)
             (hosted,) = stand.worker._tasks.values()
             assert hosted.driver is not None
-            hosted.driver.wiring.on_ack(Epoch(1), TaskHandle(VertexId("v"), 0, TaskProtocolState()))
+            hosted.driver.wiring.ways.on_ack(Epoch(1), TaskHandle(VertexId("v"), 0, TaskProtocolState()))
             with pytest.raises(
                 LocalError, match=r"would have 31\d\d bytes, at most 2000 \(acknowledgement_bytes_max\): run more tasks"
             ):
-                hosted.driver.wiring.on_ack(
+                hosted.driver.wiring.ways.on_ack(
                     Epoch(1), TaskHandle(VertexId("v"), 0, TaskProtocolState(), positions=b"x" * 3_000)
                 )
 

@@ -42,11 +42,12 @@ from tidemark.shared.model.ids import (
 )
 from tidemark.shared.model.messages import Assign, EdgeBinding, RunningPlan
 from tidemark.shared.model.plan import PhysicalPlan
+from tidemark.shared.model.records import RawBatch
+from tidemark.shared.model.splits import SplitStatus
 from tidemark.shared.operators.build import build_chain
 from tidemark.shared.operators.context import TaskContext as OperatorContext
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.planning import plan_processor
-from tidemark.shared.ports.source import RawBatch, SplitStatus
 from tidemark.shared.protocol.task.start import TaskStart, start_task
 from tidemark.shared.runtime.body import Fetched
 from tidemark.shared.runtime.context import Outside, TaskContext

@@ -9,22 +9,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.harness.fronted import Fronted
 from tidemark.shared.language.documents import parse
 from tidemark.shared.language.stages import BoundedDisorder, MaxSeen, Percentile, Perfect, Watermark
 from tidemark.shared.language.values import canonical_key
-from tidemark.shared.model.ids import SplitId
+from tidemark.shared.model.ids import EdgeId, Epoch, SplitId
 from tidemark.shared.model.plan import DLQ, OUT
+from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.model.values import Binary, Date
 from tidemark.shared.operators.base import AWAY, GROUP, KEY, TS, WM, OperatorError, Out
 from tidemark.shared.operators.batches import documents_of
-from tidemark.shared.operators.build import build_front
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.keygroups import key_group
-from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.operators.watermarks import SplitClock, accept, advance, watermark_of
-from tidemark.shared.ports.source import RawBatch
 
 A, B = SplitId("t-0"), SplitId("t-1")
 
@@ -38,10 +37,10 @@ def records(split: SplitId, *times: int, at: int = 0, texts: list[bytes | None] 
     return RawBatch(split, int(split[-1]), positions, positions + 1000, pa.array(lines, type=pa.binary()))
 
 
-def front(splits: dict[SplitId, int] | None = None, **options: Any) -> SourceFront:
+def front(splits: dict[SplitId, int] | None = None, **options: Any) -> Fronted:
     source = {"connectionName": "c", "topic": "t", "timeField": "$t", "schema": {"t": "date?"}, **options}
     processor = parse({"pipeline": [{"$source": source}]})
-    made = build_front(FrontSpec(processor.source), TaskContext("p", "i", "t"))
+    made = Fronted(FrontSpec(processor.source), TaskContext("p", "i", "t"))
     made.assign(splits if splits is not None else {A: 0, B: 1})
     return made
 
@@ -148,7 +147,7 @@ def test_W2_strategies_are_in_the_snapshot() -> None:
     """A restored split goes on from the watermark that its strategy had reached, whatever its next records are."""
     source = front({A: 0}, watermark={"strategy": "boundedDisorder", "maxDelay": {"size": 7, "unit": "ms"}})
     source.on_records(records(A, 50))
-    again = build_front(source.spec, source.context)
+    again = Fronted(source.spec, source.context)
     again.restore({p: d for p, d in source.snapshot().items() if d is not None}, source.output_watermark())
     again.assign({A: 0})
     assert rows(again.on_records(records(A, 10, 20, at=1))).column(WM).to_pylist() == [43, 43]
@@ -198,21 +197,21 @@ def test_W3_a_task_without_splits_is_idle_and_has_no_watermark() -> None:
 def test_a_split_that_returns_is_away_until_it_has_caught_up_with_the_receivers() -> None:
     """Its rows are marked, so that the receiver judges them (SF2); also over a restart."""
     source = front()
+    source.input.places = frozenset({(EdgeId("e"), 0)})
     source.on_records(records(A, 50))
     source.on_status(B, "idle")
     back = rows(source.on_records(records(B, 20)))
     assert back.column(AWAY).to_pylist() == [True]
-    assert source.away() == (B,)
-    source.on_receivers(B, 60)
-    again = front()
-    again = build_front(source.spec, source.context)
+    source.input.taken(Epoch(3), rows=True)
+    source.input.heard(EdgeId("e"), 0, Epoch(3), 60, full=False)
+    again = Fronted(source.spec, source.context)
     again.restore({p: d for p, d in source.snapshot().items() if d is not None}, source.output_watermark())
     again.assign({A: 0, B: 1})
     for one in (source, again):
         assert rows(one.on_records(records(B, 59, at=1))).column(AWAY).to_pylist() == [True]
         assert rows(one.on_records(records(B, 60, at=2))).column(AWAY).to_pylist() == [True]
         assert AWAY not in rows(one.on_records(records(B, 61, at=3))).column_names
-        assert one.away() == ()
+        assert one.split_watermarks()[B] == (61, "active", False)
 
 
 def test_F5_the_brokers_timestamp_is_not_the_event_time() -> None:
@@ -260,7 +259,7 @@ def test_repeats_are_dropped_before_they_move_anything() -> None:
 def test_W2_a_repeat_that_may_come_in_any_split_is_a_record_of_its_own_split() -> None:
     """It is looked for behind the watermarks, by its key. Without an id it goes anywhere; what fails is a letter."""
     spec = replace(front(recordId={"$divide": [1, "$n"]}, schema={"t": "date?", "n": "int?"}).spec, key_groups=8)
-    source = build_front(spec, TaskContext("p", "i", "t"))
+    source = Fronted(spec, TaskContext("p", "i", "t"))
     source.assign({A: 0, B: 1})
     source.on_records(records(A, texts=[line(10, 2), line(50, 4)]))
     outs = source.on_records(records(B, texts=[line(50, 4), line(20, None), line(30, None), line(99, 0)]))
@@ -285,7 +284,7 @@ def test_C6_a_restart_goes_on_as_if_there_had_been_none() -> None:
     parts = {p: d for p, d in source.snapshot().items() if d is not None}
     source.on_records(records(A, 70, at=2))
     assert {p.partition("#")[0] for p in source.snapshot()} == {"split:t-0"}
-    again = build_front(source.spec, source.context)
+    again = Fronted(source.spec, source.context)
     again.restore(parts, 30)
     again.assign({A: 0, B: 1})
     assert again.output_watermark() == 30
@@ -294,19 +293,16 @@ def test_C6_a_restart_goes_on_as_if_there_had_been_none() -> None:
 
 
 def test_a_script_raises_the_watermark_and_never_lowers_it() -> None:
-    """D2; and it ends idleness (D3)."""
+    """D2; and what comes is judged by it."""
     source = front({A: 0})
-    source.raise_watermark(None, 40)
-    source.raise_watermark(A, 30)
-    assert source.output_watermark() == 40
-    source.on_status(A, "idle")
-    source.raise_watermark(A, 45)
-    assert not source.idle()
-    assert rows(source.on_records(records(A, 41, 60))).column(WM).to_pylist() == [45, 45]
+    for time_ms in (40, 30):
+        source.front.raise_to([A], time_ms)
+    assert source.front.watermarks([A]) == {A: 40}
+    assert rows(source.on_records(records(A, 41, 60))).column(WM).to_pylist() == [40, 41]
     assert source.output_watermark() == 60
 
 
 def test_records_of_a_split_that_is_not_the_tasks_are_refused() -> None:
     """A driver's mistake is named, not swallowed."""
     with pytest.raises(OperatorError, match="t-1"):
-        front({A: 0}).on_records(records(B, 1))
+        front({A: 0}).front.on_records(records(B, 1))

@@ -7,16 +7,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.harness.fronted import Fronted
 from tests.harness.plan_world import CONTEXT
 from tidemark.shared.language.documents import parse
 from tidemark.shared.model.ids import SplitId
 from tidemark.shared.model.plan import DLQ
+from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.time import MAX_TIME
 from tidemark.shared.operators.base import ARRIVAL, TS
 from tidemark.shared.operators.batches import documents_of
-from tidemark.shared.operators.build import build_chain, build_front
+from tidemark.shared.operators.build import build_chain
 from tidemark.shared.planning import plan_processor
-from tidemark.shared.ports.source import RawBatch
 
 SPLIT = SplitId("s-0")
 
@@ -34,7 +35,7 @@ class Line:
         pipeline = [{"$source": source}, {name: {**options, "pipeline": options.get("pipeline", [group])}}]
         document = {"pipeline": pipeline, "options": {"lateness": lateness}}
         reading, window = plan_processor(parse(document), engine="local", collects=True).vertices[:2]
-        self.front = build_front(reading.chain[0], CONTEXT)
+        self.front = Fronted(reading.chain[0], CONTEXT)
         self.front.assign({SPLIT: 0})
         self.sender, self.receiver = build_chain(reading.chain, CONTEXT), build_chain(window.chain, CONTEXT)
         self.said: list[tuple[int, Any]] = []

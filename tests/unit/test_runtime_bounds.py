@@ -28,7 +28,6 @@ from tidemark.shared.operators.dead_letters import Failure, dead_letters
 from tidemark.shared.ports.log import NewRecord, TopicPartition
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 from tidemark.shared.protocol.task.start import TaskLimits
-from tidemark.shared.runtime.ahead import Ahead
 from tidemark.shared.runtime.exchange import Exchange, OutEdge, load_body
 from tidemark.shared.runtime.reading import followed
 from tidemark.shared.runtime.settings import DeathSettings, LookupSettings, RuntimeSettings, SettingsError
@@ -159,19 +158,6 @@ def test_reasons_and_keys_of_a_letter_are_bounded_too() -> None:
 
 
 # --- sides that wait for each other ---------------------------------------------------------------------------------------
-
-
-def test_F7_only_who_is_ahead_of_a_full_receiver_waits() -> None:  # noqa: N802
-    """The one for whom it waits is never stopped; all go on once it is full no more."""
-    ahead = Ahead()
-    assert not ahead.waits(10**15)
-    ahead.heard(EdgeId("e"), 0, 100, full=True)
-    assert ahead.waits(101)
-    assert not ahead.waits(100)
-    ahead.heard(EdgeId("e"), 1, 500, full=True)
-    ahead.heard(EdgeId("e"), 0, 100, full=False)
-    assert not ahead.waits(500)
-    assert ahead.waits(501)
 
 
 def _joined(folder: Path) -> dict[str, Any]:

@@ -128,7 +128,7 @@ def test_F7_read_means_taken_from_the_log_not_worked_on() -> None:
         peer = stand.peer()
         for number in range(5):
             await peer.rows(number)
-        await stand.until(lambda: stand.driver.intake.read_offsets.get(IN, 0) > 1)
+        await stand.until(lambda: stand.driver.frames.read_offsets.get(IN, 0) > 1)
         assert stand.body.calls == ["apply"]
         assert stand.body.seen == []
         stand.body.let_go("apply")
@@ -279,8 +279,8 @@ def test_C4_what_a_fetch_brings_from_before_a_seek_is_dropped() -> None:
         await peer.rows(1)
         await stand.until(lambda: stand.body.seen == [1])
         await stand.settle()  # a fetch waits
-        begin = driver.intake.read_offsets[IN]
-        driver.intake.seek(IN, begin)
+        begin = driver.frames.read_offsets[IN]
+        driver.frames.seek(IN, begin)
         await peer.rows(2)
         await peer.rows(3)
         await stand.until(lambda: len(stand.body.seen) == 3)

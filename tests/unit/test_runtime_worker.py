@@ -34,6 +34,7 @@ from tidemark.shared.model.messages import (
 )
 from tidemark.shared.ports.log import LogUnavailable, TopicPartition
 from tidemark.shared.ports.sink import TargetRefused
+from tidemark.shared.protocol.source.machine import Input
 from tidemark.shared.protocol.task.events import ReadUpTo
 from tidemark.shared.protocol.task.start import TaskLimits
 from tidemark.shared.runtime.body import Fetched, ReadingBody, TaskBody
@@ -359,18 +360,12 @@ class Source(StandingBody, ReadingBody):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.told: list[Any] = []
+        self.input = Input(listed_once=False)
+        self.input.looked({}, 0)
+        self.ended_at: list[Any] = []
 
-    def found(self) -> tuple[dict[SplitId, KnownSplit], tuple[SplitId, ...]] | None:
-        return {}, ()
-
-    def tell_again(self) -> None: ...
-
-    def read(self, splits: Any) -> None:
-        self.told.append(splits)
-
-    async def ends(self, until: Any) -> dict[SplitId, KnownSplit]:
-        return {SplitId("s"): KnownSplit(0, "o", Offset(0), Offset(until["s"]))}
+    async def ends(self) -> dict[SplitId, Offset | None]:
+        return dict.fromkeys(self.input.read())
 
     async def fetch(self) -> Any:
         self.fetched += 1
@@ -379,32 +374,13 @@ class Source(StandingBody, ReadingBody):
     async def take(self, fetched: Any, now_ms: int, monotonic_ms: int) -> list[Any]:
         return []
 
-    def settle_ms(self) -> int | None:
-        return None
-
-    def held_back(self, monotonic_ms: int) -> None: ...
-
     def held_rows(self, merge_above: int) -> int:
         return 0
 
-    def returned(self) -> dict[Any, int]:
-        return {}
+    def end_at(self, until: Any) -> None:
+        self.ended_at.append(until)
 
-    def on_receivers(self, split: Any, highest_ms: int) -> None: ...
-
-    def drain(self, splits: Any) -> None:
-        self.told.append(splits)
-
-    async def note_committed(self, epoch: Any) -> None: ...
-
-    def details(self) -> dict[str, str]:
-        return {}
-
-    def idle(self) -> bool:
-        return True
-
-    def ended(self) -> bool:
-        return False
+    async def note(self, positions: Any) -> None: ...
 
 
 async def _never() -> None:
@@ -447,7 +423,7 @@ def test_I1_a_source_s_task_tells_what_it_found_and_reads_what_it_is_told() -> N
         mine, other = {SplitId("a"): KnownSplit(0, "o", Offset(0))}, {SplitId("b"): KnownSplit(1, "o", Offset(0))}
         for index, splits in ((1, other), (0, mine)):
             await stand.tell(ReadSplits(JOB, Generation(1), read, index, splits))
-        await stand.until(lambda: bodies[0].told == [mine])
+        await stand.until(lambda: bodies[0].input.known() == mine)
 
     at_work(story, make=make)
 
@@ -475,7 +451,7 @@ def test_I3_ends_are_told_behind_what_is_worked_on_and_nothing_is_taken_after() 
         assert bodies[0].taken == 1
         await stand.tell(Drain(JOB, Generation(1), VertexId("source-1"), 0, ends.splits))
         await stand.until(lambda: bodies[0].taken > 1)
-        assert bodies[0].told == [ends.splits]
+        assert bodies[0].ended_at == [{SplitId("s"): 7}]
 
     at_work(story, make=make)
 
@@ -487,6 +463,8 @@ class Busy(Source):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
+        self.input.listed({SplitId("s"): KnownSplit(0, "o", Offset(0))})
+        self.input.opened([SplitId("s")])
         self.work = asyncio.Event()
 
     async def fetch(self) -> Any:
@@ -496,7 +474,7 @@ class Busy(Source):
     async def take(self, fetched: Any, now_ms: int, monotonic_ms: int) -> list[Any]:
         self.taken += 1
         await self.work.wait()
-        if self.told:
+        if self.ended_at:
             await _never()  # once is enough
         return []
 

@@ -30,12 +30,12 @@ class Gate:
         self.threads: list[int] = []
         self.begun, self.pass_on = threading.Event(), threading.Event()
 
-    def on_records(self, front: SourceFront, *records: Any) -> list[Out]:
+    def on_records(self, front: SourceFront, *records: Any, **how: Any) -> list[Out]:
         self.threads.append(threading.get_ident())
         self._clock.at_ms += 60_000
         self.begun.set()
         assert self.pass_on.wait(60)
-        return self._on_records(front, *records)
+        return self._on_records(front, *records, **how)
 
 
 async def _at_work(monkeypatch: pytest.MonkeyPatch) -> tuple[SourceStand, Gate, Awaitable[list[int]]]:
@@ -46,8 +46,8 @@ async def _at_work(monkeypatch: pytest.MonkeyPatch) -> tuple[SourceStand, Gate, 
     stand = await SourceStand(log, LogRawReader(log), "in").open()
     gate = Gate(stand.clock)
 
-    def through(front: SourceFront, *records: Any) -> list[Out]:
-        return gate.on_records(front, *records)
+    def through(front: SourceFront, *records: Any, **how: Any) -> list[Out]:
+        return gate.on_records(front, *records, **how)
 
     monkeypatch.setattr(SourceFront, "on_records", through)
     taken = asyncio.ensure_future(stand.take())
@@ -90,10 +90,10 @@ async def test_what_is_fast_is_worked_on_in_the_loop(monkeypatch: pytest.MonkeyP
     threads: list[int] = []
     on_records = SourceFront.on_records
 
-    def noted(front: SourceFront, *records: Any) -> list[Out]:
+    def noted(front: SourceFront, *records: Any, **how: Any) -> list[Out]:
         threads.append(threading.get_ident())
         stand.clock.at_ms += 1
-        return on_records(front, *records)
+        return on_records(front, *records, **how)
 
     monkeypatch.setattr(SourceFront, "on_records", noted)
     for _ in range(2):
@@ -111,7 +111,7 @@ async def test_what_came_of_all_splits_goes_on_as_one_batch() -> None:
         await feed(log, "in", partition, 10 * partition, 10 * partition + 1)
     stand = await SourceStand(log, LogRawReader(log), "in").open()
     fetched = await stand.body.fetch()
-    outs = await stand.body.take(fetched, 0, 0)
+    outs = await stand.work(fetched)
     assert len(fetched.batches) == 5
     (out,) = outs
     assert isinstance(out, Out)

@@ -31,7 +31,7 @@ async def test_W3_a_task_that_becomes_idle_holds_no_aggregates_back() -> None:
     assert held == []
     assert stand.watermark() is None
     given = await _taken(stand, IDLE_MS) + await _taken(stand, IDLE_MS)
-    assert stand.body.idle()
+    assert stand.body.input.is_idle()
     assert [(out.content, out.batch.column("__n").to_pylist()) for out in given] == [("partials", [2])]
     assert stand.watermark() == 7
     assert await _taken(stand, IDLE_MS) == []
@@ -40,5 +40,5 @@ async def test_W3_a_task_that_becomes_idle_holds_no_aggregates_back() -> None:
 async def _taken(stand: SourceStand, after_ms: int) -> list[Out]:
     """What the task gives out."""
     stand.clock.at_ms += after_ms
-    outs = await stand.body.take(await stand.body.fetch(), 0, stand.clock.at_ms)
+    outs = await stand.work(await stand.body.fetch())
     return [out for out in outs if out.port == OUT]

@@ -7,7 +7,7 @@ import tidemark
 from tidemark.services.source.connectors.sample import PERIOD_MS, ROWS_MAX, SPLIT, SampleSource, record
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.model.ids import Offset
-from tidemark.shared.ports.source import RawBatch
+from tidemark.shared.model.records import RawBatch
 
 START_MS = 1_700_000_000_000
 BEGIN = Offset(START_MS // PERIOD_MS)

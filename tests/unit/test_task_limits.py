@@ -8,20 +8,20 @@ import pyarrow as pa
 import pytest
 
 from tests.harness.computations import Marks
+from tests.harness.fronted import Fronted
 from tidemark.shared.computation.loading import make_computation
 from tidemark.shared.language import patterns
 from tidemark.shared.language.documents import parse
 from tidemark.shared.model.ids import SplitId
 from tidemark.shared.model.plan import OUT
+from tidemark.shared.model.records import RawBatch
 from tidemark.shared.operators.base import PART, POS, TS, Operator, OperatorError
 from tidemark.shared.operators.batches import documents_of
-from tidemark.shared.operators.build import build_front, build_operator
+from tidemark.shared.operators.build import build_operator
 from tidemark.shared.operators.computation import KeyedComputation, row_of
 from tidemark.shared.operators.context import TaskContext
-from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.planning.physical import plan_processor
-from tidemark.shared.ports.source import RawBatch
 
 A, B = SplitId("t-0"), SplitId("t-1")
 SECOND = {"size": 1, "unit": "second"}
@@ -34,7 +34,7 @@ def kept_patterns() -> Iterator[None]:
     patterns.keep_patterns(patterns.KEPT_DEFAULT)
 
 
-def front(bytes_max: int) -> SourceFront:
+def front(bytes_max: int) -> Fronted:
     """A source's front of two splits that remembers ids within ten positions."""
     source = {
         "connectionName": "c",
@@ -43,9 +43,7 @@ def front(bytes_max: int) -> SourceFront:
         "recordIdHorizon": {"positions": 10},
         "recordIdScope": "split",
     }
-    made = build_front(
-        FrontSpec(parse({"pipeline": [{"$source": source}]}).source), TaskContext(ids_bytes_max=bytes_max)
-    )
+    made = Fronted(FrontSpec(parse({"pipeline": [{"$source": source}]}).source), TaskContext(ids_bytes_max=bytes_max))
     made.assign({A: 0, B: 1})
     return made
 
@@ -61,7 +59,7 @@ def size_of(*batches: RawBatch) -> int:
     made = front(10**9)
     for batch in batches:
         made.on_records(batch)
-    return sum(held.ids.size_bytes for held in made._splits.values() if held.ids is not None)
+    return sum(held.ids.size_bytes for held in made.front._splits.values() if held.ids is not None)
 
 
 def test_ids_of_a_task_are_bounded() -> None:
@@ -85,10 +83,10 @@ def test_ids_that_are_forgotten_make_room_and_those_of_a_snapshot_count() -> Non
     assert size_of(records(A, 0, 1, 2, 3), records(A, far, 9)) == size_of(records(A, far, 9))
     made = front(10**9)
     made.on_records(records(A, 0, 1, 2, 3))
-    again = build_front(made.spec, made.context)
+    again = Fronted(made.spec, made.context)
     again.restore({part: data for part, data in made.snapshot().items() if data is not None})
     again.assign({A: 0})
-    assert again._splits[A].ids.size_bytes == made._splits[A].ids.size_bytes > 0  # type: ignore[union-attr]
+    assert again.front._splits[A].ids.size_bytes == made.front._splits[A].ids.size_bytes > 0  # type: ignore[union-attr]
 
 
 # --- windows ----------------------------------------------------------------------------------------------------------

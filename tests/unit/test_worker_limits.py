@@ -101,7 +101,7 @@ async def test_positions_of_so_many_checkpoints_are_known() -> None:
     _, stand = await stand_of(1, noted_checkpoints_max=2)
     for epoch in range(1, 5):
         await stand.body.copy(Epoch(epoch), Epoch(0))
-    assert sorted(stand.body._snapshots) == [3, 4]
+    assert sorted(stand.body.input._positions) == [3, 4]
 
 
 @pytest.mark.parametrize(("beside_ms", "in_loop"), [(1, False), (1_000, True)])
@@ -113,10 +113,10 @@ async def test_what_takes_longer_than_the_setting_says_is_worked_on_beside_the_l
     threads: list[int] = []
     on_records = SourceFront.on_records
 
-    def noted(front: SourceFront, *records: Any) -> list[Out]:
+    def noted(front: SourceFront, *records: Any, **how: Any) -> list[Out]:
         threads.append(threading.get_ident())
         stand.clock.at_ms += 50
-        return on_records(front, *records)
+        return on_records(front, *records, **how)
 
     monkeypatch.setattr(SourceFront, "on_records", noted)
     for _ in range(2):

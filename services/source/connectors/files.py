@@ -22,8 +22,9 @@ from tidemark.shared.language.limits import DEFAULTS
 from tidemark.shared.language.stages import FileFormat
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import FIRST_OFFSET, Offset, SplitId
+from tidemark.shared.model.records import RawBatch
+from tidemark.shared.model.splits import SplitStatus
 from tidemark.shared.ports.clock import Clock, Executor
-from tidemark.shared.ports.source import RawBatch, SplitStatus
 
 _SCAN_BYTES: Final = 4 * 1024 * 1024
 """Read at once when the end of a file is looked for: a piece, as of a fetch."""

@@ -16,13 +16,15 @@ from typing import Final
 
 import numpy as np
 
-from tidemark.services.source.connectors.raw import RawPartition, RawReader
+from tidemark.services.source.connectors.raw import RawReader
 from tidemark.shared.language.stages import StartAt, StartAtOffsets, StartAtTime
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import Offset, SplitId
+from tidemark.shared.model.records import RawBatch, RawPartition
+from tidemark.shared.model.splits import SplitStatus
 from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.log import Log, LogError, LogUnavailable, OffsetOutOfRange, TopicFound, TopicPartition
-from tidemark.shared.ports.source import RawBatch, SourceMissing, SourceReplaced, SplitStatus
+from tidemark.shared.ports.source import SourceMissing, SourceReplaced
 
 _MISSING_MS_MAX: Final = 2_000
 """A topic that is asked for may be missing so long: brokers learn of a new one after another."""

@@ -1,55 +1,11 @@
 """What the Kafka source needs of a reader of raw records: columns, straight from the answers to fetches."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
+from typing import Protocol
 
 from tidemark.shared.model.ids import Offset
+from tidemark.shared.model.records import RawPartition
 from tidemark.shared.ports.log import TopicPartition
-
-Int64s: TypeAlias = npt.NDArray[np.int64]
-
-
-class RawPartition(Protocol):
-    """Records of one partition in offset order; columns of equal length n ≥ 1."""
-
-    @property
-    def topic(self) -> str:
-        """The topic."""
-        ...
-
-    @property
-    def partition(self) -> int:
-        """Its partition."""
-        ...
-
-    @property
-    def offsets(self) -> Int64s:
-        """Shape (n,)."""
-        ...
-
-    @property
-    def timestamps(self) -> Int64s:
-        """Shape (n,), ms."""
-        ...
-
-    @property
-    def keys(self) -> pa.BinaryArray | None:
-        """Shape (n,), null where a record has none; None if no record has one."""
-        ...
-
-    @property
-    def values(self) -> pa.BinaryArray:
-        """Shape (n,): null for a tombstone."""
-        ...
-
-    @property
-    def unread(self) -> Mapping[int, str]:
-        """Why a record has no value here, by its place."""
-        ...
 
 
 class RawReader(Protocol):

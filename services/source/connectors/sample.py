@@ -15,9 +15,10 @@ from tidemark.shared.language.values import render_json
 from tidemark.shared.language.values.instants import format_iso
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import Offset, SplitId
+from tidemark.shared.model.records import RawBatch
+from tidemark.shared.model.splits import SplitStatus
 from tidemark.shared.model.values import Document
 from tidemark.shared.ports.clock import Clock
-from tidemark.shared.ports.source import RawBatch, SplitStatus
 
 SPLIT: Final = SplitId("sample-0")
 PERIOD_MS: Final = 100

@@ -13,9 +13,10 @@ from tidemark.shared.language.stages import DataStep, ProcessingTimeStep, Script
 from tidemark.shared.language.values import render_json
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import FIRST_OFFSET, Offset, SplitId
+from tidemark.shared.model.records import RawBatch
+from tidemark.shared.model.splits import SplitStatus
 from tidemark.shared.model.values import Document
 from tidemark.shared.ports.clock import Clock
-from tidemark.shared.ports.source import RawBatch, SplitStatus
 
 
 def split_of(partition: int) -> SplitId:

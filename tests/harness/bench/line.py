@@ -19,15 +19,16 @@ from tidemark.shared.language.stages import InlineTable
 from tidemark.shared.model.frames import Content
 from tidemark.shared.model.ids import SplitId, VertexId
 from tidemark.shared.model.plan import OUT, Vertex
+from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.time import MAX_TIME
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.base import Operator, Out
 from tidemark.shared.operators.batches import documents_of
-from tidemark.shared.operators.build import Chain, build_front, build_operator
+from tidemark.shared.operators.build import Chain, build_operator
 from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.planning import LookupHead, plan_processor
-from tidemark.shared.ports.source import RawBatch
 from tidemark.shared.runtime.settings import LookupSettings
 
 CONTEXT = TaskContext("bench", "bench", "readings")
@@ -102,7 +103,7 @@ class Line:
         return [*outs, *chain.on_watermark(MAX_TIME)]
 
     def _read(self, spec: FrontSpec, records: RawBatch) -> Sequence[Out]:
-        front = build_front(spec, CONTEXT)
+        front = SourceFront(spec, CONTEXT)
         front.assign({SplitId(records.split): records.partition})
         began = time.process_time_ns()
         outs = front.on_records(records)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from tests.harness.bench.cliffs import drawn
 from tests.harness.bench.line import Line
 from tests.harness.bench.readings import BEGIN_MS, SPLIT, document, readings, source
-from tidemark.shared.ports.source import RawBatch
+from tidemark.shared.model.records import RawBatch
 
 ROWS: Final = 10_000
 FLOOR_NS: Final = 100.0

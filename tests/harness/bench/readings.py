@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.shared.model.ids import SplitId
-from tidemark.shared.ports.source import RawBatch
+from tidemark.shared.model.records import RawBatch
 
 BEGIN_MS: Final = 1_709_287_200_000
 """2024-03-01T10:00:00Z."""

@@ -9,7 +9,7 @@ from tests.harness.bench.costs import Cost
 from tests.harness.bench.line import FRONT, Line, documents
 from tests.harness.bench.readings import SENSORS, document, records, source
 from tidemark.shared.language.values import to_json
-from tidemark.shared.ports.source import RawBatch
+from tidemark.shared.model.records import RawBatch
 
 _SECOND: Final = {"size": 1, "unit": "second"}
 _NO_LATENESS: Final = {"allowedLateness": {"size": 0, "unit": "second"}}

@@ -4,6 +4,7 @@
 from tests.harness.mutants.model import Mutant
 
 DRIVER, OUTBOX, WORKER = "shared/runtime/driver.py", "shared/runtime/outbox.py", "shared/runtime/worker.py"
+INPUT, ON_INPUT = "shared/protocol/source/machine.py", ("tests/unit/test_protocol_source.py",)
 FRAMES_IN, SOURCE_IN = "shared/runtime/intake.py", "shared/runtime/source_intake.py"
 EXCHANGE, STATE, SETTINGS = "shared/runtime/exchange.py", "shared/runtime/state.py", "shared/runtime/settings.py"
 READING = "shared/runtime/reading.py"
@@ -35,7 +36,7 @@ RUNTIME = (
     Mutant("F2", "what was unanswered is sent in reverse", OUTBOX, "extendleft(parcel for parcel, _ in reversed(given_up))", "extendleft(parcel for parcel, _ in given_up)", ON_DRIVER),
     Mutant("F2", "what was unanswered goes behind the rest", OUTBOX, "self._unsent.extendleft(parcel for parcel, _ in reversed(given_up))", "self._unsent.extend(parcel for parcel, _ in given_up)", ON_DRIVER),
     Mutant("F2", "the broken writer is kept", OUTBOX, "        writer, self._writer = self._writer, None\n        if writer is not None:\n            await writer.close()", "        writer = self._writer\n        if writer is not None:\n            await writer.close()", ON_DRIVER),
-    Mutant("F4", "the watermark passes rows that wait for more", SOURCE_IN, "return ev.Produced(emissions, gathered.watermark_ms,", "return ev.Produced(emissions, source.output_watermark(),", ON_GATHERED),
+    Mutant("F4", "the watermark passes rows that wait for more", SOURCE_IN, "return ev.Produced(emissions, gathered.watermark_ms,", "return ev.Produced(emissions, self._body.output_watermark(),", ON_GATHERED),
     Mutant("F9", "a fetch is taken whole", SOURCE_IN, "self._fetched.popleft().divided(machine.pace.room_rows())", "self._fetched.popleft().divided(2**62)", ON_PACED),
     Mutant("F6", "what cannot be read is passed over", FRAMES_IN, '            message = f"{self.place_of(edge, record.offset)}: {error}"\n            raise PeerError(message) from error\n', "            return await self.take()\n", ON_DRIVER),
     Mutant("F6", "the place is not named", FRAMES_IN, '        except WireError as error:\n            message = f"{self.place_of(edge, record.offset)}: {error}"', '        except WireError as error:\n            message = f"{error}"', ON_DRIVER),
@@ -46,7 +47,7 @@ RUNTIME = (
     Mutant("F6", "errors of the decoder escape", FRAMES, "except (ValueError, msgpack.UnpackException) as error:", "except msgpack.UnpackException as error:", ON_WIRE),
     Mutant("F6", "batches are not split", ARROW, "if len(data) <= bytes_max or part.num_rows <= 1:", "if True:", (*ON_WIRE, *ON_EXCHANGE)),
     Mutant("F6", "errors of Arrow escape", ARROW, "except (pa.ArrowException, StopIteration, OSError) as error:", "except StopIteration as error:", ON_WIRE),
-    Mutant("F7", "nothing is told as read", FRAMES_IN, "                    self.read_offsets[edge] = max(self.read_offsets.get(edge, Offset(0)), Offset(record.offset + 1))\n", "", ON_DRIVER),
+    Mutant("F7", "nothing is told as read", FRAMES_IN, "                        self.read_offsets[edge] = max(self.read_offsets.get(edge, Offset(0)), Offset(record.offset + 1))\n", "", ON_DRIVER),
     Mutant("F7", "frames are taken though receivers are behind", FRAMES_IN, "return bool(self._frames) and self.site.machine.may_read()", "return bool(self._frames)", ON_DRIVER),
     Mutant("F7", "what was told in an outage is lost", READING, "            await clock.sleep_ms(settings.retry_ms)\n        except OffsetOutOfRange", "            await clock.sleep_ms(settings.retry_ms)\n            position = (await log.end_offsets([partition]))[partition]\n        except OffsetOutOfRange", ON_WORKER),
     Mutant("F7", "positions of other edges count", WORKER, "if position.incarnation in edges:", "if edges:", ON_WORKER),
@@ -58,8 +59,8 @@ RUNTIME = (
     Mutant("P1", "nothing is read while the step runs", FRAMES_IN, "return bool(self._frames) and self.site.machine.may_read()", "return bool(self._frames) and self.site.machine.may_read() and not self.site.working", ON_DRIVER),
     Mutant("C5", "nothing is heard while the body waits", DRIVER, "            if self._inbox:\n                self._handle(", "            if self._inbox and (not site.working or not isinstance(self._inbox[0], ev.CheckpointAborted)):\n                self._handle(", ON_DRIVER),
     Mutant("C4", "what was read ahead stays behind a seek", FRAMES_IN, "        self._frames = deque(item for item in self._frames if item[0] != edge)\n", "", ON_DRIVER),
-    Mutant("C4", "a seek is forgotten", FRAMES_IN, "                await reader.seek(places[edge], offset)", "                pass", ON_DRIVER),
-    Mutant("C12", "a log that does not reach back is read from where it begins", FRAMES_IN, '            except LogUnavailable as error:\n                self.site.log.warning("task.log_away"', '            except Exception as error:\n                self.site.log.warning("task.log_away"', ON_DRIVER),
+    Mutant("C4", "a seek is forgotten", FRAMES_IN, "                    await reader.seek(places[edge], offset)", "                    pass", ON_DRIVER),
+    Mutant("C12", "a log that does not reach back is read from where it begins", READING, "            return await ask()\n        except LogUnavailable as error:\n            if most_ms is not None and", "            return await ask()\n        except Exception as error:\n            if most_ms is not None and", ON_DRIVER),
     Mutant("C7", "the ack does not wait for the state", DRIVER, "                parts = await self.wiring.state.store(epoch, changed)\n", "                self.post(ev.StateDurable(epoch, (), blobs, staged))\n                parts = await self.wiring.state.store(epoch, changed)\n", ON_DRIVER),
     Mutant("C7", "what was handed over counts as acknowledged", OUTBOX, "                offset = await pending\n                self._unacked.popleft()\n                self._on_acked(parcel, offset)", "                self._on_acked(parcel, Offset(parcel.seq))\n                offset = await pending\n                self._unacked.popleft()", ON_DRIVER),
     Mutant("C7", "the ack lists no blobs of the state", DRIVER, "(*blobs_of(parts), *blobs)", "blobs", ON_DRIVER),
@@ -108,8 +109,8 @@ RUNTIME = (
     Mutant("F10", "a copied request is carried out", UNDECIDED, "        if (answer := self._answers.get(request)) is not None:\n            return answer.error", "        if False:\n            return None", ON_COPIES),
     Mutant("F10", "the next leader knows no answers", UNDECIDED, "                self._keep(told.request, Answer(told.error, record.offset))", "                pass", ON_COPIES),
     Mutant("C8", "the lease runs out while a leader reads", COORDINATOR, "            if await self._store.renew(held, self._lease_ms, now_ms):", "            if self._token is None or await self._store.renew(held, self._lease_ms, now_ms):", ON_LEADERS),
-    Mutant("F7", "who is ahead of a full receiver goes on", SOURCE_IN, " and not self._ahead.waits(self._source.output_watermark())", "", ON_BOUNDS),
-    Mutant("F7", "who is waited for waits", "shared/runtime/ahead.py", "reached_ms < watermark_ms", "reached_ms <= watermark_ms", ON_BOUNDS),
+    Mutant("F7", "who is ahead of a full receiver goes on", INPUT, "return self._until is None and not any(reached_ms < output_ms for reached_ms in self._full.values())", "return self._until is None", ON_INPUT),
+    Mutant("F7", "who is waited for waits", INPUT, "reached_ms < output_ms", "reached_ms <= output_ms", ON_INPUT),
     Mutant("P2", "a segment is named before it is durable", EXCHANGE, "        ref = await self._blobs.put(name, parquet_bytes(batch))\n", "        ref = BlobRef(name, len(parquet_bytes(batch)), digest_of(parquet_bytes(batch)))\n", ON_EXCHANGE),
     Mutant("P2", "segments are taken without their digest", "shared/adapters/blobs.py", "        if (size, digest) != (ref.size_bytes, ref.digest):", "        if size != ref.size_bytes:", ON_EXCHANGE),
     Mutant("C12", "state is taken without its digest", "shared/adapters/blobs.py", "        if (size, digest) != (ref.size_bytes, ref.digest):", "        if size != ref.size_bytes:", ON_STATE),

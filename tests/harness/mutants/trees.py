@@ -63,7 +63,7 @@ TREES = (
     ),
     Mutant(
         "C4", "records that a fetch brings behind a seek are kept", FRAMES_IN,
-        where="FrameIntake._read_with",
+        where="FrameIntake._read",
         old="edge not in self._seeks",
         new="True",
         tests=("tests/unit/test_runtime_driver.py",),
@@ -78,8 +78,8 @@ TREES = (
     Mutant(
         "E1", "a split's restored end is forgotten", SOURCE,
         where="SourceTaskBody.open",
-        old="positions = any_positions",
-        new="positions = any_positions\nknown = {s: msgspec.structs.replace(k, end=None) for s, k in known.items()}",
+        old="await self._source.check(known)",
+        new="await self._source.check(known)\nknown = {s: msgspec.structs.replace(k, end=None) for s, k in known.items()}",
         tests=("tests/contract/test_source_tasks.py",),
     ),
     Mutant(
