@@ -137,6 +137,10 @@ bench: setup ## what it carries on this machine, with machine, versions and comm
 bench-peers: setup ## Flink and Kafka Streams beside Tidemark on the same rows (ARGS='--shape map --partitions 4'); fetches 300 MiB; half an hour
 	$(BIN)/python -m tests.harness.bench.peers --json out/bench/peers.json $(ARGS)
 
+.PHONY: hostile
+hostile: setup ## damaged documents, formats, frames and records, INPUTS=1000000 of them from SEED=0 on
+	$(BIN)/python -m tests.harness.hostile $(or $(INPUTS),1000000) $(or $(SEED),0)
+
 .PHONY: chaos
 chaos: setup ## real processes under kills, pauses, cuts and full disks (MINUTES=60, ARGS='--seed N'); what struck lies in out/chaos/
 	$(BIN)/python -m tests.harness.chaos --minutes $(or $(MINUTES),60) $(ARGS)
