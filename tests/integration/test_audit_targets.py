@@ -71,7 +71,11 @@ async def audited(
     document: dict[str, Any] = {
         "connections": {
             "broker": {"type": "kafka", "bootstrapServers": "memory", "config": {"message_bytes_max": 1_000_000}},
-            "files": {"type": "files", "path": str(out)},
+            "files": {
+                "type": "files",
+                "path": str(out),
+                "catalog": {"type": "sql", "uri": f"sqlite:///{out}/catalog.db"},
+            },
         },
         "pipeline": [{"$source": source}, {"$match": {}}, {"$emit": emit}],
         "options": {
@@ -134,8 +138,24 @@ TOMBSTONES = emitted(config={"key": "$key", "tombstoneWhen": "$gone"})
         (filed("parquet"), 0),
         (filed("parquet", partitionBy=["mixed"]), 17),
         (filed("json", partitionBy=["mixed"]), 17),
+        (filed("iceberg"), 0),
+        (filed("iceberg", partitionBy=["mixed"]), 17),
+        (filed("json") | {"path": {"$concat": ["by/", "$topic"]}}, 0),
+        (filed("json", config={"outputFormat": "basicJson", "dateFormat": "ISO8601"}), 0),
     ],
-    ids=["canonical", "tombstones", "keys", "topics", "parquet", "partitioned", "folders"],
+    ids=[
+        "canonical",
+        "tombstones",
+        "keys",
+        "topics",
+        "parquet",
+        "partitioned",
+        "folders",
+        "iceberg",
+        "iceberg-partitioned",
+        "computed-folders",
+        "basic",
+    ],
 )
 def test_an_audit_expects_what_the_target_takes_and_how_it_looks_there(
     tmp_path: Path, emit: dict[str, Any], refused: int

@@ -140,7 +140,16 @@ class IcebergReleases(TableReleases[Table]):
         self._change(table, told(manifest), added, properties={app_of(manifest.identity): str(manifest.epoch)})
 
     def _file(self, table: Table, name: str) -> DataFile:
-        return parquet_file_to_data_file(table.io, table.metadata, f"{self._location()}/{name}")
+        path = f"{self._location()}/{name}"
+        try:
+            return parquet_file_to_data_file(table.io, table.metadata, path)
+        except OverflowError:
+            # The library takes bounds of dates through Python's, which end with the year 9999: the file has counts alone.
+            counts = {**table.metadata.properties, TableProperties.DEFAULT_WRITE_METRICS_MODE: "counts"}
+            counts |= {
+                f"{TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX}.{each}": "full" for each in self._partition_by
+            }
+            return parquet_file_to_data_file(table.io, table.metadata.model_copy(update={"properties": counts}), path)
 
     def _change(
         self,
