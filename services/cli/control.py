@@ -140,11 +140,13 @@ def stats_command(name: Name, data: Data = RUN, *, as_json: AsJson = False) -> N
             if not isinstance(value, list):
                 yield f"{key:<26}{'–' if value is None else value}"
         for o in stats["operatorStats"]:
+            micros = o["executionMicrosPerMessage"]
             yield (
                 f"{o['name']:<14}{o['service']:<10}in {o['inputMessageCount']:>14,}  out {o['outputMessageCount']:>14,}"
             )
             yield (
                 f"{'':<16}dead {o['dlqMessageCount']:,}, state {o['stateSize']:,} B, busy {o['executionTimeSecs']:,.1f} s"
+                f", {'–' if micros is None else f'{micros:,.2f}'} us a row"
             )
 
     with failing():

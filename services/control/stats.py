@@ -23,6 +23,8 @@ SLOW_MS = 10_000
 BEHIND_MS = 60_000
 """Event time that lags further than this, while no work waits, is data that comes late."""
 
+COSTLY = 5
+"""How many of the operators that took most time are named."""
 SCALE_MAX = 1024**3
 """The range of a query's `scale`."""
 Tasks = Mapping[TaskId, TaskBeat]
@@ -57,7 +59,10 @@ def stats_of(status: ProcessorStatus, tasks: Tasks, now_ms: int, *, verbose: boo
         **_lags(tasks, watermark_ms, now_ms),
     }
     if verbose:
-        stats["operatorStats"] = [_operator(status, vertex, beats) for vertex, beats in _by_vertex(tasks).items()]
+        operators = [_operator(status, vertex, beats) for vertex, beats in _by_vertex(tasks).items()]
+        stats["operatorStats"] = operators
+        costly = sorted(operators, key=lambda each: -each["executionTimeMillis"])[:COSTLY]
+        stats["costliest"] = ", ".join(each["name"] for each in costly)
         splits = [(name, split) for beat in sources for name, split in _told(beat)]
         stats["kafkaPartitions"] = [
             {"topic": s.topic, "partition": int(name.removeprefix(f"{s.topic}-")), **_split(s)}
@@ -177,6 +182,7 @@ def _operator(status: ProcessorStatus, vertex: VertexId, beats: list[TaskBeat]) 
         "maxMemoryUsage": _sum(beats, "stateBytesMax"),
         "executionTimeSecs": _sum(beats, "busyMs") / 1000,
         "executionTimeMillis": _sum(beats, "busyMs"),
+        "executionMicrosPerMessage": _micros_per_row(beats),
         **_open_windows(beats),
         "heldBackSecs": _sum(beats, "heldMs") / 1000,
         "inputWatermark": shown_time(min(beat.input_watermark_ms for beat in beats)),
@@ -189,6 +195,12 @@ _NAMED = {
     "inRows", "inBytes", "outRows", "outBytes", "dlqRows", "dlqBytes", "stateBytes", "stateBytesMax", "busyMs", "heldMs", "lagMs",
     MIN_OPEN, MAX_OPEN,
 }  # fmt: skip
+
+
+def _micros_per_row(beats: list[TaskBeat]) -> float | None:
+    """Time spent on a row that came in, us; None before the first."""
+    rows = _sum(beats, "inRows")
+    return round(1000 * _sum(beats, "busyMs") / rows, 2) if rows else None
 
 
 def _open_windows(beats: Iterable[TaskBeat]) -> dict[str, str | None]:

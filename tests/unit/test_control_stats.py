@@ -104,6 +104,12 @@ def test_counts_are_those_of_ends() -> None:
         "emit-1": 0,
         "source-1": 1.5,
     }
+    assert {o["name"]: o["executionMicrosPerMessage"] for o in stats["operatorStats"]} == {
+        "dlq": 0,
+        "emit-1": 0,
+        "source-1": 150_000,
+    }
+    assert stats["costliest"].startswith("source-1")
 
 
 def test_windows_that_are_open_and_splits_are_told_with_atlas_fields() -> None:
