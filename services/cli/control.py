@@ -146,8 +146,8 @@ def stats_command(name: Name, data: Data = RUN, *, as_json: AsJson = False) -> N
             )
             yield (
                 f"{'':<16}dead {o['dlqMessageCount']:,}, state {o['stateSize']:,} B, busy {o['executionTimeSecs']:,.1f} s"
-                f", {'–' if micros is None else f'{micros:,.2f}'} us a row"
             )
+            yield f"{'':<16}{'–' if micros is None else f'{micros:,.2f}'} us a row"
 
     with failing():
         _print(find(data).get(path_of(name, "stats?verbose=true")), lines, as_json=as_json)
