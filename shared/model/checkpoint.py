@@ -51,6 +51,8 @@ class OutputState(Struct, frozen=True, omit_defaults=True):
     edge: str
     incarnation: str
     next_seq: tuple[Seq, ...]
+    unread: tuple[tuple[int, Offset], ...] = ()
+    """By partition, what its receiver had not taken of that (F7): bytes, offset of the last of them. Empty where there was nothing."""
 
 
 class TaskProtocolState(Struct, frozen=True, omit_defaults=True):

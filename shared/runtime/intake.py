@@ -75,6 +75,8 @@ class FrameIntake:
             start = {edge: Offset(max(partitions[edge].next_offset, ahead.get(edge, 0))) for edge in places}
             start.update(self._seeks)
             self._seeks.clear()
+            for edge, offset in start.items():
+                self.read_offsets[edge] = max(self.read_offsets.get(edge, offset), offset)
             await reader.assign({places[edge]: offset for edge, offset in start.items()})
             while True:
                 while self._seeks:

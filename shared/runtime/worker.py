@@ -260,6 +260,7 @@ class Worker:
         match command:
             case StartSources():
                 hosted.phase = "running"
+                self._told.clear()  # senders that restored behind the last report know of none (F7)
                 driver.post(ev.SourcesStarted(command.target_ms, command.first_rows))
             case StartCheckpoint(_, _, epoch, committed, ended, took_ms, late, late_ms, aligned):
                 driver.post(ev.Ticked(self._outside.clock.now_ms(), self._outside.clock.monotonic_ms()))

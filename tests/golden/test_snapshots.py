@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.snapshots import all_recorded, finished, read, restored, versions
+from tests.harness.snapshots import KINDS, all_recorded, finished, in_flight, read, recorded, restored, versions
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import ModifyProcessor
@@ -15,8 +15,15 @@ TASKS: tuple[Mapping[str, int], ...] = ({}, {"source": 3, "operator": 2, "sink":
 
 
 def test_there_is_a_snapshot_of_the_present_versions() -> None:
-    """`python -m tests.harness.snapshots` records one."""
-    assert versions() in [read(path)["versions"] for path in all_recorded()]
+    """Of each kind; `python -m tests.harness.snapshots` records them."""
+    assert all((kind, versions()) in recorded() for kind in KINDS)
+
+
+@pytest.mark.parametrize("path", all_recorded(), ids=lambda path: path.name)
+def test_C13_what_was_recorded_in_flight_is_so(path: Path) -> None:
+    """Of each processor the last commit names frames that their receivers had not taken: else they would go on from an aligned one."""
+    found = read(path)
+    assert all(in_flight(found["kept"]).values()) == (found.get("kind") == "in flight")
 
 
 @pytest.mark.parametrize("tasks", TASKS, ids=str)

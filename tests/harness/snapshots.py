@@ -1,4 +1,4 @@
-"""A whole installation as it stood behind a stop, kept as bytes: rows of the store, blobs and topics.
+"""A whole installation kept as bytes, rows of the store, blobs and topics: behind a stop, and as it broke down with frames in flight.
 
 `python -m tests.harness.snapshots` records one for the present versions of the formats, where there is none, and what comes out when its
 processors read on; `tests/golden/test_snapshots.py` goes on from each that was ever recorded, with any numbers of tasks.
@@ -9,13 +9,15 @@ import gzip
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
 from tests.harness.formats import FOLDER
 from tests.harness.installation import Installed, installed
+from tests.integration.test_pressure import Slowed
 from tidemark.shared.adapters.memory_broker import MemoryBroker, _Partition, _Stored
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitState
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
@@ -24,6 +26,7 @@ from tidemark.shared.model.formats import COMMIT_ROW, FORMATS, PROCESSOR_ROW, Co
 from tidemark.shared.model.ids import JobId, LeaderToken, ProcessorName
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.ports.log import LogRecord, NewRecord, TopicPartition
+from tidemark.shared.protocol.coordinator.checkpoints import is_aligned
 
 PARTITIONS: Final = 3
 _RECORDS: Final = 240
@@ -67,12 +70,19 @@ _STAGES: Final[dict[str, list[dict[str, Any]]]] = {
 """A window's step, a computation and a join: each keeps state, and each source filters repeats."""
 
 
-def _document(name: str) -> dict[str, Any]:
+Kind = Literal["stopped", "in flight"]
+KINDS: Final = get_args(Kind)
+SLOW_MS: Final = 700
+"""Of an operator's task for each batch, where frames are to be in flight."""
+
+
+def _document(name: str, kind: Kind) -> dict[str, Any]:
+    in_flight = {"alignmentTimeout": _ms(0)} if kind == "in flight" else {}
     return {
         "name": name,
         "connections": {"k": {"type": "kafka", "bootstrapServers": "nowhere:9092"}},
         "pipeline": [_source("a"), *_STAGES[name], {"$emit": {"connectionName": "k", "topic": f"out-{name}"}}],
-        "options": {"lateness": "split", "checkpoint": {"interval": _ms(500)}},
+        "options": {"lateness": "split", "checkpoint": {"interval": _ms(500), **in_flight}},
     }
 
 
@@ -88,13 +98,13 @@ def _feed(there: Installed, half: int) -> None:
                 log.append(at, [NewRecord(value)])
 
 
-async def _begun(there: Installed) -> None:
+async def _begun(there: Installed, kind: Kind) -> None:
     for topic in ("a", "b"):
         there.broker.create_topic(topic, PARTITIONS)
     _feed(there, 0)
     for name in _STAGES:
         there.broker.create_topic(f"out-{name}", 1)
-        await there.create(_document(name), ProcessorName(name))
+        await there.create(_document(name, kind), ProcessorName(name))
         await there.start(ProcessorName(name))
     for name in _STAGES:
         await there.committed(4, ProcessorName(name))
@@ -126,6 +136,17 @@ def _visible(partition: _Partition) -> list[LogRecord | None]:
 # --- as bytes -----------------------------------------------------------------------------------------------------------
 
 
+async def _in_flight(there: Installed) -> None:
+    """Wait until the last commit of each processor has frames that their receivers had not taken."""
+    store = there.store
+    while any(is_aligned(store.commits[row.job][row.last]) for row in store.rows.values()):
+        await there.clock.sleep_ms(1)
+
+
+def _slow(context: object, call: str) -> int:
+    return SLOW_MS if context.vertex.service == "operator" and call == "apply" else 0  # type: ignore[attr-defined]
+
+
 async def _kept(there: Installed) -> dict[str, Any]:
     blobs = there.memory_blobs
     store, broker = there.store, there.broker
@@ -140,7 +161,7 @@ async def _kept(there: Installed) -> dict[str, Any]:
         "changes": store.changes,
         "blobs": {name: _text(await blobs.read_note(name)) for name in await blobs.list("")},
         "topics": {
-            topic: [{"start": p.start, "records": [_record(r) for r in _visible(p)]} for p in partitions]
+            topic: [{"start": p.start, "records": [_as_text(r) for r in _visible(p)]} for p in partitions]
             for topic, partitions in broker._topics.items()
         },
         "ids": broker._ids,
@@ -148,7 +169,7 @@ async def _kept(there: Installed) -> dict[str, Any]:
     }
 
 
-def _record(record: LogRecord | None) -> list[Any] | None:
+def _as_text(record: LogRecord | None) -> list[Any] | None:
     if record is None:
         return None
     headers = [[name, _text(data)] for name, data in record.headers]
@@ -212,30 +233,52 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
+def in_flight(kept: Mapping[str, Any]) -> dict[str, bool]:
+    """Whether the last commit of each processor has frames in flight."""
+    rows = {name: _rows.decode(_bytes(row) or b"") for name, row in kept["rows"].items()}
+    commits = {n: _commits.decode(_bytes(kept["commits"][row.job][str(row.last)]) or b"") for n, row in rows.items()}
+    return {name: not is_aligned(commit) for name, commit in commits.items()}
+
+
+def recorded() -> list[tuple[str, dict[str, int]]]:
+    """Of each its kind and versions. The first ones were all made behind a stop."""
+    return [(found.get("kind", "stopped"), found["versions"]) for found in map(read, all_recorded())]
+
+
 def versions() -> dict[str, int]:
     """What is written now, by format."""
     return {fmt.name: fmt.version for fmt in FORMATS}
 
 
 def record() -> None:
-    """Keep one of the present versions, where there is none."""
-    if any(read(path)["versions"] == versions() for path in all_recorded()):
-        return
+    """Keep one of each kind of the present versions, where there is none."""
+    for kind in KINDS:
+        if (kind, versions()) not in recorded():
+            _record(kind)
 
+
+def _record(kind: Kind) -> None:
     async def stopped(world: VirtualWorld) -> dict[str, Any]:
         async with installed(world.clock, world.executor) as there:
-            await _begun(there)
+            await _begun(there, kind)
             for name in _STAGES:
                 await there.stop(ProcessorName(name))
             return await _kept(there)
 
+    async def broken_down(world: VirtualWorld) -> dict[str, Any]:
+        wrap = partial(Slowed, slow=_slow)
+        async with installed(world.clock, world.executor, wrap=wrap) as there:
+            await _begun(there, kind)
+            await _in_flight(there)
+            return await _kept(there)
+
     async def whole(world: VirtualWorld) -> dict[str, list[str]]:
         async with installed(world.clock, world.executor) as there:
-            await _begun(there)
+            await _begun(there, kind)
             return await finished(there)
 
-    kept = run_virtual(stopped)
-    found = {"versions": versions(), "kept": kept, "expected": run_virtual(whole)}
+    kept = run_virtual(stopped if kind == "stopped" else broken_down)
+    found = {"kind": kind, "versions": versions(), "kept": kept, "expected": run_virtual(whole)}
     path = FOLDER / f"snapshot-{len(all_recorded()) + 1}.json.gz"
     path.write_bytes(gzip.compress(json.dumps(found).encode(), mtime=0))
 

@@ -137,6 +137,21 @@ def test_F7_read_means_taken_from_the_log_not_worked_on() -> None:
     on_stand(story)
 
 
+def test_F7_a_restored_task_tells_where_it_reads_on_before_there_is_anything_to_read() -> None:
+    """Its senders restored what was unread as they acknowledged: they would wait for the next frame, which may be their barrier."""
+    restored = TaskProtocolState(inputs=(InputState("up>me", "in", Offset(2), ()),))
+
+    async def main(world: VirtualWorld) -> None:
+        def there(broker: Any) -> None:
+            broker.append(TopicPartition("in", 0), [NewRecord(b"a"), NewRecord(b"b")])
+
+        async with standing(world, senders=0, restored=restored, restored_from=1, before=there) as stand:
+            await stand.until(lambda: stand.driver.intake.read_offsets == {IN: 2})
+            assert stand.body.calls == []
+
+    run_virtual(main)
+
+
 def test_F7_a_task_that_is_ahead_of_its_receivers_takes_no_input_until_they_have_read() -> None:
     """More than W unread bytes on the out edge hold it; what the receivers tell lets it go on."""
 

@@ -23,6 +23,8 @@ goes on, and no frame is on the agenda when the snapshot says where to resume. E
 from collections import deque
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
 from tidemark.shared.model.checkpoint import TaskProtocolState
 from tidemark.shared.model.frames import BarrierFrame, DataFrame, EndFrame, WatermarkFrame
 from tidemark.shared.model.ids import NO_EPOCH, EdgeId, Epoch
@@ -442,8 +444,9 @@ class TaskMachine:
         if pending is None or pending.durable is None or not self.sender.all_acked(pending.behind):
             return
         durable = pending.durable
+        protocol = structs.replace(pending.protocol, outputs=self.sender.with_unread(pending.protocol.outputs))
         self._pending = None
-        self._out.append(do.Acknowledge(pending.epoch, pending.protocol, durable.parts, durable.blobs, durable.staged))
+        self._out.append(do.Acknowledge(pending.epoch, protocol, durable.parts, durable.blobs, durable.staged))
 
     def _learn_commit(self, epoch: Epoch) -> None:
         if epoch > self.committed:

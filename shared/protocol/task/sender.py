@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
 from tidemark.shared.model.checkpoint import OutputState
 from tidemark.shared.model.frames import BarrierFrame, Body, DataFrame, EndFrame, Header, WatermarkFrame
 from tidemark.shared.model.ids import FIRST_OFFSET, EdgeId, Epoch, Generation, Incarnation, JobId, Offset, Seq, TaskId
@@ -36,6 +38,14 @@ class PartitionSender:
     """`ahead_bytes_max` and one piece of work: no input is taken before it is read (F7)."""
     unread_bytes: int = 0
     read_offset: Offset = FIRST_OFFSET
+
+    @staticmethod
+    def restored(
+        next_seq: Seq, watermark_ms: int, unread_bytes: int, last_offset: Offset, *, idle: bool
+    ) -> "PartitionSender":
+        """As a snapshot has it. What its receiver had not taken counts on (F7): else each generation could add as much to it."""
+        unread = deque([_Unread(Seq(next_seq - 1), unread_bytes, last_offset)] if unread_bytes else [])
+        return PartitionSender(next_seq, watermark_ms, idle, unread=unread, unread_bytes=unread_bytes)
 
 
 @dataclass(slots=True)
@@ -189,6 +199,20 @@ class Sender:
     def held_back_by_commits(self) -> bool:
         """F8: more than V bytes sent since the last commit."""
         return sum(self.uncommitted_bytes.values()) > self.uncommitted_bytes_max
+
+    def with_unread(self, outputs: Sequence[OutputState]) -> tuple[OutputState, ...]:
+        """A snapshot's outputs, and what is unread of them now that the broker has them all (F7)."""
+        return tuple(
+            structs.replace(state, unread=unread) if any(size for size, _ in unread) else state
+            for state in outputs
+            for unread in [tuple(self._unread_of(state))]
+        )
+
+    def _unread_of(self, state: OutputState) -> Iterator[tuple[int, Offset]]:
+        for partition, behind in zip(self.edges[EdgeId(state.edge)].partitions, state.next_seq, strict=True):
+            entries = [entry for entry in partition.unread if entry.seq < behind]
+            last = entries[-1].offset if entries else None
+            yield sum(entry.size_bytes for entry in entries), last or FIRST_OFFSET
 
     def state(self) -> tuple[OutputState, ...]:
         """The next seqs, for the snapshot."""

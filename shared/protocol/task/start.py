@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tidemark.shared.model.checkpoint import ChannelState, InputState, LineageEntry, OutputState, TaskProtocolState
 from tidemark.shared.model.ids import (
+    FIRST_OFFSET,
     FIRST_SEQ,
     EdgeId,
     Epoch,
@@ -179,5 +180,9 @@ def _output(binding: EdgeBinding, own: TaskProtocolState | None, watermark_ms: i
     if saved is None:
         partitions = [PartitionSender(FIRST_SEQ) for _ in range(binding.receivers)]
     else:
-        partitions = [PartitionSender(seq, watermark_ms, idle) for seq in saved.next_seq]
+        nothing = ((0, FIRST_OFFSET),) * len(saved.next_seq)
+        partitions = [
+            PartitionSender.restored(seq, watermark_ms, *unread, idle=idle)
+            for seq, unread in zip(saved.next_seq, saved.unread or nothing, strict=True)
+        ]
     return OutputEdge(EdgeId(binding.edge), binding.incarnation, partitions)

@@ -30,8 +30,8 @@ FRAMES = (
         "F1",
         "seq begins anew",
         START,
-        "PartitionSender(seq, watermark_ms, idle)",
-        "PartitionSender(FIRST_SEQ, watermark_ms, idle)",
+        "PartitionSender.restored(seq, watermark_ms, *unread, idle=idle)",
+        "PartitionSender.restored(FIRST_SEQ, watermark_ms, *unread, idle=idle)",
     ),
     Mutation(
         "F1",
@@ -82,6 +82,14 @@ FRAMES = (
     ),
     Mutation(
         "F7", "held even when read", SENDER, "partition.unread_bytes -= unread.popleft().size_bytes", "unread.popleft()"
+    ),
+    Mutation("F7", "a restored sender is ahead of nobody", SENDER, "if unread_bytes else [])", "if False else [])"),
+    Mutation(
+        "F7",
+        "rows behind the barrier are in the snapshot",
+        SENDER,
+        " for entry in partition.unread if entry.seq < behind]",
+        " for entry in partition.unread]",
     ),
     Mutation(
         "F7",

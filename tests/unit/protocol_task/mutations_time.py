@@ -220,7 +220,7 @@ TIME = (
         "R4",
         "a restored sender forgets what it told",
         START,
-        "PartitionSender(seq, watermark_ms, idle)",
-        "PartitionSender(seq)",
+        "PartitionSender.restored(seq, watermark_ms, *unread, idle=idle)",
+        "PartitionSender.restored(seq, -(2**63), *unread, idle=False)",
     ),
 )

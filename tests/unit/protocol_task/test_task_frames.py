@@ -168,6 +168,46 @@ def test_F7_a_read_report_may_overtake_the_brokers_answer() -> None:
     )
 
 
+def test_F7_what_is_unread_counts_on_behind_a_restore() -> None:
+    """Up to the snapshot's barrier, until the receiver has read it: else each generation could be W ahead of the one before."""
+    limits = TaskLimits(ahead_bytes_max=15)
+    story = play(
+        task(source=True, receivers=2, limits=limits),
+        Produces(["a", "b"], partition=1),
+        started(1),
+        Durable(1),
+        BrokerHas(),
+        Expect(
+            *("a at none to 1", "b at none to 1", "flush 1", "snapshot 1 after 0"),
+            *("barrier 1 after 0 to 0", "barrier 1 after 0 to 1", "ack 1"),
+        ),
+    )
+    state = story.snapshots[1]
+    assert [o.unread for o in state.outputs] == [((0, Offset(0)), (20, Offset(1)))]
+    play(
+        task(source=True, receivers=2, limits=limits, generation=2, lineage=[(1, 0), (2, 1)], restored={0: state}),
+        MayRead(may=False),
+        Event(ev.ReadUpTo(OUT, 1, Offset(1))),
+        MayRead(may=False),
+        Event(ev.ReadUpTo(OUT, 1, Offset(2))),
+        MayRead(may=True),
+    )
+
+
+def test_F7_a_snapshot_has_nothing_of_what_is_read_or_behind_its_barrier() -> None:
+    """What the receiver took meanwhile is gone from it, and rows behind the barrier are written anew."""
+    story = play(
+        task(source=True),
+        Produces(["a"]),
+        started(1),
+        Produces(["b"]),
+        BrokerHas(),
+        Event(ev.ReadUpTo(OUT, 0, Offset(1))),
+        Durable(1),
+    )
+    assert [o.unread for o in story.snapshots[1].outputs] == [()]
+
+
 def test_F7_markers_are_exempt() -> None:
     """A sender that may take no input still writes barriers, and they use none of its allowance."""
     story = play(
