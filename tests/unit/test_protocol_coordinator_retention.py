@@ -233,6 +233,18 @@ def test_C11_named_checkpoints_are_retained() -> None:
     assert all(b.name in world.blobs for h in named.tasks for b in h.blobs)
 
 
+def test_C12_nothing_is_deleted_for_a_commit_that_the_mirror_has_not_got() -> None:
+    """The store may fall back behind it, and nobody would know: the commit before it is read again, with all that it reads."""
+    world = started(CoordinatorSettings(cleanup_interval_ms=100))
+    world.fate = lambda c: None if isinstance(c, do.AppendMirror) else "done"
+    world.pass_ms(3_500)
+    assert len(epochs_of(world)) > 1
+    assert not [c for c in world.nodes[0].log if isinstance(c, do.DeleteBlobs | do.DeleteRecords | do.StoreForget)]
+    world.fate = lambda _: "done"
+    world.pass_ms(2_000)
+    assert [c for c in world.nodes[0].log if isinstance(c, do.DeleteBlobs)]
+
+
 def test_C12_blobs_go_by_reachability() -> None:
     """What no retained checkpoint lists goes, what one lists stays, what is newer stays."""
     world = started(CoordinatorSettings(cleanup_interval_ms=500))

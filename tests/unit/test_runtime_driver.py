@@ -146,7 +146,7 @@ def test_F7_a_restored_task_tells_where_it_reads_on_before_there_is_anything_to_
             broker.append(TopicPartition("in", 0), [NewRecord(b"a"), NewRecord(b"b")])
 
         async with standing(world, senders=0, restored=restored, restored_from=1, before=there) as stand:
-            await stand.until(lambda: stand.driver.intake.read_offsets == {IN: 2})
+            await stand.until(lambda: stand.driver.frames.read_offsets == {IN: 2})
             assert stand.body.calls == []
 
     run_virtual(main)

@@ -1,6 +1,7 @@
 """Forgetting and deleting (C11, C12): rounds of retention, what a change of plan or of job left behind, and a processor that is dropped.
 
-A decision to delete rests on commits that the store has confirmed. What may go once may go for ever, since numbers only grow and the
+A decision to delete rests on commits that the store has confirmed, and the mirror has: an older copy of the store, in which what an older
+commit reads would be missed, is not led then (C9). What may go once may go for ever, since numbers only grow and the
 retained checkpoints only move on: so a deletion that a deposed coordinator still carries out harms nobody.
 """
 
@@ -14,7 +15,7 @@ from tidemark.shared.protocol.coordinator.state import Cleaning, Dropped, Phase,
 
 def clean(p: ProcessorState, now_ms: int) -> None:
     """Begin a round if there is something to do: first forget commit rows, then delete what nothing lists any more."""
-    if p.cleaning is not None or p.phase is Phase.DROPPING or now_ms < p.clean_at_ms:
+    if p.cleaning is not None or p.phase is Phase.DROPPING or now_ms < p.clean_at_ms or not p.mirror.caught_up:
         return
     progress = p.cleaned_at != p.row.last
     superfluous = p.superfluous_lineage()

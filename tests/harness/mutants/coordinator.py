@@ -76,6 +76,7 @@ COORDINATOR = (
     Mutant("C11", "what waited for its release goes with a later commit alone", CLEANUP, "progress or forget or p.unwanted", "progress or p.unwanted", ON_RETENTION),
     Mutant("C11", "blobs of what waited for its release stay", CLEANUP, "    if gone:\n        p.cleaned_at = None", "    if False:\n        p.cleaned_at = None", ON_RETENTION),
     Mutant("C11", "named checkpoints go", RETENTION, "    stay = {last, *waiting, *named}", "    stay = {last, *waiting}", ON_RETENTION),
+    Mutant("C12", "what is deleted does not wait for the mirror", CLEANUP, " or not p.mirror.caught_up:", ":", ON_RETENTION),
     Mutant("C12", "listed blobs go", RETENTION, "    if parsed is None or parsed.job != job or name in keep:", "    if parsed is None or parsed.job != job:", ON_RETENTION),
     Mutant("C12", "blobs newer than the last commit go", RETENTION, "    return up_to is None or parsed.epoch <= up_to", "    return True", ON_RETENTION),
     Mutant("C12", "another job's blobs go", RETENTION, "    if parsed is None or parsed.job != job or name in keep:", "    if parsed is None or name in keep:", ON_RETENTION),

@@ -47,12 +47,8 @@ RUNTIME = (
     Mutant("F6", "errors of the decoder escape", FRAMES, "except (ValueError, msgpack.UnpackException) as error:", "except msgpack.UnpackException as error:", ON_WIRE),
     Mutant("F6", "batches are not split", ARROW, "if len(data) <= bytes_max or part.num_rows <= 1:", "if True:", (*ON_WIRE, *ON_EXCHANGE)),
     Mutant("F6", "errors of Arrow escape", ARROW, "except (pa.ArrowException, StopIteration, OSError) as error:", "except StopIteration as error:", ON_WIRE),
-<<<<<<< HEAD
     Mutant("F7", "nothing is told as read", FRAMES_IN, "                        self.read_offsets[edge] = max(self.read_offsets.get(edge, Offset(0)), Offset(record.offset + 1))\n", "", ON_DRIVER),
-=======
-    Mutant("F7", "nothing is told as read", FRAMES_IN, "                    self.read_offsets[edge] = max(self.read_offsets.get(edge, Offset(0)), Offset(record.offset + 1))\n", "", ON_DRIVER),
     Mutant("F7", "a restored task tells nothing before it reads", FRAMES_IN, "            for edge, offset in start.items():\n                self.read_offsets[edge]", "            for edge, offset in {}.items():\n                self.read_offsets[edge]", ON_DRIVER),
->>>>>>> 0a39dd7 (Count what is unread on behind a restore)
     Mutant("F7", "frames are taken though receivers are behind", FRAMES_IN, "return bool(self._frames) and self.site.machine.may_read()", "return bool(self._frames)", ON_DRIVER),
     Mutant("F7", "what was told in an outage is lost", READING, "            await clock.sleep_ms(settings.retry_ms)\n        except OffsetOutOfRange", "            await clock.sleep_ms(settings.retry_ms)\n            position = (await log.end_offsets([partition]))[partition]\n        except OffsetOutOfRange", ON_WORKER),
     Mutant("F7", "positions of other edges count", WORKER, "if position.incarnation in edges:", "if edges:", ON_WORKER),
