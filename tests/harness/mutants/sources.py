@@ -78,7 +78,7 @@ SOURCES = (
     Mutant("W4", "one receiver speaks for all", INPUT, "read = min((", "read = max((", ON_INPUT),
     Mutant("W4", "a second return is the first", SPLIT, "self.away, self.returned, self.catch_up_ms = True, None, None", "self.away, self.returned, self.catch_up_ms = True, self.returned, None", ON_INPUT),
     Mutant("I1", "what was told is told with each fetch", INPUT, "        told, self._to_tell = self._to_tell or again, False\n", "        told = self._to_tell or again\n", ON_INPUT),
-    Mutant("E2", "a drain lets go on what is read", INPUT, "[EndAt(self._until_of([name for name, split in self.splits.items() if split.opened]))]", "[]", (*ON_INPUT, *ON_TASK)),
+    Mutant("I3", "a drain lets go on what is read", INPUT, "[EndAt(self._until_of([name for name, split in self.splits.items() if split.opened]))]", "[]", (*ON_INPUT, *ON_TASK)),
     Mutant("C6", "a split that changed is not written", INPUT, "for name, split in self.splits.items() if split.changed}", "for name, split in self.splits.items() if split.opened and split.more}", ON_INPUT),
     Mutant("C6", "a file is read from its beginning again", FILES, "cursor = self._cursor(split, position)\n                await", "cursor = self._cursor(split, 0)\n                await", ON_ALL),
     Mutant("C6", "a partition is read from its beginning again", KAFKA, "_Split(partition, self._ordinal(partition), positions[split])", "_Split(partition, self._ordinal(partition), begins[partition])", ON_ALL),
