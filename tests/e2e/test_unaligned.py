@@ -138,7 +138,6 @@ def _table() -> None:
         for timeout_ms in (None, 0):
             with tempfile.TemporaryDirectory() as folder:
                 took = asyncio.run(run(Path(folder), ahead_bytes, timeout_ms, asks=True))
-            sys.stdout.write(f"{took}\n")
             took = took[STARTING:-1] or took
             found = f"{len(took)} checkpoints, median {statistics.median(took):.0f} ms, longest {max(took)} ms"
             sys.stdout.write(f"{ahead_bytes} {timeout_ms}: {found}\n")
