@@ -240,10 +240,11 @@ class Checks:
 
     def _needed(self) -> list[TaskHandle]:
         """Tasks' handles of commits that a restore or a release may still ask for."""
+        store = self._world.copies.in_force()
         return [
             task
-            for row in self._world.store.rows.values()
-            for epoch, commit in self._world.store.commits.get(row.job, {}).items()
+            for row in store.rows.values()
+            for epoch, commit in store.commits.get(row.job, {}).items()
             if epoch == row.last and row.desired != "dropped"
             for task in commit.tasks
         ]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitState
+from tidemark.shared.model.ids import NO_LEADER
 
 if TYPE_CHECKING:
     from tests.harness.simulation.world import SimWorld
@@ -36,6 +37,7 @@ class Copies:
         self._lately: deque[Copy] = deque(maxlen=KEPT)
         self._other: Copy | None = None
         self._put_ms = 0
+        self._fallen_to = NO_LEADER
 
     async def keep(self) -> None:
         """Copy it whenever it has changed."""
@@ -54,7 +56,13 @@ class Copies:
         self._other = newest
         lost = newest.state.changes - older.state.changes
         self._world.say(f"the store falls back to {older.at_ms} ms: {lost} changes are lost")
+        self._fallen_to = older.state.token
         self._put(older)
+
+    def in_force(self) -> MemoryCommitState:
+        """What decisions rest on: the newest, until the older one is led; what was asked for before the fall still happens."""
+        store = self._world.store
+        return store if self._other is None or store.token != self._fallen_to else self._other.state
 
     def put_other_back(self) -> None:
         """By the operator: whoever led said that what is in place has lost something. Two that say it of one copy mean one thing."""
