@@ -337,13 +337,14 @@ class LocalCluster:
             _log.warning("supervisor.restart", place=BROKER, status=status)
             self._broker_trouble = f"the broker has ended with status {status} and is started again"
             self._on_restart(BROKER, status)
-            try:
-                await broker.start()
-                self._broker_trouble = ""
-            except BrokerError as error:
-                self._broker_trouble = str(error)
-                _log.error("supervisor.broker", reason=str(error))
-                await asyncio.sleep(self.settings.restart_wait_ms_max / 1000)
+            while not broker.running and not self._stop.is_set():
+                try:
+                    await broker.start()
+                    self._broker_trouble = ""
+                except (BrokerError, OSError) as error:  # it may end while it starts, or its disk be full
+                    self._broker_trouble = str(error)
+                    _log.error("supervisor.broker", reason=str(error))
+                    await asyncio.sleep(self.settings.restart_wait_ms_max / 1000)
 
     async def _spawn(self, child: Child, log: IO[bytes], incarnation: WorkerIncarnation) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(

@@ -14,7 +14,8 @@ import pytest
 from tests.harness.sealing import KEY
 from tidemark.services.cli.installation import while_kept
 from tidemark.services.local.address import ADDRESS_FILE
-from tidemark.services.local.broker import BrokerError
+from tidemark.services.local.broker import BrokerError, LocalBroker
+from tidemark.services.local.broker_settings import BrokerSettings
 from tidemark.services.local.folder_lock import FolderLock
 from tidemark.services.local.limits import limited
 from tidemark.services.local.logs import bound
@@ -206,6 +207,37 @@ async def test_a_process_that_gives_up_is_not_started_again(tmp_path: Path, monk
     assert cluster._children["coordinator-0"].starts == 3
     assert "coordinator-0: the store is lost" in cluster.troubles()
     await cluster.stop()
+
+
+def _process(does: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", does], stdin=subprocess.PIPE)
+
+
+async def test_a_broker_that_ends_while_it_starts_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed again before it answers, or without room for its files: until one start succeeds."""
+    fails = [BrokerError("it ended with status -9"), OSError("No space left on device")]
+    started = asyncio.Event()
+
+    async def start(broker: LocalBroker) -> str:
+        broker.kill()  # as a start does that fails
+        if fails:
+            raise fails.pop()
+        broker._process = _process("input()")
+        started.set()
+        return ""
+
+    monkeypatch.setattr(LocalBroker, "start", start)
+    broker = LocalBroker(BrokerSettings(data_dir=tmp_path))
+    broker._process = _process("")
+    cluster = LocalCluster(LocalSettings(data_dir=tmp_path, restart_wait_ms=1, restart_wait_ms_max=1))
+    cluster._watch("broker", cluster._keep_broker(broker))
+    async with asyncio.timeout(30):
+        await started.wait()
+    assert cluster.failure is None
+    await cluster.stop()
+    broker.kill()
 
 
 def test_C8_a_coordinator_on_a_file_that_is_no_database_ends_with_a_sentence(tmp_path: Path) -> None:
