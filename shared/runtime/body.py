@@ -1,4 +1,4 @@
-"""What a task does with data, as its driver sees it. Each service brings its own body; the driver and the machine are the same for all."""
+"""The work of a task on its data, as its driver sees it. Each service brings its own body; driver and machine are the same for all."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -17,14 +17,14 @@ from tidemark.shared.protocol.source.machine import Input
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a body hands over at a snapshot: copies, so that processing may go on."""
+    """A body's result of a snapshot: copies, so that processing may go on."""
 
     changed: Mapping[StatePart, bytes | None] = field(default_factory=dict)
     """State parts that changed since the last snapshot; None for one that is gone."""
     blobs: tuple[BlobRef, ...] = ()
     """All blobs that the state refers to (C12)."""
     staged: bytes = b""
-    """A sink's handle of what was staged after the last commit (C5)."""
+    """A sink's handle of the output that was staged after the last commit (C5)."""
     positions: bytes = b""
     """A source's splits at the barrier (C2)."""
 
@@ -41,7 +41,7 @@ Given = Out | Announced
 
 
 class TaskBody(ABC):
-    """What every task does. Calls come one at a time, in the order of the machine's commands."""
+    """The work that every task does. Calls come one at a time, in the order of the machine's commands."""
 
     @abstractmethod
     async def open(self, parts: MutableMapping[StatePart, bytes]) -> None:
@@ -53,7 +53,7 @@ class TaskBody(ABC):
 
     @abstractmethod
     async def flush(self, epoch: Epoch) -> Sequence[Given]:
-        """The epoch is complete: give out what is held for batching; a step task runs its step (P1)."""
+        """The epoch is complete: give out the rows held for batching; a step task runs its step (P1)."""
 
     @abstractmethod
     async def copy(self, epoch: Epoch, committed: Epoch) -> Copied:
@@ -73,14 +73,14 @@ class TaskBody(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of what is open; nothing becomes visible by it."""
+        """Release all resources; nothing becomes visible by it."""
 
     def holds(self) -> Sequence[Hold]:
-        """What holds its output watermark below its input's, in the order of the operators."""
+        """The holds that keep the output watermark below the input watermark, in the order of the operators."""
         return ()
 
     def details(self) -> Mapping[str, str]:
-        """By split, as JSON: where it stands, its watermark, what holds it; for `stats`."""
+        """By split, as JSON: its position, its watermark, its holds; for `stats`."""
         return {}
 
 
@@ -124,7 +124,7 @@ class Fetched:
         return sum(len(batch.positions) for batch in self.batches)
 
     def divided(self, rows_max: int) -> tuple["Fetched", "Fetched | None"]:
-        """The first rows, at most so many, with where each of their splits stands behind them; and what is left, None if nothing is.
+        """The first rows, at most so many, with the positions of their splits behind them; and the rest, None if there is none.
 
         A script's steps are not divided. A split whose rows are divided is not at its end behind the first of them.
         """
@@ -155,7 +155,7 @@ class ReadingBody(TaskBody):
     """A task that reads from outside instead of edges."""
 
     input: Input
-    """What it decides about its input by: the driver tells it what others say, the body what the source says."""
+    """The state by which the task decides about its input. The driver passes on reports of others, the body those of the source."""
 
     @abstractmethod
     async def fetch(self) -> Fetched:
@@ -163,7 +163,7 @@ class ReadingBody(TaskBody):
 
     @abstractmethod
     async def take(self, fetched: Fetched, now_ms: int, monotonic_ms: int) -> Sequence[Given]:
-        """Process what was fetched: positions, watermarks and filters move with it (C2)."""
+        """Process the fetched rows: positions, watermarks and filters move with them (C2)."""
 
     @abstractmethod
     def held_rows(self, merge_above: int) -> int:

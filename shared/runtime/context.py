@@ -1,4 +1,4 @@
-"""What a service's tasks get from their worker, and what a service brings."""
+"""What a worker gives to its service's tasks, and what a service provides."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -63,7 +63,7 @@ class Outside:
 
 
 async def ensure_topics(outside: Outside) -> None:
-    """Make the topics that every installation has; whoever comes first does it. An outage is waited out."""
+    """Make the topics that every installation has; the first process to need them does it. An outage is waited out."""
 
     async def make() -> None:
         for name, config in outside.topics.plain().items():
@@ -87,7 +87,7 @@ class TaskContext:
     fail: Callable[[BaseException], None]
     """Something beside the task's own calls has failed: the task fails with it."""
     waits: Callable[[str, Wait | None], None] = _forget
-    """What one activity of the task (its name) waits for, outside of the task; None when it goes on."""
+    """Reports the outside system that an activity of the task (by name) waits for; None when the activity goes on."""
     alignment_timeout_ms: int | None = None
     """How long the task waits for barriers (C13)."""
 
@@ -98,7 +98,7 @@ class TaskContext:
 
     @property
     def operators(self) -> OperatorContext:
-        """What operators are told, the same in every service: a dead letter does not depend on who writes it."""
+        """The context of operators, the same in every service: a dead letter does not depend on the service that writes it."""
         settings, vertex = self.outside.settings, self.assign.vertex
         edges = self.plan.inputs_of(vertex)
         topic, are_records = self._told_of(self._upstream({vertex}), but=vertex)
@@ -145,7 +145,7 @@ class TaskContext:
 
 
 def _topics(vertex: Vertex) -> tuple[tuple[str, ...], KeyFormat] | None:
-    """What a source reads, and its records' keys; no topics where it has none, None for another vertex."""
+    """The topics that a source reads, and their key format; no topics if the source has none, None for another vertex."""
     front = vertex.chain[0] if vertex.chain else None
     if not isinstance(front, FrontSpec):
         return None
@@ -154,7 +154,7 @@ def _topics(vertex: Vertex) -> tuple[tuple[str, ...], KeyFormat] | None:
 
 
 class Service(Protocol):
-    """What makes a worker a source, an operator, a Spark stage or a sink."""
+    """The part that makes a worker a source, an operator, a Spark stage or a sink."""
 
     @property
     def name(self) -> str:
@@ -166,5 +166,5 @@ class Service(Protocol):
         ...
 
     async def close(self) -> None:
-        """The process ends: let go of what all tasks share."""
+        """The process ends: release the resources that all tasks share."""
         ...

@@ -1,6 +1,6 @@
 """Drives the coordinator machine (`shared.protocol.coordinator`): leadership, reports and requests in; store, mirror, topics, blobs out.
 
-What must keep its order (publications, the mirror) goes through one sender each; everything that is answered runs beside.
+Publications and mirror records must keep their order, so each kind goes through one sender. Calls that have an answer run beside.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ from tidemark.shared.wire.messages import decode_report, encode_message
 
 _log = structlog.get_logger()
 _TICKS_A_BEAT: Final = 4
-"""Between what is due, time reaches the machine so often: its time-outs are some beats long."""
+"""While nothing is due, the machine is told the time so often in a heartbeat interval: its time-outs are some beats long."""
 
 Planner = Callable[[str, dict[str, int], Any, Mapping[str, str]], ev.PlannedPipeline]
 """(document, parallelism, previous RunningPlan or None, the registry of connections) → plan; raises PlanRefusal."""
@@ -93,7 +93,7 @@ class CoordinatorDriver:
         self._machine = machine
         self._lease_ms = lease_ms or machine.settings.lease_ms
         self._lease: LeaderToken | None = None
-        """Held; it may still be reading what there is."""
+        """The lease that is held. The rows may still be being read under it."""
         self._renewed_ms = 0
         self._reads: Handle | None = None
         self._token: LeaderToken | None = None
@@ -109,7 +109,7 @@ class CoordinatorDriver:
         self._wire = outside.settings.wire
         self._unreadable = outside.unreadable
         self._read_to_ms = 0
-        """R1: what was reported before this has been read: a channel that is slow is not the workers' silence."""
+        """R1: reports from before this time have been read. So a slow channel does not count as the workers' silence."""
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None
         self._mirror = MirrorWriter(outside.log, outside.topics.commits)
@@ -122,7 +122,7 @@ class CoordinatorDriver:
     # --- life -----------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Coordinate until `stop`; raises what cannot be waited out."""
+        """Coordinate until `stop`; raises an error that does not pass by waiting."""
         await self._open_store()
         await ensure_topics(self._outside)
         loops: tuple[Coroutine[Any, Any, None], ...] = (
@@ -177,7 +177,7 @@ class CoordinatorDriver:
     def _broken(self, error: BaseException) -> None:
         self._error = self._error or error
         self._stopped.set()
-        # What is lost is a sentence for its users; where it was noticed tells them nothing.
+        # StoreUnusable is a sentence for users; a stack trace tells them nothing.
         trace = None if isinstance(error, StoreUnusable) else error
         _log.error("coordinator.broken", error=repr(error), exc_info=trace)
 
@@ -209,7 +209,7 @@ class CoordinatorDriver:
                 await self._doubt.over()
                 term, event = self._inbox.popleft()
                 if term != self._term:
-                    continue  # an answer to what an earlier term asked
+                    continue  # an answer to a question of an earlier term
                 for command in self._machine.handle(event):
                     self._carry_out(command)
             self._wake.clear()
@@ -258,7 +258,7 @@ class CoordinatorDriver:
         self._commanded_ms = self._now()
         self._teller.tell(self._outside.topics.commands, None, encode_message(command, self._wire))
 
-    # --- what is answered ---------------------------------------------------------------------------------------------------
+    # --- answers ------------------------------------------------------------------------------------------------------------
 
     async def _run_store(self) -> None:
         while True:
@@ -307,7 +307,7 @@ class CoordinatorDriver:
                 raise TypeError(message)
 
     async def _plan(self, term: int, command: do.MakePlan) -> None:
-        """Beside the loop: a large one takes seconds. Whatever goes wrong is the answer of its request, and stops no other processor."""
+        """Plan beside the loop: a large plan takes seconds. Any error is the answer of this request, and stops no other processor."""
         op, executor = command.op, self._outside.executor
         try:
             connections = await self._store.connections()
@@ -328,7 +328,7 @@ class CoordinatorDriver:
             self._post(term, ev.PlanMade(self._now(), op, planned))
 
     def _tell_connection(self, name: str, value: str | None) -> None:
-        """To the read models: what a connection is, and none of its secrets."""
+        """Tell the read models a connection, without its secrets."""
         shown = None if value is None else redacted_text(value).encode()
         self._teller.tell(self._outside.topics.connections, name.encode(), shown)
 
@@ -353,7 +353,7 @@ class CoordinatorDriver:
         return self._lease_ms // 4 if self._lease is not None else self._outside.settings.retry_ms
 
     async def _lead_once(self) -> None:
-        """Take the lease, or renew it; also while what there is, is still being read."""
+        """Take the lease, or renew it; also while the rows are still being read."""
         now_ms, asked_ms = self._outside.clock.now_ms(), self._now()
         if self._lease is not None:
             held = self._lease
@@ -375,7 +375,7 @@ class CoordinatorDriver:
         self._lease = None
         if self._reads is not None:
             self._reads.cancel()
-        self._end_term()  # what was heard meanwhile is the new leader's to judge
+        self._end_term()  # the new leader judges the events that came meanwhile
         self._post(self._term, ev.LeadershipLost(self._now()))
         # Two at one place would take it from each other for ever.
         self._holder = f"{self._place}-{self._outside.unique()}"
@@ -386,12 +386,14 @@ class CoordinatorDriver:
         self._teller.end()
 
     async def _begin_term(self, token: LeaderToken) -> None:
-        """Read what there is, however long it takes; then lead."""
+        """Read the store, however long it takes; then lead."""
         while (found := await self._read_store()) is None:
             await self._outside.clock.sleep_ms(self._outside.settings.retry_ms)
         mark, stored, connections = found
         for one in stored:
-            if one.mirrored > one.row.last:  # before anything is told: so a newer copy still counts what was
+            if (
+                one.mirrored > one.row.last
+            ):  # before anything is published: so a newer copy of the store still counts these commits
                 last = f"has checkpoint {one.row.last} as the last of {one.row.name} (job {one.row.job})"
                 await self._prove(token, f"{last}, but its commits topic has {one.mirrored}")
         if self._lease != token:
@@ -418,18 +420,18 @@ class CoordinatorDriver:
             return None
 
     async def _prove(self, token: LeaderToken, contradiction: str) -> None:
-        """StoreLost where the store still names this leader; else another leads, and has done what was seen (C8)."""
+        """StoreLost if the store still names this leader; otherwise another leader has written the commits that were seen (C8)."""
         await self._told.contradicts(contradiction, self._store, token, self._lease_ms)
         if self._lease == token:
             self._lose_lease(f"the store {contradiction}")
 
     async def _certain(self) -> None:
-        """Wait until the lease was renewed within its length: who cannot ask the store may have been followed."""
+        """Wait until the lease was renewed within its length: a leader that cannot ask the store may have been followed by another."""
         while self._token is not None and self._now() - self._renewed_ms >= self._lease_ms:
             await self._outside.clock.sleep_ms(self._outside.settings.tick_interval_ms)
 
     async def _stored(self, rows: Sequence[ProcessorRow]) -> list[ev.StoredProcessor]:
-        """Rows with all that belongs to them, and what their mirrors have from where the oldest commit lies that still waits (C9)."""
+        """Rows with all that belongs to them, and their mirrors' records from the oldest commit on that still waits (C9)."""
         topics = {self._outside.topics.commits(row.job): row for row in rows}
         commits = {row.job: tuple(await self._store.commits(row.job, Epoch(0))) for row in rows}
         oldest = {row.job: commits[row.job][0].epoch if commits[row.job] else row.last for row in rows}
@@ -452,7 +454,7 @@ class CoordinatorDriver:
             for row in rows
         ]
 
-    # --- what comes in ----------------------------------------------------------------------------------------------------------
+    # --- incoming records -------------------------------------------------------------------------------------------------------
 
     async def _tick(self) -> None:
         beat_ms = self._now()
@@ -472,7 +474,7 @@ class CoordinatorDriver:
                     if self._now() - self._commanded_ms >= settings.heartbeat_interval_ms:
                         self._command(
                             CoordinatorBeat(self._token)
-                        )  # whoever hears another command knows that somebody leads
+                        )  # a worker that hears another command knows already that somebody leads
                     echo = encode_message(Echo(self._token, beat_ms), self._wire)
                     self._teller.tell(self._outside.topics.reports, None, echo)
 
@@ -494,7 +496,7 @@ class CoordinatorDriver:
         return (await patiently(outside.clock, ask, outside.settings, topic=topic.topic))[topic]
 
     async def _read_requests(self) -> None:
-        """Every leader reads all requests that are still there: what was decided has been deleted, or is known by its id."""
+        """Every leader reads all requests that are still there: a decided request has been deleted, or is known by its id."""
         topic = TopicPartition(self._outside.topics.requests, 0)
         while True:
             term, _ = await self._next_term()
@@ -512,7 +514,7 @@ class CoordinatorDriver:
         return self._token is not None and self._term == term
 
     async def _read_registry(self) -> None:
-        """What a leader of before tells behind this one's word is overwritten; so is what a dead one left of processors that are gone."""
+        """Statuses that an earlier leader writes behind this one's are overwritten; so are a dead leader's, of processors that are gone."""
         topic = TopicPartition(self._outside.topics.registry, 0)
 
         async def found(term: int, names: Sequence[str], *, overtaken: bool) -> None:
@@ -542,7 +544,7 @@ class CoordinatorDriver:
             await self._read_told(topic, found)
 
     async def _read_told(self, topic: TopicPartition, found: Found) -> None:
-        """One term of reading what leaders told in a compacted topic: `found` learns of what was there, then of what comes too late."""
+        """Read a compacted topic of leaders for one term: `found` learns of the records that were there, then of late ones."""
         term, token = await self._next_term()
         fence, before = Fence(), dict[str, None]()
 

@@ -1,8 +1,8 @@
 """Drives one task machine: brings it events, carries its commands out (`tidemark.shared.protocol.task`).
 
-One coroutine (`_main`) owns the machine; beside it one does its work with the body, one piece at a time (`_work`), one reads ahead
-(`Intake`), one sends (Outbox), one makes state durable. They only leave events in the inbox. So a body that waits, for Spark or for a
-target, keeps the task neither from reading what comes next (P1) nor from seeing that it is a zombie (L2).
+One coroutine (`_main`) owns the machine. Beside it, `_work` calls the body, one piece at a time; `Intake` reads ahead; `Outbox` sends;
+and one coroutine makes state durable. They only leave events in the inbox. So a body that waits, for Spark or for a target, does not
+keep the task from reading the next frames (P1) or from seeing that it is a zombie (L2).
 """
 
 import asyncio
@@ -45,9 +45,9 @@ class TaskDriver:
         self._inbox: deque[ev.Event] = deque()
         """`events_waiting_max`."""
         self._commands: deque[do.Command] = deque()
-        """What one event makes the machine say: carried out before the next is taken."""
+        """The machine's commands after one event; they are carried out before the next event is taken."""
         self._given: WorkCommand | None = None
-        """What the body has been given to do and has not begun."""
+        """The work that the body has been given and has not begun."""
         self._to_work = asyncio.Event()
         self._epochs_to_store: deque[tuple[Epoch, Mapping[StatePart, bytes | None], tuple[BlobRef, ...], bytes]] = (
             deque()
@@ -68,7 +68,7 @@ class TaskDriver:
         await self.body.open(parts)
 
     def start(self) -> None:
-        """Go: send what a new edge begins with, read, process. A source takes its input only when it is told to (R1)."""
+        """Go: send the first frames of new edges, read, process. A source takes its input only when it is told to (R1)."""
         self._outbox.open(self.wiring.executor, self.site.fail)
         self._commands.extend(self.machine.start())
         self.site.spawn(self._main(), "main")
@@ -93,7 +93,7 @@ class TaskDriver:
     def _acked(self, parcel: Parcel, offset: Offset) -> None:
         self.post(ev.BrokerAcked(parcel.edge, parcel.partition.partition, parcel.seq, offset))
 
-    # --- the one who owns the machine -------------------------------------------------------------------------------------
+    # --- the coroutine that owns the machine ------------------------------------------------------------------------------
 
     async def _main(self) -> None:
         site, intake, source = self.site, self._intake, self.source
@@ -144,7 +144,7 @@ class TaskDriver:
             case do.InputEnded():
                 self.site.log.info("task.input_ended", epoch=self.machine.sender.epoch)
 
-    # --- the one who works with the body ----------------------------------------------------------------------------------
+    # --- the coroutine that works with the body ---------------------------------------------------------------------------
 
     async def _work(self) -> None:
         while True:

@@ -1,7 +1,7 @@
 """A worker: one process of a service. Registers, beats, takes assignments, hosts tasks (R1, R2).
 
-It reads `commands` from where they end when it starts: what was said to an earlier incarnation is not for it. Before it knows where
-that is, for `commands` and for `flow`, it says nothing: the coordinator gives work to whomever it hears, and would do so too early.
+It reads `commands` from its end at the start of the worker: earlier commands are for an earlier incarnation. The worker sends nothing
+before it knows the ends of `commands` and `flow`: the coordinator gives work to every worker that it hears, and would do so too early.
 """
 
 import asyncio
@@ -95,7 +95,7 @@ class Hosted:
     """Markers of the release identities that it holds, by index."""
 
     def note_wait(self, activity: str, wait: Wait | None) -> None:
-        """What an activity waits for, outside of the task; None when it goes on."""
+        """Note the outside system that an activity waits for; None when the activity goes on."""
         if wait is None:
             self.waiting.pop(activity, None)
         else:
@@ -139,7 +139,7 @@ class Worker:
     # --- life -----------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until `stop`; raises what no task can be blamed for."""
+        """Work until `stop`; raises an error that is no task's fault."""
         outside = self._outside
         self._heard_ms = outside.clock.monotonic_ms()
         await ensure_topics(outside)
@@ -229,7 +229,7 @@ class Worker:
                 _keep_newest(self._ended, self._outside.settings.assignments_kept_max)
                 stopped = [k for k, h in self._tasks.items() if k[0] == job and h.assign.generation <= generation]
                 if stopped:
-                    self.report(self._heartbeat())  # what they counted since the last one, however short their lives
+                    self.report(self._heartbeat())  # counts since the last sample, however short the tasks' lives
                 await self._close_tasks(stopped)
             case CoordinatorBeat() | WorkerWanted() | WorkerUnwanted():
                 pass  # the one only says that somebody leads, the others are a supervisor's
@@ -241,7 +241,7 @@ class Worker:
                         self._tell(hosted, command)
 
     def _show(self, sample: Sample) -> None:
-        """Some output documents, to whom it may concern: nothing depends on their arrival."""
+        """Publish some output documents as a sample: nothing depends on their arrival."""
         topic = TopicPartition(self._outside.topics.samples, 0)
         for (job, task), hosted in self._tasks.items():
             body = hosted.driver.body if job == sample.job and hosted.driver is not None else None
@@ -279,7 +279,7 @@ class Worker:
     # --- tasks ------------------------------------------------------------------------------------------------------------
 
     async def _assigned(self, assign: Assign) -> None:
-        """R2: obey only what names this incarnation, and start a task at most once a generation."""
+        """R2: obey only an assignment that names this incarnation, and start a task at most once a generation."""
         key = (assign.job, TaskId(assign.vertex, assign.index))
         begun = self._started.get(key, Generation(0))
         if assign.to != self.incarnation or assign.generation <= max(begun, self._ended.get(assign.job, Generation(0))):
@@ -393,7 +393,7 @@ class Worker:
         closing = self._close_task(key, hosted)
         self._outside.executor.spawn(closing, f"close {key[1]}", self._broken)
 
-    # --- what goes round --------------------------------------------------------------------------------------------------
+    # --- periodic work ----------------------------------------------------------------------------------------------------
 
     async def _beat(self) -> None:
         """Heartbeats; and R2: without a word of the coordinator for long, stop all tasks."""
@@ -438,7 +438,7 @@ class Worker:
                 self._outbox.send(Parcel(EdgeId("flow"), flow, Seq(self._seq), data))
 
     def _unknown_positions(self) -> list[ReadPosition]:
-        """What senders are to know: that a receiver is full, or no longer; how far it has read, where that is much, or now and then."""
+        """Positions that senders need: a receiver has become full, or is full no longer; it has read much; or it is time again."""
         settings, now_ms = self._outside.settings, self._outside.clock.monotonic_ms()
         news: list[ReadPosition] = []
         told: dict[str, Told] = {}
@@ -457,7 +457,7 @@ class Worker:
         return news
 
     async def _read_positions(self) -> None:
-        """F7, the sender's side. What was told during an outage is read after it: a sender that waits for it is told nothing twice."""
+        """F7, the sender's side. Reports from an outage are read after it: a sender that waits for one is not told it twice."""
         outside, flow = self._outside, TopicPartition(self._outside.topics.flow, 0)
         begin = await end_of(outside.log, outside.clock, flow, outside.settings)
         self._flow_begun.set()
@@ -479,18 +479,18 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What was told of a partition last."""
+    """The last report on a partition."""
 
     offset: Offset
     full_ms: int | None
     """The input watermark of a receiver that is full, ms; None of one that is not."""
     taken_bytes: int
-    """What the task had taken from all of its edges then."""
+    """The bytes that the task had taken from all of its edges then."""
     at_ms: int
     """Monotonic."""
 
     def is_outdated(self, now: "Told", settings: RuntimeSettings) -> bool:
-        """Whether senders are to be told `now`: a sender that is held back waits for an eighth of W at the most, or for what is little."""
+        """Whether to report `now` to senders: a sender that is held back waits for an eighth of W at most, or for a small amount."""
         if now.full_ms != self.full_ms:
             return True
         much = settings.limits.ahead_bytes_max // 8
@@ -499,13 +499,13 @@ class Told:
 
 
 def _keep_newest(known: dict[Any, Generation], most: int) -> None:
-    """Commands are read once, in their order: what was said so long ago is not said again."""
+    """Commands are read once, in their order: a command this old is not sent again."""
     while len(known) > most:
         del known[next(iter(known))]
 
 
 def _positions_of(driver: TaskDriver, index: int) -> Iterator[tuple[str, ReadPosition]]:
-    """What a task has read of each in edge, by the partition's name."""
+    """How far a task has read each in edge, by the partition's name."""
     machine = driver.machine
     full = isinstance(driver.body, ReceivingBody) and driver.body.full()
     for edge, offset in driver.frames.read_offsets.items():

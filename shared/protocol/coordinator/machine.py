@@ -6,8 +6,8 @@
 | leads | leads, all read anew | retakes: `TakeLeadership` | standby | decided |
 | retakes | leads | – | standby | requests wait, all else is ignored |
 
-While it retakes it emits nothing: what the store has is not known, so nothing is aborted or deleted (C8). Each processor decides for
-itself in `processor.py`; this file knows who leads, which workers there are, and what has no processor yet.
+While it retakes leadership it emits nothing: the content of the store is not known, so nothing is aborted or deleted (C8). Each
+processor decides for itself in `processor.py`. This file knows the leader, the workers, and the processors that are still being created.
 """
 
 from collections import deque
@@ -80,11 +80,11 @@ class CoordinatorMachine:
     ctx: Context = field(init=False)
 
     def __post_init__(self) -> None:
-        """Build what processors share."""
+        """Build the objects that processors share."""
         self.ctx = Context(self.settings, self.unique, Workers(self.settings))
 
     def handle(self, event: ev.CoordinatorEvent) -> list[CoordinatorCommand]:
-        """Take an event in; what is to be done about it, in order."""
+        """Take an event in; returns the commands that follow from it, in order."""
         now_ms = event.now_ms
         match event:
             case ev.LeadershipTaken():
@@ -137,7 +137,7 @@ class CoordinatorMachine:
         self.gone.clear()
 
     def _retake(self, reason: str) -> None:
-        """What the store has is not known, or not what was thought: read it again, as a leader of a new term (C8)."""
+        """The store's content is unknown, or not as expected: read it again, as the leader of a new term (C8)."""
         self.role = Role.RETAKES
         self.ctx.out.append(do.TakeLeadership(reason))
 
@@ -201,7 +201,7 @@ class CoordinatorMachine:
                     pass
 
     def _status_found(self, name: ProcessorName, *, overtaken: bool) -> None:
-        """The registry must say what is so: of a processor that is gone, nothing (C8)."""
+        """The registry must show the true status; for a processor that is gone, none (C8)."""
         if (machine := self.processors.get(name)) is None:
             self.ctx.out.append(do.RetractStatus(name))
         elif overtaken:

@@ -1,4 +1,4 @@
-"""What can be set about the coordinator's decisions; relations are checked when it is built."""
+"""Settings of the coordinator's decisions; their relations are checked when the object is built."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ class CoordinatorSettings:
     """Bounds and times; `_ms` on the monotonic clock."""
 
     heartbeat_timeout_ms: int = knob(6_000)
-    """A worker not heard of for so long is lost, by itself or by who started its process (R1)."""
+    """A worker is lost after so long without a word from it or from the starter of its process (R1)."""
     work_timeout_ms: int = 60_000
-    """A worker whose process lives but tells nothing itself is lost after so long (R1)."""
+    """A worker whose process lives but that reports nothing itself is lost after so long (R1)."""
     adopt_wait_ms: int = knob(6_000)
     """How long a new leader waits for the tasks of a running generation to show themselves before it starts the next."""
     checkpoint_interval_ms: int = knob(1_000)

@@ -1,4 +1,4 @@
-"""What the machine knows of one processor: its row, its generation, its checkpoint in flight; and what all processors share."""
+"""The machine's knowledge of one processor (row, generation, checkpoint in flight), and the state that all processors share."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -68,9 +68,9 @@ class Phase(StrEnum):
     RUNNING = "running"
     """Sources take input, checkpoints go."""
     RELEASING = "releasing"
-    """Only what is committed is released (E2)."""
+    """Only committed output is released (E2)."""
     DROPPING = "dropping"
-    """What the processor stored is being deleted."""
+    """The processor's stored state is being deleted."""
 
 
 ACTIVE = frozenset({Phase.ADOPTING, Phase.WAITING, Phase.PREPARING, Phase.RESTORING, Phase.RUNNING, Phase.RELEASING})
@@ -82,7 +82,7 @@ IDLE_STATES = frozenset({"CREATED", "STOPPED", "FINISHED", "FAILED"})
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One task of a generation: what its assignment says beside the common part."""
+    """One task of a generation: its own part of the assignment."""
 
     service: str
     plan: RunningPlan
@@ -105,11 +105,11 @@ class Run:
     wants_service: str = ""
     """No worker of this service has room."""
     waits: dict[TaskId, tuple[Wait, ...]] = field(default_factory=dict)
-    """What tasks say that they wait for outside."""
+    """The outside systems that tasks report to wait for."""
     waited_ms: dict[TaskId, int] = field(default_factory=dict)
     """When they said so last."""
     found: dict[TaskId, SplitsFound] = field(default_factory=dict)
-    """What source tasks have found and were not told to read (I1)."""
+    """The splits that source tasks have found and were not told to read (I1)."""
     ends_asked: bool = False
     ends: dict[TaskId, dict[SplitId, KnownSplit]] = field(default_factory=dict)
     """Where source tasks say that their splits end (I3)."""
@@ -121,7 +121,7 @@ class Run:
         return next((f"task {task} waits, {waits[0]}" for task, waits in sorted(self.waits.items()) if waits), "")
 
     def have_waited(self, tasks: Iterable[TaskId], since_ms: int) -> bool:
-        """Whether one of these has waited for something outside since then: what it was late with does not count (C10)."""
+        """Whether one of these has waited for an outside system since then: its lateness in that time does not count (C10)."""
         return any(self.waited_ms.get(task, since_ms - 1) >= since_ms for task in tasks)
 
     @property
@@ -141,7 +141,7 @@ class Doom:
     outage: bool = False
 
 
-# --- what a write of the row is for -----------------------------------------------------------------------------------
+# --- reasons to write the row -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """The row lists what source tasks have found (I1), or where their splits end (I3)."""
+    """The row lists the splits that source tasks have found (I1), or their ends (I3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,19 +221,19 @@ class Cleaning:
 
 @dataclass(slots=True)
 class Context:
-    """What all processors of one coordinator share."""
+    """State that all processors of one coordinator share."""
 
     settings: CoordinatorSettings
     unique: Callable[[], str]
     """Supplies UUIDs, 32 hex digits."""
     workers: Workers
     mark: str = ""
-    """What the installation's ids begin with."""
+    """The prefix of the installation's ids."""
     token: LeaderToken = NO_LEADER
     ops: int = 0
     outage_seen_ms: int | None = None
     contradicted: str = ""
-    """What the store has that others have seen more of, in this event."""
+    """The point in which the store is behind what others have seen, found in this event."""
     out: list[CoordinatorCommand] = field(default_factory=list)
 
     def fresh(self) -> str:
@@ -272,7 +272,7 @@ class ProcessorState:
     outages: int = 0
     """Generations in a row that an outage ended."""
     outage: str = ""
-    """What the last of them said, for who wonders why nothing goes on; empty since the last commit."""
+    """The message of the last outage, for users who wonder why nothing goes on; empty since the last commit."""
     setback: str = ""
     """Why the last generation ended, until the next one runs."""
     timeouts: int = 0
@@ -329,7 +329,7 @@ class ProcessorState:
         return tuple(e.generation for e in self.lineage if e.generation not in named)[:_FORGOTTEN_MAX]
 
     def named_lineage(self) -> tuple[LineageEntry, ...]:
-        """What an assignment names (L1)."""
+        """The lineage that an assignment names (L1)."""
         most = self.settings.lineage_max
         taken = taken_up_to(self.commits[-1:], self.row.last) if len(self.lineage) > most else self.row.last
         return essential(self.lineage, most, taken)
@@ -393,7 +393,7 @@ class ProcessorState:
     # --- writing the row (C8) ---------------------------------------------------------------------------------------------
 
     def next_kept(self) -> Kept:
-        """What is kept, with the facts known by now; identities that have nothing more to release are retired (S1)."""
+        """The kept facts, as known by now; identities that have nothing more to release are retired (S1)."""
         own = own_identities(self.plan)
         base = self.restored_from()
         stay = tuple(i for i in self.kept.identities if i in own or self.released.get(i, 0) < base)
@@ -461,7 +461,7 @@ def restore_state(
 
 
 def bounded(text: str, characters_max: int) -> str:
-    """What is told in a message of the brokers is no longer than this."""
+    """A text for a message of the brokers, cut to this length."""
     return text if len(text) <= characters_max else f"{text[:characters_max]}… ({len(text)} characters in all)"
 
 

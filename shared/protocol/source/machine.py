@@ -1,4 +1,4 @@
-"""The input of a source's task: what is read, worked on, idle and ended, whom it waits for, what is told and asked.
+"""The input of a source task: its splits, their watermarks, idleness and ends, and the receivers that it waits for.
 
 | rule | where |
 | --- | --- |
@@ -9,7 +9,7 @@
 | W4 | `stood`, `held_back` |
 | F7 | `heard`, `may_take` |
 
-A method that takes something in is an event; what it returns is to be carried out, in order. Time comes with events.
+A method that takes something in is an event. The caller carries out the commands that it returns, in order. Time comes with events.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ from tidemark.shared.protocol.watermarks import all_idle, combined_watermark
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Tell the coordinator what there is to read that the row does not list, and what it lists that is gone (I1)."""
+    """Tell the coordinator which splits exist that the row does not list, and which listed splits are gone (I1)."""
 
     found: Mapping[SplitId, KnownSplit]
     gone: Sequence[SplitId]
@@ -33,7 +33,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class FindEnds:
-    """Ask the source where what was `read` ends now; answer with `ends_found` (I3)."""
+    """Ask the source where the splits in `read` end now; answer with `ends_found` (I3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class ReadOn:
-    """What was read has been taken, and more may be read after so long."""
+    """The rows that were read have been taken, and more may be read after so long."""
 
     after_ms: int = 0
 
@@ -70,7 +70,7 @@ Command = Tell | FindEnds | TellEnds | EndAt | Ask | ReadOn
 
 @dataclass(slots=True, kw_only=True)
 class Input:
-    """Of one source task of one generation. A split is the task's whose index is its ordinal modulo `tasks`."""
+    """The input of one source task of one generation. A split belongs to the task whose index is the split's ordinal modulo `tasks`."""
 
     tasks: int = 1
     index: int = 0
@@ -80,9 +80,9 @@ class Input:
     look_interval_ms: int = 0
     compare_interval_ms: int = 0
     rows_covered: bool = False
-    """Of a script: a checkpoint covers every step with rows, not only what moves time."""
+    """For a script: a checkpoint covers every step with rows, not only steps that move time."""
     settle_ms: int = 0
-    """Of a script: what a clock that a step sets takes to be seen everywhere; 0 where none does."""
+    """For a script: how long it takes until a clock that a step sets is seen everywhere; 0 if no step sets one."""
     noted_checkpoints_max: int = 16
     places: frozenset[tuple[EdgeId, int]] = frozenset()
     """Every partition of its out edges."""
@@ -95,7 +95,7 @@ class Input:
     gone: tuple[SplitId, ...] = ()
     """Of those that the row lists: not there any more."""
     found: Mapping[SplitId, KnownSplit] = field(default_factory=dict)
-    """What is there and not in the row, as far as this task knows."""
+    """The splits that exist and are not in the row, as far as this task knows."""
     _to_tell: bool = False
     _looked_ms: int = 0
     _compared_ms: int = 0
@@ -106,11 +106,11 @@ class Input:
     """The ends were asked for, with those that users named: nothing is taken until the row has them (I3)."""
     _finding: bool = False
     _ends: Mapping[SplitId, KnownSplit] | None = None
-    """What was said of the ends: said again as it was, for input stands still from then on."""
+    """The ends that were reported. The same ends are reported again, for the input stands still from then on."""
     _draining: bool = False
     _held_since_ms: int | None = None
     _before: Sequence[tuple[int, Status, bool]] | None = None
-    """What splits said before the step of a script that is taken; None: it is none."""
+    """The state of the splits before the step of a script that is being taken; None if the piece is no such step."""
     _covered_by: Epoch | None = None
     """Nothing more is read until this checkpoint, or a later one, is committed."""
     _heard: dict[tuple[EdgeId, int], tuple[Epoch, int]] = field(default_factory=dict)
@@ -137,28 +137,28 @@ class Input:
         return {name: split.known for name, split in self.splits.items()}
 
     def looks(self, now_ms: int) -> bool:
-        """Whether it is time to look for splits that have come; what comes to a bounded input, or behind its ends, has no part in it."""
+        """Whether it is time to look for new splits. Splits that come to a bounded input, or after its ends are set, are not part of it."""
         settled = self._draining or (self.bounded and self.listed_once)
         return not settled and now_ms - self._looked_ms >= self.look_interval_ms
 
     def unlisted(self, there: Mapping[SplitId, int]) -> list[SplitId]:
-        """Of the splits that are there, with their ordinals: what is this task's, and is read by nobody."""
+        """Of the existing splits, with their ordinals: those that belong to this task and that nobody reads."""
         if self.bounded and self.listed_once:
             return []
         mine = [name for name, ordinal in there.items() if ordinal % self.tasks == self.index]
         return [name for name in mine if name not in self.splits]
 
     def looked(self, found: Mapping[SplitId, KnownSplit], now_ms: int) -> None:
-        """What was `unlisted` is this."""
+        """These are the splits that were `unlisted`."""
         self.found, self._looked_ms, self._to_tell = found, now_ms, True
 
     def tell(self, *, again: bool = False) -> list[Command]:
-        """What the last look found; `again`: also what was told, for another coordinator leads."""
+        """Report the splits that the last look found; `again`: also those reported before, for another coordinator leads."""
         told, self._to_tell = self._to_tell or again, False
         return [Tell(self.found, self.gone)] if told and (self.found or self.gone or not self.listed_once) else []
 
     def unopened(self) -> Mapping[SplitId, Offset]:
-        """What is to be opened, and where."""
+        """The splits that are to be opened, and at which positions."""
         return {name: split.position for name, split in self.splits.items() if not split.opened}
 
     def opened(self, names: Collection[SplitId]) -> Mapping[SplitId, Offset]:
@@ -172,11 +172,11 @@ class Input:
         return now_ms - self._compared_ms >= self.compare_interval_ms
 
     def compared(self, now_ms: int, *, reads: bool = True) -> None:
-        """Origins are what they were, as of then. Behind an outage only a look before reading counts."""
+        """The splits have the same origins as before, as of then. After an outage only a look before reading counts."""
         self._compared_ms = now_ms if reads or self._compared_ms > MIN_TIME else MIN_TIME
 
     def away(self) -> None:
-        """The source does not answer: what is there afterwards may be another."""
+        """The source does not answer: the topic or file that is there afterwards may be another."""
         self._compared_ms = MIN_TIME
 
     def compares_taken(self) -> bool:
@@ -209,7 +209,7 @@ class Input:
         return {**{name: Split(known, known.begin) for name, known in self.found.items()}, **self.splits}
 
     def ends_found(self, there: Mapping[SplitId, Offset | None]) -> list[Command]:
-        """Where what was `read` ends now; None for one that ends by itself."""
+        """Where the splits in `read` end now; None for a split that ends by itself."""
         self._finding = False
         until = self._until or {}
         self._ends = {n: split.end(until.get(n), there[n]) for n, split in self._every().items() if n in there}
@@ -229,7 +229,7 @@ class Input:
     # --- one piece of input -----------------------------------------------------------------------------------------------
 
     def may_take(self, output_ms: int) -> bool:
-        """Whether a piece may be taken, by a task that has promised this watermark: who is ahead of a receiver that is full waits (F7)."""
+        """Whether a task that has promised this watermark may take a piece. It waits while it is ahead of a receiver that is full (F7)."""
         return self._until is None and not any(reached_ms < output_ms for reached_ms in self._full.values())
 
     def held_back(self, now_ms: int) -> None:
@@ -260,7 +260,7 @@ class Input:
         return frozenset(name for name in names if self.splits[name].away)
 
     def judged(self, watermarks_ms: Mapping[SplitId, int], now_ms: int) -> None:
-        """What the strategy says behind rows, or a script (D2); now_ms: UTC."""
+        """The watermarks that the strategy, or a script, gives the splits after rows (D2); now_ms: UTC."""
         for name, watermark_ms in watermarks_ms.items():
             split = self.splits[name]
             split.raise_to(watermark_ms, now_ms)
@@ -303,7 +303,7 @@ class Input:
             self.watermark_ms = max(self.watermark_ms, found_ms)
 
     def is_idle(self) -> bool:
-        """All splits are, or there is none (W3); who waits for splits is not without any."""
+        """All splits are idle, or there is none (W3). A task that still waits for its splits to be listed is not without splits."""
         return self.listed_once and all_idle(split.progress for split in self.splits.values())
 
     def has_ended(self) -> bool:
@@ -313,9 +313,10 @@ class Input:
         return self.bounded or self._draining
 
     def taken(self, epoch: Epoch, *, rows: bool) -> list[Command]:
-        """The piece is done, and frames of this epoch tell of it.
+        """The piece is done, and frames of this epoch carry its rows.
 
-        What a step has moved is covered by a checkpoint before the next; what moved no watermark and no clock is seen by nobody before it.
+        If a step has moved something, a checkpoint covers it before the next step. If a step moved no watermark and no clock, nobody sees
+        its effect before that checkpoint.
         """
         self._taking = False
         for split in self.splits.values():
@@ -325,22 +326,22 @@ class Input:
         if one_by_one and (self.settle_ms or (rows and self.rows_covered) or self._before != self._said()):
             commands.append(Ask(self.settle_ms, covers=True))
         elif self.has_ended():
-            commands.append(Ask())  # what the end let out is released without waiting for the interval
+            commands.append(Ask())  # output that the end has let out is released without waiting for the interval
         elif one_by_one:
             commands.append(ReadOn())
         return commands
 
     def asked(self, epoch: Epoch) -> None:
-        """The checkpoint that ends this epoch covers what was taken."""
+        """The checkpoint that ends this epoch covers the rows taken so far."""
         self._covered_by = epoch
 
-    # --- what others tell ---------------------------------------------------------------------------------------------------
+    # --- reports of receivers -----------------------------------------------------------------------------------------------
 
     def heard(self, edge: EdgeId, partition: int, epoch: Epoch, watermark_ms: int, *, full: bool) -> bool:
-        """A receiver's report; reports may repeat or come late. Whether it is full, and was not before.
+        """Take a receiver's report; reports may repeat or come late. Returns whether the receiver is full, and was not before.
 
-        A receiver that has taken the snapshot of an epoch has read all frames of it, returns of splits among them. What it reports from
-        then on as its watermark is at least the highest that it ever had without the split.
+        A receiver that has taken the snapshot of an epoch has read all frames of it, returns of splits among them. The watermark that it
+        reports from then on is at least the highest that it ever had without the split.
         """
         place = edge, partition
         known, new = self._heard.get(place), full and place not in self._full
@@ -354,7 +355,7 @@ class Input:
         return new
 
     def _return(self) -> None:
-        """Splits whose return every receiver has read."""
+        """Bring back the splits whose return every receiver has read."""
         if not self._returning:
             return
         read = min((self._heard.get(place, (NO_EPOCH, 0))[0] for place in self.places), default=NO_EPOCH)

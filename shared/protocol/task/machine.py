@@ -13,11 +13,11 @@
 | C6 C7 | `_snapshot_taken`, `_try_acknowledge` |
 | W1 W3 W5 | `_settle`, `_done`, `_ticked` |
 | E1 | `_settle` (all inputs ended), `_produced`, `_end_output` |
-| P1 | `_step`: what epoch n+1 brings is read while epoch n is being taken |
+| P1 | `_step`: frames of epoch n+1 are read while epoch n is being taken |
 
-Work goes one piece at a time: while rows are being worked on, frames queue in `_agenda`, which the driver keeps short by reading no
-more until `may_read`. While a snapshot is being taken every channel is blocked, so a frame can only wait, be left or be dropped: that
-goes on, and no frame is on the agenda when the snapshot says where to resume. Everything else is handled at once.
+Work goes one piece at a time. While rows are being worked on, frames queue in `_agenda`; the driver keeps it short, for it reads no
+more until `may_read`. While a snapshot is being taken every channel is blocked, so a frame can only wait, be left or be dropped. These
+go on, and no frame is on the agenda when the snapshot says where to resume. Everything else is handled at once.
 """
 
 from collections import deque
@@ -83,23 +83,23 @@ class TaskMachine:
     _input_held: bool = False
     _asked: bool = False
     _asked_for: Epoch = NO_EPOCH
-    """The last epoch that was full, and for whose end was asked (F9)."""
+    """The last epoch that was full and whose end the task asked for (F9)."""
     _ticket: int = 0
     _work: Work | None = None
     _agenda: deque[AgendaItem] = field(default_factory=deque)
-    """What one event makes a task do: it is empty before the next event is taken."""
+    """Work that follows from one event; it is empty before the next event is taken."""
     _next_processing_ms: int = MAX_TIME
     _batching: bool = False
     """Rows are held until the epoch ends."""
     _fire_due: bool = False
     _named_committed: Epoch = NO_EPOCH
-    """What the barriers of the checkpoint being aligned name as the last committed one (C5)."""
+    """The last committed checkpoint that the barriers name, of the checkpoint being aligned (C5)."""
     _told: Told | None = None
-    """What the coordinator said last, until its checkpoint is cut."""
+    """The coordinator's last word, until its checkpoint is cut."""
     _pending: PendingAck | None = None
     _out: list[do.Command] = field(default_factory=list)
 
-    # --- what the driver asks -----------------------------------------------------------------------------------------
+    # --- questions of the driver --------------------------------------------------------------------------------------
 
     def may_read(self) -> bool:
         """Whether the driver may read frames, or a source its input: no rows are being worked on, and no one holds the task back.
@@ -128,7 +128,7 @@ class TaskMachine:
     # --- the mutator --------------------------------------------------------------------------------------------------
 
     def handle(self, event: ev.Event) -> list[do.Command]:
-        """Take an event; what to do now, in order. Raises PeerError for a broken frame, LocalError for a wrong driver."""
+        """Take an event and return the commands, in order. Raises PeerError for a broken frame, LocalError for a wrong driver."""
         if self.stopped:
             return []
         match event:
@@ -182,7 +182,7 @@ class TaskMachine:
     def start(self) -> list[do.Command]:
         """The first commands: R4's introductions on edges that begin anew; then the restored watermark, for the operators.
 
-        After a rescale it may be above what some of their state has seen, and lets that fire now.
+        After a rescale this watermark may be above the one that some of their state has seen, and lets that state fire now.
         """
         for edge in self.introduce:
             self._out += self.sender.introduce(self.sender.edges[edge], ended=self.ended)
@@ -203,7 +203,7 @@ class TaskMachine:
             going = self._begin_work() if self._work is None else self._taking() and self._step()
 
     def _begin_work(self) -> bool:
-        """What comes first when nothing is under way: a checkpoint that is due (C2, C3, C13), then timers, then what has come in."""
+        """Begin the next work when nothing is under way: a checkpoint that is due (C2, C3, C13), then timers, then frames that came in."""
         self._cut_if_due()
         epoch = self.receiver.aligned()
         if epoch is not None:
@@ -435,7 +435,7 @@ class TaskMachine:
         for edge, offset in self.receiver.take_left_behind():
             kept = [item for item in self._agenda if not (isinstance(item, ev.FrameRead) and item.edge == edge)]
             self._agenda = deque(kept)
-            """What one event makes a task do: it is empty before the next event is taken."""
+            """Work that follows from one event; it is empty before the next event is taken."""
             self._out.append(do.Seek(edge, offset))
 
     def _try_acknowledge(self) -> None:
@@ -456,7 +456,7 @@ class TaskMachine:
             self.pace.committed(epoch)
 
     def _ask_for_checkpoint(self) -> None:
-        """F8: a source that is held back asks, once a commit; F9: one whose epoch is full, once an epoch."""
+        """F8: a source that is held back asks, once a commit. F9: a source whose epoch is full asks, once an epoch."""
         if not self.is_source or self.stopped:
             return
         if not self._asked and self.sender.held_back_by_commits():
@@ -472,7 +472,7 @@ class TaskMachine:
         self._out += self.sender.watermarks()
         self._fire_due = True
 
-    # --- what must hold between two events ------------------------------------------------------------------------------
+    # --- invariants between two events ----------------------------------------------------------------------------------
 
     def validate(self) -> None:
         """Raise LocalError where the machine contradicts itself; for tests, after every event."""
