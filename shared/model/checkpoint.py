@@ -1,7 +1,7 @@
-"""What a checkpoint is made of: state handles, a task's snapshot, a commit row (protocol, section 4).
+"""Parts of a checkpoint: state handles, a task's snapshot, a commit row (protocol, section 4).
 
-These lie in SQL and in blobs for long, so they are msgspec structs with defaults for what comes later. Defaults are not written: a field
-that is added changes the bytes, and so the digest, of no row that was written before.
+These lie in SQL and in blobs for long, so they are msgspec structs with defaults for fields that come later. Defaults are not written:
+a new field changes the bytes, and so the digest, of no row that was written before.
 """
 
 from msgspec import Struct
@@ -52,7 +52,7 @@ class OutputState(Struct, frozen=True, omit_defaults=True):
     incarnation: str
     next_seq: tuple[Seq, ...]
     unread: tuple[tuple[int, Offset], ...] = ()
-    """By partition, what its receiver had not taken of that (F7): bytes, offset of the last of them. Empty where there was nothing."""
+    """By partition, the part of that which its receiver had not taken (F7): bytes, offset of the last of them. Empty: it had taken all."""
 
 
 class TaskProtocolState(Struct, frozen=True, omit_defaults=True):
@@ -68,7 +68,7 @@ class TaskProtocolState(Struct, frozen=True, omit_defaults=True):
 
 
 class PartHandle(Struct, frozen=True, omit_defaults=True):
-    """One state part: inline in the commit row (small), or a range of a blob that holds what changed at one checkpoint."""
+    """One state part: inline in the commit row (small), or a range of a blob that holds the changes of one checkpoint."""
 
     part: StatePart
     inline: bytes | None = None
@@ -80,7 +80,7 @@ class PartHandle(Struct, frozen=True, omit_defaults=True):
 
 
 class TaskHandle(Struct, frozen=True, omit_defaults=True):
-    """What a task acknowledges: enough to restore it, and for a sink to release what it staged."""
+    """A task's acknowledgement: enough to restore the task, and for a sink to release the epochs that it staged."""
 
     vertex: VertexId
     index: int
@@ -95,7 +95,7 @@ class TaskHandle(Struct, frozen=True, omit_defaults=True):
 
 
 class SplitStand(Struct, frozen=True, omit_defaults=True):
-    """Where a split stood when its task wrote the barrier (C2): what is below `next` is of this checkpoint or an earlier one."""
+    """A split's position when its task wrote the barrier (C2). Records below `next` are of this checkpoint or an earlier one."""
 
     split: SplitId
     next: Offset
@@ -110,7 +110,7 @@ class KnownSplit(Struct, frozen=True, array_like=True, omit_defaults=True):
 
     ordinal: int
     origin: str
-    """What it is a part of: a topic's id, a file's first bytes. Positions mean something there and nowhere else (I2)."""
+    """The thing that the split is a part of: a topic's id, a file's first bytes. Positions mean something there and nowhere else (I2)."""
     begin: Offset
     """Where the job begins to read it."""
     end: Offset | None = None
@@ -130,7 +130,7 @@ class CommitRow(Struct, frozen=True, omit_defaults=True):
 
 
 class ReleaseHandle(Struct, frozen=True, omit_defaults=True):
-    """One sink task's part of a mirrored commit (what sinks read from the `commits` topic)."""
+    """One sink task's part of a mirrored commit, which sinks read from the `commits` topic."""
 
     vertex: VertexId
     index: int
@@ -139,7 +139,7 @@ class ReleaseHandle(Struct, frozen=True, omit_defaults=True):
 
 
 class SourceHandle(Struct, frozen=True, omit_defaults=True):
-    """One source task's part of a mirrored commit: for whoever checks what a checkpoint covers."""
+    """One source task's part of a mirrored commit, for tools that check what a checkpoint covers."""
 
     vertex: VertexId
     index: int

@@ -1,4 +1,4 @@
-"""What an error says of trying again (C10): a class of errors says it by being one of these."""
+"""Whether an error may be tried again (C10): a class of errors says so by its base class."""
 
 from collections.abc import Iterator
 
@@ -12,12 +12,12 @@ class Outage(Exception):
 
 
 def is_lasting(error: BaseException) -> bool:
-    """Whether it, or what it was raised from, is: who adds a place to an error does not change what it is."""
+    """Whether the error, or a cause of it, is lasting. An error that only adds a place to its cause does not change its nature."""
     return any(isinstance(each, Lasting) for each in _causes(error))
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether it is; not by what it was raised from, for who caught that may have waited long enough."""
+    """Whether the error itself is an outage. Its causes do not count: the code that caught an outage may have waited long enough."""
     return isinstance(error, Outage)
 
 

@@ -7,10 +7,10 @@ Where the version stands:
 Rules, held by `tests/golden/test_formats.py`:
 - the bytes of a version never change, and each version that a reader knows has recorded examples in `tests/golden/formats`;
 - a field that a reader does not know is ignored (in a frame there is none: its number of fields is fixed). So a field may be added to a
-  version only where whoever ignores it, or writes the value back without it, does nothing wrong; else the version goes up;
-- who meets a version that it does not read says format, version found and versions read (`FormatError`), and stops what it was about.
+  version only where a reader that ignores it, or writes the value back without it, does nothing wrong; else the version goes up;
+- a reader that meets an unknown version names format, version found and versions read (`FormatError`), and stops its work.
 
-What lies between a process and its own child, and in a cache that is made anew, is no format.
+Bytes between a process and its own child, or in a cache that is made anew, are no format.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class FormatError(ValueError, Lasting):
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What is written, as a text that follows "expected"; the version that is written, and all that are read."""
+    """A format's name, as a text that follows "expected"; the version that is written, and all that are read."""
 
     name: str
     version: int = 1

@@ -1,4 +1,4 @@
-"""Frames: what services write to each other on edges (protocol, section 2). `tidemark.shared.wire.frames` has their bytes.
+"""Frames: the records that services write to each other on edges (protocol, section 2). `tidemark.shared.wire.frames` has their bytes.
 
 Markers (`WatermarkFrame`, `BarrierFrame`, `EndFrame`) go to every partition of an edge, behind the data they speak about.
 """
@@ -9,12 +9,12 @@ from typing import Literal
 from tidemark.shared.model.ids import Epoch, Generation, Incarnation, JobId, Seq, TaskId
 
 Content = Literal["rows", "partials"]
-"""What a body holds: documents, or partial aggregates of windows."""
+"""The kind of rows in a body: documents, or partial aggregates of windows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What every frame carries (F1, F3, F4)."""
+    """The fields of every frame (F1, F3, F4)."""
 
     job: JobId
     edge: Incarnation

@@ -1,4 +1,4 @@
-"""What holds a watermark or a task back, as heartbeats tell it: small, and bounded by the operators of a task."""
+"""Why a watermark or a task is held back, as heartbeats report it: small, and bounded by the operators of a task."""
 
 from typing import Literal
 
@@ -6,12 +6,12 @@ from msgspec import Struct
 
 Why = Literal["allowedLateness", "openWindow", "epoch", "timer", "match", "operator"]
 """allowedLateness: a window stays open behind the watermark. openWindow: an open window may still give a row with an earlier output time.
-epoch: what was taken in is worked on when the epoch ends. timer: a record or timer of a computation waits. match: a row of a join may still
+epoch: input rows are worked on when the epoch ends. timer: a record or timer of a computation waits. match: a row of a join may still
 find its match."""
 
 
 class Hold(Struct, frozen=True):
-    """An operator whose output watermark is below what it was given."""
+    """An operator whose output watermark is below its input watermark."""
 
     operator: str
     """Its stage, e.g. `$tumblingWindow`."""
@@ -21,7 +21,7 @@ class Hold(Struct, frozen=True):
 
 
 class TaskHeld(Struct, frozen=True):
-    """Where a task's watermark stands and what it waits for; `watermark` among the details of its beat, as JSON."""
+    """A task's watermark and the reasons why it waits; `watermark` among the details of its heartbeat, as JSON."""
 
     since_ms: int
     """Since when the output watermark stands where it does: UTC, no finer than heartbeats are."""
@@ -38,11 +38,11 @@ class Wait(Struct, frozen=True):
     """Something outside of a task does not answer, and the task tries again until it does (C10: time spent so does not count)."""
 
     kind: Literal["target", "blobs"]
-    """target: what a sink writes to. blobs: the blob store."""
+    """target: the sink's target. blobs: the blob store."""
     doing: str
-    """What the task tries: `opening`, `accepting`, `staging 7`, `releasing 6`."""
+    """The step that the task tries: `opening`, `accepting`, `staging 7`, `releasing 6`."""
     on: str
-    """What does not answer, as the document names it."""
+    """The side that does not answer, as the document names it."""
     since_ms: int
     """Of the first try that failed, UTC."""
     reason: str
@@ -61,7 +61,7 @@ class SplitHeld(Struct, frozen=True):
     status: str
     """active, idle or finished."""
     topic: str | None = None
-    """Of a Kafka split, whose name is this, a hyphen and the partition; None for a split of another kind."""
+    """Topic of a Kafka split; the split's name is the topic, a hyphen and the partition. None for a split of another kind."""
     checkpoint: int | None = None
     """The position of a committed checkpoint, some seconds old; None before the first."""
     until: int | None = None

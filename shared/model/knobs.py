@@ -1,4 +1,4 @@
-"""Settings that who runs Tidemark may turn; each other field of a class of settings is fixed, for its reason stands beside it.
+"""Settings that an operator may change. Each other field of a class of settings is fixed, and its reason stands beside it.
 
 The fixed ones are fields all the same: tests and the simulation make them small.
 """
@@ -18,13 +18,13 @@ def knob(default: T, *, shown: bool = True) -> T:
 
 
 def no_such_setting(place: str, name: str, known: Iterable[str]) -> str:
-    """What to say of a name that is none of the known ones, with the nearest."""
+    """The message for a name that is none of the known ones, with the nearest."""
     near = get_close_matches(name, list(known), 1)
     return f"{place}.{name}: no such setting" + (f"; did you mean {near[0]}?" if near else "")
 
 
 def knobs_of(kind: Any) -> dict[str, Any]:
-    """Names of what may be set in a dataclass of settings, with their types: knobs, and tables of knobs."""
+    """Names and types of the settings in a dataclass that may be set: knobs, and tables of knobs."""
     hints = get_type_hints(kind)
     return {
         each.name: hints[each.name]

@@ -1,6 +1,6 @@
 """Messages of the control plane: the coordinator's commands, the workers' reports, the users' requests.
 
-Tagged msgspec structs: `tidemark.shared.wire.messages` has their bytes. Messages may be repeated or late; whoever reads one
+Tagged msgspec structs: `tidemark.shared.wire.messages` has their bytes. Messages may be repeated or late; a reader
 compares worker incarnation, job and generation first (R2).
 """
 
@@ -28,7 +28,7 @@ from tidemark.shared.model.ids import (
 from tidemark.shared.model.time import MIN_TIME
 
 KEY_GROUPS: Final = 128
-"""Of a plan, unless it says otherwise: kept with the processor, so that its state has an owner whatever the numbers of tasks are."""
+"""Default of a plan. It is kept with the processor, so that state has an owner for any numbers of tasks."""
 
 
 class EdgeBinding(Struct, frozen=True):
@@ -42,7 +42,7 @@ class EdgeBinding(Struct, frozen=True):
 
 
 class RunningPlan(Struct, frozen=True):
-    """What a worker needs to build any task: document, task counts and edges. Planning is deterministic on it."""
+    """All that a worker needs to build any task: document, task counts and edges. Planning is deterministic on it."""
 
     version: int
     document: str
@@ -55,7 +55,7 @@ class RunningPlan(Struct, frozen=True):
     names: dict[str, VertexId] = {}
     """Vertices of computations and sinks, by the paths of their stages: kept over changes of plan (E3). Those of removed ones: `gone/…`."""
     since: Epoch = NO_EPOCH
-    """The checkpoint behind which this document, with its code, runs; what was before followed from another one."""
+    """The checkpoint behind which this document, with its code, runs; earlier epochs followed from another document."""
     code: bytes = b""
     """The code of its computations, as it was when the plan was made (`shared.computation.bundle`); empty where each worker has its own."""
     code_digest: str = ""
@@ -86,13 +86,13 @@ class Assign(Struct, frozen=True, tag=True):
     release_only: bool = False
     """Take over the identities, release up to `last`, report it, and nothing else: no input, no part in checkpoints (S1, E2)."""
     skips: tuple[tuple[VertexId, int, Epoch], ...] = ()
-    """Commits of release identities of which a user lets pass over what the target refuses (S6)."""
+    """Commits of release identities in which a user lets the sink pass over the records that the target refuses (S6)."""
     listed: bool = False
-    """The splits that the source began with are in the processor's row: what is found now has come since (I1)."""
+    """The splits that the source began with are in the processor's row: a split found from now on has come since (I1)."""
     splits: dict[SplitId, KnownSplit] = {}
     """Those of a source's task, as the processor's row lists them."""
     mirror: Offset = Offset(0)
-    """From where the mirror is to be read: what was committed before is released (C9)."""
+    """From where the mirror is to be read: earlier commits are released (C9)."""
 
 
 class StartSources(Struct, frozen=True, tag=True):
@@ -101,7 +101,7 @@ class StartSources(Struct, frozen=True, tag=True):
     job: JobId
     generation: Generation
     target_ms: int = 0
-    """What an epoch may take behind its barrier (F9); 0: any time."""
+    """The time that an epoch may take behind its barrier (F9); 0: any time."""
     first_rows: int = 0
     """Of a source task's first epoch."""
 
@@ -142,7 +142,7 @@ class CommitHint(Struct, frozen=True, tag=True):
 
 
 class TellSplits(Struct, frozen=True, tag=True):
-    """Every source task says again what it has found and was not told to read: another coordinator leads (I1)."""
+    """Every source task reports again the splits that it found and was not told to read: another coordinator leads (I1)."""
 
     job: JobId
     generation: Generation
@@ -213,7 +213,7 @@ class WorkerUnwanted(Struct, frozen=True, tag=True):
 
 
 class Sample(Struct, frozen=True, tag=True):
-    """Every sink task of the job says on the `samples` topic what went into it last: at most `limit` documents each."""
+    """Every sink task of the job reports its last input on the `samples` topic: at most `limit` documents each."""
 
     job: JobId
     generation: Generation
@@ -254,7 +254,7 @@ class Register(Struct, frozen=True, tag=True):
 
 
 class TaskBeat(Struct, frozen=True):
-    """What a heartbeat says of one task."""
+    """One task's part of a heartbeat."""
 
     name: ProcessorName
     job: JobId
@@ -268,9 +268,9 @@ class TaskBeat(Struct, frozen=True):
     counters: dict[str, int] = {}
     details: dict[str, str] = {}
     released: tuple[tuple[VertexId, int, Epoch], ...] = ()
-    """A sink's markers, by identity that it holds: what `Released` said, again, for a coordinator that has just taken over."""
+    """A sink's markers, by identity that it holds. They repeat `Released`, for a coordinator that has just taken over."""
     waiting: tuple[Wait, ...] = ()
-    """What keeps it from going on, or from releasing, where that lies outside of it."""
+    """Reasons outside of the task that keep it from going on, or from releasing."""
 
 
 class Heartbeat(Struct, frozen=True, tag=True):
@@ -286,20 +286,20 @@ class Heartbeat(Struct, frozen=True, tag=True):
 
 
 class Deregister(Struct, frozen=True, tag=True):
-    """A worker is going away in good order, or who started its process saw it end."""
+    """A worker is going away in good order, or its parent process saw it end."""
 
     worker: WorkerIncarnation
     reason: str = "has gone away in good order"
 
 
 class Alive(Struct, frozen=True, tag=True):
-    """Who started these processes sees that they run: said at the heartbeats' interval, whatever keeps them from beating (R1)."""
+    """The parent of these processes sees that they run: sent at the heartbeats' interval, whatever keeps them from beating (R1)."""
 
     workers: tuple[WorkerIncarnation, ...]
 
 
 class Echo(Struct, frozen=True, tag=True):
-    """A leader's own word among the reports: what was reported before it has been read when it is read (R1)."""
+    """A leader's own message among the reports: once it is read, every earlier report has been read (R1)."""
 
     leader: LeaderToken
     said_ms: int
@@ -317,7 +317,7 @@ class TaskRestored(Struct, frozen=True, tag=True):
 
 
 class SplitsFound(Struct, frozen=True, tag=True):
-    """What a source's task has found and was not told to read, with where each would begin and end (I1)."""
+    """Splits that a source's task has found and was not told to read, with where each would begin and end (I1)."""
 
     worker: WorkerIncarnation
     job: JobId
@@ -411,11 +411,11 @@ class ReadPosition(Struct, frozen=True):
     watermark_ms: int = MIN_TIME
     """Its input watermark, then or later."""
     full: bool = False
-    """It keeps so many rows for the watermark that senders who are ahead of it should wait."""
+    """The task keeps so many rows for the watermark that senders ahead of it should wait."""
 
 
 class ReadPositions(Struct, frozen=True):
-    """What one worker's tasks have read, on the `flow` topic; only the highest of each partition counts."""
+    """The positions up to which one worker's tasks have read, on the `flow` topic; only the highest of each partition counts."""
 
     positions: tuple[ReadPosition, ...]
 
@@ -441,7 +441,7 @@ class StartProcessor(Struct, frozen=True, tag=True):
 
 
 class StopProcessor(Struct, frozen=True, tag=True):
-    """Stop; with `drain` the input ends (at `until` by split, else with what is there now) and everything is released (E2)."""
+    """Stop; with `drain` the input ends (at `until` by split, else at its present end) and everything is released (E2)."""
 
     request: str
     name: ProcessorName
@@ -460,14 +460,14 @@ class ModifyProcessor(Struct, frozen=True, tag=True):
 
 
 class DropProcessor(Struct, frozen=True, tag=True):
-    """Forget a stopped processor and delete what it stored."""
+    """Forget a stopped processor and delete all that it stored."""
 
     request: str
     name: ProcessorName
 
 
 class SkipRelease(Struct, frozen=True, tag=True):
-    """Pass over what a target refuses of commit `epoch`, when the processor starts next; the rest of the commit is released (S6)."""
+    """Pass over the records of commit `epoch` that a target refuses, at the processor's next start; the rest is released (S6)."""
 
     request: str
     name: ProcessorName
@@ -485,9 +485,9 @@ class SampleProcessor(Struct, frozen=True, tag=True):
 
 
 class PutConnection(Struct, frozen=True, tag=True):
-    """Write a connection into the registry, or delete it: what stages of later documents may name.
+    """Write a connection that stages of later documents may name into the registry, or delete it.
 
-    Processors that exist keep what the connection was when they were planned.
+    Existing processors keep the connection as it was when they were planned.
     """
 
     request: str
@@ -526,7 +526,7 @@ class Answered(Struct, frozen=True, tag=True):
     error: str
 
 
-# --- registry: what the compacted topic holds, by processor name --------------------------------------------------------
+# --- registry: records of the compacted topic, by processor name --------------------------------------------------------
 
 
 class ProcessorStatus(Struct, frozen=True):

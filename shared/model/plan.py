@@ -1,7 +1,7 @@
 """The physical plan: vertices, run as tasks by services, and the edges between them.
 
-Made by `tidemark.shared.planning` from a document, deterministically: a worker plans again what the coordinator planned.
-What a vertex does is a tuple of operator specs, frozen data from the language; `tidemark.shared.planning.tasks` builds the
+Made by `tidemark.shared.planning` from a document, deterministically: a worker makes the coordinator's plan again.
+The work of a vertex is a tuple of operator specs, frozen data from the language; `tidemark.shared.planning.tasks` builds the
 operators of one task from them.
 """
 
@@ -31,12 +31,12 @@ class Edge:
     partitioning: Partitioning = "spread"
     by_reference: bool = False
     tag: str = ""
-    """What the receiver calls this input: `left`, `right`; empty where it does not tell them apart."""
+    """The receiver's name for this input: `left`, `right`; empty where it does not tell inputs apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """A node: `head` is what only this service does (read, step, release), `chain` are fused pure operators.
+    """A node: `head` is the part that only this service does (read, step, release), `chain` are fused pure operators.
 
     head: a spec of `tidemark.shared.planning.specs` (source, step or sink) or None. chain: operator specs, applied in order.
     """

@@ -1,4 +1,4 @@
-"""What all settings that are numbers have in common: they are positive, unless it is said that they may be zero."""
+"""A check that all numeric settings share: they are positive, unless zero is said to be allowed."""
 
 from dataclasses import fields
 
@@ -6,7 +6,7 @@ from dataclasses import fields
 def check_positive(settings: object, what: str, *, but: frozenset[str] = frozenset()) -> None:
     """ValueError that names the first whole number of a dataclass that is below one.
 
-    what: whose settings they are; "" where that is plain. but: those that may be zero.
+    what: name of the settings' owner; "" where that is plain. but: those that may be zero.
     """
     setting = f"{what} setting" if what else "setting"
     for each in fields(settings):  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A processor's one row in the store, and what a change of it expects (C8). `tidemark.shared.ports.commits` reads and writes it."""
+"""A processor's one row in the store, and the row that a change of it expects (C8). `tidemark.shared.ports.commits` reads and writes it."""
 
 from msgspec import Struct
 
@@ -6,7 +6,7 @@ from tidemark.shared.model.ids import Epoch, Generation, JobId, LeaderToken, Pro
 
 
 class Expected(Struct, frozen=True):
-    """What the processor's row must still say for a change to happen."""
+    """The fields that the processor's row must still have for a change to happen."""
 
     name: ProcessorName
     leader: LeaderToken
@@ -26,7 +26,7 @@ class ProcessorRow(Struct, frozen=True):
     reserved: Epoch
     """Checkpoint numbers up to here have been given out (C1)."""
     desired: str
-    """running, stopped, drained or dropped: what users asked for."""
+    """running, stopped, drained or dropped: the state that users asked for."""
     state: str
     reason: str
     failures: int
@@ -36,4 +36,4 @@ class ProcessorRow(Struct, frozen=True):
     """RunningPlan, encoded: document, task counts, edges."""
     parallelism: dict[str, int]
     extra: bytes = b""
-    """What the coordinator keeps besides: drain offsets, pending plan, identities; encoded by it."""
+    """Further notes of the coordinator: drain offsets, pending plan, identities; encoded by it."""

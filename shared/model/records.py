@@ -51,7 +51,7 @@ class RawBatch:
     """The file that the records are of, where there are files; and where it begins among the orders."""
     file_begin: int = 0
     orders: Int64s | None = None
-    """Shape (n,): what orders the records among those of the split (D11), below 2^52; None: their positions do."""
+    """Shape (n,): the order of the records among those of the split (D11), below 2^52; None: their positions are the order."""
     steps: tuple[Any, ...] = ()
     """For scripted tests only: watermark, processing-time and idle steps behind these rows."""
 

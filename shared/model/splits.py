@@ -16,7 +16,7 @@ class SplitStatus:
     split: SplitId
     next_position: Offset
     at_end: bool
-    """The position has reached what the broker last said is there, and the broker answered (W4)."""
+    """The position has reached the end that the broker last reported, and the broker answered (W4)."""
     finished: bool
     """The split is bounded and read to its end (E1)."""
     more: bool = False
@@ -24,7 +24,7 @@ class SplitStatus:
 
 
 class Noted(Protocol):
-    """What a snapshot has of a split besides its position and its strategy."""
+    """The part of a split's snapshot besides its position and its strategy."""
 
     @property
     def status(self) -> Status:
@@ -32,8 +32,8 @@ class Noted(Protocol):
 
     @property
     def away(self) -> bool:
-        """It came back from idleness, behind what receivers may have been told by others."""
+        """The split came back from idleness, behind the watermark that other splits may have given receivers."""
 
     @property
     def catch_up_ms(self) -> int | None:
-        """What its watermark has to reach to be away no longer; None until the receivers have reported."""
+        """The watermark that the split has to reach to be away no longer; None until the receivers have reported."""

@@ -1,4 +1,4 @@
-"""What a lookup finds in a table."""
+"""A document that a lookup finds in a table."""
 
 from typing import NamedTuple
 

@@ -5,7 +5,7 @@ Rules:
 - V1 A value is one of: `None`, `bool`, `int` (an int within 32 bits is MongoDB's int, any other is a long), `Long` (a long
   that would fit 32 bits), `float`, `Decimal` (at most 34 digits), `str`, `Date`, `ObjectId`, `Binary`, `Regex`, `Timestamp`,
   `MinKey`, `MaxKey`, `list` (array), `dict` (document, its fields in order, keys `str`).
-- V2 Values are never changed in place: who changes a document builds a new one that may share parts with the old.
+- V2 Values are never changed in place: code that changes a document builds a new one that may share parts with the old.
 - V3 `MISSING` is what an absent field evaluates to; it never stands inside a list or a dict.
 - V4 Types are told apart with `type(v) is …`, never with `isinstance` or `==`: `Date(5) == 5 == Long(5)` for Python.
   `tidemark.shared.language.values` has the comparison, equality and keys that MongoDB defines.
@@ -39,7 +39,7 @@ class Missing(Enum):
 
 
 MISSING: Final = Missing.MISSING
-"""What a field path evaluates to where there is no such field."""
+"""The value of a field path where there is no such field."""
 
 
 class Long(int):

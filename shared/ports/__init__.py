@@ -1,4 +1,4 @@
-"""What drivers need of the outside, as Protocols.
+"""The Protocols through which drivers reach the outside.
 
 `tidemark.shared.adapters` has the implementations; each keeps the contract that its docstring states.
 """

@@ -8,7 +8,7 @@ from tidemark.shared.model.failures import Outage
 
 
 class BlobError(Exception):
-    """The store refused or lost something: says which object, what was expected and found."""
+    """The store refused or lost an object. The message names the object, what was expected and what was found."""
 
 
 class BlobUnavailable(BlobError, Outage):
@@ -16,7 +16,7 @@ class BlobUnavailable(BlobError, Outage):
 
 
 class Note(Protocol):
-    """What a process leaves behind if it dies in its very next line; it outlives the process, not a loss of power."""
+    """A note that a process leaves behind if it dies in its very next line. It outlives the process, not a loss of power."""
 
     def write(self, data: bytes) -> None:
         """From here on the note begins with these bytes; older ones may follow them. Blocks; BlobUnavailable."""

@@ -24,7 +24,7 @@ class Child(Protocol):
         ...
 
     def end(self) -> None:
-        """End it and all that it has started, at once; who waits in `receive` hears ChildEnded. Any number of times, from any thread."""
+        """End the child and all that it has started, at once. A caller of `receive` gets ChildEnded. Idempotent, from any thread."""
         ...
 
 

@@ -34,12 +34,12 @@ class Handle(Protocol):
         ...
 
     async def join(self) -> None:
-        """Wait for its end; raises what it raised, but returns quietly after `cancel`."""
+        """Wait for the task's end. Raises the task's own error, but returns quietly after `cancel`."""
         ...
 
 
 class Executor(Protocol):
-    """Starts what runs beside."""
+    """Starts tasks that run beside the caller."""
 
     def spawn(
         self, activity: Coroutine[Any, Any, None], name: str, on_error: Callable[[BaseException], None]

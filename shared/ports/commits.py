@@ -36,7 +36,7 @@ class Stale(Exception):
 
 
 class StoreUnusable(Exception):
-    """The store must not be used, and waiting changes nothing: a sentence that says what to do."""
+    """The store must not be used, and waiting changes nothing. The message is a sentence that says what to do."""
 
 
 class StoreLost(StoreUnusable):
@@ -54,7 +54,7 @@ def names_earlier(leader: LeaderToken, told: LeaderToken) -> str:
 
 
 def lacks(what: str) -> str:
-    """The sentence where the store contradicts what was told of it."""
+    """The sentence for a store that contradicts what it was told."""
     return (
         f"the store {what}: it was deleted, or replaced by an older copy, and has lost the processors, connections and commits"
         f" since; nothing was changed. {WHAT_TO_DO}"
@@ -76,7 +76,7 @@ class CommitStore(Protocol):
         ...
 
     async def open(self) -> None:
-        """Create what is not there; check that durability is set as C8 asks."""
+        """Create the tables that are missing. Check that durability is set as C8 asks."""
         ...
 
     async def lead(
@@ -104,7 +104,7 @@ class CommitStore(Protocol):
         ...
 
     async def update(self, expected: Expected, row: ProcessorRow) -> None:
-        """Replace what may change without a commit: desired, state, reason, reserved, failures, plan, extra."""
+        """Replace the columns that may change without a commit: desired, state, reason, reserved, failures, plan, extra."""
         ...
 
     async def new_generation(self, expected: Expected, row: ProcessorRow, entry: LineageEntry) -> None:

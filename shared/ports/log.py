@@ -1,7 +1,7 @@
 """The log: topics of partitions of records with offsets. Kafka, or memory. No consumer groups: readers are told what to read.
 
-Errors: `LogUnavailable` for what may pass by waiting (no broker, no leader), `LogError` for what will not, `LogDenied` among it: a wrong
-password. After any of them from a writer the writer is unusable: close it and open a new one (F2).
+Errors: `LogUnavailable` may pass by waiting (no broker, no leader). `LogError` will not; `LogDenied`, a wrong password, is one of them.
+After any of them from a writer the writer is unusable: close it and open a new one (F2).
 """
 
 from collections.abc import Awaitable, Collection, Mapping, Sequence
@@ -19,7 +19,7 @@ Int64s: TypeAlias = npt.NDArray[np.int64]
 
 
 class LogError(Exception):
-    """The log refused: the message says what, where, and what to do."""
+    """The log refused a request. The message says what was refused, where, and what to do."""
 
 
 class LogUnavailable(LogError, Outage):
@@ -27,11 +27,11 @@ class LogUnavailable(LogError, Outage):
 
 
 class LogDenied(LogError):
-    """The log refuses who asks: a password, a certificate. Waiting does not mend it, but it is tried as often as any failure (C10)."""
+    """The log refuses the client: a password, a certificate. Waiting does not mend it, but it is tried as often as any failure (C10)."""
 
 
 class OffsetOutOfRange(LogError):
-    """The position asked for is not in the log (any more); names topic, partition, position and what is there."""
+    """The position asked for is not in the log (any more). The message names topic, partition, position and the offsets that are there."""
 
 
 class Fenced(LogError):
@@ -79,7 +79,7 @@ class TopicFound:
 
 @dataclass(frozen=True, slots=True)
 class TopicRules:
-    """What a topic refuses of records; None: nothing of this kind."""
+    """The limits that a topic sets for records. None: no limit of this kind."""
 
     batch_bytes_max: int | None = None
     """Of records that are written together, or of one alone, as the broker counts them."""
@@ -157,7 +157,7 @@ class Reader(Protocol):
     """Reads assigned partitions, each in offset order."""
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        """Read these from here; replaces what was assigned. Raises OffsetOutOfRange at `fetch` if a position is not in the log."""
+        """Read these from here; replaces the earlier assignment. Raises OffsetOutOfRange at `fetch` if a position is not in the log."""
         ...
 
     async def seek(self, partition: TopicPartition, offset: Offset) -> None:
@@ -181,7 +181,7 @@ class Reader(Protocol):
         ...
 
     async def fetch(self, max_records: int, timeout_ms: int) -> list[LogRecord]:
-        """What is there, at most so many, waiting at most so long for the first; [] after the time."""
+        """The next records, at most so many, waiting at most so long for the first; [] after the time."""
         ...
 
     async def close(self) -> None:
@@ -201,7 +201,7 @@ class Writer(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go; idempotent. What was not acknowledged may or may not be in the log."""
+        """Let go; idempotent. Records that were not acknowledged may or may not be in the log."""
         ...
 
 
@@ -229,11 +229,11 @@ class TransactionalWriter(Protocol):
     """Writes in transactions under one identity; opening it fences every earlier holder (S1)."""
 
     async def begin(self, partitions: Collection[TopicPartition] = ()) -> Transaction:
-        """Start a transaction; one at a time. What will be written to is named, so that the broker is asked for all of it at once."""
+        """Start a transaction; one at a time. Its partitions are named, so that the broker is asked for all of them at once."""
         ...
 
     async def close(self) -> None:
-        """Let go; idempotent; aborts what is open."""
+        """Let go; idempotent; aborts an open transaction."""
         ...
 
 
@@ -257,7 +257,7 @@ class Log(Protocol):
         ...
 
     async def topic_rules(self, topics: Sequence[str]) -> dict[str, TopicRules]:
-        """What each of these topics, which exist, refuses."""
+        """The limits of each of these topics, all of which exist."""
         ...
 
     async def begin_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Offset]:
@@ -285,7 +285,7 @@ class Log(Protocol):
         ...
 
     async def transactional_writer(self, identity: str) -> TransactionalWriter:
-        """Initialise the identity: fences earlier writers, completes or aborts what they left open."""
+        """Initialise the identity. This fences earlier writers, and completes or aborts the transactions that they left open."""
         ...
 
     async def close(self) -> None:

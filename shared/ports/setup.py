@@ -1,7 +1,7 @@
-"""What a document names and the outside lacks: no failure that trying again could mend, and none that a record causes."""
+"""A document names something that the outside lacks. Trying again does not mend it, and no record causes it."""
 
 from tidemark.shared.model.failures import Lasting
 
 
 class WrongSetup(Lasting):
-    """A topic, a connection, a file system or a variable is not there: says what was expected where, and what to do (S6)."""
+    """A topic, a connection, a file system or a variable is missing. The message says what was expected where, and what to do (S6)."""

@@ -15,7 +15,7 @@ class TargetUnavailable(Outage):
     """The target is away; waiting may help (C10: does not count)."""
 
     kind: ClassVar[Literal["target", "blobs"]] = "target"
-    """What does not answer, as `Wait` tells it."""
+    """The side that does not answer during an outage, as `Wait` reports it."""
 
 
 class StagedUnavailable(TargetUnavailable):
@@ -25,7 +25,7 @@ class StagedUnavailable(TargetUnavailable):
 
 
 class TargetDenied(Exception):
-    """The target refuses who asks: a password, a user. It is no outage: the task fails, and after some tries the processor (C10)."""
+    """The target refuses the client: a password, a user. It is no outage: the task fails, and after some tries the processor (C10)."""
 
 
 class TargetRefused(Lasting):
@@ -37,7 +37,7 @@ class ReleaseGap(Exception):
 
 
 class MarkerAhead(Lasting):
-    """The target's marker stands above what is being restored: both numbers are named, nothing is written (S2)."""
+    """The target's marker stands above the checkpoint that is being restored. Both numbers are named, nothing is written (S2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Sink(Protocol):
     """One task's output to one target.
 
     `accept` and `stage` come one at a time, in the order of the epochs; so do `release` and `skip`. After `open` the two go on side by
-    side: a release that waits for its target must not keep what follows from being staged.
+    side: a release that waits for its target must not keep later epochs from being staged.
     """
 
     @property
@@ -87,10 +87,10 @@ class Sink(Protocol):
         ...
 
     async def stage(self, epoch: Epoch, committed: Epoch) -> bytes:
-        """Make what was accepted durable, never yet visible to readers; the handle (b"" if there is nothing).
+        """Make the accepted rows durable, never yet visible to readers; the handle (b"" if there is nothing).
 
         The handle covers everything staged after checkpoint `committed` (C5): an epoch whose checkpoint was aborted is released
-        with the next one that is committed, so the sink keeps what it staged until a commit covers it.
+        with the next one that is committed, so the sink keeps staged rows until a commit covers it.
         """
         ...
 
@@ -99,7 +99,7 @@ class Sink(Protocol):
         ...
 
     async def skip(self, row: MirrorRow, staged: bytes) -> int:
-        """As `release`, but what the target refuses is passed over, by a user's order (S6); how many records those were.
+        """As `release`, but pass over the records that the target refuses, by a user's order (S6). Returns their number.
 
         The target decides how finely: records, or the part, file or batch that one of them is in.
         """

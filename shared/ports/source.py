@@ -13,7 +13,7 @@ from tidemark.shared.ports.setup import WrongSetup
 
 
 class SourceMissing(LogError, WrongSetup):
-    """What is to be read is not there, and was not for a while."""
+    """The topic or file to be read is not there, and was not for a while."""
 
 
 class SourceReplaced(LogError, Lasting):
@@ -22,7 +22,7 @@ class SourceReplaced(LogError, Lasting):
 
 @runtime_checkable
 class NotesOffsets(Protocol):
-    """A source whose positions others can look up, for tools that show lag."""
+    """A source whose positions can be looked up from outside, for tools that show lag."""
 
     async def note(self, group: str, positions: Mapping[SplitId, Offset]) -> None:
         """A committed checkpoint has these next positions. For information: nothing ever reads it back. LogError."""
@@ -31,14 +31,14 @@ class NotesOffsets(Protocol):
 
 @runtime_checkable
 class KnowsOrigins(Protocol):
-    """A source whose splits are made of parts, each with an origin of its own that shows when it is begun (I2)."""
+    """A source whose splits have several parts. Each part has an origin of its own, known once the part is begun (I2)."""
 
     def origins(self, split: SplitId) -> Mapping[str, str]:
-        """What the parts are known by that the split's position names or has passed lately; few: they go into each snapshot."""
+        """Origins of the parts that the split's position names or has passed lately. They are few, for they go into each snapshot."""
         ...
 
     def know(self, origins: Mapping[SplitId, Mapping[str, str]]) -> None:
-        """What `origins` said of splits that are to be opened: `open` and what is read behind it compare."""
+        """Take the earlier answers of `origins` for splits that are to be opened: `open` and the reads behind it compare with them."""
         ...
 
 
@@ -46,7 +46,7 @@ class Source(Protocol):
     """One task's reader over the splits that it was given."""
 
     async def splits(self) -> Mapping[SplitId, int]:
-        """All splits that exist now, with their ordinals (D11); the same in every task, and whatever comes later."""
+        """All splits that exist now, with their ordinals (D11). Ordinals are the same in every task, and stay when more splits come."""
         ...
 
     async def check(self, known: Mapping[SplitId, KnownSplit]) -> None:
@@ -54,7 +54,7 @@ class Source(Protocol):
         ...
 
     async def found(self, splits: Collection[SplitId], *, first: bool) -> Mapping[SplitId, KnownSplit]:
-        """What is to be known of splits that nobody has read: origin, where they begin, and where they end if that is settled (E1).
+        """Facts on splits that no task has read: origin, where they begin, and where they end if that is settled (E1).
 
         `first`: the source is looked at for the first time, and they begin where the document says; else they have come since, and
         begin with their first record (W2).
@@ -70,7 +70,7 @@ class Source(Protocol):
         ...
 
     async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
-        """What is there, at most so many bytes, waiting at most so long; [] after the time. LogUnavailable on an outage."""
+        """The next batches, at most so many bytes, waiting at most so long; [] after the time. LogUnavailable on an outage."""
         ...
 
     def status(self) -> Sequence[SplitStatus]:

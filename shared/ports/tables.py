@@ -1,4 +1,4 @@
-"""What lookups need of the outside: a table that finds documents by values."""
+"""The port of lookups: a table that finds documents by values."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -15,18 +15,18 @@ class TableUnavailable(Outage):
 
 
 class TableDenied(Exception):
-    """The table refuses who asks: a password, a user. It is no outage: the task fails, and after some tries the processor (C10)."""
+    """The table refuses the client: a password, a user. It is no outage: the task fails, and after some tries the processor (C10)."""
 
 
 class TableRefused(Lasting):
-    """The table cannot be read as asked: the message says what was expected, and what to do."""
+    """The table cannot be read as asked. The message says what was expected, and what to do."""
 
 
 class Table(Protocol):
     """One table, collection or file. Calls may overlap."""
 
     async def find(self, columns: Sequence[Names], wanted: Sequence[tuple[Any, ...]]) -> Sequence[Found]:
-        """What equals one of `wanted` (a value for each column, None for null and missing); more may come, nothing may lack.
+        """The documents that equal one of `wanted` (a value for each column, None for null and missing); more may come, none may lack.
 
         Without columns: all. Equal is as `$group` has it, and a field that is an array is found by its items, too.
         Raises TableUnavailable, TableRefused.

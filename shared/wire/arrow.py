@@ -10,7 +10,7 @@ from tidemark.shared.wire.errors import WireError
 from tidemark.shared.wire.limits import DEFAULT, WireLimits
 
 _SCHEMA_BYTES: Final = 4096
-"""What an encoded batch has beside its columns, about."""
+"""Bytes of an encoded batch beside its columns, about."""
 
 
 def encode_batch(batch: pa.RecordBatch) -> bytes:
@@ -22,7 +22,7 @@ def encode_batch(batch: pa.RecordBatch) -> bytes:
 
 
 def decode_batch(data: bytes, limits: WireLimits = DEFAULT) -> pa.RecordBatch:
-    """The one batch of an IPC stream; WireError if there is none, or it does not hold what its schema says (F6)."""
+    """The one batch of an IPC stream. WireError if there is none, or if it contradicts its own schema (F6)."""
     try:
         with pa.ipc.open_stream(data) as reader:
             batch = reader.read_next_batch()

@@ -8,14 +8,14 @@ from tidemark.shared.model.knobs import knob
 
 @dataclass(frozen=True, slots=True)
 class WireLimits:
-    """Whoever writes keeps them, too: what would not be read again is refused where it is made."""
+    """Limits of the wire. Writers keep them, too: a value that no reader would take is refused where it is made."""
 
     frame_bytes_max: int = 8 * 1024 * 1024
     """Of a frame on an edge, encoded."""
     message_bytes_max: int = knob(8 * 1024 * 1024)
     """Of a command, report, request, answer, status, commit row or mirror row, encoded."""
     batch_bytes_max: int = 64 * 1024 * 1024
-    """Of a record batch in memory; what is larger is divided before it goes by reference."""
+    """Of a record batch in memory. A larger batch is divided before it goes by reference."""
     text_bytes_max: int = 1024
     """Of a name within a frame: of a job, an edge, a vertex, a segment."""
     bodies_max: int = 4096

@@ -1,4 +1,4 @@
-"""Seals: what stands beside each record of an installation's own topics: only who holds a key of it can have written that record there.
+"""Seals of the records of an installation's own topics. Only a holder of the installation's key can have written a sealed record.
 
 A seal binds the record to topic and partition, and all of it: key, value, headers. It is a MAC (HMAC-SHA256), no encryption: who may read
 the topics reads them.
@@ -17,11 +17,11 @@ from tidemark.shared.wire.errors import WireError
 
 HEADER: Final = "tidemark-seal"
 KEY_CHARACTERS_MIN: Final = 32
-"""Below that a key could be guessed: anybody who reads a topic may try."""
+"""A shorter key could be guessed: anybody who reads a topic may try."""
 _ID_BYTES: Final = 4
 """Enough to tell the few keys of an installation apart."""
 _SEAL_BYTES_MAX: Final = 256
-"""Of one that is looked at: what is written has some 60."""
+"""A longer seal is not looked at; those that are written have some 60 bytes."""
 _pack: Final = msgspec.msgpack.Encoder().encode
 
 Headers = Sequence[tuple[str, bytes]]
